@@ -315,6 +315,7 @@ def program_result(
         "slice": compiled.slice,
         "mesh": dict(compiled.mesh),
         "devices": compiled.devices,
+        "notes": list(compiled.notes),
         "fits": compiled.fits,
         "refusal": compiled.refusal,
         "shortfall": shortfall(program, plan),

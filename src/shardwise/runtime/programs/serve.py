@@ -5,6 +5,7 @@ A decode step has the plan's sequences, all as long as they get; a step of prefi
 a prompt in each pool of pages. Both take pages for their own sequences and no more.
 """
 
+from collections import Counter
 from functools import partial
 from math import ceil
 from typing import Any
@@ -15,14 +16,16 @@ import jax.numpy as jnp
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, weight_dtype
 from shardwise.models.kv import cache_groups
+from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
+from shardwise.plans.paged_kernel import KernelLaw, kernel_problem
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import empty_state, tables_of
 from shardwise.runtime.engine.model_step import StepProgram, jitted_step
-from shardwise.runtime.engine.server_layout import ServerLayout, layout_over
+from shardwise.runtime.engine.server_layout import ServerLayout, layout_over, paged_layers
 from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
@@ -69,7 +72,28 @@ def serve_program(
         jax.tree.map(_lying, state, layout.state_shardings(cfg, state)),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs),
     )
-    return AbstractProgram(function=jitted_step(program), arguments=arguments, mesh=layout.mesh)
+    return AbstractProgram(
+        function=jitted_step(program),
+        arguments=arguments,
+        mesh=layout.mesh,
+        notes=_notes(cfg, plan, layout),
+    )
+
+
+def _notes(cfg: ModelConfig, plan: ServePlan, layout: ServerLayout) -> tuple[str, ...]:
+    """Which layers read their pages by JAX's kernel, and why others do not."""
+    laws = map(kernel_problem, paged_layers(cfg, _cache_dtype(plan), layout))
+    found: dict[KernelLaw | None, int] = Counter()
+    for law, (layer, count) in zip(laws, cfg.layer_groups(), strict=True):
+        if not isinstance(layer.mixer, RecurrentMixer):
+            found[law] += count
+    return tuple(
+        f"attention of {count} layers: JAX's kernel of ragged pages"
+        if law is None
+        else f"attention of {count} layers: pages gathered by XLA; JAX's kernel serves where "
+        f"{law.rule}"
+        for law, count in found.items()
+    )
 
 
 def _chunk(plan: ServePlan, pools: int) -> int:
