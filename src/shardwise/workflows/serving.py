@@ -189,7 +189,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
 def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
     executors = [replica.executor for replica in engine.replicas]
     models = [executor for executor in executors if isinstance(executor, ModelExecutor)]
-    shapes = sum(len(list(executor.shapes())) for executor in models)
+    shapes = sum(len(list(executor.shapes.all())) for executor in models)
     for i, _ in enumerate(chain.from_iterable(e.warm() for e in models), 1):
         tell(f"compiled step {i} of {shapes}")
 

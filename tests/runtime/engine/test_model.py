@@ -266,6 +266,7 @@ def compiled():
 
 
 def test_nothing_is_compiled_after_warming_up(llama, compiled):
+    jax.clear_caches()  # programs of other tests
     engine = llama.engine(multi_step=2)
     executor = engine.replicas[0].executor
     shapes = list(executor.warm())
