@@ -1,10 +1,11 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
-    python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--dump]
+    python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
-there is compiled. With --only nothing is written.
+there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
+the committed table, and the page says which rows are of a later commit.
 """
 
 import argparse
@@ -35,11 +36,17 @@ def main() -> None:
     )
     parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--renew", action="append", default=[], metavar="NAME")
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     options = parser.parse_args()
     hardware, rows = Hardware(), []
+    known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
+    kept = {row["name"]: row for row in known["rows"]} if options.renew else {}
     for name, row in {**MATCHED, **FITS}.items():
         if options.only and name not in options.only:
+            continue
+        if options.renew and name not in options.renew:
+            rows.append(kept[name])
             continue
         try:
             case = compiled_case(plan_of(row, hardware), hardware, options.cache)
@@ -52,9 +59,11 @@ def main() -> None:
         print(f"{name}: peak {memory['error']:+.1%}", file=sys.stderr, flush=True)
     if options.only:
         return
+    head = {name: known[name] for name in made()} if options.renew else made()
     doc = {
         "schema_version": SCHEMA,
-        **made(),
+        **head,
+        "renewed": {**made(), "rows": options.renew} if options.renew else {},
         "summary": summary_of(rows),
         "rows": rows,
     }

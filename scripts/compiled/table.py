@@ -25,7 +25,7 @@ PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
 published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a
-fraction of the time). All figures are of one device and one step; `compiled.json` has them all.
+fraction of the time). All figures are of one device and one step; `compiled.json` has them all.{renewed}
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
@@ -148,6 +148,7 @@ def page(doc: Mapping[str, Any]) -> str:
             commit=doc["commit"],
             versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
             effort=OPTIONS["exec_time_optimization_effort"],
+            renewed=_renewed(doc.get("renewed")),
             listed=moved["plans"],
             raw=moved["raw_equal"],
             equal=moved["equal"],
@@ -180,6 +181,17 @@ def page(doc: Mapping[str, Any]) -> str:
         _left(doc["rows"]) or "Nothing.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _renewed(later: Mapping[str, Any] | None) -> str:
+    """Which rows are of a later commit than the others."""
+    if not later:
+        return ""
+    names = "; ".join(later["rows"])
+    return (
+        f"\nMade later, on {later['date']} at {later['commit']}, without making the others anew: "
+        f"{names}."
+    )
 
 
 def _used(rows: Sequence[Mapping[str, Any]], rule: str) -> int:

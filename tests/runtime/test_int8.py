@@ -9,13 +9,11 @@ import pytest
 from tests.runtime import goldens
 
 from shardwise.models import kv_elements, params_text
-from shardwise.plans import ServeDtypes, ServePlan
 from shardwise.runtime import decode as decode_step
 from shardwise.runtime import empty_cache, initialise, quantise_params
 from shardwise.runtime import prefill as prefill_prompts
-from shardwise.runtime.attention import Scaled, Scoring, dense_attention, merged_attention
+from shardwise.runtime.attention import Scaled, Scoring, dense_attention
 from shardwise.runtime.options import Options
-from shardwise.runtime.programs import serve_program
 from shardwise.runtime.quant import Quantized, dequantise, looked_up, product, quantise
 
 D, V = 32, 40
@@ -112,10 +110,6 @@ def test_scales_of_keys_and_values_are_folded_in():
     folded = dense_attention(q, k, v, scoring)
     wide = dense_attention(q, k.wide(jnp.float32), v.wide(jnp.float32), scoring)
     np.testing.assert_allclose(folded, wide, rtol=1e-4, atol=1e-5)
-    merged = merged_attention(q, k, v, scoring)
-    np.testing.assert_allclose(merged, wide, rtol=1e-4, atol=1e-5)
-    whole = k.wide(jnp.float32), v.wide(jnp.float32)
-    np.testing.assert_allclose(merged_attention(q, *whole, scoring), wide, rtol=1e-4, atol=1e-5)
 
 
 LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt-oss", "deepseek-v3")]
@@ -159,93 +153,3 @@ def test_decoding_from_an_int8_cache(name):
         assert 0 < error < 0.01 * 6**0.5 * size
     held = sum(x.size for g in small.groups for n, x in g.items() if not n.endswith(".scale"))
     assert held == 2 * 12 * sum(kv_elements(cfg.layer(i).mixer) for i in range(cfg.layers))
-
-
-# ---- serving programs ----------------------------------------------------------------------------
-
-
-def serving(mesh, phase, name="llama", **dtypes):
-    chosen = {"weights": "int8", "kv": "int8", "activations": "f32", "compute": "f32", **dtypes}
-    plan = ServePlan(
-        model=name,
-        model_hash="",
-        slice="v5e:2x4",
-        mesh=mesh,
-        box=(2, 4),
-        batch=8,
-        input_length=8,
-        output_length=4,
-        prefill_chunk=4,
-        dtypes=ServeDtypes(**chosen),
-    )
-    cfg = goldens.config(name)
-    degrees = tuple(mesh.values())
-    devices = np.array(jax.devices()[: int(np.prod(degrees))], dtype=object).reshape(degrees)
-    return cfg, serve_program(plan, cfg, jax.sharding.Mesh(devices, tuple(mesh)), phase)
-
-
-def run(program, *arguments):
-    """The compiled program's answers to real arguments, which are laid out as it wants them."""
-    made = program.function.lower(*program.arguments).compile()
-    placed = jax.tree.map(
-        lambda real, abstract, lies: jax.device_put(real.astype(abstract.dtype), lies),
-        arguments,
-        program.arguments,
-        made.input_formats[0],
-    )
-    return made(*placed)
-
-
-@pytest.mark.parametrize(
-    ("mesh", "kv"),
-    [
-        ({"fsdp": 2, "tensor": 4}, "int8"),
-        pytest.param({"data": 2}, "int8", marks=pytest.mark.slow),
-        pytest.param({"tensor": 4}, "int8", marks=pytest.mark.slow),
-        pytest.param({"tensor": 2}, "f32", marks=pytest.mark.slow),
-    ],
-)
-def test_a_sharded_decode_step_is_that_of_one_device(mesh, kv):
-    """Over tensor 4 the sequences of the two KV heads are spread; fsdp cuts D of the weights.
-    Without tensor a device reads both heads as one."""
-    cfg, program = serving(mesh, "decode", kv=kv)
-    params = int8_of(cfg)
-    cache = empty_cache(cfg, 8, 12, jnp.dtype(program.arguments[2].groups[0]["k"].dtype))
-    prompts = jnp.asarray(np.random.default_rng(0).integers(0, 64, (8, 9)), jnp.int32)
-    lengths = jnp.asarray([8, 3, 5, 8, 1, 2, 7, 4], jnp.int32)
-    _, cache = prefill(params, prompts[:, :8], lengths, cache, cfg)
-    logits, after = decode(params, prompts[:, 8], cache, cfg, Options())
-    tokens, got = run(program, params, prompts[:, 8], cache)
-    assert tokens.tolist() == logits.argmax(-1).tolist()
-    assert got.lengths_B.tolist() == after.lengths_B.tolist()
-    jax.tree.map(close, got.groups, after.groups)
-
-
-def close(a, b):
-    """Equal but for sums in another order: int8 values by one at most."""
-    atol = 1 if a.dtype == jnp.int8 else 1e-4
-    np.testing.assert_allclose(a.astype("f4"), b.astype("f4"), rtol=1e-2, atol=atol)
-
-
-@pytest.mark.parametrize(
-    "mesh",
-    [
-        {"fsdp": 2, "tensor": 2},
-        pytest.param({"data": 2, "tensor": 2}, marks=pytest.mark.slow),
-    ],
-)
-def test_a_sharded_chunk_of_a_prompt_is_that_of_one_device(mesh):
-    """The second chunk reads the first from the int8 cache."""
-    cfg, program = serving(mesh, "prefill")
-    params = int8_of(cfg)
-    prompt = jnp.asarray(np.random.default_rng(0).integers(0, 64, (1, 8)), jnp.int32)
-    first, second = prompt[:, :4], prompt[:, 4:]
-    lengths = jnp.asarray([4], jnp.int32)
-    _, cache = prefill(params, first, lengths, empty_cache(cfg, 1, 8, jnp.int8), cfg)
-    logits, after = decode(params, second[:, 0], cache, cfg, Options())
-    for i in range(1, 4):
-        logits, after = decode(params, second[:, i], after, cfg, Options())
-    token, got = run(program, params, second, cache)
-    assert token.tolist() == logits.argmax(-1).tolist()
-    assert got.lengths_B.tolist() == [8]
-    jax.tree.map(close, got.groups, after.groups)

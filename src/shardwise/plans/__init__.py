@@ -5,7 +5,8 @@
 `ranges.py` checks the plans' numbers, `files.py` loads and saves them as YAML, `handwritten.py`
 those of a few keys with a batch in words (`batch_words.py`), `handwritten_serve.py` those with a
 load, `schema.py` is their JSON Schema,
-`laws.py` has the laws that bind a mesh to its model, `software/` the programs that run a plan.
+`laws.py` has the laws that bind a mesh to its model, `paged_kernel.py` those of a server's kernel
+of attention, `software/` the programs that run a plan.
 `named.py` finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to
 the Layout of every parameter and activation. Read `train.py` first.
 """

@@ -105,5 +105,4 @@ def as_read(held: Any, dtype: Any, call: Call) -> Any:
         return held
     if not isinstance(held, Scaled):
         return held.astype(dtype)
-    scaled = call.options.scaled or call.options.kernel is dense_attention
-    return held if scaled else held.wide(dtype)
+    return held if call.options.kernel is dense_attention else held.wide(dtype)

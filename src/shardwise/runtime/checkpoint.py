@@ -241,11 +241,11 @@ def _place_small(
             parts.append(np.asarray(array))
     values, scale = (np.stack(parts).reshape(*real[:outer], *parts[0].shape) for parts in found)
     return Quantized(
-        jax.device_put(values, sharding), jax.device_put(scale, _of_scale(sharding, scale.shape))
+        jax.device_put(values, sharding), jax.device_put(scale, of_scale(sharding, scale.shape))
     )
 
 
-def _of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sharding.Sharding:
+def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sharding.Sharding:
     """How the scales of an array lie that lies so: dims of size 1 are whole."""
     if not isinstance(sharding, NamedSharding):
         return sharding

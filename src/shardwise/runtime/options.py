@@ -38,8 +38,8 @@ class Options:
     """Choices of one run; dtypes and policies are named as in a plan.
 
     `remat_kinds` overrides `remat` by kind of activation. `kernel` computes attention from
-    queries, keys and values (`attention/scoring.py`); one that is `scaled` takes those of an int8
-    cache with their scales, as the dense one does. `experts` says how tokens reach them: every
+    queries, keys and values (`attention/scoring.py`); the dense one takes those of an int8 cache
+    with their scales. `experts` says how tokens reach them: every
     expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
     `at(name, x)` sees each activation of SAVED_KINDS plus "lookup", "embedding" and "logits" (a
     sharding constraint, a collective in `shard_map`); a norm that routed experts alone read is
@@ -56,7 +56,6 @@ class Options:
     remat_kinds: tuple[tuple[str, str], ...] = ()
     experts: Literal["dense", "ragged"] = "dense"
     kernel: Kernel = dense_attention
-    scaled: bool = False
     at: Callable[[str, jax.Array], jax.Array] = unmarked
     use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
     gathered: Literal["keep", "recompute"] = "keep"

@@ -2,13 +2,15 @@
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
 (`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
-as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+as one entry, which what is absorbed reads as one key. Where JAX's kernel reads pages
+(`attention/ragged.py`) a layer has one array [L, P, G, S, 2 J, H] of G groups of J heads, the
+value of each after its key. A recurrent layer has [L, P, ...], in each
 page the state after the last token of it that was computed. Layers that keep the same tokens share
 a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
 step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -19,12 +21,15 @@ import jax.numpy as jnp
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
 from shardwise.models.specs import RecurrentMixer
-from shardwise.runtime.attention.paged import PagedKeys, Paging
+from shardwise.runtime.attention.paged import PagedKeys, Paging, letters_of
+from shardwise.runtime.attention.ragged import page_of
 from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
+JOINED = "kv"
+"""The array of a layer group whose keys and values lie side by side."""
 
 
 def empty_pages(
@@ -33,21 +38,27 @@ def empty_pages(
     pages: Sequence[int],
     page_size: int,
     dtype: Any,
+    joined: Mapping[int, int] | None = None,
 ) -> Pages:
-    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's.
+    The layer groups `joined` have keys and values side by side, in groups of so many heads."""
     made: dict[int, dict[str, jax.Array]] = {}
     for group, count in zip(groups, pages, strict=True):
-        made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
+        for layer in group.layers:
+            made[layer] = _empty(cfg, layer, count, page_size, dtype, (joined or {}).get(layer))
     return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
 def _empty(
-    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any
+    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any, joined: int | None = None
 ) -> dict[str, jax.Array]:
     layer, count = cfg.layer_groups()[index]
     if isinstance(layer.mixer, RecurrentMixer):
         return states(layer.mixer, (count, pages))
     entries, heads = widths(layer.mixer, joint=True)
+    if joined:
+        shape = (heads // joined, page_size, 2 * joined, entries["k"] // heads)
+        return {JOINED: jnp.zeros((count, pages, *shape), dtype)}
     arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
     if is_small(dtype):
         shape = (count, pages, heads, page_size)
@@ -77,20 +88,49 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
+    if JOINED in arrays:
+        keys = jnp.stack((new["k"], new["v"]), axis=3)
+        array, _ = _written(past, paging, positions_BX, JOINED, keys)
+        K, H = new["k"].shape[2:]
+        return {JOINED: array}, dict.fromkeys(new, PagedKeys(array, None, past.layer, K, H, paging))
     held = {}
     for name, value in new.items():
-        written: Callable[..., Any] = _write
-        if paging.over is not None:
-            stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
-            ins = (*stored, "BRKH", "BR", paging.letters, "")
-            heads = {"kv_heads": value.shape[2], "heads": value.shape[2]}
-            written = paging.over(_write, ins, stored, **heads)
-        arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
-        array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
+        array, scales = _written(past, paging, positions_BX, name, value)
         arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
         K, H = value.shape[2:]
         held[name] = PagedKeys(array, scales, past.layer, K, H, paging)
     return arrays, held
+
+
+def _written(
+    past: Past, paging: Paging, positions_BX: jax.Array, name: str, value_BXKH: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
+    """An array of the past and its scales, written into; of each device into its own part."""
+    array, scales = past.arrays[name], past.arrays.get(name + SCALE)
+    write: Callable[..., Any] = _join if name == JOINED else _write
+    if paging.over is not None:
+        stored, heads = (letters_of(array), None if scales is None else "LPKS"), value_BXKH.shape[2]
+        ins = (*stored, "BRKH", "BR", paging.letters, "")
+        write = paging.over(write, ins, stored, kv_heads=heads, heads=heads)
+    return write(array, scales, value_BXKH, positions_BX, paging.alone(), jnp.asarray(past.layer))
+
+
+def _join(
+    array: jax.Array,
+    scales: None,
+    both_BXK2H: jax.Array,
+    positions_BX: jax.Array,
+    paging: Paging,
+    layer: Any,
+) -> tuple[jax.Array, None]:
+    """The array with each head's key and value of a step's tokens."""
+    L, P, G, S, J, H = array.shape
+    pages_X, places_X = paging.put(positions_BX[0], S, none=P)
+    first_X1 = page_of(layer, pages_X, P, G)[:, None]
+    pages_XG = jnp.where(pages_X[:, None] < P, first_X1 + jnp.arange(G)[None], L * P * G)
+    entries = both_BXK2H.reshape(len(pages_X), G, J, H).astype(array.dtype)
+    flat = array.reshape(-1, S, J, H).at[pages_XG, places_X[:, None]].set(entries, mode="drop")
+    return flat.reshape(array.shape), scales
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from shardwise.plans import ServePlan, TrainPlan
@@ -74,6 +75,8 @@ def _program_page(r: Mapping[str, Any]) -> Page:
     seconds, peak = r["seconds"], r["process_peak_bytes"]
     took = f"compiled in {format_seconds(seconds['compile'])}, process {format_gib(peak)}"
     yield f"  {'from the cache; ' if r['cached'] else ''}{took}"
+    for note in r["notes"]:
+        yield from wrap(note, 100, initial_indent="  ", subsequent_indent="    ")
     yield ""
     said = [r[name]["predicted"] is not None for name in ("peak_bytes", "flops")]
     rows = [

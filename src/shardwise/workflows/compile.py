@@ -145,10 +145,11 @@ def program_of(
     phase: str, compiled: CompiledProgram, piece: Slice, predicted: Mapping[str, Any]
 ) -> PlanProgram:
     """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
-    that again (`runtime/programs/serve.py`)."""
+    that again (`runtime/engine/server_layout.py`)."""
     mesh = dict(compiled.mesh)
-    if spread := mesh.pop("spread", None):
-        mesh["tensor"] = mesh["tensor"] * spread
+    for part in ("spread", "sequence"):
+        if part in mesh:
+            mesh["tensor"] *= mesh.pop(part)
     work = module_work(read_module(compiled.hlo), Mesh(tuple(mesh.items())))
     timeline = _timeline(work, piece)
     return PlanProgram(
@@ -314,6 +315,7 @@ def program_result(
         "slice": compiled.slice,
         "mesh": dict(compiled.mesh),
         "devices": compiled.devices,
+        "notes": list(compiled.notes),
         "fits": compiled.fits,
         "refusal": compiled.refusal,
         "shortfall": shortfall(program, plan),

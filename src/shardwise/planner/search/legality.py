@@ -27,6 +27,7 @@ from shardwise.plans.laws import (
     ULYSSES,
     Law,
 )
+from shardwise.plans.paged_kernel import KERNEL_LAWS
 from shardwise.plans.software import SOFTWARE, Candidates, Limit, SoftwareRow
 from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.scheduling.pipeline import SCHEDULES
@@ -416,7 +417,11 @@ def document() -> str:
         f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason}{f' ({r.source})' if r.source else ''} |"
         for r in table()
     )
-    return _DOCUMENT.format(rows=rows, software="\n".join(map(_software, SOFTWARE.values())))
+    return _DOCUMENT.format(
+        rows=rows,
+        software="\n".join(map(_software, SOFTWARE.values())),
+        kernel="\n".join(f"| `{law.name}` | {law.rule} | {law.reason} |" for law in KERNEL_LAWS),
+    )
 
 
 def _software(row: SoftwareRow) -> str:
@@ -447,6 +452,16 @@ refuses a plan (`src/shardwise/plans/software/`); a choice that makes no differe
 | choice | limit |
 |---|---|
 {software}
+
+## Where a server's attention is JAX's kernel
+
+A layer of which all of this holds is served by JAX's Pallas kernel of ragged pages
+(`src/shardwise/plans/paged_kernel.py`); pages of others are gathered by XLA. `shardwise compile` of
+a serving plan says which.
+
+| rule | holds where | because |
+|---|---|---|
+{kernel}
 """
 
 

@@ -49,7 +49,8 @@ class CompiledProgram:
     temporaries, code, host. `flops_once` is XLA's count, in which a loop counts once. `seconds`
     are of lowering, compile, the whole process and its CPUs when it was compiled; `cached` says
     that it now came from the cache. `occupancy` is HBM in use at each change, by instruction
-    (`occupancy.py`); empty where the compiler does not say.
+    (`occupancy.py`); empty where the compiler does not say. `notes` are the builder's, of how the
+    program computes.
     """
 
     key: str
@@ -71,6 +72,7 @@ class CompiledProgram:
     cached: bool
     hlo: str = field(repr=False)
     occupancy: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
 
     def arguments_by_name(self) -> dict[str, float]:
         """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
@@ -177,7 +179,8 @@ def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) 
             raise TypeError(f"{name} of a compiled program is {record[name]!r}")
     buffers = tuple(Buffer(**b) for b in record["buffers"])
     steps = tuple((name, size) for name, size in record.get("occupancy", ()))
-    read = {**record, "buffers": buffers, "occupancy": steps}
+    notes = tuple(map(str, record.get("notes", ())))
+    read = {**record, "buffers": buffers, "occupancy": steps, "notes": notes}
     return CompiledProgram(key=key, cached=cached, hlo=hlo, **read)
 
 

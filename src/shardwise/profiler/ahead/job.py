@@ -69,6 +69,7 @@ def compile_job(
         },
         "process_peak_bytes": peak_rss(),
         "capacity_bytes": target["capacity"],
+        "notes": list(getattr(program, "notes", ())),
         **found,
     }
     write_entry(Path(folder), record, hlo)

@@ -31,6 +31,8 @@ ADDED = {
     "it over tensor in both: the head's input, and the gradients that enter a layer's two blocks "
     "where the backward pass is split",
     "home": "a ring's sums of gradients go one hop further than its keys, home",
+    "whole rows": "a decode step can draw tokens, for which logits that tensor cuts along the "
+    "vocabulary are exchanged so that each device has whole rows",
     "tied table": "a table that is looked up and multiplied has two gradients, each summed "
     "by itself",
 }
@@ -60,10 +62,13 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
 
 
 def added_to_decode(plan: ServePlan, cfg: ModelConfig) -> Iterator[Line]:
-    """What a decode step moves beside its list: `batch layers K (H + H_v)` of whole heads."""
+    """What a decode step moves beside its list: `batch layers K (H + H_v)` of whole heads, `batch
+    V` of whole rows where tensor divides them."""
     tokens = plan.batch / (plan.degree("data") * plan.degree("expert"))
     if heads := _whole_heads(plan, cfg):
         yield _line(plan, "whole heads", "all_gather", tokens * heads)
+    if plan.degree("tensor") > 1 and plan.batch % plan.degree("tensor") == 0:
+        yield _line(plan, "whole rows", "all_to_all", plan.batch * cfg.vocabulary)
 
 
 def _sums_first(line: Line) -> bool:

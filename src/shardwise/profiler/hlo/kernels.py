@@ -2,17 +2,20 @@
 
 A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
 on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
-(`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10).
+(`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10), and so is its
+ragged attention to pages, which a server runs (`runtime/attention/ragged.py`).
 """
 
 import re
 from math import prod
+from typing import NamedTuple
 
 from shardwise.boundary.numbers import number
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
+_RAGGED = "ragged_paged_attention"
 _PRODUCTS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
 """Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
 forward S = Q K', O = P V; dq again S, dP = dO V', dQ = dS K; dkv again S, dP, dV = P' dO and
@@ -20,12 +23,14 @@ dK = dS' Q (FlashAttention-2, algorithm 2, whose loop these kernels run once for
 
 
 def attention_flops(computation: Computation, call: Instruction) -> float:
-    """FLOPs of a splash attention kernel on one device; 0 of any other call.
+    """FLOPs of a kernel of attention on one device, ragged or splash; 0 of any other call.
 
     2 T S (h H + u U) for each head of each sequence, for the share of the tiles that the mask
     leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i has
     min(i + 1, that) of them. Half tiles on the diagonal are computed whole.
     """
+    if (paged := ragged_reads(computation, call)) is not None:
+        return paged.flops
     found = _SPLASH.search(call.op_name) or _SPLASH.match(call.name)
     if call.target != "tpu_custom_call" or found is None:
         return 0.0
@@ -37,6 +42,38 @@ def attention_flops(computation: Computation, call: Instruction) -> float:
     keys, values = _PRODUCTS[found[1]]
     scores = prod(q.dims[:-1]) * k.dims[-2]
     return 2.0 * scores * (keys * q.dims[-1] + values * v.dims[-1]) * _live(given)
+
+
+class RaggedReads(NamedTuple):
+    """What ragged attention to pages computes, and what it reads of its operand `pages`."""
+
+    flops: float
+    pages: int
+    bytes: float
+
+
+def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Of a call of JAX's kernel, where every table is full; None of any other call.
+
+    X tokens of R sequences, whose tables have M pages of S places: a token that decodes sees M S
+    places. Blocks of a prompt, of X / R tokens, are taken for one chunk that ends where its table
+    ends; each reads all places before its own. A place is a key and a value of H dims for each of K
+    heads: 4 N H FLOPs for each token that sees it.
+    """
+    if call.target != "tpu_custom_call" or _RAGGED not in (call.op_name or call.name):
+        return None
+    shapes = [list(arrays(computation.shape_of(name))) for name in call.operands]
+    if len(shapes) != 7 or not all(len(found) == 1 for found in shapes):
+        return None
+    _, table, *_, q, pages = (found[0] for found in shapes)
+    if (len(table.dims), len(q.dims), len(pages.dims)) != (2, 3, 4):
+        return None
+    (R, M), (X, N, H), S = table.dims, q.dims, pages.dims[1]
+    each = X / max(R, 1)
+    whole = float(R * M * S)
+    read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
+    place = pages.bytes / max(prod(pages.dims[:2]), 1)
+    return RaggedReads(4.0 * each * N * H * read, len(shapes) - 1, read * place)
 
 
 def _live(given: list[Array]) -> float:

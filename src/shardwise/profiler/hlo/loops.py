@@ -195,6 +195,8 @@ class _Values:
         if opcode in ("add", "subtract"):
             left, right = (self.linear(computation, n, given) for n in found.operands)
             return _sum(left, right, 1 if opcode == "add" else -1)
+        if opcode == "minimum":
+            return _most(*(self.linear(computation, n, given) for n in found.operands))
         if opcode in ("fusion", "call"):
             inside = self.module.computation(found.called[0])
             values = [self.linear(computation, n, given) for n in found.operands]
@@ -247,6 +249,13 @@ class _Values:
             value = None if outer is None else Linear(outer.element, outer.offset + value.offset)
             computation = caller[0]
         return None if value is None else value.offset
+
+
+def _most(left: Linear | None, right: Linear | None) -> Linear | None:
+    """The lesser of two constants; of a constant and what data decides, the constant."""
+    known = [x for x in (left, right) if x is not None and x.element is None]
+    carried = [x for x in (left, right) if x is not None and x.element is not None]
+    return None if carried else min(known, key=lambda x: x.offset, default=None)
 
 
 def _sum(left: Linear | None, right: Linear | None, sign: int) -> Linear | None:

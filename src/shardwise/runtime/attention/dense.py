@@ -1,7 +1,5 @@
 """The reference: the whole T x S matrix of scores, in float32."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
@@ -43,32 +41,6 @@ def dense_attention(
     out_BTKGU = jnp.einsum("BKGTS,BSKU->BTKGU", weights_BKGTS.astype(v_BSKU.dtype), v_BSKU)
     out_BTNU = out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])
     return ad_checkpoint.checkpoint_name(out_BTNU, "attention")
-
-
-def merged_attention(
-    q_BTNH: jax.Array, k_BSKH: jax.Array | Scaled, v_BSKU: jax.Array | Scaled, scoring: Scoring
-) -> jax.Array:
-    """`dense_attention` that reads all KV heads of a token as one of width K H, as the cache holds
-    them: queries have zeros for the other heads, and of the answers each keeps its own head's.
-
-    K times the FLOPs, in matmuls of N rows where N / K leave most of a TPU's 128 idle. By heads XLA
-    copies a layer's keys, then its values, into an order of heads before it multiplies.
-    """
-    N, K = q_BTNH.shape[2], k_BSKH.shape[2]
-    own_NK = (jnp.arange(N)[:, None] // (N // K) == jnp.arange(K)[None]).astype(q_BTNH.dtype)
-    q_BTNKH = q_BTNH[:, :, :, None] * own_NK[None, None, :, :, None]
-    q_BTNX = q_BTNKH.reshape(*q_BTNH.shape[:3], -1)
-    out_BTNX = dense_attention(q_BTNX, _merged(k_BSKH, N), _merged(v_BSKU, N), scoring)
-    out_BTNKU = out_BTNX.reshape(*q_BTNH.shape[:3], K, -1)
-    return (out_BTNKU * own_NK.astype(out_BTNX.dtype)[None, None, :, :, None]).sum(3)
-
-
-def _merged(x: jax.Array | Scaled, heads: int) -> Any:
-    """One head of all, with a row of scales for each query head."""
-    if isinstance(x, Scaled):
-        each = heads // x.scale_BKS.shape[1]
-        return Scaled(_merged(x.values, heads), jnp.repeat(x.scale_BKS, each, axis=1))
-    return x.reshape(*x.shape[:2], 1, -1)
 
 
 def _parts(x: jax.Array | Scaled, like: jax.Array) -> tuple[jax.Array, jax.Array | None]:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.runtime.attention.ragged import RaggedRows, ragged_attention
 from shardwise.runtime.attention.scoring import Scoring, capped
 from shardwise.runtime.precision import wide
 
@@ -94,11 +95,24 @@ class Paging:
         here_X = (positions_X >= 0) & (places_X >= 0) & (places_X < here)
         return jnp.where(here_X, jnp.concatenate(parts), none), jnp.maximum(places_X, 0)
 
+    def ragged(self, positions_X: jax.Array) -> RaggedRows:
+        """Rows and blocks as sequences, each of as many tokens as it has room for: what padding at
+        its end sees is of no matter. Of padding alone it is the first places of some page."""
+        D, C = len(self.decode_DM), len(self.blocks_CM)
+        first, rest = positions_X[: self.decoding], positions_X[self.decoding :]
+        Q = rest.shape[0] // max(C, 1)
+        counts_R = jnp.concatenate((jnp.full(D, self.each), jnp.full(C, Q))).astype(jnp.int32)
+        begin_R = jnp.concatenate((first[:: self.each], rest[:: max(Q, 1)]))
+        starts_R1 = jnp.concatenate((jnp.zeros(1, jnp.int32), jnp.cumsum(counts_R)))
+        table_RM = jnp.concatenate((self.decode_DM, self.blocks_CM))
+        return RaggedRows(jnp.maximum(begin_R, 0) + counts_R, table_RM, starts_R1)
+
 
 @dataclass(frozen=True, slots=True)
 class PagedKeys:
     """Keys or values of one layer: `heads` of `width` from the front of each entry of the array,
-    and int8 ones' scales [L, P, K, S]."""
+    and int8 ones' scales [L, P, K, S]. Keys and values side by side, for JAX's kernel, are
+    one array [L, P, G, S, 2 J, H] (`ragged.py`)."""
 
     array_LPSX: jax.Array
     scales_LPKS: jax.Array | None
@@ -136,6 +150,9 @@ def paged_attention(
     which they are written already."""
     if keys.paging.over is not None:
         return _on_mesh(q_BXNH, keys, values, scoring)
+    if keys.array_LPSX.ndim == 6:
+        rows = keys.paging.ragged(scoring.q_positions_BT[0])
+        return ragged_attention(q_BXNH[0], keys.array_LPSX, keys.layer, rows, scoring)[None]
     q_XNH, positions_X = q_BXNH[0], scoring.q_positions_BT[0]
     paging, outs = keys.paging, []
     first, rest = slice(paging.decoding), slice(paging.decoding, None)
@@ -204,6 +221,7 @@ def _attend(
     shape = (R, K, N // K, Q)
     state = (jnp.full(shape, lowest), jnp.zeros(shape, dtype), jnp.zeros((*shape, U), dtype))
     first, end = _blocks(positions_RQ, span, s)
+    end = jnp.minimum(end, table_RM.shape[1] // group)  # which says how long it can take
     top, total, out = lax.fori_loop(first, end, block, state)
     if paging.places is not None:
         top, total, out = _combined(paging.places, top, total, out)
@@ -230,7 +248,7 @@ def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) 
     A latent cache is keys and values in one, and is passed once."""
     paging, both = keys.paging, (keys, values)
     read = both[: 1 if values.array_LPSX is keys.array_LPSX else 2]
-    widths = [held.array_LPSX.shape[-1] for held in read]
+    widths = [_cut(held.array_LPSX) for held in read]
 
     def local(q: Any, positions_BX: Any, sinks_N: Any, inner: Paging, held: Any, layer: Any) -> Any:
         places = {"q_positions_BT": positions_BX, "k_positions_BS": positions_BX}
@@ -242,13 +260,15 @@ def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) 
                 scales_LPKS=scales,
                 layer=layer,
                 paging=inner,
-                heads=whole.heads * array.shape[-1] // width,
+                heads=whole.heads * _cut(array) // width,
             )
             for whole, (array, scales), width in zip(read, held, widths, strict=True)
         ]
         return paged_attention(q, mine[0], replace(mine[-1], width=values.width), own)
 
-    stored = [("LPSW", None if held.scales_LPKS is None else "LPKS") for held in read]
+    stored = [
+        (letters_of(held.array_LPSX), None if held.scales_LPKS is None else "LPKS") for held in read
+    ]
     sinks = None if scoring.sinks_N is None else "N"
     ins = ("BRNH", "BR", sinks, paging.letters, stored, "")
     assert paging.over is not None
@@ -256,6 +276,16 @@ def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) 
     arrays = [(held.array_LPSX, held.scales_LPKS) for held in read]
     given = (q_BXNH, scoring.q_positions_BT, scoring.sinks_N, paging.alone(), arrays)
     return inside(*given, jnp.asarray(keys.layer))
+
+
+def letters_of(array: jax.Array) -> str:
+    """The dims of pages by the letters of a layout's `axes_of`."""
+    return "LPSW" if array.ndim == 4 else "LPKS"
+
+
+def _cut(array: jax.Array) -> int:
+    """The dim of pages in which a device has its own heads."""
+    return array.shape[letters_of(array).index("W" if array.ndim == 4 else "K")]
 
 
 def _blocks(positions_RQ: jax.Array, span: int, s: Scoring) -> tuple[jax.Array, jax.Array]:

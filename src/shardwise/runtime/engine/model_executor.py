@@ -17,7 +17,8 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
-from shardwise.runtime.attention.paged import NOWHERE, paged_attention
+from shardwise.plans.paged_kernel import kernel_problem
+from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
     StepInputs,
@@ -28,18 +29,14 @@ from shardwise.runtime.engine.model_step import (
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices
-from shardwise.runtime.engine.server_layout import ServerLayout
-from shardwise.runtime.engine.step_batch import NO_GUESS, ChunkRow, StepBatch
+from shardwise.runtime.engine.server_layout import ServerLayout, paged_layers
+from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
+from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import unstacked
 from shardwise.scheduling.pages import PageCopy
-
-QUERY_BLOCK = 16
-"""Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
-LEAST_ROWS = 2
-MIXED_ROWS = 8
 
 Key = tuple[int, int, int, Choices]
 
@@ -80,13 +77,19 @@ class ModelExecutor:
         draft: DraftModel | None = None,
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
-        self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width = table_width
-        self.multi_step = multi_step
+        self.cfg, self.batch = cfg, batch
+        self.shapes = StepShapes(
+            pools=self.pools,
+            batch=batch,
+            budget=budget,
+            groups=len(groups),
+            table_width=table_width,
+            lookahead=lookahead,
+            multi_step=multi_step,
+        )
         self._params = unstacked(params) if jax.default_backend() == "cpu" else params
         self._end_ids = end_ids
-        self._tables, self._groups = tables_of(cfg, groups), len(groups)
-        self._lookahead = lookahead
+        self._tables = tables_of(cfg, groups)
         if draft is not None:
             apart = jax.default_backend() == "cpu"
             own = unstacked(draft.params) if apart else draft.params
@@ -102,8 +105,10 @@ class ModelExecutor:
             draft=draft and draft.cfg,
         )
         everywhere = [count * self.pools for count in pages]
-        whole = partial(empty_state, self._program, groups, everywhere, dtype, self._slots + 1)
-        lies: Any = None
+        slots = self.shapes.slots + 1
+        whole = partial(empty_state, self._program, groups, everywhere, dtype, slots)
+        # Where steps leave it, too: with a state of no device a program is compiled twice.
+        lies: Any = jax.tree.leaves(self._params)[0].sharding
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
         self._state = jax.jit(whole, out_shardings=lies)()
@@ -113,13 +118,8 @@ class ModelExecutor:
         )
         self._compiled: dict[Key, Callable[..., Any]] = {}
         self._copies = [
-            _PageCopies(lies and self._of(group, lies.pages)) for group in range(len(groups))
+            _PageCopies(layout and self._of(group, lies.pages)) for group in range(len(groups))
         ]
-
-    @property
-    def _slots(self) -> int:
-        """Rows of all pools; the one after them takes what padding emits."""
-        return self.pools * self.batch
 
     @property
     def programs(self) -> int:
@@ -148,29 +148,10 @@ class ModelExecutor:
 
     def warm(self, choices: Choices = TOKEN_ALONE) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
-        for D, T, steps in self.shapes():
-            inputs = self._padding(D, T)
+        for D, T, steps in self.shapes.all():
+            inputs = self.shapes.padding(D, T)
             self.launch(inputs, choices, steps)
             yield D, T, steps, choices
-
-    def shapes(self) -> Iterator[tuple[int, int, int]]:
-        """All (D, T, steps) that a step may be padded to: rows and tokens of each pool."""
-        rows = sorted({_power(n, LEAST_ROWS) for n in range(1, self.batch + 1)})
-        steps = 1
-        while steps <= self.multi_step:
-            yield from ((D, 0, steps) for D in rows)
-            steps *= 2
-        most, T = self.budget + self.batch * (QUERY_BLOCK - 1), QUERY_BLOCK
-        while True:
-            yield from ((D, T, 1) for D in sorted({0, *map(self._mixed, rows)}))
-            if most <= T:
-                return
-            T *= 2
-
-    def _mixed(self, rows: int) -> int:
-        """D of a step with prompts."""
-        most = _power(self.batch, LEAST_ROWS)
-        return min(MIXED_ROWS, most) if rows <= MIXED_ROWS else most
 
     # One step.
 
@@ -191,11 +172,8 @@ class ModelExecutor:
     ) -> tuple[StepInputs, list[Places]]:
         """A step as arrays, and where in them the rows of each pool are."""
         rows = max(len(batch.slots_D) for batch in batches)
-        T = max(map(_block_tokens, batches))
-        T = _power(T, QUERY_BLOCK) if T else 0
-        D = _power(rows, LEAST_ROWS) if rows else 0
-        D = self._mixed(D) if T and rows else D
-        inputs = self._padding(D, T)
+        D, T = self.shapes.padded(rows, max(map(_block_tokens, batches)))
+        inputs = self.shapes.padding(D, T)
         who: list[Generation | None] = [None] * len(inputs.rows.seeds_R)
         places: list[Places] = []
         end = 0
@@ -216,7 +194,7 @@ class ModelExecutor:
         inputs.slots_D[rows] = batch.slots_D + pool * self.batch
         inputs.cached_D[rows] = batch.cached_D
         inputs.tokens_D[rows] = batch.tokens_D
-        if self._lookahead and batch.guesses_DK is not None:
+        if self.shapes.lookahead and batch.guesses_DK is not None:
             inputs.guesses_DK[rows] = batch.guesses_DK
         inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
@@ -234,28 +212,6 @@ class ModelExecutor:
         inputs.ends_E[i] = at + count - 1
         if chunk.last:
             inputs.slots_E[i] = pool * self.batch + chunk.slot
-
-    def _padding(self, D: int, T: int) -> StepInputs:
-        """The inputs of a step in which every row is padding; to be filled in."""
-        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(self.batch, LEAST_ROWS))) if T else 0
-        D, T, E = D * self.pools, T * self.pools, each * self.pools
-        C, G, M = T // QUERY_BLOCK, self._groups, self.table_width
-        whole = partial(np.full, dtype=np.int32)
-        return StepInputs(
-            slots_D=whole(D, self._slots),
-            cached_D=whole(D, NOWHERE),
-            tokens_D=whole(D, 0),
-            guesses_DK=whole((D, self._lookahead), NO_GUESS),
-            table_GDM=whole((G, D, M), 0),
-            tokens_T=whole(T, 0),
-            positions_T=whole(T, NOWHERE),
-            targets_T=whole(T, 0),
-            table_GCM=whole((G, C, M), 0),
-            starts_C=whole(C, 0),
-            ends_E=whole(E, 0),
-            slots_E=whole(E, self._slots),
-            rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
-        )
 
     # Pages from elsewhere.
 
@@ -312,7 +268,9 @@ def empty_state(
     """What a program's steps begin with: a cache of zeros with `pages` of each of the groups, and
     as many slots."""
     size, draft = program.page_size, program.draft
-    cache = empty_pages(program.cfg, groups, pages, size, dtype)
+    layers = enumerate(paged_layers(program.cfg, dtype, program.layout))
+    joined = {i: layer.group for i, layer in layers if kernel_problem(layer) is None}
+    cache = empty_pages(program.cfg, groups, pages, size, dtype, joined)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))
         cache += empty_pages(draft, [every], pages[:1], size, dtype)
@@ -341,11 +299,6 @@ def _starts(batch: StepBatch) -> Iterator[int]:
     for chunk in batch.chunks:
         yield at
         at += _blocks(chunk) * QUERY_BLOCK
-
-
-def _power(count: int, least: int) -> int:
-    """The smallest power of two from `least` on that is not below."""
-    return max(least, 1 << max(count - 1, 0).bit_length())
 
 
 class _PageCopies:

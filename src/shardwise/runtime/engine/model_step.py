@@ -32,6 +32,7 @@ from shardwise.runtime.engine.step_batch import NO_GUESS, ON_DEVICE
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import Pages
+from shardwise.runtime.sharding import platform_of
 from shardwise.runtime.stack import run_stack
 
 
@@ -65,6 +66,15 @@ class StepProgram:
         tables = self.tables[len(self.cfg.groups) :]
         return replace(self, cfg=self.draft, tables=tables, layout=None, draft=None)
 
+    @property
+    def platform(self) -> str:
+        """cpu, gpu or tpu, here or not."""
+        return jax.default_backend() if self.layout is None else platform_of(self.layout.mesh)
+
+    def by_rows(self, logits_RV: jax.Array) -> jax.Array:
+        """Logits of which each device has some rows."""
+        return logits_RV if self.layout is None else self.layout.by_rows(logits_RV)
+
     def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
         """Where a step's sequences lie, for each layer group."""
         over = (None, None) if self.layout is None else (self.layout.over, PLACES)
@@ -78,7 +88,15 @@ class StepProgram:
 @lru_cache(maxsize=256)
 def jitted_step(program: StepProgram) -> Callable[..., Any]:
     """`model_step` of a program, for all executors of a model; the state is donated."""
-    return jax.jit(partial(model_step, program), donate_argnums=1)
+    options = COMPILER_OPTIONS.get(program.platform)
+    return jax.jit(partial(model_step, program), donate_argnums=1, compiler_options=options)
+
+
+COMPILER_OPTIONS: Mapping[str, dict[str, Any]] = {
+    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+}
+"""By platform. A step's products have few rows: cut into chains of permutes, as libtpu does from
+some size on, each permute costs its latency and weights are copied for it (docs/log.md)."""
 
 
 class StepState(NamedTuple):
@@ -169,7 +187,7 @@ def _once(
     rows_R = jnp.concatenate((at_X[:, :first].reshape(-1), at_T[inputs.ends_E]))
     logits_RV = head(params, x_1XD[:, rows_R], cfg, call)[0].astype(jnp.float32)
     settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
-    chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices)
+    chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices, program.by_rows)
     reported = report(logits_RV, chosen_R) if choices.logprobs else ()
     prompts = ()
     if choices.prompts:

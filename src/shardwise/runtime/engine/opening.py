@@ -188,7 +188,10 @@ class _Opening:
 
     def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
         lies = None if layout is None else layout.weight_shardings(self._cfg)
-        return load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
+        params = load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
+        if layout is None:
+            return params
+        return jax.device_put(params, layout.weight_formats(self._cfg, params))
 
     def _config(
         self,

@@ -8,6 +8,7 @@ that does; `Choices` says what takes a program of its own. What one row asks for
 another.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -50,9 +51,14 @@ class RowSettings(NamedTuple):
 
 
 def choose(
-    logits_RV: jax.Array, places_R: jax.Array, rows: RowSettings, choices: Choices
+    logits_RV: jax.Array,
+    places_R: jax.Array,
+    rows: RowSettings,
+    choices: Choices,
+    by_rows: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
-    """The next token of each row [R], int32; `places_R` is its place in the sequence."""
+    """The next token of each row [R], int32; `places_R` is its place in the sequence. On a mesh
+    `by_rows` gives each device whole rows, which those that are drawn need."""
     if choices.bent:
         logits_RV = bent(logits_RV, rows)
     if choices.held:
@@ -61,7 +67,7 @@ def choose(
     warm_R = rows.temperature_R > 0
     return lax.cond(
         warm_R.any(),
-        lambda: jnp.where(warm_R, _drawn(logits_RV, places_R, rows), likeliest_R),
+        lambda: jnp.where(warm_R, _drawn(by_rows(logits_RV), places_R, rows), likeliest_R),
         lambda: likeliest_R,
     )
 

@@ -23,23 +23,28 @@ from math import gcd, prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
+from shardwise.plans.paged_kernel import PagedLayer
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.train import mesh_text
-from shardwise.runtime.cache_entry import SCALE
+from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.call import Call
-from shardwise.runtime.init import PADDED, Tree, tree_of
+from shardwise.runtime.checkpoint import of_scale
+from shardwise.runtime.init import PADDED, Tree, rows_tree, tree_of
 from shardwise.runtime.moe import ragged_experts
 from shardwise.runtime.options import Options, unmarked
+from shardwise.runtime.paged_cache import JOINED
 from shardwise.runtime.quant import Quantized
-from shardwise.runtime.sharding import parameter_spec
+from shardwise.runtime.sharding import parameter_spec, platform_of
 
 SPLITS = ("data", "expert")
 WIDTH = ("fsdp",)
@@ -90,6 +95,27 @@ class ServerLayout:
         """How each parameter is placed; BadRequest where an axis divides none of what it must."""
         return tree_of(cfg, lambda row: self.sharding(*self.weight_spec(row)))
 
+    def weight_formats(self, cfg: ModelConfig, params: Any) -> Tree:
+        """How each array of the parameters lies, small numbers' scales too."""
+
+        def lie(row: Any, w: Any) -> Any:
+            at = self.sharding(*self.weight_spec(row))
+            if not isinstance(w, Quantized):
+                return self._format(row, at)
+            parts: Any = self._format(row, at), of_scale(at, w.scale.shape)
+            return Quantized(*parts)
+
+        return jax.tree.map(lie, rows_tree(cfg), params)
+
+    def _format(self, row: Any, sharding: NamedSharding) -> Any:
+        """How a parameter lies in a device's memory: on TPUs the heads of a projection into them
+        one after the other, each a matrix of D rows. Side by side in every row of D, which is how
+        an array lies otherwise, they fill no tile, and XLA copies all layers' in every step."""
+        heads = [letter for letter, _ in row.dims][1:2] in (["N"], ["K"])
+        if platform_of(self.mesh) != "tpu" or not heads or row.role != "matmul":
+            return sharding
+        return Format(Layout((0, 2, 1, 3)), sharding)
+
     def weight_spec(self, row: Any) -> PartitionSpec:
         """A row over all of the plan's `tensor` where it divides, KV heads over the devices that
         have one each; its D, where it has one, over `fsdp`."""
@@ -113,7 +139,7 @@ class ServerLayout:
     def page_sharding(self, name: str, mixer: object) -> NamedSharding:
         """How an array of a cache in pages lies; recurrent states are whole but for their pages."""
         axes = self.axes_of(heads_of(mixer), heads_of(mixer))
-        letters = "LPKS" if name.endswith(SCALE) else "LPSW"
+        letters = "LPKS" if name.endswith(SCALE) or name == JOINED else "LPSW"
         letters = "LP" if isinstance(mixer, RecurrentMixer) else letters
         return self.sharding(*(axes.get(letter) for letter in letters))
 
@@ -171,9 +197,13 @@ class ServerLayout:
             return self.lay(x, None, MIXERS if name == "qkv" else SPLITS, heads, None)
         return self.lay(x, None, SPLITS, self._width(name, x)) if x.ndim == 3 else x
 
+    def by_rows(self, logits_RV: jax.Array) -> jax.Array:
+        """Logits, whose V is cut, with whole rows on each device."""
+        return self.lay(logits_RV, HEADS, None)
+
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""
-        entries = [e if isinstance(e, tuple) else (e,) if e else () for e in spec]
+        entries = map(_names, spec)
         kept = [
             names if size % self.degree(names) == 0 else None
             for size, names in zip(x.shape, entries, strict=True)
@@ -242,6 +272,17 @@ def server_layout(
         )
     if need == 1 and devices[0] == jax.devices()[0]:
         return None
+    return layout_over(cfg, degrees, kv_sharding, batch, devices[:need])
+
+
+def layout_over(
+    cfg: ModelConfig,
+    degrees: Mapping[str, int],
+    kv_sharding: KvSharding,
+    batch: int,
+    devices: Any,
+) -> ServerLayout:
+    """The layout of a plan's server over as many devices as its mesh has, here or not."""
     tensor = degrees.get("tensor", 1)
     heads = max((heads_of(layer.mixer) for layer, _ in cfg.layer_groups()), default=1)
     spread = tensor // gcd(tensor, heads)
@@ -250,10 +291,26 @@ def server_layout(
     if kv_sharding == "heads_then_batch_then_sequence":
         cuts = _cuts(spread, batch / prod(mixers))
     shape = (*mixers, tensor // spread, spread // cuts, cuts)
-    mesh = jax.sharding.Mesh(
-        np.array(devices[:need], dtype=object).reshape(shape), (*MIXERS, *HEADS)
-    )
+    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), (*MIXERS, *HEADS))
     return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
+
+
+def paged_layers(
+    cfg: ModelConfig, dtype: Any, layout: ServerLayout | None
+) -> tuple[PagedLayer, ...]:
+    """Each layer group's attention on one device, with a cache in a dtype."""
+    cache = next(name for name, kept in CACHES.items() if jnp.dtype(kept) == jnp.dtype(dtype))
+
+    def one(mixer: Any) -> PagedLayer:
+        axes: dict[str, Any] = {}
+        platform, cuts = jax.default_backend(), 1
+        if layout is not None:
+            axes = layout.axes_of(heads_of(mixer), getattr(mixer, "heads", 1))
+            platform, cuts = platform_of(layout.mesh), layout.mesh.shape[PLACES]
+        held = heads_of(mixer) // (layout.degree(_names(axes.get("K"))) if layout else 1)
+        return PagedLayer(mixer=mixer, platform=platform, cache=cache, kv_heads=held, cuts=cuts)
+
+    return tuple(one(layer.mixer) for layer in cfg.groups)
 
 
 def heads_of(mixer: object) -> int:
@@ -267,9 +324,13 @@ def _cuts(spread: int, sequences: float) -> int:
     return next(cuts for cuts in range(most, 0, -1) if spread % cuts == 0)
 
 
+def _names(entry: Any) -> tuple[str, ...]:
+    """The axes of an entry of a spec."""
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
+
+
 def _all_of_tensor(entry: Any) -> Any:
-    names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
-    parts = tuple(part for a in names for part in (HEADS if a == "tensor" else (a,)))
+    parts = tuple(part for a in _names(entry) for part in (HEADS if a == "tensor" else (a,)))
     return parts or None
 
 

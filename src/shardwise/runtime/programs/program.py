@@ -8,8 +8,10 @@ import jax
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbstractProgram:
-    """A jitted function and its arguments, to be lowered: `function.lower(*arguments)`."""
+    """A jitted function and its arguments, to be lowered: `function.lower(*arguments)`; `notes` say
+    what an answer should of how it is computed."""
 
     function: Any
     arguments: tuple[Any, ...]
     mesh: jax.sharding.Mesh
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,108 @@
+"""Where a serving step's attention is JAX's Pallas kernel: one table, of which the first row that
+does not hold is the reason why a layer's pages are gathered by XLA instead.
+
+The kernel is `jax.experimental.pallas.ops.tpu.ragged_paged_attention` as JAX 0.10.2 has it, tried
+by compiling it for v4, v5e, v5p, v6e and tpu7x (`tests/runtime/attention/test_ragged.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwise.models import Attention
+
+LANES = 128
+KEPT = ("bf16", "f32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagedLayer:
+    """A layer's attention on one device: what it is, for which platform, the dtype of its cache, KV
+    heads of the device, and into how many parts the places of a page are cut."""
+
+    mixer: object
+    platform: str
+    cache: str
+    kv_heads: int
+    cuts: int = 1
+
+    @property
+    def attention(self) -> Attention | None:
+        """Softmax attention that caches keys and values head by head; None of any other mixer."""
+        return self.mixer if isinstance(self.mixer, Attention) else None
+
+    @property
+    def group(self) -> int:
+        """How many heads of a token lie side by side: as many as fill whole tiles, or a power of
+        two of rows."""
+        rows = {heads: 2 * heads // (2 if self.cache == "bf16" else 1) for heads in self._divisors}
+        return max(heads for heads, n in rows.items() if n in (1, 2, 4, 8) or n % 8 == 0)
+
+    @property
+    def _divisors(self) -> list[int]:
+        return [n for n in range(1, self.kv_heads + 1) if self.kv_heads % n == 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLaw:
+    """What a layer must have for the kernel; `rule` and `reason` are its line in docs/legality.md,
+    and what an answer says of a layer without it."""
+
+    name: str
+    rule: str
+    reason: str
+    holds: Callable[[PagedLayer], bool]
+
+
+def _wide(layer: PagedLayer) -> bool:
+    a = layer.attention
+    return a is not None and a.head_dim == a.v_head_dim and a.head_dim % LANES == 0
+
+
+def _plain(layer: PagedLayer) -> bool:
+    a = layer.attention
+    return a is not None and not a.sinks and a.kind in ("full", "window")
+
+
+KERNEL_LAWS: tuple[KernelLaw, ...] = (
+    KernelLaw(
+        name="tpu",
+        rule="the devices are TPUs",
+        reason="it neither runs nor is interpreted elsewhere",
+        holds=lambda layer: layer.platform == "tpu",
+    ),
+    KernelLaw(
+        name="kv_heads",
+        rule="the layer caches keys and values head by head",
+        reason="it knows no latent cache and no recurrent state",
+        holds=lambda layer: layer.attention is not None,
+    ),
+    KernelLaw(
+        name="head_dim",
+        rule=f"keys and values are equally wide, {LANES} or a multiple of it",
+        reason="others are not lanes of a tile",
+        holds=_wide,
+    ),
+    KernelLaw(
+        name="mask",
+        rule="a token sees all before it or a window, without sinks",
+        reason="it has no other mask and no score without a value",
+        holds=_plain,
+    ),
+    KernelLaw(
+        name="cache",
+        rule=f"the cache is kept in {' or '.join(KEPT)}",
+        reason="it takes one scale for all tokens, and the cache has one for each token and head",
+        holds=lambda layer: layer.cache in KEPT,
+    ),
+    KernelLaw(
+        name="places",
+        rule="the places of a page are not cut over devices",
+        reason="it does not return the log-sum-exp that joins the parts",
+        holds=lambda layer: layer.cuts == 1,
+    ),
+)
+
+
+def kernel_problem(layer: PagedLayer) -> KernelLaw | None:
+    """The first law that a layer breaks; None where the kernel serves it."""
+    return next((law for law in KERNEL_LAWS if not law.holds(layer)), None)

@@ -1,0 +1,90 @@
+"""The few shapes that steps are padded to, and inputs of each in which every row is padding."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from shardwise.runtime.attention.paged import NOWHERE
+from shardwise.runtime.engine.model_step import StepInputs
+from shardwise.runtime.engine.row_settings import settings_of
+from shardwise.runtime.engine.sampling import Choices
+from shardwise.runtime.engine.step_batch import NO_GUESS
+
+QUERY_BLOCK = 16
+"""Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
+LEAST_ROWS = 2
+MIXED_ROWS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShapes:
+    """Of a server with so many `pools`, each with rows for `batch` sequences, steps of `budget`
+    tokens and, of each of `groups` of layers, tables of `table_width` pages. Of each row that
+    decodes `lookahead` guesses are checked; a step without prompts may be `multi_step` of them."""
+
+    pools: int
+    batch: int
+    budget: int
+    groups: int
+    table_width: int
+    lookahead: int = 0
+    multi_step: int = 1
+
+    @property
+    def slots(self) -> int:
+        """Rows of all pools; the one after them takes what padding emits."""
+        return self.pools * self.batch
+
+    def all(self) -> Iterator[tuple[int, int, int]]:
+        """All (D, T, steps) that a step may be padded to: rows and tokens of each pool."""
+        rows = sorted({power(n, LEAST_ROWS) for n in range(1, self.batch + 1)})
+        steps = 1
+        while steps <= self.multi_step:
+            yield from ((D, 0, steps) for D in rows)
+            steps *= 2
+        most, T = self.budget + self.batch * (QUERY_BLOCK - 1), QUERY_BLOCK
+        while True:
+            yield from ((D, T, 1) for D in sorted({0, *map(self.mixed, rows)}))
+            if most <= T:
+                return
+            T *= 2
+
+    def mixed(self, rows: int) -> int:
+        """D of a step with prompts."""
+        most = power(self.batch, LEAST_ROWS)
+        return min(MIXED_ROWS, most) if rows <= MIXED_ROWS else most
+
+    def padded(self, rows: int, tokens: int) -> tuple[int, int]:
+        """D and T of a step of so many rows and, in whole blocks, tokens of a pool at most."""
+        T = power(tokens, QUERY_BLOCK) if tokens else 0
+        D = power(rows, LEAST_ROWS) if rows else 0
+        return self.mixed(D) if T and rows else D, T
+
+    def padding(self, D: int, T: int) -> StepInputs:
+        """The inputs of a step in which every row is padding; to be filled in."""
+        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, power(self.batch, LEAST_ROWS))) if T else 0
+        D, T, E = D * self.pools, T * self.pools, each * self.pools
+        C, G, M = T // QUERY_BLOCK, self.groups, self.table_width
+        whole = partial(np.full, dtype=np.int32)
+        return StepInputs(
+            slots_D=whole(D, self.slots),
+            cached_D=whole(D, NOWHERE),
+            tokens_D=whole(D, 0),
+            guesses_DK=whole((D, self.lookahead), NO_GUESS),
+            table_GDM=whole((G, D, M), 0),
+            tokens_T=whole(T, 0),
+            positions_T=whole(T, NOWHERE),
+            targets_T=whole(T, 0),
+            table_GCM=whole((G, C, M), 0),
+            starts_C=whole(C, 0),
+            ends_E=whole(E, 0),
+            slots_E=whole(E, self.slots),
+            rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
+        )
+
+
+def power(count: int, least: int) -> int:
+    """The smallest power of two from `least` on that is not below."""
+    return max(least, 1 << max(count - 1, 0).bit_length())
