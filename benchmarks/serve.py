@@ -33,12 +33,13 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from environments import VLLM, environment, free_port
-from llama_folder import SHAPES, write_llama
+from llama_folder import write_llama
 from made import made, table
 
 from shardwise.evidence.server_load import DrawnLoad, load_figures, put_load
 
-INPUT, OUTPUT = 128, 32
+INPUT, OUTPUT, IDS = 128, 32, 4096
+"""Tokens of a prompt and of its answer; prompts have ids below, which all tokenizers here know."""
 LOADS = {"tiny": (8, 3), "0.3b": (2, 1)}
 """Requests of a round by shape: at least so many, and so many times those at once."""
 DTYPES = {
@@ -129,8 +130,8 @@ def cpu_seconds(process: int) -> float:
 def measured(server: RunningServer, concurrency: int, shape: str, seed: int) -> dict[str, Any]:
     """The figures of one load."""
     least, times = LOADS[shape]
-    count, vocabulary = max(least, times * concurrency), SHAPES[shape][-1]
-    requests = DrawnLoad(requests=count, prompt=INPUT, output=OUTPUT).made(vocabulary, seed)
+    count = max(least, times * concurrency)
+    requests = DrawnLoad(requests=count, prompt=INPUT, output=OUTPUT).made(IDS, seed)
     before = cpu_seconds(server.process.pid)
     outcomes, seconds = put_load(server.url, server.model, requests, concurrency=concurrency)
     spent = cpu_seconds(server.process.pid) - before

@@ -49,12 +49,14 @@ class Tally:
         if "leave_after" in how:
             self.left += 1
             return
+        self.answered += status == 200
+        self.refused += 400 <= status < 500
+        if status == 429:  # the queue is full
+            return
         try:
             check(body, status, answer)
         except Exception as error:  # the soak goes on
             self.wrong.append(f"{status}: {error}"[:300])
-        self.answered += status == 200
-        self.refused += 400 <= status < 500
 
 
 def held(process: int, port: int, since: float, tally: Tally) -> dict[str, Any]:
@@ -106,8 +108,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as passing:
         folder = options.folder or write_llama(Path(passing) / "llama")
         port = free_port()
-        words = ["--port", str(port), "--seq", str(MODEL_LEN), "--log-level", "warning"]
+        words = ["--port", str(port), "--seq", str(MODEL_LEN), "--warm", "all"]
         command = [sys.executable, "-m", "shardwise", "serve", str(folder), *words]
+        command += ["--log-level", "warning"]
         process = subprocess.Popen(command)
         try:
             while process.poll() is None and not _healthy(port):
