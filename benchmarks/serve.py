@@ -11,8 +11,9 @@ all, and the order turns with each round. Prompts differ from round to round: no
 Printed per concurrency: the median of the rounds and their range, of output tokens per second, of
 the time to first token, and of CPU seconds per 1,000 output tokens (user and system, all processes
 of a server), which a busy machine changes least; and of each round's ratios ours / theirs.
-`--dtype best` takes of each server the fastest dtype that it has here: float32 of ours and of
-transformers, of vLLM bfloat16.
+`--dtype best` puts a load on each server in each dtype that it has here, and goes on with the
+fastest of each. `--record docs/serving_speed.json` keeps the figures, a row for each concurrency
+that takes the place of the one before, and writes the page beside it.
 """
 
 import argparse
@@ -23,8 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +34,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from environments import VLLM, environment, free_port
 from llama_folder import SHAPES, write_llama
-from made import made
+from made import made, table
 
 from shardwise.evidence.server_load import DrawnLoad, load_figures, put_load
 
 INPUT, OUTPUT = 128, 32
-LEAST = 8
+LOADS = {"tiny": (8, 3), "0.3b": (2, 1)}
+"""Requests of a round by shape: at least so many, and so many times those at once."""
+DTYPES = {
+    "shardwise": ("float32", "bfloat16", "int8"),
+    "vllm": ("float32", "bfloat16"),
+    "transformers": ("float32", "bfloat16"),
+}
+"""In which each server can hold these weights on a CPU; the name of a server is its row."""
+PLAN_NAMES = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
 TICKS = os.sysconf("SC_CLK_TCK")
 FIGURES = {"tokens_per_second": 0, "ttft_ms": 1, "tpot_ms": 2, "cpu_seconds_per_1000": 2}
 """With the digits that are printed."""
@@ -56,12 +66,11 @@ class RunningServer(NamedTuple):
 def ours(folder: Path, dtype: str) -> tuple[list[str], str]:
     """The command of our server, and what it calls the model."""
     command = [sys.executable, "-m", "shardwise", "serve", str(folder), "--warm", "all"]
-    return [*command, "--weights", "f32", "--log-level", "warning"], folder.name
+    return [*command, "--weights", PLAN_NAMES[dtype], "--log-level", "warning"], folder.name
 
 
 def vllm(programs: Path, folder: Path, dtype: str) -> tuple[list[str], str]:
     """That of vLLM."""
-    dtype = "bfloat16" if dtype == "best" else dtype
     words = ["--dtype", dtype, "--max-model-len", "2048", "--disable-uvicorn-access-log"]
     return [str(programs / "vllm"), "serve", str(folder), *words], str(folder)
 
@@ -69,7 +78,7 @@ def vllm(programs: Path, folder: Path, dtype: str) -> tuple[list[str], str]:
 def transformers(programs: Path, folder: Path, dtype: str) -> tuple[list[str], str]:
     """That of transformers, which lacks an endpoint for completions: `transformers_server.py`."""
     script = str(Path(__file__).with_name("transformers_server.py"))
-    return [str(programs / "python"), script, str(folder)], str(folder)
+    return [str(programs / "python"), script, str(folder), "--dtype", dtype], str(folder)
 
 
 @contextmanager
@@ -117,9 +126,10 @@ def cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS + sum(map(cpu_seconds, map(int, children)))
 
 
-def measured(server: RunningServer, concurrency: int, vocabulary: int, seed: int) -> dict[str, Any]:
+def measured(server: RunningServer, concurrency: int, shape: str, seed: int) -> dict[str, Any]:
     """The figures of one load."""
-    count = max(LEAST, 3 * concurrency)
+    least, times = LOADS[shape]
+    count, vocabulary = max(least, times * concurrency), SHAPES[shape][-1]
     requests = DrawnLoad(requests=count, prompt=INPUT, output=OUTPUT).made(vocabulary, seed)
     before = cpu_seconds(server.process.pid)
     outcomes, seconds = put_load(server.url, server.model, requests, concurrency=concurrency)
@@ -136,13 +146,13 @@ def measured(server: RunningServer, concurrency: int, vocabulary: int, seed: int
 
 
 def rounds(
-    servers: Sequence[RunningServer], concurrency: int, count: int, vocabulary: int
+    servers: Sequence[RunningServer], concurrency: int, count: int, shape: str
 ) -> dict[str, list[dict[str, Any]]]:
     """So many rounds over all servers after one that is not counted."""
     found: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
     for turn in range(count + 1):
         for server in servers if turn % 2 else servers[::-1]:
-            figures = measured(server, concurrency, vocabulary, 1000 * concurrency + turn)
+            figures = measured(server, concurrency, shape, 1000 * concurrency + turn)
             if turn:
                 found[server.name].append(figures)
     return found
@@ -184,42 +194,108 @@ def show(concurrency: int, document: dict[str, Any]) -> None:
             print(f"{'':17} ours / theirs: {', '.join(said)}", flush=True)
 
 
+def fastest(
+    name: str, command: Callable[[str], tuple[list[str], str]], concurrency: int, shape: str
+) -> dict[str, float]:
+    """Output tokens per second of a server in each of its dtypes, the fastest first; each alone,
+    after a load that is not counted."""
+    found = {}
+    for dtype in DTYPES[name]:
+        with running(name, *command(dtype)) as server:
+            turns = [measured(server, concurrency, shape, seed) for seed in (1, 2, 3)][1:]
+        found[dtype] = max(turn["tokens_per_second"] for turn in turns)
+        print(f"    {name} {dtype}: {found[dtype]:,.0f} tokens/s", flush=True)
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
 def main() -> None:
     """Install, start, measure, print."""
     options = _options()
-    keep = options.keep
+    keep, shape = options.keep, options.shape
+    at_once = [int(word) for word in options.concurrency.split(",")]
     with ExitStack() as stack:
         models = Path(keep or stack.enter_context(tempfile.TemporaryDirectory()))
-        folder = write_llama(models / f"llama-{options.shape}", options.shape).resolve()
-        commands = {"shardwise": ours(folder, options.dtype)}
+        folder = write_llama(models / f"llama-{shape}", shape).resolve()
+        commands = {"shardwise": partial(ours, folder)}
         if options.peers:
             programs = stack.enter_context(environment(VLLM, keep)).resolve()
             peers = {"vllm": vllm, "transformers": transformers}
-            names = options.peers.split(",")
-            commands |= {name: peers[name](programs, folder, options.dtype) for name in names}
+            commands |= {n: partial(peers[n], programs, folder) for n in options.peers.split(",")}
+        tried = {name: {options.dtype: 0.0} for name in commands}
+        if options.dtype == "best":
+            tried = {n: fastest(n, command, max(at_once), shape) for n, command in commands.items()}
+        dtypes = {name: next(iter(found)) for name, found in tried.items()}
         servers = [
-            stack.enter_context(running(name, *command)) for name, command in commands.items()
+            stack.enter_context(running(name, *command(dtypes[name])))
+            for name, command in commands.items()
         ]
-        document: dict[str, Any] = {}
-        for concurrency in map(int, options.concurrency.split(",")):
-            vocabulary = SHAPES[options.shape][-1]
-            found = rounds(servers, concurrency, options.rounds, vocabulary)
-            document[str(concurrency)] = compared(found)
-            show(concurrency, document[str(concurrency)])
-    if options.record:
-        told = json.loads(options.record.read_text()) if options.record.exists() else {}
-        key = f"{options.shape}, {options.dtype}"
-        told[key] = {
-            **made(("jax",)),
-            "load": f"{INPUT} tokens in, {OUTPUT} out, {options.rounds} rounds",
-            "concurrency": document,
-        }
-        options.record.write_text(json.dumps(told, indent=1) + "\n")
+        for concurrency in at_once:
+            found = compared(rounds(servers, concurrency, options.rounds, shape))
+            show(concurrency, found)
+            row = {"shape": shape, "dtype": options.dtype, "concurrency": concurrency}
+            row |= {**made(("jax",)), "rounds": options.rounds, "dtypes": dtypes, "servers": found}
+            if options.dtype == "best":
+                row["tried"] = tried
+            if options.record:
+                record(options.record, row)
+
+
+def record(path: Path, row: dict[str, Any]) -> None:
+    """Keep a row in place of the one of the same load, and write the page of all."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = [known for known in rows if place(known) != place(row)] + [row]
+    document = {"schema_version": 1, "rows": sorted(rows, key=place)}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(page(document), encoding="utf-8")
+
+
+def place(row: dict[str, Any]) -> tuple[str, str, int]:
+    """Which load a row is of; tiny first, float32 first."""
+    return row["shape"] != "tiny", row["dtype"] != "float32", row["concurrency"]
+
+
+def page(document: dict[str, Any]) -> str:
+    """All rows for a reader."""
+    header = ("model", "at once", "server, dtype", "rounds", "output tokens/s", "TTFT ms")
+    header += ("CPU s per 1,000 tokens", "tokens/s, ours / theirs", "TTFT, ours / theirs")
+    lines = [line for row in document["rows"] for line in _lines(row)]
+    return f"{HEAD}\n{table(header, lines)}\n"
+
+
+def _lines(row: dict[str, Any]) -> Iterator[list[str]]:
+    for name, figures in row["servers"].items():
+        ratios = figures.get("ours_over_theirs", {})
+        own = (figures[key] for key in ("tokens_per_second", "ttft_ms", "cpu_seconds_per_1000"))
+        against = (ratios.get(key) for key in ("tokens_per_second", "ttft_ms"))
+        yield [
+            row["shape"],
+            str(row["concurrency"]),
+            f"{name}, {row['dtypes'][name]}",
+            str(row["rounds"]),
+            *(_said(f, digits) for f, digits in zip(own, (0, 0, 2), strict=True)),
+            *("" if f is None else _said(f, 2, "x") for f in against),
+        ]
+
+
+def _said(figure: dict[str, float], digits: int, unit: str = "") -> str:
+    median, least, most = (f"{figure[key]:,.{digits}f}" for key in ("median", "least", "most"))
+    return f"{median}{unit} ({least} to {most})"
+
+
+HEAD = f"""# Our server beside others on a CPU
+
+Made by `python benchmarks/serve.py --record docs/serving_speed.json`, which says how; the JSON has
+dates and commits. A Llama with random weights of 5 M (tiny) or 0.3 B parameters, prompts of {INPUT}
+tokens and answers of {OUTPUT}, drawn at temperature 1 and streamed, at most so many requests at
+once. Median of the rounds, and their range; ratios are of each round, more tokens and less time are
+better. Where dtypes differ each server has the fastest of those that it has on a CPU. Client and
+server share 2 cores (AMD EPYC, Zen 4).
+"""
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Our server beside others, under the same load.")
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--shape", choices=LOADS, default="tiny")
     parser.add_argument("--dtype", choices=["float32", "best"], default="float32")
     parser.add_argument("--concurrency", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=5)

@@ -13,16 +13,24 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+PAGES, STEP = 64, 512
+"""Pages of 256 tokens: a sequence of the load each. Unless told it takes nine tenths of the memory,
+which the machine has to share; and as many tokens of a step as our server has unless told."""
 
 parser = argparse.ArgumentParser()
 parser.add_argument("model")
 parser.add_argument("--port", type=int, required=True)
+parser.add_argument("--dtype", default="float32")
 options = parser.parse_args()
 model = AutoModelForCausalLM.from_pretrained(
-    options.model, dtype=torch.float32, attn_implementation="sdpa"
+    options.model, dtype=getattr(torch, options.dtype), attn_implementation="sdpa"
 )
-manager = model.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1))
+manager = model.init_continuous_batching(
+    GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1),
+    ContinuousBatchingConfig(num_blocks=PAGES, max_batch_tokens=STEP),
+)
 manager.start()
 
 
@@ -32,7 +40,7 @@ async def health(_: Request) -> Response:
 
 
 async def complete(request: Request) -> Response:
-    """A greedy answer as events, one for each result that the manager hands over."""
+    """A drawn answer as events, one for each result that the manager hands over."""
     body = await request.json()
     name, queue = uuid4().hex, asyncio.Queue()
     manager.register_result_handler(name, queue.put_nowait)

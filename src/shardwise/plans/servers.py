@@ -6,8 +6,10 @@ stand in for it, and says so.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from shardwise.boundary import read_toml
 from shardwise.errors import unknown
 from shardwise.hardware import Chip
 from shardwise.plans.serve import CHECKPOINT, KV_SHARDINGS, KvSharding
@@ -78,8 +80,16 @@ def serving_software(name: str) -> tuple[ServingSoftware, ...]:
     if name == ANY:
         return tuple(row for row in SERVING_SOFTWARE.values() if row.measured)
     if name.endswith(".toml"):  # constants that were calibrated on a server here
-        return (ServingSoftware(name=name, title=name, engine=name, measured=("here",)),)
+        return (_calibrated(name),)
     if name not in SERVING_SOFTWARE:
         remedy = f"write --for {FORMER[name]}" if name in FORMER else ""
         raise unknown("software", name, (*SERVING_SOFTWARE, ANY), remedy)
     return (SERVING_SOFTWARE[name],)
+
+
+def _calibrated(path: str) -> ServingSoftware:
+    """The row whose constants a file replaces: the file's table is named after them."""
+    tables = read_toml(Path(path), "the engine file")
+    row = next((row for row in SERVING_SOFTWARE.values() if row.engine in tables), VLLM)
+    title = f"{row.title} ({Path(path).name})"
+    return replace(row, name=path, title=title, engine=path, measured=("here",), note="")

@@ -188,7 +188,7 @@ def served_cautions(served: Served) -> list[str]:
     said = []
     if software is not None and software.note:
         said.append(f"--for {software.name}: {software.note}")
-    elif not measured(plan, chip):
+    elif not measured(plan, chip) and not plan.engine.endswith(".toml"):  # measured by its file
         said.append(
             f"{software.title if software else plan.engine} was not measured on {chip.id}: its "
             "times are the chip's, with what the software adds on GPUs"

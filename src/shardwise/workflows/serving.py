@@ -11,7 +11,7 @@ from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
 from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.plans.servers import JAX
+from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
 from shardwise.runtime.engine.hosts import FollowingHost, joined
@@ -23,7 +23,7 @@ from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
 from shardwise.scheduling.step import StepShape
-from shardwise.workflows.inputs import Hardware, check_choice, whole_number
+from shardwise.workflows.inputs import Hardware, Words, check_choice, whole_number
 
 __all__ = [
     "AnswerStream",
@@ -72,7 +72,7 @@ SEQUENCES, CHUNK = 32, 512
 class ServeModelRequest:
     """What is served, and how much at once; None leaves it to the plan, the model and the device.
     `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
-    names a model alone."""
+    names a model alone. `hw_files` have the chip by which a plan's steps are predicted."""
 
     path: str
     model: str | None = None
@@ -86,6 +86,7 @@ class ServeModelRequest:
     guesses: int | None = None
     draft: str | None = None
     warm: str = "lazy"
+    hw_files: Words = ()
     cpu_devices: int | None = None
     coordinator: str | None = None
     processes: int | None = None
@@ -180,7 +181,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         name=asked.served_model or folder.resolve().name,
         text=text,
         engine=engine,
-        predict=None if plan is None else _prediction(plan, tell),
+        predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
         close=hosts.close if hosts is not None else lambda: None,
     )
 
@@ -188,7 +189,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
 def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
     executors = [replica.executor for replica in engine.replicas]
     models = [executor for executor in executors if isinstance(executor, ModelExecutor)]
-    shapes = sum(len(list(executor.shapes())) for executor in models)
+    shapes = sum(len(list(executor.shapes.all())) for executor in models)
     for i, _ in enumerate(chain.from_iterable(e.warm() for e in models), 1):
         tell(f"compiled step {i} of {shapes}")
 
@@ -202,7 +203,7 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
         )
     scheduling = plan.scheduling
     left_out = {
-        f"the plan has the times of {plan.engine}": plan.engine != JAX.engine,
+        f"the plan has the times of {plan.engine}": plan.engine in engine_names(),
         "sequences are not swapped to the host": scheduling.swap,
         "no prefixes are kept on the host": scheduling.host_cache_share,
         "guesses come from a sequence's own past, not from a model (--draft DIR)": (
@@ -213,11 +214,11 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
 
 
 def _prediction(
-    plan: ServePlan, tell: Callable[[str], None]
+    plan: ServePlan, folder: Path, hw_files: Words, tell: Callable[[str], None]
 ) -> Callable[[StepRecord], float] | None:
     """What the planner says of each step, on the plan's own chips; prefilling replicas come
     first. None where it cannot price the plan."""
-    hardware, cfg = Hardware(constants=plan.constants), load_model(plan.model)
+    hardware, cfg = Hardware(constants=plan.constants, files=hw_files), load_model(folder)
     try:
         costs = [
             engine_cost(server_of(own, cfg, hardware.slice(own.slice).slice))

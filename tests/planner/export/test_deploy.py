@@ -1,18 +1,23 @@
 """Serving plans as Kubernetes manifests, SkyPilot services and scripts of two pools."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from tests.planner.export.test_serving import a_plan
 
+from shardwise.apps.cli.serve import serve
 from shardwise.errors import BadRequest
+from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.serving import PROGRAMS, export_serve, given_fields, parse_serve
 from shardwise.planner.export.unsaid import lost_by_a_server
 from shardwise.plans import ServeDtypes
+from shardwise.plans.files import plan_from
 from shardwise.plans.serve import PrefillServer, ServeScheduling, Workload
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
@@ -145,6 +150,96 @@ def test_tpus_of_several_hosts_are_joined_by_ray():
     assert parse_serve(text, "k8s") == plan
 
 
+def held_plan(found):
+    """The plan that the ConfigMap brings."""
+    return yaml.safe_load(found["ConfigMap", "dense"]["data"]["plan.yaml"])
+
+
+def test_our_server_reads_its_plan():
+    """Whatever a plan says is in the file, flags only say where to listen; answers that run have
+    the server's time to drain, the key comes from a Secret."""
+    odd = ServeScheduling(swap=True, max_waiting=5, order="aged")
+    plan, cfg, piece = a_plan(engine="ideal", workload=LOAD, replicas=3, scheduling=odd)
+    found, text = manifests(plan, cfg, piece)
+    assert plan_from(held_plan(found), "k8s") == replace(plan, replicas=1)
+    assert parse_serve(text, "k8s") == plan
+    main = found["Deployment", "dense-serve"]["spec"]
+    assert main["replicas"] == 3
+    pod = main["template"]["spec"]
+    run = server({"spec": main})
+    assert words(run)[:4] == ["shardwise", "serve", "/plan/plan.yaml", "--model=/checkpoint"]
+    drain = next(int(w.partition("=")[2]) for w in words(run) if w.startswith("--drain-time="))
+    leaving = int(run["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > drain + leaving
+    assert run["livenessProbe"]["httpGet"]["path"] == "/health"
+    (key,) = run["env"]
+    assert key["name"] == "SHARDWISE_API_KEY"
+    assert "secretKeyRef" in key["valueFrom"]
+    mounted = {m["mountPath"]: m["name"] for m in run["volumeMounts"]}
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    assert volumes[mounted["/plan"]]["configMap"] == {"name": "dense"}
+    assert "persistentVolumeClaim" in volumes[mounted["/checkpoint"]]
+    assert main["template"]["metadata"]["annotations"]["prometheus.io/port"] == "8000"
+    assert "InferencePool" in {kind for kind, _ in found}  # by vLLM's names of metrics
+
+
+def test_our_server_over_the_hosts_of_a_slice():
+    plan, cfg, piece = a_plan("moe", "v5e:4x4", {"expert": 16}, engine="ideal", batch=64)
+    found, text = manifests(plan, cfg, piece)
+    spec = found["LeaderWorkerSet", "moe-serve"]["spec"]["leaderWorkerTemplate"]
+    first, other = (
+        words(server({"spec": {"template": spec[name]}}))
+        for name in ("leaderTemplate", "workerTemplate")
+    )
+    both = {"--coordinator=$(LWS_LEADER_ADDRESS):8476", "--processes=4"}
+    assert both <= set(first) & set(other)
+    assert "--process=0" in first
+    assert "--process=$(LWS_WORKER_INDEX)" in other
+    assert first[0] == "shardwise"  # not joined by Ray
+    assert parse_serve(text, "k8s") == plan
+
+
+def test_our_server_hands_no_prompts_between_pods():
+    made = a_plan(engine="ideal", prefill_replicas=1)
+    with pytest.raises(BadRequest, match=r"prefill_replicas .* --pools one"):
+        export_serve(*made, "k8s")
+
+
+def test_the_flags_of_our_server_are_its_own():
+    """Every word of the command is one that `shardwise serve` takes."""
+    for mesh, where in (({"tensor": 8}, "h100:8"), ({"expert": 16}, "v5e:4x4")):
+        made = a_plan("moe", where, mesh, engine="ideal", batch=64)
+        found, _ = manifests(*made)
+        kind = next(d for (k, _), d in found.items() if k in ("Deployment", "LeaderWorkerSet"))
+        pod = kind["spec"].get("template") or kind["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+        args = server({"spec": {"template": pod}})["args"]
+        with click.Context(serve) as context:
+            serve.parse_args(context, args[1:])
+        assert context.params["host"] == "0.0.0.0"
+
+
+CONTAINER = Path(__file__).parents[3] / "Containerfile"
+
+
+def test_the_image_starts_what_the_manifests_name():
+    """Its instructions, continued lines joined: the command of the pods is its entry point, which
+    is no shell, so that a signal reaches the server; it is not root's and holds no checkpoint."""
+    text = CONTAINER.read_text(encoding="utf-8").replace("\\\n", " ")
+    rows = [line.partition(" ")[::2] for line in text.splitlines() if line[:1].isupper()]
+    said = dict(rows)
+    assert json.loads(said["ENTRYPOINT"]) == OWN_SERVER.command(None, "")[:1]
+    args = json.loads(said["CMD"])
+    assert args[0] == "serve"
+    with click.Context(serve) as context:
+        serve.parse_args(context, args[1:])
+    assert said["USER"].partition(":")[0] not in ("", "0", "root")
+    assert "/health" in said["HEALTHCHECK"]
+    copied = [value for name, value in rows if name in ("COPY", "ADD")]
+    assert copied == ["pyproject.toml README.md LICENSE ./", "src src"]
+    whole = (CONTAINER.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert f"jax[tpu]=={dict(v.split('=') for n, v in rows if n == 'ARG')['JAX']}" in whole
+
+
 def test_a_service_of_skypilot():
     plan, cfg, piece = a_plan(engine="vllm", replicas=3, workload=LOAD)
     text = export_serve(plan, cfg, piece, "skypilot")
@@ -198,7 +293,11 @@ def test_all_obstacles_stand_in_one_refusal_each_with_its_change(target):
 @pytest.mark.parametrize(
     ("target", "choices", "said"),
     [
-        ("k8s", {"engine": "ideal"}, "engine ideal: it starts vLLM or SGLang; plan with --for"),
+        (
+            "skypilot",
+            {"engine": "ideal"},
+            "engine ideal: it starts vLLM or SGLang; plan with --for",
+        ),
         ("skypilot", {"prefill_replicas": 2}, "prefill_replicas 2: .*; plan with --pools one"),
         ("k8s", {"replicas": 2, "routing": "bounded_hash"}, "routing bounded_hash: .* set routing"),
         ("k8s", {"engine": "sglang", "slice_text": "v5e:2x4"}, "no SGLang is published for TPU"),

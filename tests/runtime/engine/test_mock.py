@@ -26,6 +26,19 @@ def answer_of(prompt, count, ends=()):
     return tokens[len(prompt) :]
 
 
+def kept_groups(rows, batch, budget):
+    """Groups of a draw of KEPT."""
+    return tuple(
+        KeptGroup(
+            reach=reach,
+            pages=least_pages(reach, batch, budget, 4) + more,
+            host_pages=host,
+            state=state,
+        )
+        for reach, more, host, state in rows
+    )
+
+
 def engine_of(
     ends=(),
     multi_step=1,
@@ -38,15 +51,7 @@ def engine_of(
     **changes,
 ):
     values = {"pages": 24, "page_size": 4, "batch": 4, "budget": 12, "margin": 0.0, **changes}
-    values["kept"] = tuple(
-        KeptGroup(
-            reach=reach,
-            pages=least_pages(reach, values["batch"], values["budget"], 4) + more,
-            host_pages=host,
-            state=state,
-        )
-        for reach, more, host, state in kept
-    )
+    values["kept"] = kept_groups(kept, values["batch"], values["budget"])
     config = SchedulerConfig(**values)
     prefill = replace(config, policy="prefill", preemption="recompute", swap_pages=0)
 

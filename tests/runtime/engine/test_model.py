@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,15 +17,22 @@ from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.scheduling import SchedulerConfig
 
-ENDS_ALONE = ["gemma3", "gpt-oss", "lfm2", "qwen3-next"]
-"""Models with layers that keep only the end of a sequence: windows of 5 tokens, states."""
-FAMILIES = [*ENDS_ALONE, "mistral", "qwen3-moe", "deepseek-v3", "mixtral", "cohere2", "opt"]
+STATES = ["lfm2", "qwen3-next"]
+KINDS = ["llama", "gpt-oss", *STATES]
+FAMILIES = [*KINDS, "gemma3", "mistral", "qwen3-moe", "deepseek-v3", "mixtral", "cohere2", "opt"]
 
 
-def slow(names):
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+def of_each(names):
+    """Each but the first only when slow. Lists that begin alike put the tests of a model next to
+    each other, for which its programs are compiled once."""
+    values = [names[0], *(pytest.param(name, marks=pytest.mark.slow) for name in names[1:])]
+    return pytest.mark.parametrize("name", values, scope="module")
 
 
+MOST, SHORT, LONG = 62, 6, 40
+"""Tokens of a sequence here, and of answers."""
+PAGES, BUDGET = 48, 16
+"""Of the device, whatever an engine may use of it, so that engines share their programs."""
 GREEDY = {"temperature": 0, "max_tokens": 6}
 
 
@@ -38,48 +46,55 @@ class Model:
         self._right = {}
 
     def engine(self, *, dtype=jnp.float32, multi_step=1, ahead=True, **changes):
-        values = {"pages": 48, "page_size": 4, "batch": 4, "budget": 16, "margin": 0.0, **changes}
+        values = {
+            "pages": PAGES,
+            "page_size": 4,
+            "batch": 4,
+            "budget": BUDGET,
+            "margin": 0.0,
+            **changes,
+        }
         groups = cache_groups(self.cfg, 60)
-        room = kept_groups(groups, 4, values["budget"], 4, prefix_cache=True)
-        on_host = values.get("swap_pages", 0)
-        kept = tuple(replace(group, host_pages=on_host) for group in room)
+        room = kept_groups(groups, 4, BUDGET, 4, prefix_cache=True)
+        kept = tuple(replace(group, host_pages=values.get("swap_pages", 0)) for group in room)
         config = SchedulerConfig(**values, kept=kept)
         executor = ModelExecutor(
             self.params,
             self.cfg,
             groups=groups,
-            pages=(config.pages, *(group.pages for group in kept)),
+            pages=(PAGES, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
             batch=4,
             budget=config.budget,
             dtype=dtype,
-            host_pages=(config.host_pages + on_host, *(on_host for _ in kept)),
+            host_pages=(config.host_pages + config.swap_pages, *(g.host_pages for g in kept)),
             multi_step=multi_step,
         )
         return Engine(config, executor, most_tokens=60, multi_step=multi_step, ahead=ahead, seed=0)
 
     def right(self, prompt, count, dtype=jnp.float32):
-        key = (tuple(prompt), count, str(dtype))
+        """What the contiguous cache says, by one program for short answers to prompts of any
+        length, and one for long ones."""
+        new = SHORT if count <= SHORT else LONG
+        key = (tuple(prompt), new, str(dtype))
         if key not in self._right:
-            tokens = jnp.asarray([prompt], jnp.int32)
-            row = generate(self.params, tokens, self.cfg, count, cache_dtype=dtype)[0]
+            padding = [0] * (MOST - new - len(prompt))
+            tokens = jnp.asarray([[*prompt, *padding]], jnp.int32)
+            lengths = jnp.asarray([len(prompt)], jnp.int32)
+            options = {"lengths_B": lengths, "cache_dtype": dtype}
+            row = generate(self.params, tokens, self.cfg, new, **options)[0]
             self._right[key] = row.tolist()
-        return self._right[key]
+        return self._right[key][:count]
 
     def prompts(self, *lengths):
         draw = Random(1)
         return [[draw.randrange(self.cfg.vocabulary) for _ in range(n)] for n in lengths]
 
 
-@pytest.fixture(scope="module", params=["llama", *slow(FAMILIES)])
-def model(request, tmp_path_factory):
-    return Model(request.param, tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module", params=["llama", *slow(ENDS_ALONE[1:])])
-def of_each_kind(request, tmp_path_factory):
-    return Model(request.param, tmp_path_factory.mktemp("model"))
+@pytest.fixture(scope="module")
+def model(name, tmp_path_factory):
+    return Model(name, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +110,7 @@ def run(engine):
     raise AssertionError("the engine never came to an end")
 
 
+@of_each(FAMILIES)
 def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     """Prompts in chunks beside others that decode; a second turn that finds the first; answers
     that share a prompt; a pool so small that sequences are preempted."""
@@ -114,20 +130,20 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     engine.check()
 
 
-def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(of_each_kind):
-    prompts = of_each_kind.prompts(5, 21, 12)
+@of_each(KINDS)
+def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(model):
+    prompts = model.prompts(5, 21, 12)
     for changes in ({"policy": "interleaved"}, {"multi_step": 4}, {"ahead": False}):
-        engine = of_each_kind.engine(**changes)
+        engine = model.engine(**changes)
         asked = [engine.add(p, Sampling(temperature=0, max_tokens=13))[0] for p in prompts]
         run(engine)
-        assert [g.tokens for g in asked] == [of_each_kind.right(p, 13) for p in prompts]
+        assert [g.tokens for g in asked] == [model.right(p, 13) for p in prompts]
 
 
-@pytest.mark.parametrize("name", slow(ENDS_ALONE))
-def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, tmp_path):
+@of_each([*KINDS, "gemma3"])
+def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, model):
     """Pages of windows and states while 40 tokens are decoded after a prompt in chunks of 8; then a
     prompt that shares 20 tokens, and one that goes on from the answer."""
-    model = Model(name, tmp_path)
     engine = model.engine(budget=8)
     (prompt,) = model.prompts(16)
     (first,) = engine.add(prompt, Sampling(temperature=0, max_tokens=40))
@@ -143,17 +159,17 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
     again = [engine.add(p, Sampling(temperature=0, max_tokens=4))[0] for p in (shared, turn)]
     run(engine)
     assert [g.tokens for g in again] == [model.right(g.prompt, 4) for g in again]
-    states = name in ("lfm2", "qwen3-next")  # kept where chunks end
-    assert again[0].cached_tokens == (8 if states else 12)
+    assert again[0].cached_tokens == (8 if name in STATES else 12)  # states: where chunks end
     assert again[1].cached_tokens == 52
     engine.check()
 
 
+@of_each(KINDS)
 @pytest.mark.parametrize("moved", ["swap", "host tier"])
-def test_a_cache_that_was_on_the_host_is_the_same(of_each_kind, moved):
+def test_a_cache_that_was_on_the_host_is_the_same(model, moved):
     swap = {"preemption": "swap", "swap_pages": 40, "prefix_cache": False}
-    engine = of_each_kind.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
-    prompts = of_each_kind.prompts(16, 16, 16, 16)
+    engine = model.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
+    prompts = model.prompts(16, 16, 16, 16)
     asked = [engine.add(p, Sampling(temperature=0, max_tokens=20))[0] for p in prompts]
     run(engine)
     if moved == "host tier":
@@ -163,7 +179,7 @@ def test_a_cache_that_was_on_the_host_is_the_same(of_each_kind, moved):
     else:
         assert any(g.job.preemptions for g in asked)
     for generation in asked:
-        assert generation.tokens == of_each_kind.right(generation.prompt, 20)
+        assert generation.tokens == model.right(generation.prompt, 20)
 
 
 def test_an_int8_cache_is_read_as_the_contiguous_one_reads_it(llama):
@@ -235,18 +251,35 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
     assert answer(banned=((one, two),))[0] == one
 
 
-def test_nothing_is_compiled_after_warming_up(llama):
+@pytest.fixture
+def compiled():
+    """The programs that XLA has compiled since, as their seconds."""
+    found = []
+
+    def heard(name, seconds, **_):
+        if name == "/jax/core/compile/backend_compile_duration":
+            found.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(heard)
+
+
+def test_nothing_is_compiled_after_warming_up(llama, compiled):
     engine = llama.engine(multi_step=2)
     executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs
+    assert len(compiled) >= before
+    compiled.clear()
     drawn = {"temperature": 1, "max_tokens": 6}
     for length, asked in ((1, GREEDY), (3, drawn), (17, {**drawn, "top_p": 0.9}), (40, GREEDY)):
         engine.add(llama.prompts(length)[0], Sampling(**asked))
         engine.step()
     run(engine)
     assert executor.programs == before
+    assert not compiled
     engine.add(llama.prompts(4)[0], Sampling(**GREEDY, logprobs=2))
     run(engine)
     assert executor.programs > before

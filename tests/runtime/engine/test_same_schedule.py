@@ -4,6 +4,7 @@ from random import Random
 
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
+from tests.runtime.engine.test_mock import KEPT, kept_groups
 
 from shardwise.runtime.engine import Engine, MockExecutor, Sampling
 from shardwise.scheduling import Request, Scheduler, SchedulerConfig
@@ -38,7 +39,7 @@ class Recorder(MockExecutor):
             )
         ]
         chunks = [(c.generation.id, c.slot, c.start, len(c.tokens)) for c in batch.chunks]
-        self.steps_run.append((decodes, chunks, [copy.kind for copy in batch.copies]))
+        self.steps_run.append((decodes, chunks, [(copy.group, copy.kind) for copy in batch.copies]))
         return super().run(batches)
 
 
@@ -48,7 +49,7 @@ def planned(scheduler, plan):
     if plan.shape.decodes:
         decodes = [(j.request.id, j.slot, scheduler.decoding.cached(j)) for j in scheduler.decoding]
     chunks = [(c.sequence.request.id, c.sequence.slot, c.start, c.tokens) for c in plan.chunks]
-    copies = [copy.kind for copy in plan.changes.copies] if plan.changes else []
+    copies = [(copy.group, copy.kind) for copy in plan.changes.copies] if plan.changes else []
     return sorted(decodes, key=lambda row: row[1]), chunks, copies
 
 
@@ -63,19 +64,25 @@ def drawn_events(draw):
     return sorted(events, key=lambda e: (e[0], e[2], e[1]))
 
 
-@on_drawn(200, SETTINGS, st.integers(0, 10**6))
-def test_the_engine_executes_what_the_scheduler_plans_by_itself(values, seed):
+@on_drawn(200, SETTINGS, KEPT, st.integers(0, 10**6))
+def test_the_engine_executes_what_the_scheduler_plans_by_itself(values, kept, seed):
     swap, ahead = values.pop("swap"), values.pop("ahead")
     if swap:
         values |= {"preemption": "swap", "swap_pages": swap}
-    config = SchedulerConfig(**{"page_size": 4, "budget": 12, "margin": 0.0, **values})
+    values |= {"page_size": 4, "budget": 12, "margin": 0.0}
+    config = SchedulerConfig(**values, kept=kept_groups(kept, values["batch"], values["budget"]))
     draw = Random(seed)
     events, outputs = drawn_events(draw), Random(seed + 1)
     lengths = {event[2]: outputs.randint(1, 15) for event in events}
     urgency = {event[2]: outputs.randrange(3) for event in events}
     host = config.host_pages + config.swap_pages
     executor = Recorder(
-        pages=config.pages, page_size=4, batch=config.batch, vocabulary=50, host_pages=host
+        pages=config.pages,
+        page_size=4,
+        batch=config.batch,
+        vocabulary=50,
+        host_pages=host,
+        kept=config.kept,
     )
     now = [0.0]
     engine = Engine(config, executor, ahead=ahead, clock=lambda: now[0])

@@ -1,6 +1,7 @@
 """`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the devices at hand."""
 
 import os
+import signal
 import sys
 from dataclasses import fields
 from typing import Any
@@ -37,6 +38,7 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--drain-time", type=Number(least=0), default=600.0, metavar="SECONDS", help="[600]")
 @click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
+@click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="The chip of a plan's slice.")
 @click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")
 @click.option("--processes", type=Whole(least=1), help="How many hosts.")
@@ -60,6 +62,8 @@ def serve(**options: Any) -> None:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
+    # Until the server listens it ends at once; the first process of a container would not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     port = 0 if options["process"] else options["port"]  # only host 0 is asked
     with bound(options["host"], port) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))

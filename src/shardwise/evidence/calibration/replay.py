@@ -5,8 +5,8 @@ and last token left. `replay` serves the same arrivals in the simulator, `calibr
 numbers that a machine has of its own until the simulated requests take the measured times: the
 chip's shares of bandwidth, of peak and of its links, and the engine's seconds per kernel and per
 sequence and its share of the links' latency. They
-stay within their priors' reach (the catalogue's and the engine's values), and few requests weigh
-little against those.
+are drawn towards their priors (the catalogue's and the engine's values), against which few requests
+weigh little.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +20,7 @@ from scipy.optimize import least_squares
 from shardwise.boundary import number, parse_json, read_lines, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
+from shardwise.hardware.chip import EFFICIENCY
 from shardwise.models import ModelConfig
 from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
@@ -27,7 +28,7 @@ from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.run import Pool, SimulatedFleet, simulate
 from shardwise.plans import ServePlan
-from shardwise.roofline.engines import EngineConstants
+from shardwise.roofline.engines import ENGINE_BOUNDS, EngineConstants
 from shardwise.scheduling import Request, SchedulerConfig
 
 SIGMA = 0.1
@@ -227,23 +228,28 @@ def replay(records: Sequence[ServedRequest], machine: Machine) -> list[ServedReq
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
     """A number that calibration moves: its bounds, and how far it may leave its prior for one
-    sigma, as a share of it or (where the prior is 0) in its own unit."""
+    sigma: `share` of it, or `apart` in its own unit."""
 
-    low: float
-    high: float
-    sigma: Callable[[float], float]
+    bounds: tuple[float, float]
+    share: float = 0.0
+    apart: float = 0.0
+
+    def sigma(self, prior: float) -> float:
+        """One sigma. Where the prior is 0 by definition, and so says nothing of a machine, it is a
+        tenth of what any machine may have."""
+        return self.apart or self.share * prior or 0.1 * self.bounds[1]
 
 
+_OF_CHIP = {"hbm": 0.1, "sustained": 0.1, "network": 0.2}
+_SHARE = (EFFICIENCY.least, EFFICIENCY.most)
 KNOBS: Mapping[str, Knob] = {
-    "hbm": Knob(low=0.3, high=1.0, sigma=lambda prior: 0.1),
-    "sustained": Knob(low=0.3, high=1.0, sigma=lambda prior: 0.1),
-    "kernel_seconds": Knob(low=0.0, high=5e-5, sigma=lambda prior: max(prior, 1e-6)),
-    "sequence_seconds": Knob(low=0.0, high=1e-3, sigma=lambda prior: max(2 * prior, 1e-5)),
-    "network": Knob(low=0.02, high=1.0, sigma=lambda prior: 0.2),
-    "hops": Knob(low=0.0, high=5.0, sigma=lambda prior: 0.5),
+    **{name: Knob(bounds=_SHARE, apart=apart) for name, apart in _OF_CHIP.items()},
+    "kernel_seconds": Knob(bounds=ENGINE_BOUNDS["kernel_seconds"], share=1.0),
+    "sequence_seconds": Knob(bounds=ENGINE_BOUNDS["sequence_seconds"], share=2.0),
+    "hops": Knob(bounds=ENGINE_BOUNDS["hops"], apart=0.5),
 }
-"""Three of the chip, three of the engine; those of links move only where a mesh uses them. A number
-of no record's run stays at its prior."""
+"""Three of the chip, three of the engine, within what their files may hold; those of links move
+only where a mesh uses them. A number of no record's run stays at its prior."""
 
 
 def calibrate(
@@ -280,8 +286,8 @@ def calibrate(
         return np.concatenate([np.nan_to_num(errors).ravel() / SIGMA, moves - 1])
 
     low, high = (
-        np.array([1 + (getattr(k, end) - priors[n]) / sigmas[n] for n, k in knobs.items()])
-        for end in ("low", "high")
+        np.array([1 + (k.bounds[end] - priors[n]) / sigmas[n] for n, k in knobs.items()])
+        for end in (0, 1)
     )
     start = np.clip(np.ones(len(knobs)), low + 1e-6, high - 1e-6)
     # A simulation jumps where a batch changes: slopes are taken over a twentieth of a sigma, which
@@ -301,7 +307,6 @@ _ROUNDS, _LINKED_ROUNDS = 10, 25
 """Links trade against kernels, which takes more rounds to tell apart."""
 
 
-_OF_CHIP = ("hbm", "sustained", "network")
 _OF_LINKS = ("network", "hops")
 
 

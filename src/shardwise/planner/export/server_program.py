@@ -20,6 +20,9 @@ from shardwise.plans.software import Obstacle
 ALONE, PREFILL, DECODE = "serve", "prefill", "decode"
 """The roles of a server: all of a request, its prompt, or its answer."""
 
+PLAN_FILE = "plan.yaml"
+"""What pods call the plan of a server that reads it itself."""
+
 FlagValues = Mapping[str, object]
 """Values by flag in the order in which they are written, "" for a switch."""
 
@@ -74,6 +77,18 @@ class HostWords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFile:
+    """What pods bring a server that reads the plan itself, beside that file: its checkpoint on a
+    volume, the API key that it finds in a variable `key`, and `drain_seconds` for answers that run
+    when it is told to end."""
+
+    key: str
+    drain_seconds: int
+    folder: str = "/plan"
+    checkpoint: str = "/checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProgram:
     """A server: how it is started and what it says of a plan.
 
@@ -106,6 +121,7 @@ class ServerProgram:
     package: Callable[[Slice], str | None]
     image: Callable[[Slice], str | None]
     bootstrap: str = ""
+    plan_file: PlanFile | None = None
 
     def starts(self, words: Sequence[str]) -> bool:
         """Whether the words start it."""

@@ -8,20 +8,24 @@ runs `model_step.py`, whose tokens `step_outputs.py` reads later. `server_layout
 a mesh, `hosts.py` on those of several hosts. Tokens are chosen by `sampling.py` as
 `row_settings.py` writes down what the requests ask, guesses made by `guessing.py`. `opening.py`
 makes an engine of a checkpoint, with as many pages as `cache_room.py` says; `thread.py` steps one
-for an event loop. Not here: HTTP (`apps/server/`), text (`runtime/text/`), the choice of what a
-step runs (`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first.
+for an event loop. `slot_engine.py` has the five verbs of the book over an executor, without a
+scheduler. Not here: HTTP (`apps/server/`), text (`runtime/text/`), the choice of what a step runs
+(`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first.
 """
 
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling, TokenLogprobs
 from shardwise.runtime.engine.mock import MockExecutor, mock_token
+from shardwise.runtime.engine.slot_engine import Prefix, SlotEngine
 
 __all__ = [
     "GREEDY",
     "Engine",
     "Generation",
     "MockExecutor",
+    "Prefix",
     "Sampling",
+    "SlotEngine",
     "StepRecord",
     "TokenLogprobs",
     "mock_token",

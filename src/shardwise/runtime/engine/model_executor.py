@@ -108,7 +108,8 @@ class ModelExecutor:
         whole = partial(
             empty_state, self._program, groups, everywhere, dtype, self.shapes.slots + 1
         )
-        lies: Any = None
+        # Where steps leave it, too: with a state of no device a program is compiled twice.
+        lies: Any = jax.tree.leaves(self._params)[0].sharding
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
         self._state = jax.jit(whole, out_shardings=lies)()
@@ -118,7 +119,7 @@ class ModelExecutor:
         )
         self._compiled: dict[Key, Callable[..., Any]] = {}
         self._copies = [
-            _PageCopies(lies and self._of(group, lies.pages)) for group in range(len(groups))
+            _PageCopies(layout and self._of(group, lies.pages)) for group in range(len(groups))
         ]
 
     @property

@@ -3,15 +3,20 @@ and the load that checks the answer.
 
 `k8s.py` writes and reads Kubernetes manifests, of `pods.py` (a server on one host or several) and
 `llm_d.py` (the router of several servers); `sky_service.py` a service of SkyPilot. The commands in
-them are those of `--to vllm` and `--to sglang`, by the plan's engine. `started.py` has what both
+them are those of `--to vllm` and `--to sglang`, by the plan's engine; manifests also start our own
+server (`own_server.py`). `started.py` has what both
 ask of a plan. Read `k8s.py` first.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
+from shardwise.hardware import Slice
 from shardwise.planner.export.deploy import k8s, sky_service
 from shardwise.planner.export.notes import Exporter
+from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.server_program import ServerProgram
+from shardwise.plans.servers import JAX
 
 LOST = {"scheduling.acceptance": "it is measured, not chosen"}
 """What neither has a word for."""
@@ -19,14 +24,17 @@ LOST = {"scheduling.acceptance": "it is measured, not chosen"}
 
 def exporters(programs: Mapping[str, ServerProgram]) -> Mapping[str, Exporter]:
     """By the name that `--to` takes; `programs` are the servers that they start."""
+    known = {k8s: {**programs, JAX.engine: OWN_SERVER}, sky_service: programs}
     return {
         module.TARGET: Exporter(
-            write=lambda plan, cfg, piece, module=module: module.write(programs, plan, cfg, piece),
-            read=lambda text, module=module: module.read(programs, text),
-            lost=lambda _: LOST,
+            write=partial(module.write, starts), read=partial(module.read, starts), lost=_lost
         )
-        for module in (k8s, sky_service)
+        for module, starts in known.items()
     }
+
+
+def _lost(piece: Slice) -> Mapping[str, str]:
+    return LOST
 
 
 __all__ = ["exporters"]

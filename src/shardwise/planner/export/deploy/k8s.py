@@ -5,6 +5,7 @@ user knows, the checkpoint and a gateway's address, stands in one ConfigMap.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from shardwise.boundary import parse_yaml, whole
@@ -23,6 +24,7 @@ from shardwise.planner.export.deploy.pods import (
     TARGET,
     TOPOLOGY,
     Manifest,
+    api_key,
     check_job,
     servers,
     yaml_text,
@@ -37,12 +39,22 @@ from shardwise.planner.export.deploy.started import (
     unnamed,
 )
 from shardwise.planner.export.load_check import check_words, load_fields
-from shardwise.planner.export.notes import Fields, meant
+from shardwise.planner.export.notes import Fields, meant, plan_fields
 from shardwise.planner.export.server_flags import no_word
-from shardwise.planner.export.server_program import ALONE, DECODE, PREFILL, ServerPool, pools_of
+from shardwise.planner.export.server_program import (
+    ALONE,
+    DECODE,
+    PLAN_FILE,
+    PREFILL,
+    PlanFile,
+    ServerPool,
+    ServerProgram,
+    pools_of,
+)
 from shardwise.planner.export.vllm import VERSION
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import ServePlan
+from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.software import Obstacle
 
 __all__ = ["TARGET", "read", "write"]
@@ -58,30 +70,51 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
     name = job_name(cfg.name)[:40].rstrip("-")
     routed = len(pools) > 1 or plan.replicas > 1
     address = f"EDIT: the address of Gateway {GATEWAY}" if routed else f"http://{name}:{PORT}"
-    settings = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name},
-        "data": {"MODEL": MODEL, "URL": address},
-    }
+    data, file = {"MODEL": MODEL, "URL": address}, program.plan_file
+    if file is not None:
+        data = {"URL": address, PLAN_FILE: yaml_text(plan_dict(replace(plan, replicas=1)))}
+    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
     documents = [settings, *(servers(program, pool, cfg, name) for pool in pools)]
-    documents.append(check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name))
+    documents.append(_check(program, plan, piece, name))
     way = router(name, plan.routing, len(pools) > 1) if routed else yaml_text(_service(name))
-    return "\n".join([*_head(name, routed, pools), "---\n".join([*map(yaml_text, documents), way])])
+    return "\n".join(
+        [*_head(name, routed, pools, file), "---\n".join([*map(yaml_text, documents), way])]
+    )
 
 
-def _head(name: str, routed: bool, pools: tuple[ServerPool, ...]) -> list[str]:
+def _head(
+    name: str, routed: bool, pools: tuple[ServerPool, ...], file: PlanFile | None
+) -> list[str]:
     """What has to be there and to be filled in, and what to type."""
     needs = ["kubernetes-sigs/lws"] if any(pool.hosts > 1 for pool in pools) else []
     if routed:
         needs.append(f"the Gateway API with its inference extension, and a Gateway {GATEWAY}")
+    if file is not None:
+        needs.append(f"a claim {name}-checkpoint of a volume with the checkpoint's files")
     lines = [f"# The cluster needs {needed}." for needed in needs]
+    edit = f"# Edit ConfigMap {name}; a secret hf-token with key token is used where there is one."
+    if file is not None:
+        edit = (
+            "# Build the image with Containerfile and edit its name. The key that clients give:\n"
+            f"#   kubectl create secret generic {name}-key --from-literal=key=KEY"
+        )
     return [
         *lines,
-        f"# Edit ConfigMap {name}; a secret hf-token with key token is used where there is one.",
+        edit,
         "# kubectl apply -f FILE starts the servers, this measures them:",
         f'#   kubectl patch job {name}-bench -p \'{{"spec":{{"suspend":false}}}}\'',
     ]
+
+
+def _check(program: ServerProgram, plan: ServePlan, piece: Slice, name: str) -> Manifest:
+    """The load that checks the answer."""
+    file = program.plan_file
+    if file is None:
+        return check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name)
+    words = ["shardwise", "bench", "serve", "--endpoint=$(URL)"]
+    words += [f"--input={plan.input_length}", f"--output={plan.output_length}"]
+    words += [f"--rate={plan.workload.rate:g}"] if plan.workload else []
+    return check_job(words, str(program.image(piece)), name, [api_key(file, name)])
 
 
 def _service(name: str) -> Manifest:
@@ -109,7 +142,9 @@ def read(programs: Programs, text: str) -> Fields:
     for document in _documents(text):
         kind, spec = document.get("kind"), document.get("spec", {})
         try:
-            if kind in ("Deployment", "LeaderWorkerSet"):
+            if kind == "ConfigMap" and (plans := _plans(document)):
+                return plans | {"replicas": _servers(text)}
+            if kind in _WORKLOADS:
                 pools |= _pool(programs, spec)
             elif kind == "Job":
                 said |= load_fields(_command(spec["template"]["spec"]["containers"][0]))
@@ -126,6 +161,24 @@ def read(programs: Programs, text: str) -> Fields:
         alike = all(own[key] == said[key] for key in ("slice", "mesh"))
         said |= {} if alike else {f"prefill.{key}": own[key] for key in ("slice", "mesh", "box")}
     return said
+
+
+def _plans(settings: Any) -> Fields:
+    """The fields of a plan that a ConfigMap holds for a server that reads it itself."""
+    held = settings["data"].get(PLAN_FILE)
+    if held is None:
+        return {}
+    where = f"{TARGET}: {PLAN_FILE}"
+    return plan_fields(plan_from(parse_yaml(held, where), where))
+
+
+def _servers(text: str) -> int:
+    """How many servers there are, as the only kind of them says."""
+    specs = [d["spec"] for d in _documents(text) if d.get("kind") in _WORKLOADS]
+    return whole(specs[0]["replicas"], f"{TARGET}: replicas", least=1, most=1e6)
+
+
+_WORKLOADS = ("Deployment", "LeaderWorkerSet")
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,9 @@ from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.server_program import (
     ALONE,
     DECODE,
+    PLAN_FILE,
     HostWords,
+    PlanFile,
     ServerPool,
     ServerProgram,
     flag_words,
@@ -92,8 +94,10 @@ def _words(
 ) -> list[str]:
     """The command of a host: of the only one (None), the first of several (0), or another."""
     words = program.command(pool.piece, "$(MODEL)")
+    if (file := program.plan_file) is not None:
+        words += [f"{file.folder}/{PLAN_FILE}", f"--model={file.checkpoint}"]
     values = dict(program.flags(pool, cfg))
-    if is_tpu(pool.piece) and pool.role != ALONE:
+    if is_tpu(pool.piece) and pool.role != ALONE:  # in two pools
         given = json.loads(str(values["--kv-transfer-config"]))
         values["--kv-transfer-config"] = json.dumps(given | {"kv_ip": "$(POD_IP)"})
     words += flag_words(values)
@@ -104,7 +108,8 @@ def _words(
     rank = "$(LWS_WORKER_INDEX)" if place else "0"
     here = HostWords(leader="$(LWS_LEADER_ADDRESS)", rank=rank, others="--headless")
     words += [w for w in program.hosts(pool, here) if place or w != here.others]
-    return _joined_by_ray(words, place) if is_tpu(pool.piece) else words
+    by_ray = is_tpu(pool.piece) and program.plan_file is None
+    return _joined_by_ray(words, place) if by_ray else words
 
 
 def _joined_by_ray(words: list[str], place: int) -> list[str]:
@@ -137,7 +142,51 @@ def _pod(
     }
     if pool.role == DECODE and labels:
         pod["initContainers"] = [_sidecar(program)]
-    return {"metadata": {"labels": labels} if labels else {}, "spec": pod}
+    about: Manifest = {"labels": labels} if labels else {}
+    if program.plan_file is not None:
+        _bring(program.plan_file, name, pod)
+        about |= {"annotations": _SCRAPED} if labels else {}
+    return {"metadata": about, "spec": pod}
+
+
+_SCRAPED = {
+    "prometheus.io/scrape": "true",
+    "prometheus.io/path": "/metrics",
+    "prometheus.io/port": str(PORT),
+}
+"""By which Prometheus finds a pod's metrics."""
+LEAVING = 10
+"""Seconds in which a Service forgets a pod that ends, before its server is told."""
+
+
+def _bring(file: PlanFile, name: str, pod: Manifest) -> None:
+    """The plan, the checkpoint and the key of a server that reads its plan itself; it ends when
+    what it has accepted is answered, and runs as nobody in particular."""
+    (main,) = pod["containers"]
+    main["env"] = [api_key(file, name)]
+    main["volumeMounts"] += [
+        {"name": "plan", "mountPath": file.folder, "readOnly": True},
+        {"name": "checkpoint", "mountPath": file.checkpoint, "readOnly": True},
+    ]
+    pod["volumes"] += [
+        {"name": "plan", "configMap": {"name": name}},
+        {
+            "name": "checkpoint",
+            "persistentVolumeClaim": {"claimName": f"{name}-checkpoint", "readOnly": True},
+        },
+    ]
+    main["lifecycle"] = {"preStop": {"exec": {"command": ["sleep", str(LEAVING)]}}}
+    pod["terminationGracePeriodSeconds"] = file.drain_seconds + LEAVING + 30
+    main["securityContext"] = {"allowPrivilegeEscalation": False}
+    pod["securityContext"] = {"runAsNonRoot": True, "runAsUser": 1000}
+    if "readinessProbe" in main:
+        main["livenessProbe"] = main["readinessProbe"] | {"failureThreshold": 6}
+
+
+def api_key(file: PlanFile, name: str) -> Manifest:
+    """The variable with the key of a server, from its Secret."""
+    secret = {"name": f"{name}-key", "key": "key"}
+    return {"name": file.key, "valueFrom": {"secretKeyRef": secret}}
 
 
 def _nodes(pool: ServerPool) -> dict[str, str]:
@@ -192,14 +241,16 @@ def _sidecar(program: ServerProgram) -> Manifest:
     }
 
 
-def check_job(words: Sequence[str], image: str, name: str) -> Manifest:
+def check_job(
+    words: Sequence[str], image: str, name: str, env: Sequence[Manifest] = ()
+) -> Manifest:
     """The load that checks the answer, started by hand."""
     run = {
         "name": "bench",
         "image": image,
         "command": list(words[:1]),
         "args": list(words[1:]),
-        "env": [setting("MODEL", name), setting("URL", name)],
+        "env": [setting("MODEL", name), setting("URL", name), *env],
     }
     return {
         "apiVersion": "batch/v1",
