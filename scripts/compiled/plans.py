@@ -102,7 +102,7 @@ FITS: Mapping[str, Train | Decode] = {
         "mistral-7b-v0.3", "v5p:2x2x2", {"fsdp": 8}, 40, 4096, NONE
     ),
     "8B, decode, v5e": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 384, 2048),
-    "8B, decode, v5e, over": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 512, 2048),
+    "8B, decode, v5e, over": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 496, 2048),
     "70B, decode int8, v5e": Decode("llama-3-70b", "v5e:4x4", {"tensor": 16}, 128, 4096, "int8"),
     "70B, decode int8, v5e, over": Decode(
         "llama-3-70b", "v5e:4x4", {"tensor": 16}, 160, 4096, "int8"

@@ -25,7 +25,8 @@ PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
 published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a
-fraction of the time). All figures are of one device and one step; `compiled.json` has them all.{renewed}
+fraction of the time). All figures are of one device and one step; `compiled.json` has them
+all.{renewed}
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the

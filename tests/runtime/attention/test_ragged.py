@@ -9,6 +9,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ref_ragged_pa
 
 from shardwise.models import Attention
 from shardwise.plans.paged_kernel import KERNEL_LAWS, PagedLayer, kernel_problem
+from shardwise.profiler import run_source
 from shardwise.runtime.attention.paged import NOWHERE, PagedKeys, Paging, paged_attention
 from shardwise.runtime.attention.ragged import ragged_attention
 from shardwise.runtime.attention.scoring import Scoring
@@ -128,3 +129,57 @@ def test_no_latent_cache():
 def test_heads_lie_in_groups_that_fill_tiles(kv_heads, cache, group):
     held = PagedLayer(mixer=None, platform="tpu", cache=cache, kv_heads=kv_heads)
     assert held.group == group
+
+
+AHEAD = """
+import os
+os.environ.update(
+    JAX_PLATFORMS="cpu",
+    TPU_SKIP_MDS_QUERY="1",
+    TPU_WORKER_HOSTNAMES="localhost",
+    TPU_ACCELERATOR_TYPE="none",
+    ALLOW_MULTIPLE_LIBTPU_LOAD="true",
+)
+import jax, jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from shardwise.runtime.attention.paged import Paging
+from shardwise.runtime.attention.ragged import ragged_attention
+from shardwise.runtime.attention.scoring import Scoring
+
+def step(q, pages, tables, positions):
+    paging = Paging(tables[:8], tables[8:], jnp.zeros(4, jnp.int32), 64)
+    places = {"q_positions_BT": positions[None], "k_positions_BS": positions[None]}
+    scoring = Scoring(scale=0.1, softcap=None, window=None, chunk=None, **places)
+    return ragged_attention(q, pages, 1, paging.ragged(positions), scoring)
+
+GENERATIONS = {
+    "v4:2x2x1": {"chip_config_name": "megacore"},
+    "v5e:2x2": {},
+    "v5p:2x2x1": {},
+    "v6e:2x2": {},
+    "tpu7x:2x2x1": {},
+}
+for name, more in GENERATIONS.items():
+    found = topologies.get_topology_desc(platform="tpu", topology_name=name, **more)
+    mesh = jax.sharding.Mesh(np.array(found.devices[:1]), ("x",))
+    whole = jax.sharding.NamedSharding(mesh, jax.P())
+    shaped = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
+    given = (
+        shaped(jnp.bfloat16, 8 + 4 * 16, 20, 128),
+        shaped(jnp.bfloat16, 2, 16, 5, 64, 4, 128),  # ten KV heads in five groups
+        shaped(jnp.int32, 12, 8),
+        shaped(jnp.int32, 8 + 4 * 16),
+    )
+    local = jax.shard_map(step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
+    made = jax.jit(local).lower(*given).compile()
+    print(name.partition(":")[0], "tpu_custom_call" in made.as_text())
+"""
+
+
+@pytest.mark.slow
+def test_it_compiles_ahead_for_five_generations():
+    """Rows that decode and blocks of a prompt in one call, of ten KV heads."""
+    said = run_source(AHEAD, devices=1).split()
+    assert said[::2] == ["v4", "v5e", "v5p", "v6e", "tpu7x"]
+    assert set(said[1::2]) == {"True"}

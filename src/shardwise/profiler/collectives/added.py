@@ -26,7 +26,7 @@ ADDED = {
     "heads that it does not divide) are summed over it in every microbatch, since it cuts the "
     "tokens; of what is stored in pieces, the piece",
     "whole heads": "KV heads that tensor does not divide are whole on each of its devices: the "
-    "gradients of keys and values are gathered over it, in decode keys and values themselves",
+    "gradients of keys and values are gathered over it",
     "pieces between passes": "a pipeline keeps in pieces what a later pass reads too and gathers "
     "it over tensor in both: the head's input, and the gradients that enter a layer's two blocks "
     "where the backward pass is split",
@@ -62,13 +62,11 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
 
 
 def added_to_decode(plan: ServePlan, cfg: ModelConfig) -> Iterator[Line]:
-    """What a decode step moves beside its list: `batch layers K (H + H_v)` of whole heads, `batch
-    V` of whole rows where tensor divides them."""
-    tokens = plan.batch / (plan.degree("data") * plan.degree("expert"))
-    if heads := _whole_heads(plan, cfg):
-        yield _line(plan, "whole heads", "all_gather", tokens * heads)
-    if plan.degree("tensor") > 1 and plan.batch % plan.degree("tensor") == 0:
-        yield _line(plan, "whole rows", "all_to_all", plan.batch * cfg.vocabulary)
+    """What a decode step moves beside its list: `batch V` of whole rows, where tensor divides the
+    rows of a copy of the weights."""
+    rows, left = divmod(plan.batch, plan.degree("data") * plan.degree("expert"))
+    if plan.degree("tensor") > 1 and not left and rows % plan.degree("tensor") == 0:
+        yield _line(plan, "whole rows", "all_to_all", rows * cfg.vocabulary)
 
 
 def _sums_first(line: Line) -> bool:
@@ -122,9 +120,9 @@ def _is_cut(row: Parameter, tensor: int) -> bool:
     return bool(letter) and not uneven
 
 
-def _whole_heads(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> float:
+def _whole_heads(plan: TrainPlan, cfg: ModelConfig) -> float:
     """Keys and values of one token in all layers whose KV heads tensor does not divide."""
-    found, here = 0.0, _here(plan, cfg) if isinstance(plan, TrainPlan) else 1.0
+    found, here = 0.0, _here(plan, cfg)
     for layer, layers in cfg.layer_groups():
         m = layer.mixer
         if isinstance(m, Attention) and m.kv_heads % plan.degree("tensor"):

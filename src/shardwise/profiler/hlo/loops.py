@@ -135,10 +135,19 @@ class _Values:
         if after is None or after.element != element:
             return None
         start = self.start(called_by, computation, loop.operands[0], element)
-        return None if start is None else _count(start, after.offset, direction, limit)
+        most = limit.offset
+        if limit.element is not None:
+            if self.element(body, body.root.name, limit.element) != Linear(limit.element, 0):
+                return None
+            set_to = self.start(called_by, computation, loop.operands[0], limit.element)
+            if set_to is None:
+                return None
+            most += set_to
+        return None if start is None else _count(start, after.offset, direction, most)
 
-    def bound(self, condition: Computation) -> tuple[int, str, int] | None:
-        """The element that a condition compares, the direction, and the constant."""
+    def bound(self, condition: Computation) -> tuple[int, str, Linear] | None:
+        """The element that a condition compares, the direction, and what with: a constant, or
+        another element."""
         compare, given = self.inner(condition, condition.root, None)
         if compare is None or compare.opcode != "compare":
             return None
@@ -149,9 +158,9 @@ class _Values:
             return None
         if left.element is None:
             left, right, direction = right, left, _FLIPPED[direction]
-        if left.element is None or right.element is not None:
+        if left.element is None:
             return None
-        return left.element, direction, right.offset - left.offset
+        return left.element, direction, Linear(right.element, right.offset - left.offset)
 
     def inner(
         self, computation: Computation, found: Instruction, given: _Given

@@ -189,7 +189,7 @@ class ServerLayout:
         if name in ("norm", "routed"):
             return self.lay(x, None, SPLITS, WIDTH)
         if name == "logits":
-            return self.lay(x, None, None, HEADS)
+            return self.lay(x, None, SPLITS, HEADS)
         if name == "qkv" and x.ndim == 3:
             return self.lay(x, None, self.pools, None)
         if x.ndim == 4:
@@ -199,7 +199,7 @@ class ServerLayout:
 
     def by_rows(self, logits_RV: jax.Array) -> jax.Array:
         """Logits, whose V is cut, with whole rows on each device."""
-        return self.lay(logits_RV, HEADS, None)
+        return self.lay(logits_RV, (*SPLITS, *HEADS), None)
 
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""

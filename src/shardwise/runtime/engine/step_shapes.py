@@ -39,7 +39,7 @@ class StepShapes:
 
     def all(self) -> Iterator[tuple[int, int, int]]:
         """All (D, T, steps) that a step may be padded to: rows and tokens of each pool."""
-        rows = sorted({power(n, LEAST_ROWS) for n in range(1, self.batch + 1)})
+        rows = sorted({self.rows(n) for n in range(1, self.batch + 1)})
         steps = 1
         while steps <= self.multi_step:
             yield from ((D, 0, steps) for D in rows)
@@ -51,20 +51,29 @@ class StepShapes:
                 return
             T *= 2
 
+    def rows(self, count: int) -> int:
+        """D of a step without prompts: a power of two, or the batch in whole eights."""
+        return min(power(count, LEAST_ROWS), self.most)
+
+    @property
+    def most(self) -> int:
+        """D of the whole batch."""
+        whole = -(-self.batch // MIXED_ROWS) * MIXED_ROWS
+        return min(power(self.batch, LEAST_ROWS), whole)
+
     def mixed(self, rows: int) -> int:
         """D of a step with prompts."""
-        most = power(self.batch, LEAST_ROWS)
-        return min(MIXED_ROWS, most) if rows <= MIXED_ROWS else most
+        return min(MIXED_ROWS, self.most) if rows <= MIXED_ROWS else self.most
 
     def padded(self, rows: int, tokens: int) -> tuple[int, int]:
         """D and T of a step of so many rows and, in whole blocks, tokens of a pool at most."""
         T = power(tokens, QUERY_BLOCK) if tokens else 0
-        D = power(rows, LEAST_ROWS) if rows else 0
+        D = self.rows(rows) if rows else 0
         return self.mixed(D) if T and rows else D, T
 
     def padding(self, D: int, T: int) -> StepInputs:
         """The inputs of a step in which every row is padding; to be filled in."""
-        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, power(self.batch, LEAST_ROWS))) if T else 0
+        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, self.most)) if T else 0
         D, T, E = D * self.pools, T * self.pools, each * self.pools
         C, G, M = T // QUERY_BLOCK, self.groups, self.table_width
         whole = partial(np.full, dtype=np.int32)

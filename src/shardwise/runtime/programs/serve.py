@@ -66,7 +66,7 @@ def serve_program(
     state: Any = jax.eval_shape(
         partial(empty_state, program, groups, pages, _cache_dtype(plan), shapes.slots + 1)
     )
-    inputs = shapes.padding(shapes.batch if decodes else 0, tokens)
+    inputs = shapes.padding(shapes.most if decodes else 0, tokens)
     arguments = (
         abstract_weights(plan, cfg, layout),
         jax.tree.map(_lying, state, layout.state_shardings(cfg, state)),
