@@ -264,15 +264,20 @@ def test_a_ring_sends_its_gradients_home():
     assert added("FSDP + CP ring", [keys, both])["home"] == ("permute", ("context",), 200.0)
 
 
-def test_a_decode_step_gathers_keys_and_values_of_heads_that_tensor_does_not_divide():
-    _, cfg = FSDP  # 4 KV heads of 32
-    found = {n: list(added_to_decode(serving({"tensor": n}), cfg)) for n in (4, 8)}
-    assert found[4] == []
-    (line_,) = found[8]
-    assert line_.key == ("all_gather", ("tensor",))
-    assert line_.total == 2 * 2 * 16 * 4 * (32 + 32)  # bf16, layers, sequences, heads
+def test_a_decode_step_exchanges_logits_for_whole_rows():
+    """Of 16 sequences, where tensor divides those of a copy of the weights; to the byte."""
+    _, cfg = FSDP
+    (line_,) = added_to_decode(serving({"tensor": 4}), cfg)
+    assert line_.key == ("all_to_all", ("tensor",))
+    assert line_.total == 2 * 16 * cfg.vocabulary
     (shared,) = added_to_decode(serving({"data": 2, "tensor": 8}), cfg)
     assert shared.total == line_.total / 2
+    assert not list(added_to_decode(serving({"data": 4, "tensor": 8}), cfg))
+    case = serving({"tensor": 4}), cfg
+    assert compare(*case, [], [line_]).left == 0
+    for more in (-2.0, 2.0):
+        other = replace(line_, bytes=line_.bytes + more)
+        assert compare(*case, [], [other]).left == pytest.approx(2.0)
 
 
 def test_an_exchange_within_parts_of_an_axis_counts_all_of_them():
@@ -345,7 +350,7 @@ def test_a_ring_beside_a_matmul_has_a_hop_less_or_a_hop_more_than_pieces(hops):
     assert sides == {("permute", ("fsdp",)): (0.0, 50.0 * hops)}
 
 
-@pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "tied table"}))
+@pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "tied table", "whole rows"}))
 def test_what_is_added_must_be_there_to_the_byte(rule):
     names = [n for n in PLANS if rule in added(n)]
     assert names

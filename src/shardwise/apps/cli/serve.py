@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -62,10 +64,8 @@ def serve(**options: Any) -> None:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
-    # Until the server listens it ends at once; the first process of a container would not.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     port = 0 if options["process"] else options["port"]  # only host 0 is asked
-    with bound(options["host"], port) as listening:
+    with ended_at_once(), bound(options["host"], port) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))
         if replica is None:
             return
@@ -82,3 +82,14 @@ def serve(**options: Any) -> None:
         )
         replica.close()
     sys.exit(code)
+
+
+@contextmanager
+def ended_at_once() -> Iterator[None]:
+    """SIGTERM ends the process here, as it would not the first one of a container; a server that
+    listens has a handler of its own."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
