@@ -100,3 +100,8 @@ def test_a_listening_socket_is_freed():
     bound("127.0.0.1", 0).close()
     with pytest.raises(BadRequest, match="cannot listen"):
         bound("256.0.0.1", 80)
+
+
+def test_a_folder_that_is_none_is_named(capsys, tmp_path):
+    said = refused(capsys, ["generate", "the", "--model", str(tmp_path / "nowhere")])
+    assert "nowhere' is no folder; give that of a checkpoint" in said

@@ -183,6 +183,23 @@ def test_our_server_reads_its_plan():
     assert "InferencePool" in {kind for kind, _ in found}  # by vLLM's names of metrics
 
 
+def referenced(value):
+    """The keys of ConfigMaps that a manifest's variables are read from."""
+    if isinstance(value, dict):
+        own = [value["configMapKeyRef"]] if "configMapKeyRef" in value else []
+        return own + [ref for item in value.values() for ref in referenced(item)]
+    return [ref for item in value for ref in referenced(item)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "ideal"])
+def test_what_variables_are_read_from_is_there(engine):
+    found, _ = manifests(*a_plan(engine=engine, workload=LOAD, replicas=2))
+    asked = referenced(list(found.values()))
+    assert asked
+    for ref in asked:
+        assert ref["key"] in found["ConfigMap", ref["name"]]["data"]
+
+
 def test_our_server_over_the_hosts_of_a_slice():
     plan, cfg, piece = a_plan("moe", "v5e:4x4", {"expert": 16}, engine="ideal", batch=64)
     found, text = manifests(plan, cfg, piece)

@@ -130,6 +130,16 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     engine.check()
 
 
+def test_a_pool_smaller_than_the_longest_sequence_answers(llama):
+    """Its tables are narrower than those of the programs."""
+    engine = llama.engine(pages=8)
+    assert engine.most_tokens == 32
+    prompts = llama.prompts(5, 21)
+    asked = [engine.add(prompt, Sampling(**GREEDY))[0] for prompt in prompts]
+    run(engine)
+    assert [g.tokens for g in asked] == [llama.right(prompt, 6) for prompt in prompts]
+
+
 @of_each(KINDS)
 def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(model):
     prompts = model.prompts(5, 21, 12)

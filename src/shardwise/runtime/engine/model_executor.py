@@ -196,7 +196,8 @@ class ModelExecutor:
         inputs.tokens_D[rows] = batch.tokens_D
         if self.shapes.lookahead and batch.guesses_DK is not None:
             inputs.guesses_DK[rows] = batch.guesses_DK
-        inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
+        tables = batch.table_GRM[:, batch.slots_D]  # narrower where the pool has fewer pages
+        inputs.table_GDM[:, rows, : tables.shape[2]] = tables
 
     def _put_chunk(
         self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, table_GRM: np.ndarray, pool: int
@@ -207,7 +208,7 @@ class ModelExecutor:
         following = chunk.generation.between(chunk.start + 1, chunk.start + 1 + count)
         inputs.targets_T[at : at + len(following)] = following
         blocks = slice(at // QUERY_BLOCK, at // QUERY_BLOCK + _blocks(chunk))
-        inputs.table_GCM[:, blocks] = table_GRM[:, chunk.slot, None]
+        inputs.table_GCM[:, blocks, : table_GRM.shape[2]] = table_GRM[:, chunk.slot, None]
         inputs.starts_C[blocks] = chunk.start
         inputs.ends_E[i] = at + count - 1
         if chunk.last:

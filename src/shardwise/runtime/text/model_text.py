@@ -53,9 +53,14 @@ def _token_text(inner: Any, token: int) -> str:
 
 
 def read_model_text(folder: Path) -> ModelText:
-    """The text side of a checkpoint folder. Raises BadRequest where it has no tokenizer.json, or a
-    file that cannot be read."""
+    """The text side of a checkpoint folder. Raises BadRequest where there is none, where it has no
+    tokenizer.json, or a file that cannot be read."""
     path = folder / "tokenizer.json"
+    if not folder.is_dir():
+        raise BadRequest(
+            f"'{folder}' is no folder; give that of a checkpoint (config.json, safetensors, "
+            "tokenizer.json), or a plan for one"
+        )
     if not is_file(path):
         raise BadRequest(
             f"'{folder}' has no tokenizer.json; put the model's own beside its weights "

@@ -245,12 +245,13 @@ def check_job(
     words: Sequence[str], image: str, name: str, env: Sequence[Manifest] = ()
 ) -> Manifest:
     """The load that checks the answer, started by hand."""
+    named = [key for key in ("MODEL", "URL") if any(f"$({key})" in word for word in words)]
     run = {
         "name": "bench",
         "image": image,
         "command": list(words[:1]),
         "args": list(words[1:]),
-        "env": [setting("MODEL", name), setting("URL", name), *env],
+        "env": [*(setting(key, name) for key in named), *env],
     }
     return {
         "apiVersion": "batch/v1",
