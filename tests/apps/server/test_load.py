@@ -150,7 +150,9 @@ def through_the_end(folder, requests):
         else:
             check(body, status, answer)
             finished += 1
-    assert finished > requests // 4
+    # Those that had ended before the signal at the least: half, less 64 in flight and a fifth of
+    # the rest, who left early.
+    assert finished > (requests // 2 - 64) * 7 // 10
     assert refused > 10
     events = [line["event"] for line in log]
     assert [e for e in events if e not in ("request", "steps")] == ["signal", "draining", "ends"]
