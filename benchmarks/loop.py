@@ -131,8 +131,9 @@ def loop(page: LoopPage) -> float:
         page.show(f"curl -s {URL}/metrics | grep step_seconds_total{{", lines)
     page.say(
         f"The mean step of that load was predicted at {predicted / measured:.2f} of what it took; "
-        "what remains is mostly other work on the machine, so measure when it is quiet. Steps "
-        "are padded to powers of two, of which a plan knows nothing: single steps are off by more."
+        "other work on the machine moves this figure (0.76 was seen), so measure when it is quiet. "
+        "Steps are padded to a few shapes, of which a plan knows nothing: single steps are off by "
+        "more."
     )
     return predicted / measured
 
