@@ -21,6 +21,7 @@ from shardwise.apps.server.openapi import openapi
 from shardwise.apps.server.prompts import chat_prompt, check_tokens
 from shardwise.apps.server.reply import ClientGoneError
 from shardwise.apps.server.state import ServerState
+from shardwise.errors import ShardwiseError
 from shardwise.workflows.serving import Engine
 
 Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
@@ -184,8 +185,12 @@ async def described(_: Request) -> Response:
 async def debug_state(request: Request) -> Response:
     """The pool, the prefix tree and the queue, between two steps."""
     state = _state(request)
-    found = await state.thread.told(_engine_state)
+    try:
+        found = await state.thread.told(_engine_state)
+    except ShardwiseError as error:
+        raise ApiError(503, str(error)) from None
     server = {"active": state.active, "answers": state.waiting, "draining": state.draining}
+    server["serves"] = {"model": state.replica.name, **state.replica.serves}
     return JSONResponse({**found, "server": server, "last_10_s": state.trace.summary(10)})
 
 
