@@ -65,7 +65,7 @@ def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitab
         try:
             fields = model.model_validate_json(await _body(request, state))
         except ValidationError as error:
-            raise invalid(error) from None
+            raise invalid(error, model) from None
         name = getattr(fields, "model", None)
         if name is not None and name != state.replica.name:
             raise ApiError(
