@@ -31,6 +31,7 @@ from shardwise.runtime.engine.hosts import (
 )
 from shardwise.runtime.engine.model_executor import DraftModel, ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
+from shardwise.runtime.engine.slot_engine import SlotEngine
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import NARROW
 from shardwise.runtime.text.model_text import end_tokens
@@ -139,6 +140,47 @@ def open_engine(
         multi_step=settings.multi_step,
         drafted=settings.draft is not None,
         seed=settings.seed,
+    )
+
+
+def open_slots(
+    folder: Path | str,
+    *,
+    slots: int = 4,
+    longest: int | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    page_size: int = PAGE,
+    budget: int = 512,
+) -> SlotEngine:
+    """The book's verbs over a checkpoint on the first device, without a scheduler: `slots` of
+    sequences of at most `longest` tokens, prompts computed `budget` tokens at a time; dtypes as
+    `EngineSettings` names them. Raises BadRequest for what cannot be served."""
+    path = Path(folder)
+    cfg = load_model(path)
+    kept = formats_of(EngineSettings(weights=weights, cache=cache), cfg)
+    most = _most_tokens(cfg, longest)
+    groups, pages = cache_groups(cfg, most), pages_for(most, page_size)
+    narrow = kept.weights if kept.weights in NARROW else None
+    executor = ModelExecutor(
+        load(path, cfg, dtype_of(kept.compute), kept=narrow),
+        cfg,
+        groups=groups,
+        pages=[(slots + 1) * pages] * len(groups),
+        page_size=page_size,
+        table_width=pages,
+        batch=slots + 1,
+        budget=budget,
+        dtype=CACHES[kept.cache],
+        compute=kept.compute,
+    )
+    return SlotEngine(
+        executor,
+        slots=slots,
+        pages=pages,
+        page_size=page_size,
+        groups=len(groups),
+        budget=budget,
     )
 
 
