@@ -1,5 +1,7 @@
 """Prefill, insert, generate, free and extract: tokens as a person computes them, and a model's."""
 
+import json
+
 import jax.numpy as jnp
 import pytest
 from tests.runtime import goldens
@@ -99,6 +101,7 @@ def test_what_cannot_be_is_refused():
 def test_a_model_s_tokens_are_those_of_its_contiguous_cache(name, tmp_path):
     cfg = goldens.config(name)
     goldens.write_checkpoint(cfg, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(goldens.document(name)["config"]))
     params = load(tmp_path, cfg)
     engine = open_slots(tmp_path, slots=3, longest=32, page_size=4, budget=8)
     prompts = [[1, 2, 3, 4, 5], list(range(6, 19)), [7]]
