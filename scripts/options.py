@@ -22,6 +22,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.stacks import WANTED
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.verbs.layout import WIDTH
@@ -111,6 +112,8 @@ ROWS = {
     "for": WANTED,
     "optimizer": OPTIMIZERS,
     "objective": OBJECTIVES,
+    "weights": ENGINE_WEIGHTS,
+    "kv": ENGINE_CACHES,
 }
 """Options that take the names of rows, and those names, where the rows lie."""
 

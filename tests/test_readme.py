@@ -3,14 +3,16 @@
 import importlib.util
 import re
 import shutil
+from ast import literal_eval
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from runtime.trainer.made import make_plan
 from shardwise.models import load_model
-from shardwise.runtime import initialise, save
+from shardwise.runtime import generate, initialise, load, save
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "readme.py")
@@ -77,3 +79,23 @@ def test_python_example_of_the_runtime_runs(capsys, tmp_path, monkeypatch):
     shape, tokens = capsys.readouterr().out.split("\n", 1)
     assert shape == f"(1, 4, {cfg.vocabulary})"
     assert len(re.findall(r"\d+", tokens)) == 8
+
+
+def test_python_examples_of_the_engine_run(capsys, tmp_path, monkeypatch):
+    """Slots go on as the contiguous cache does, where they were and where they were moved to."""
+    folder = tmp_path / "checkpoint"
+    plan = make_plan(tmp_path)
+    cfg = load_model(plan.model)
+    save(folder, initialise(cfg, jax.random.key(0)), cfg)
+    shutil.copy(Path(plan.model) / "config.json", folder)
+    monkeypatch.chdir(tmp_path)
+    exec(PYTHON[2], {})
+    *steps, last = map(literal_eval, capsys.readouterr().out.splitlines())
+    params, prompt = load(folder, cfg), jnp.array([[3, 14, 15, 92]])
+    whole = generate(params, prompt, cfg, 6)[0].tolist()
+    assert [step[0] for step in steps] == whole[1:5]
+    assert all(set(step) == {0, 1} for step in steps)
+    assert last == {0: whole[5], 2: whole[5]}
+    exec(PYTHON[3], {})
+    first, second = literal_eval(capsys.readouterr().out)
+    assert len(first) == len(second) == 8

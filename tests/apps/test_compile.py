@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.apps.cli import main
+from shardwise.plans import ServePlan, save_plan
 from shardwise.profiler.ahead import Buffer, CompiledProgram
 from shardwise.workflows import compile as workflow
 
@@ -108,6 +109,28 @@ def test_a_compiled_function_is_a_document(capsys, compiler, tmp_path):
     files = ("hlo.txt", "buffers.csv", "ops.csv", "trace.json.gz")
     assert names == {"compile.json", *(f"mycode.mlp.{name}" for name in files)}
     check_report(tmp_path / "report", program["step_seconds"]["compiled"]["expected"])
+
+
+def test_a_serving_plan_shows_both_phases_on_one_page(capsys, compiler, tmp_path):
+    """Each with what it works on; what lies in memory stands behind --detail."""
+    path = tmp_path / "plan.yaml"
+    cut = {"slice": "v5e:2x4", "mesh": {"data": 4, "tensor": 2}, "box": (2, 4)}
+    load = {"batch": 64, "input_length": 3000, "output_length": 128, "prefill_chunk": 1024}
+    save_plan(ServePlan(model="llama-3-8b", model_hash="", **cut, **load), path)
+    compiler("good_mlp.a.clean")
+    code, out, _ = run(capsys, "compile", path)
+    assert code == 0
+    assert "decode of 64 sequences on v5e:2x4" in out
+    assert "prefill of 1,000 tokens of a prompt on v5e:2x4" in out
+    assert len(out.splitlines()) <= 30
+    assert "more lines" not in out
+    assert "memory as compiled" not in out
+    _, out, _ = run(capsys, "compile", path, "--detail")
+    assert out.count("memory as compiled") == 2
+    _, out, _ = run(capsys, "compile", path, "--json")
+    first, second = json.loads(out)["result"]["programs"]
+    assert (first["sequences"], first["tokens"]) == (64, 64)
+    assert (second["sequences"], second["tokens"]) == (1, 1000)
 
 
 def check_report(folder, seconds):

@@ -9,7 +9,13 @@ from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import catalogue, load_chip, parse_price
-from shardwise.hardware.prices import _listed, listed_price, price_range
+from shardwise.hardware.prices import (
+    PriceRange,
+    _listed,
+    listed_price,
+    only_provider,
+    price_range,
+)
 
 PRICED = [chip for chip in catalogue() if chip.price is not None]
 
@@ -91,3 +97,13 @@ def test_a_price_of_more_than_half_a_year_ago_is_marked():
 def test_every_listed_chip_is_in_the_catalogue():
     for chip in {name for name, _ in _listed()}:
         assert load_chip(chip).id == chip
+
+
+def test_a_lone_provider_is_named_with_its_month_where_that_is_another():
+    low = listed_price("v5e")
+    one = PriceRange(low=low, high=low, providers=1)
+    assert only_provider(low, one) == "the only provider"
+    older = replace(low, as_of="2024-12-23")
+    assert only_provider(older, one) == f"the only provider, the same in {low.as_of[:7]}"
+    assert only_provider(replace(low, usd_per_chip_hour=9.0), one) == ""
+    assert only_provider(low, PriceRange(low=low, high=low, providers=2)) == ""

@@ -140,7 +140,7 @@ def test_a_prompt_in_chunks_says_the_same_of_an_fp8_cache(checkpoint):
 
 def test_an_unknown_form_is_refused_by_what_there_is(checkpoint):
     folder, _ = checkpoint
-    with pytest.raises(BadRequest, match="f32, bf16, f16, f64, int8, fp8, int4"):
+    with pytest.raises(BadRequest, match="f32, bf16, f16, int8, fp8, int4"):
         open_engine(folder, EngineSettings(weights="int3"))
-    with pytest.raises(BadRequest, match=r"f32, bf16, f16, f64, int8, fp8$"):
+    with pytest.raises(BadRequest, match=r"f32, bf16, f16, int8, fp8$"):
         open_engine(folder, EngineSettings(cache="int4"))

@@ -110,10 +110,18 @@ def price_text(chip: str, price: Price | None) -> str:
     found = range_beside(chip, price)
     if found is None:
         return str(price)
-    same = found.low.provider, found.low.usd_per_chip_hour
-    if found.providers == 1 and same == (price.provider, price.usd_per_chip_hour):
-        return f"{price}; the only provider, the same in {found.low.as_of[:7]}"
-    return f"{price}; providers: {found}"
+    return f"{price}; {only_provider(price, found) or f'providers: {found}'}"
+
+
+def only_provider(price: Price, found: PriceRange) -> str:
+    """Where a price is all that the range beside it has: so much, and its month there if that is
+    another; else nothing."""
+    low = found.low
+    same = (low.provider, low.usd_per_chip_hour) == (price.provider, price.usd_per_chip_hour)
+    if found.providers > 1 or not same:
+        return ""
+    month = low.as_of[:7]
+    return "the only provider" + ("" if price.as_of[:7] == month else f", the same in {month}")
 
 
 def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) -> Price:

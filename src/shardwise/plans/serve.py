@@ -13,6 +13,11 @@ from shardwise.units import dtype_bytes
 CHECKPOINT = "checkpoint"
 """Weights in the dtypes that the checkpoint stores them in, component by component."""
 
+ENGINE_CACHES = ("f32", "bf16", "f16", "int8", "fp8")
+ENGINE_WEIGHTS = (*ENGINE_CACHES, "int4")
+"""Dtypes in which our own engine keeps a cache and weights (`runtime/quant.py` has the small
+ones)."""
+
 TTFT_TARGET = 2.0
 """Seconds to the first token that are asked for where no target is given."""
 

@@ -12,7 +12,13 @@ from pathlib import Path
 from shardwise.boundary import read_toml
 from shardwise.errors import unknown
 from shardwise.hardware import Chip
-from shardwise.plans.serve import CHECKPOINT, KV_SHARDINGS, KvSharding
+from shardwise.plans.serve import (
+    CHECKPOINT,
+    ENGINE_CACHES,
+    ENGINE_WEIGHTS,
+    KV_SHARDINGS,
+    KvSharding,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +29,7 @@ class ServingSoftware:
     It cuts a KV cache in one of `kv_shardings`, D of weights that stay in place where
     `cuts_width`, and the heads of attention beside experts that are cut, too, where
     `heads_beside_experts`; on chips of the vendors `tensor_alone` nothing but heads and widths.
-    `weights` and `caches` are the dtypes that it stores them in (empty: any). `note` says what its
+    `weights` and `caches` are the dtypes that it stores them in. `note` says what its
     times are where they are not its own.
     """
 
@@ -55,8 +61,8 @@ JAX = ServingSoftware(
     kv_shardings=KV_SHARDINGS,
     cuts_width=True,
     heads_beside_experts=True,
-    weights=(),
-    caches=(),
+    weights=(CHECKPOINT, *ENGINE_WEIGHTS),
+    caches=ENGINE_CACHES,
     note="our server is not measured on accelerators: the chip's own times, nothing for software",
 )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.calibration.endpoint import model_of
+from shardwise.evidence.calibration.endpoint import model_of, programs_of
 from shardwise.evidence.server_load import (
     PERCENTILES,
     DrawnLoad,
@@ -79,6 +79,7 @@ class BenchServeRequest:
         """Send them and wait for all answers."""
         requests = self.load()
         model = self.served_model or model_of(self.endpoint)
+        before = programs_of(self.endpoint)
         outcomes, duration = put_load(
             self.endpoint,
             model,
@@ -88,7 +89,13 @@ class BenchServeRequest:
             progress=progress,
         )
         found = load_figures(outcomes, duration)
-        errors = [f"{error}" for error in found["errors"][:3]]
+        warnings = [f"{error}" for error in found["errors"][:3]]
+        compiled = (programs_of(self.endpoint) or 0) - before if before is not None else 0
+        if compiled > 0:
+            warnings.append(
+                f"the server compiled {compiled} programs under this load, which these times "
+                "contain; put it on again, or serve with --warm all"
+            )
         head = {
             "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
             "backend": "openai",
@@ -97,8 +104,9 @@ class BenchServeRequest:
             "request_rate": "inf" if self.rate is None else self.rate,
             "burstiness": 1 / self.cv**2,
             "max_concurrency": self.concurrency or None,
+            "compiled_programs": compiled,
         }
-        return BenchServeAnswer(result=head | found, warnings=errors)
+        return BenchServeAnswer(result=head | found, warnings=warnings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

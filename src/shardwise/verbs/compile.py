@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
@@ -60,9 +61,14 @@ class CompiledPrograms(Answer):
 
     def page(self) -> Page:
         """One table per program."""
-        for result in self.result["programs"]:
+        for i, result in enumerate(self.result["programs"]):
+            if i:
+                yield ""
             yield from _program_page(result)
-            yield ""
+
+    def sections(self) -> Mapping[str, Page]:
+        """All collectives, and all that lies in memory."""
+        return {"detail": chain(*map(_program_detail, self.result["programs"]))}
 
 
 _SIDES = ("predicted", "compiled")
@@ -71,38 +77,80 @@ compile = verb("compile", CompileRequest)
 
 def _program_page(r: Mapping[str, Any]) -> Page:
     mesh = mesh_text({axis: n for axis, n in r["mesh"].items() if n > 1})
-    yield f"{r['phase']} on {r['slice']}, {mesh}: {'fits' if r['fits'] else 'does not fit'}"
+    of = f" of {_load(r)}" if r["sequences"] else ""
+    yield f"{r['phase']}{of} on {r['slice']}, {mesh}: {'fits' if r['fits'] else 'does not fit'}"
     seconds, peak = r["seconds"], r["process_peak_bytes"]
     took = f"compiled in {format_seconds(seconds['compile'])}, process {format_gib(peak)}"
     yield f"  {'from the cache; ' if r['cached'] else ''}{took}"
     for note in r["notes"]:
         yield from wrap(note, 100, initial_indent="  ", subsequent_indent="    ")
-    yield ""
+    yield _figures(r, MOST_NAMED)
+    apart = [item for item in _memory(r).items() if item[0] not in SHARED]
+    if most := apart[:MOST_NAMED]:
+        yield f"  most of it: {', '.join(f'{name} {format_bytes(size)}' for name, size in most)}"
+
+
+MOST_NAMED = 3
+"""Collectives, and what lies in memory, on the first page."""
+SHARED = ("outputs", "aliased")
+"""What is, or may be, the same memory as arguments."""
+
+
+def _figures(r: Mapping[str, Any], most: int) -> TextTable:
+    """Memory, FLOPs, time and the collectives that move most."""
     said = [r[name]["predicted"] is not None for name in ("peak_bytes", "flops")]
     rows = [
         ["peak memory", *_two(r["peak_bytes"], format_gib)],
         ["usable", "", format_gib(r["usable_bytes"]), ""],
         ["FLOPs per step", *_two(r["flops"], format_count)],
     ]
-    for row in r["collectives"]:
+    moved = sorted(r["collectives"], key=_bytes, reverse=True)
+    for row in moved[:most]:
         both = {side: row[side] and row[side]["bytes"] for side in ("predicted", "compiled")}
         times = [f"{row[s]['count']:g}" if row[s] else "-" for s in ("predicted", "compiled")]
         name = f"{row['kind']} over {'+'.join(row['axes']) or '?'} ({' / '.join(times)} times)"
         rows.append([name, *_two(both, format_bytes)])
     times = {side: r["step_seconds"][side] for side in ("predicted", "compiled")}
+    if left := len(moved[most:]):
+        rows.append([f"{many(left, 'collective')} more: --detail", "", "", ""])
     if times["compiled"]:
         both = {side: bounds and bounds["expected"] for side, bounds in times.items()}
         rows.insert(3, ["step time, expected", *_two(both, format_seconds)])
     header = ["per device", "predicted", "compiled", "difference"]
     if not any(said):
         header, rows = ["per device", "compiled"], [[row[0], row[2]] for row in rows]
-    yield TextTable(header, rows)
-    if r["memory_by_kind"]["compiled"]:
-        yield ""
-        kinds = {**r["memory_by_kind"]["arguments"], **_parts(r["memory_by_kind"]["compiled"])}
+    return TextTable(header, rows)
+
+
+def _load(r: Mapping[str, Any]) -> str:
+    """What one step of a server works on."""
+    if r["phase"] == "decode":
+        return many(r["sequences"], "sequence")
+    return f"{r['tokens']:,} tokens of a prompt"
+
+
+def _memory(r: Mapping[str, Any]) -> Mapping[str, int]:
+    """Arguments and what the program needs besides, the largest first."""
+    kinds = r["memory_by_kind"]
+    if not kinds["compiled"]:
+        return {}
+    found = {**kinds["arguments"], **_parts(kinds["compiled"])}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _bytes(row: Mapping[str, Any]) -> float:
+    return max((row[side] or {"bytes": 0})["bytes"] for side in _SIDES)
+
+
+def _program_detail(r: Mapping[str, Any]) -> Page:
+    yield r["phase"]
+    if len(r["collectives"]) > MOST_NAMED:
+        yield _figures(r, len(r["collectives"]))
+    if found := _memory(r):
         yield TextTable(
-            ["memory as compiled", "bytes"], [[k, format_bytes(v)] for k, v in kinds.items()]
+            ["memory as compiled", "bytes"], [[n, format_bytes(size)] for n, size in found.items()]
         )
+    yield ""
 
 
 def _uncounted(r: Mapping[str, Any]) -> str:

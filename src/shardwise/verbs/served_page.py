@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 from shardwise.hardware import Slice
+from shardwise.hardware.prices import only_provider, range_beside
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.instead import CHANGES, SIMULATE
 from shardwise.planner.serve.served import Served
@@ -118,13 +119,15 @@ def _cost(served: Served, result: Result) -> list[Fact]:
     usd = result["usd_per_million_tokens"]
     each = f"per million tokens {format_usd(usd['input'])} in, {format_usd(usd['output'])} out"
     said = f"${result['usd_per_hour']:,.2f}/h; {each}, {format_usd(usd['all'])} all; at {price}"
-    facts = [Fact("cost", said)]
-    boxes, found = result["whole_boxes"], result["price_range"]
+    boxes = result["whole_boxes"]
+    found = range_beside(served.piece.chip.id, price) if result["price_range"] else None
+    only = only_provider(price, found) if found else ""
+    facts = [Fact("cost", f"{said}; {only}" if only else said)]
     if boxes:
         of = f"in whole boxes of {boxes['chips_per_box']}, where a provider rents nothing smaller"
         facts.append(Fact("", f"{of}: {boxes['chips']:,} chips, ${boxes['usd_per_hour']:,.2f}/h"))
-    if found:
-        facts.append(Fact("", f"prices: {found['text']}"))
+    if found and not only:
+        facts.append(Fact("", f"prices: {found}"))
     return facts
 
 

@@ -6,6 +6,7 @@ does not fit names the buffers that are too much, where they are made, and what 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 from shardwise.errors import BadRequest, MissingPart
@@ -312,6 +313,7 @@ def program_result(
     compiled, said = program.compiled, program.predicted
     return {
         "phase": program.phase,
+        **_load(program.phase, plan),
         "slice": compiled.slice,
         "mesh": dict(compiled.mesh),
         "devices": compiled.devices,
@@ -341,6 +343,16 @@ def program_result(
         "versions": dict(compiled.versions),
         "key": compiled.key,
     }
+
+
+def _load(phase: str, plan: TrainPlan | ServePlan | None) -> dict[str, int | None]:
+    """What one step of a server works on: the sequences that decode, or the tokens of a prompt."""
+    if not isinstance(plan, ServePlan):
+        return {"sequences": None, "tokens": None}
+    if phase == "decode":
+        return {"sequences": plan.batch, "tokens": plan.batch}
+    chunks = ceil(plan.input_length / plan.prefill_chunk)
+    return {"sequences": 1, "tokens": ceil(plan.input_length / chunks)}
 
 
 def _seconds(program: PlanProgram) -> dict[str, Any] | None:

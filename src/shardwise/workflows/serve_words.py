@@ -16,7 +16,7 @@ from shardwise.planner.simulate.steady import Demand, demand_of
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
-from shardwise.plans.servers import VLLM, ServingSoftware, default_compute, serving_software
+from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
 from shardwise.units import parse_seconds
 from shardwise.workflows.inputs import (
@@ -142,16 +142,17 @@ class ServeWords(HardwareWords):
     def dtypes(self, software: ServingSoftware, chip: Chip) -> ServeDtypes:
         """The dtypes that were asked for; the checkpoint's and bf16 where none were."""
         asked = (
-            ("--weights", self.weights or CHECKPOINT, software.weights),
-            ("--kv", self.kv or "bf16", software.caches),
+            ("--weights", self.weights or CHECKPOINT, software.weights, JAX.weights),
+            ("--kv", self.kv or "bf16", software.caches, JAX.caches),
         )
-        for flag, name, known in asked:
-            if known and name not in known:
+        for flag, name, known, ours in asked:
+            if name not in known:
+                other = ", or plan --for jax" if name in ours else ""
                 raise BadRequest(
                     f"{flag} {name}: {software.title} stores {', '.join(known)}; choose one of "
-                    "those, or plan --for jax"
+                    f"those{other}"
                 )
-        weights, kv = (name for _, name, _ in asked)
+        weights, kv = (name for _, name, *_ in asked)
         return ServeDtypes(weights=weights, kv=kv, compute=default_compute(chip), matmuls="stored")
 
     def _chunks(self) -> tuple[int, ...]:

@@ -1,23 +1,30 @@
 """Serve a checkpoint: its text, and an engine that is ready to step."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
 from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
-from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
+from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
 from shardwise.runtime.engine.hosts import FollowingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.engine.opening import EngineSettings, keep_programs, open_engine
-from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
+from shardwise.runtime.engine.opening import (
+    EngineSettings,
+    formats_of,
+    keep_programs,
+    open_engine,
+)
+from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
 from shardwise.runtime.processes import ProcessGroup, use_cpu
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
@@ -42,6 +49,7 @@ __all__ = [
     "ServedModel",
     "StepRecord",
     "StepShape",
+    "StoppedError",
     "TokenLogprobs",
     "keep_programs",
     "open_replica",
@@ -58,6 +66,8 @@ class ServedModel:
     text: ModelText
     engine: Engine
     predict: Callable[[StepRecord], float] | None = None
+    serves: Mapping[str, Any] = field(default_factory=dict)
+    """How: mesh, replicas, dtypes, pages, slots."""
     close: Callable[[], None] = lambda: None
     """Lets other hosts end."""
 
@@ -94,6 +104,8 @@ class ServeModelRequest:
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
+        check_choice(self.weights, "--weights", ENGINE_WEIGHTS)
+        check_choice(self.kv, "--kv", ENGINE_CACHES)
         if self.sequences is not None:
             whole_number(self.sequences, "--sequences", least=1, most=4096)
 
@@ -164,11 +176,18 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         hosts = joined(group)
     folder = Path(asked.path if plan is None else asked.model or plan.model)
     text = read_model_text(folder)
+    if text.spelt_ends:
+        tell(
+            f"warning: {folder}: eos_token_id names ordinary text of the tokenizer, "
+            f"{' and '.join(text.spelt_ends)}; an answer ends where it says that. Give the id of "
+            "its special token"
+        )
     if plan is not None:
         for warning in _check_plan(plan, folder, asked):
             tell(f"warning: {warning}")
     tell(f"loading {folder}")
-    engine = open_engine(folder, asked.settings(plan), text.end_ids, hosts)
+    settings = asked.settings(plan)
+    engine = open_engine(folder, settings, text.end_ids, hosts)
     if isinstance(hosts, FollowingHost):
         (executor,) = (replica.executor for replica in engine.replicas)
         assert isinstance(executor, ModelExecutor)
@@ -182,8 +201,31 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         text=text,
         engine=engine,
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
+        serves=_serves(settings, folder, engine),
         close=hosts.close if hosts is not None else lambda: None,
     )
+
+
+def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, Any]:
+    """How a checkpoint is served, what was chosen for it included."""
+    formats, guesses = formats_of(settings, load_model(folder)), settings.scheduling.guesses
+    found = {
+        "checkpoint": str(folder),
+        "mesh": mesh_text(settings.mesh),
+        "kv_sharding": settings.kv_sharding,
+        "replicas": settings.replicas,
+        **formats._asdict(),
+        "pages": engine.pages,
+        "page_size": engine.config.page_size,
+        "slots": settings.batch,
+        "step_tokens": settings.budget,
+        "longest": engine.most_tokens,
+        "guesses": guesses,
+    }
+    if settings.prefill_replicas:
+        prefill = mesh_text(settings.prefill_mesh)
+        found |= {"prefill_replicas": settings.prefill_replicas, "prefill_mesh": prefill}
+    return found
 
 
 def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
@@ -201,6 +243,7 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
             f"the plan is for {plan.model} and '{folder}' has another model's layers; give its own "
             "checkpoint with --model DIR"
         )
+    _check_slices(plan, asked.hw_files)
     scheduling = plan.scheduling
     left_out = {
         f"the plan has the times of {plan.engine}": plan.engine in engine_names(),
@@ -211,6 +254,22 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
         ),
     }
     return [f"{said}; JAX serves it here" for said, true in left_out.items() if true]
+
+
+def _check_slices(plan: ServePlan, hw_files: Words) -> None:
+    """Raise BadRequest for a mesh that is larger than its slice; a chip that is not known here
+    says nothing of that."""
+    hardware = Hardware(constants=plan.constants, files=hw_files)
+    for own in (plan, plan.prefill_plan):
+        try:
+            piece = hardware.slice(own.slice).slice
+        except ShardwiseError:
+            continue
+        if own.devices > piece.devices:
+            raise BadRequest(
+                f"the plan's mesh {mesh_text(own.mesh)} has {own.devices} devices and its slice "
+                f"{own.slice} {piece.devices}; plan for a larger slice, or change mesh and box"
+            )
 
 
 def _prediction(

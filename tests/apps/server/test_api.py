@@ -241,7 +241,37 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
         ("completions", {**PROMPT, "n": True}, "n", "valid integer"),
         ("completions", {**PROMPT, "suffix": "x"}, "suffix", "does not support it"),
         ("completions", {**PROMPT, "best_of": 2}, "best_of", "does not support it"),
-        ("completions", {**PROMPT, "temprature": 1}, "temprature", "knows no such field"),
+        ("completions", {**PROMPT, "temprature": 1}, "temprature", "mean 'temperature'?"),
+        ("completions", {**PROMPT, "zzz": 1}, "zzz", "no such field; leave it out"),
+        ("completions", {**PROMPT, "z" * 9000: 1}, "z" * 9000, "no such field; leave it out"),
+        ("completions", {**PROMPT, "guided_json": {}}, "guided_json", "as response_format"),
+        ("completions", {**PROMPT, "max_new_tokens": 1}, "max_new_tokens", "'max_tokens'?"),
+        (
+            "completions",
+            {**PROMPT, "stream_options": {"includ_usage": True}},
+            "stream_options",
+            "stream_options.includ_usage: this server knows no such field; did you mean 'incl",
+        ),
+        ("completions", {"prompt": [[5, -1]]}, "prompt", "prompt[0][1]: Input should be greater"),
+        ("completions", {**PROMPT, "top_p": 7}, "top_p", "less than or equal to 1; it is 7"),
+        (
+            "completions",
+            {**PROMPT, "logit_bias": {"3": 200}},
+            "logit_bias",
+            "less than or equal to 100; it is 200",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages",
+            "messages[0].content[0].type: this server reads text alone; it is 'image_url'",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "contents": "a"}]},
+            "messages",
+            "messages[0].contents: this server knows no such field; did you mean 'content'?",
+        ),
         ("completions", {**PROMPT, "temperature": -1}, "temperature", "greater than or equal"),
         ("completions", {**PROMPT, "top_p": 0}, "top_p", "greater than 0"),
         ("completions", {**PROMPT, "logprobs": 21}, "logprobs", "less than or equal to 20"),
@@ -291,7 +321,7 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field(client, path, body, p
         "not_found_error" if param == "model" else "invalid_request_error",
     )
     assert said in error["message"]
-    assert error["message"].startswith((param, "there is no model"))
+    assert error["message"].startswith((param[:100], "there is no model"))
     assert len(error["message"]) < 400
 
 
@@ -329,6 +359,18 @@ def test_the_sdk_knows_the_errors(sdk):
         sdk.completions.create(model="mock", prompt="a", temperature=-3)
     with pytest.raises(openai.NotFoundError, match="there is no model 'x'"):
         sdk.chat.completions.create(model="x", messages=CHAT["messages"])
+
+
+def test_tools_that_a_template_does_not_write_are_refused(tmp_path):
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    replica = replica_of(folder_of(tmp_path, chat_template=template))
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    with running(replica) as (_, url):
+        answer = httpx.post(f"{url}/v1/chat/completions", json={**CHAT, "tools": tools})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+        assert "leave them out" in answer.json()["error"]["message"]
+        asked = {**CHAT, "tools": tools, "tool_choice": "none", "max_tokens": 1}
+        assert httpx.post(f"{url}/v1/chat/completions", json=asked).status_code == 200
 
 
 def test_a_key_is_asked_for_where_there_is_one(tmp_path):

@@ -105,3 +105,16 @@ def test_a_listening_socket_is_freed():
 def test_a_folder_that_is_none_is_named(capsys, tmp_path):
     said = refused(capsys, ["generate", "the", "--model", str(tmp_path / "nowhere")])
     assert "nowhere' is no folder; give that of a checkpoint" in said
+
+
+def test_programs_that_a_load_compiled_are_told(server, capsys):
+    words = ("--endpoint", server[1], "--requests", 3, "--input", 20, "--output", 3)
+    assert document(capsys, *LOAD, *words)["warnings"] == []
+    (replica,) = server[0].replica.engine.replicas
+    executor = replica.executor
+    before = executor.run
+    executor.run = lambda batches: setattr(executor, "programs", 2) or before(batches)
+    found = document(capsys, *LOAD, *words)
+    executor.run = before
+    assert found["result"]["compiled_programs"] == 2
+    assert "the server compiled 2 programs under this load" in found["warnings"][0]

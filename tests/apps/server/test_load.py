@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.apps.server.client import ask, check, load
+from tests.apps.server.client import ask, check, load, unchunked
 from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 
 from shardwise.apps.server.run import running
@@ -155,7 +155,9 @@ def through_the_end(folder, requests):
     assert finished > (requests // 2 - 64) * 7 // 10
     assert refused > 10
     events = [line["event"] for line in log]
-    assert [e for e in events if e not in ("request", "steps")] == ["signal", "draining", "ends"]
+    assert [e for e in events if e not in ("request", "steps")] == [
+        *("serving", "signal", "draining", "ends")
+    ]
     served = [line for line in log if line["event"] == "request" and line["status"] == 200]
     assert all(line["request_id"] and line["prompt_tokens"] for line in served)
     answered = finished + refused + gone
@@ -178,15 +180,30 @@ def test_a_second_signal_does_not_wait(tmp_path):
 
     async def go():
         body = {"prompt": [5] * 100, "max_tokens": 900, "n": 30}
-        task = asyncio.create_task(ask(port, "/v1/completions", body))
-        await asyncio.sleep(0.3)
+        stream = {**body, "stream": True}
+        asked = [
+            asyncio.create_task(ask(port, "/v1/completions", body)),
+            asyncio.create_task(ask(port, "/v1/completions", stream)),
+            asyncio.create_task(ask(port, "/v1/completions", stream, slow=3)),
+        ]
+        await asyncio.sleep(0.5)
         child.send_signal(signal.SIGINT)
         await asyncio.sleep(1.2)
         child.send_signal(signal.SIGINT)
         begun = time.monotonic()
-        await task
-        return begun
+        await asyncio.to_thread(child.communicate, timeout=20)
+        return time.monotonic() - begun, [await task for task in asked[:2]]
 
-    begun = asyncio.run(go())
-    child.communicate(timeout=20)
-    assert time.monotonic() - begun < 10
+    try:
+        seconds, ((status, whole), (begun, parts)) = asyncio.run(go())
+    finally:
+        child.kill()
+    assert seconds < 5
+    assert (status, begun) == (503, 200)
+    assert b"told twice to end" in whole
+    *_, error, end = unchunked(parts).split(b"\n\n")[:-1]
+    assert json.loads(error[6:])["error"]["code"] == 503
+    assert end == b"data: [DONE]"
+    log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert not [line for line in log if "traceback" in line or line["level"] == "error"]
+    assert child.returncode == 0

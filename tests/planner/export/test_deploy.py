@@ -1,6 +1,7 @@
 """Serving plans as Kubernetes manifests, SkyPilot services and scripts of two pools."""
 
 import json
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tests.planner.export.test_serving import a_plan
 
 from shardwise.apps.cli.serve import serve
 from shardwise.errors import BadRequest
+from shardwise.planner.export.deploy.pods import following
 from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.serving import PROGRAMS, export_serve, given_fields, parse_serve
 from shardwise.planner.export.unsaid import lost_by_a_server
@@ -155,6 +157,9 @@ def held_plan(found):
     return yaml.safe_load(found["ConfigMap", "dense"]["data"]["plan.yaml"])
 
 
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
+
+
 def test_our_server_reads_its_plan():
     """Whatever a plan says is in the file, flags only say where to listen; answers that run have
     the server's time to drain, the key comes from a Secret."""
@@ -172,11 +177,15 @@ def test_our_server_reads_its_plan():
     leaving = int(run["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > drain + leaving
     assert run["livenessProbe"]["httpGet"]["path"] == "/health"
-    (key,) = run["env"]
+    key, cache = run["env"]
     assert key["name"] == "SHARDWISE_API_KEY"
     assert "secretKeyRef" in key["valueFrom"]
     mounted = {m["mountPath"]: m["name"] for m in run["volumeMounts"]}
     volumes = {v["name"]: v for v in pod["volumes"]}
+    assert cache == {"name": "XDG_CACHE_HOME", "value": "/cache"}
+    assert volumes[mounted["/cache"]] == {"name": "cache", "emptyDir": {}}
+    assert set(run["resources"]["requests"]) == {"cpu", "memory"}
+    assert all(run[probe]["timeoutSeconds"] == 5 for probe in PROBES)
     assert volumes[mounted["/plan"]]["configMap"] == {"name": "dense"}
     assert "persistentVolumeClaim" in volumes[mounted["/checkpoint"]]
     assert main["template"]["metadata"]["annotations"]["prometheus.io/port"] == "8000"
@@ -213,7 +222,21 @@ def test_our_server_over_the_hosts_of_a_slice():
     assert "--process=0" in first
     assert "--process=$(LWS_WORKER_INDEX)" in other
     assert first[0] == "shardwise"  # not joined by Ray
+    worker = server({"spec": {"template": spec["workerTemplate"]}})
+    for probe in PROBES:
+        assert worker[probe]["exec"]["command"] == following(8477)
+        assert worker[probe]["timeoutSeconds"] == 5
     assert parse_serve(text, "k8s") == plan
+
+
+def test_a_host_that_follows_is_told_by_its_connection():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        command = [word for word in following(port) if Path(word).exists() or "/" not in word]
+        assert subprocess.run(command).returncode == 1
+        with socket.create_connection(("127.0.0.1", port)):
+            assert subprocess.run(command).returncode == 0
+        assert subprocess.run(command).returncode == 1
 
 
 def test_our_server_hands_no_prompts_between_pods():

@@ -1,6 +1,7 @@
 """`serve plan.yaml`: a plan's mesh, replicas and scheduling; predicted beside measured."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,12 +14,23 @@ from tests.runtime import goldens
 
 from shardwise import plans
 from shardwise.apps.server.run import running
+from shardwise.errors import BadRequest
 from shardwise.models import load_model
 from shardwise.plans import model_hash
 from shardwise.plans.files import save_plan
-from shardwise.plans.serve import ServeDtypes, ServePlan, ServeScheduling
+from shardwise.plans.serve import (
+    CHECKPOINT,
+    ENGINE_CACHES,
+    ENGINE_WEIGHTS,
+    ServeDtypes,
+    ServePlan,
+    ServeScheduling,
+)
+from shardwise.plans.servers import JAX
+from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.engine import GREEDY
 from shardwise.runtime.engine.opening import EngineSettings, open_engine
+from shardwise.runtime.quant import NARROW
 from shardwise.scheduling.step import StepShape
 from shardwise.workflows.serving import ServeModelRequest, StepRecord, open_replica
 
@@ -69,6 +81,11 @@ def test_plans_that_cannot_be_served_here_are_refused(checkpoint, tmp_path, caps
     assert "has another model's layers" in said(model_hash="another")
     weights = ServeDtypes(weights="mxfp4", kv="f32")
     assert "weights in mxfp4" in said(dtypes=weights)
+    assert "a cache in f64" in said(dtypes=ServeDtypes(weights="f32", kv="f64"))
+    assert "unknown value of --weights 'f64'" in said("--weights", "f64")
+    assert "unknown value of --kv 'int4'" in said("--kv", "int4")
+    mesh = "mesh data=2 x tensor=4 has 8 devices and its slice v5e:2x2 4"
+    assert mesh in said(mesh={"data": 2, "tensor": 4})
     assert "is no plan's file" in refused(
         capsys, ["serve", checkpoint, "--port", 0, "--model", checkpoint]
     )
@@ -84,6 +101,9 @@ def test_a_plan_is_served_with_its_times_beside_those_measured(checkpoint, tmp_p
     replica = open_replica(ServeModelRequest(path=str(path), seq=100), told.append)
     assert any("the plan has the times of vllm" in line for line in told)
     assert [pool.scheduler.config.batch for pool in replica.engine.pools] == [2, 2]
+    serves = {"mesh": "data=2 x tensor=2", "weights": "f32", "cache": "f32", "slots": 4}
+    assert serves.items() <= replica.serves.items()
+    assert replica.serves["pages"] == replica.engine.pages
     decode = StepShape(decodes=4, decode_tokens=4, decode_context=400, samples=4)
     one = replica.predict(StepRecord(decode, 1, 0, 1, 0, 0))
     assert 0 < one < 0.1
@@ -96,6 +116,8 @@ def test_a_plan_is_served_with_its_times_beside_those_measured(checkpoint, tmp_p
         (step, *_) = [e for e in state.trace.events(9)["traceEvents"] if e["ph"] == "X"]
         assert step["args"]["predicted_seconds"] > 0
         found = state.metrics.text().decode()
+        with urlopen(f"{url}/debug/state") as answer:
+            assert serves.items() <= json.load(answer)["server"]["serves"].items()
     seconds = [
         float(line.rpartition(" ")[2])
         for line in found.splitlines()
@@ -139,3 +161,21 @@ def test_two_pools_and_replicas_say_what_one_says(checkpoint, changes):
         answers.append([generation.tokens for generation in asked])
     assert answers[0] == answers[1]
     assert asked[-1].cached_tokens > 0
+
+
+def test_an_end_id_that_is_text_is_warned_of(checkpoint, tmp_path):
+    folder = tmp_path / "odd"
+    shutil.copytree(checkpoint, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 76}')
+    told = []
+    path = plan_of(folder, tmp_path / "plan.yaml", replicas=8)
+    with pytest.raises(BadRequest, match="devices are asked for"):
+        open_replica(ServeModelRequest(path=str(path)), told.append)
+    assert "eos_token_id names ordinary text of the tokenizer, 76 (" in told[0]
+
+
+def test_one_list_of_dtypes_is_the_engines():
+    assert {*ENGINE_CACHES} <= {*CACHES}
+    assert {*ENGINE_WEIGHTS} == {*ENGINE_CACHES, *NARROW}
+    assert JAX.weights == (CHECKPOINT, *ENGINE_WEIGHTS)
+    assert JAX.caches == ENGINE_CACHES

@@ -1,16 +1,15 @@
 """Prefill, insert, generate, free and extract: tokens as a person computes them, and a model's."""
 
-from functools import partial
+import json
 
 import jax.numpy as jnp
 import pytest
 from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
-from shardwise.models.kv import cache_groups
 from shardwise.runtime import generate, load
 from shardwise.runtime.engine import MockExecutor, Prefix, SlotEngine, mock_token
-from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.opening import open_slots
 from shardwise.scheduling.kept import KeptGroup
 
 KEPT = (KeptGroup(reach=1, pages=20), KeptGroup(reach=1, pages=20, state=True))
@@ -102,20 +101,9 @@ def test_what_cannot_be_is_refused():
 def test_a_model_s_tokens_are_those_of_its_contiguous_cache(name, tmp_path):
     cfg = goldens.config(name)
     goldens.write_checkpoint(cfg, tmp_path)
-    params, groups = load(tmp_path, cfg), cache_groups(cfg, 32)
-    executor = ModelExecutor(
-        params,
-        cfg,
-        groups=groups,
-        pages=[4 * 8] * len(groups),
-        page_size=4,
-        table_width=8,
-        batch=4,
-        budget=8,
-        dtype=jnp.float32,
-    )
-    made = partial(SlotEngine, slots=3, pages=8, page_size=4, groups=len(groups), budget=8)
-    engine = made(executor)
+    (tmp_path / "config.json").write_text(json.dumps(goldens.document(name)["config"]))
+    params = load(tmp_path, cfg)
+    engine = open_slots(tmp_path, slots=3, longest=32, page_size=4, budget=8)
     prompts = [[1, 2, 3, 4, 5], list(range(6, 19)), [7]]
     found = told(engine, [engine.prefill(prompt) for prompt in prompts], 4)
     for prompt, tokens in zip(prompts, found, strict=True):

@@ -72,6 +72,31 @@ def test_a_fresh_constraint_goes_its_own_way(text):
     assert "satisfy" in first.take(text.encode("a", special=False)[0])
 
 
+def test_an_end_id_that_is_text_comes_where_the_form_is_complete_alone(tmp_path):
+    """As where a folder's ids disagree with its tokenizer: else an answer ends inside a string."""
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": [76, 9999]}))
+    text = read_model_text(folder_of(tmp_path))
+    letter = text.decode([76])
+    assert text.end_ids == {76, 9999, 1}
+    assert text.spelt_ends == [f"76 ('{letter}')"]
+    constraint = text.grammars.constraint("regex", '"[a-z]{2}"[a-z]*')
+
+    def allowed():
+        bits = np.unpackbits(constraint.allowed().view(np.uint8), bitorder="little")
+        return set(bits.nonzero()[0].tolist())
+
+    def take(string):
+        for token in text.encode(string, special=False):
+            assert constraint.take(token) == ""
+
+    take('"a')
+    assert text.encode("b", special=False)[0] in allowed()
+    assert not text.end_ids & allowed()
+    take('b"')
+    assert {1, 76} <= allowed()
+    assert json.loads(walk(text, text.grammars.constraint("json_schema", POINT), 3))
+
+
 @pytest.mark.parametrize(
     ("form", "what", "says"),
     [

@@ -57,7 +57,7 @@ def test_a_folder_says_ends_defaults_and_template(tmp_path):
     folder = folder_of(tmp_path)
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 9], "top_k": 20}')
     text = read_model_text(folder)
-    assert text.end_ids == {1}
+    assert text.end_ids == {1, 7, 9}
     assert text.defaults == {"top_k": 20}
     assert text.encode("the")[0] == 0
     assert text.template is not None

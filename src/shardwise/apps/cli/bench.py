@@ -21,15 +21,26 @@ def bench() -> None:
 @click.option("--served-model", metavar="NAME", help="Default: the server's first.")
 @click.option("--requests", type=WHOLE, default=100, show_default=True)
 @click.option("--rate", type=Number(above=0), help="Per second; default all at once.")
-@click.option("--cv", type=Number(above=0), default=1.0, help="1 is Poisson.  [1]")
+@click.option(
+    "--cv", type=Number(above=0), default=1.0, help="Bursts: more above 1 (Poisson).  [1]"
+)
 @click.option("--input", type=WHOLE, default=128, show_default=True)
 @click.option("--output", type=WHOLE, default=64, show_default=True)
-@click.option("--spread", type=Number(least=0, most=1), default=0.0, help="0 to 1.  [0]")
+@click.option(
+    "--spread",
+    type=Number(least=0, most=1),
+    default=0.0,
+    help="Share that lengths vary by, both ways.  [0]",
+)
 @click.option("--trace", metavar="FILE", help="Requests, their times and shared beginnings.")
 @click.option("--speed", type=Number(above=0), default=1.0, help="Of a trace.  [1]")
-@click.option("--concurrency", type=WHOLE, default=0, help="0: no bound.")
+@click.option(
+    "--concurrency", type=WHOLE, default=0, help="Most under way at once; 0: no bound.  [0]"
+)
 @click.option("--vocabulary", type=Whole(least=2), default=1000, show_default=True)
-@click.option("--timeout", type=NUMBER, default=600.0, metavar="SECONDS", help="[600]")
+@click.option(
+    "--timeout", type=NUMBER, default=600.0, metavar="SECONDS", help="Of one request.  [600]"
+)
 @click.option("--seed", type=WHOLE, default=0, help="Of times, lengths and prompts.  [0]")
 @csv_option
 @json_option

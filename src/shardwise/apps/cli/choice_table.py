@@ -10,4 +10,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "for": ("maxtext", "megatron", "torchtitan", "jax", "any"),
     "optimizer": ("adam", "adam8bit", "adafactor", "muon", "sgd"),
     "objective": ("time", "cost", "chips"),
+    "weights": ("f32", "bf16", "f16", "int8", "fp8", "int4"),
+    "kv": ("f32", "bf16", "f16", "int8", "fp8"),
 }

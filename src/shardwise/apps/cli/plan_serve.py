@@ -58,7 +58,7 @@ def all_gone(command: Any) -> Any:
     default="vllm",
     show_default=True,
     metavar="vllm|sglang|jax|any",
-    help="The software that serves.",
+    help="The software that serves; jax is our own (shardwise serve).",
 )
 @click.option(
     "--pools",

@@ -34,7 +34,8 @@ _OPTIONS = (
         "software",
         type=click.Choice(CHOICES["for"]),
         help="Program that is to run the plan, or any for every plan that can be priced. Default: "
-        "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan).",
+        "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
+        "(shardwise train).",
     ),
     renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
     click.option(

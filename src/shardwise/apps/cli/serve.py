@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole
 from shardwise.apps.cli.parts import needed_for
@@ -29,8 +30,8 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
 @click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
 @click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
-@click.option("--weights", metavar="f32|bf16|int8|fp8|int4", help="Default by device.")
-@click.option("--kv", metavar="f32|bf16|int8|fp8", help="Default as computed in.")
+@click.option("--weights", metavar="|".join(CHOICES["weights"]), help="Default by device.")
+@click.option("--kv", metavar="|".join(CHOICES["kv"]), help="Default as computed in.")
 @click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
 @click.option("--draft", metavar="DIR", help="Checkpoint that guesses; default: by n-grams.")
 @click.option("--warm", type=click.Choice(["lazy", "all"]), default="lazy", show_default=True)

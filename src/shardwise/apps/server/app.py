@@ -21,6 +21,7 @@ from shardwise.apps.server.openapi import openapi
 from shardwise.apps.server.prompts import chat_prompt, check_tokens
 from shardwise.apps.server.reply import ClientGoneError
 from shardwise.apps.server.state import ServerState
+from shardwise.errors import ShardwiseError
 from shardwise.workflows.serving import Engine
 
 Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
@@ -64,7 +65,7 @@ def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitab
         try:
             fields = model.model_validate_json(await _body(request, state))
         except ValidationError as error:
-            raise invalid(error) from None
+            raise invalid(error, model) from None
         name = getattr(fields, "model", None)
         if name is not None and name != state.replica.name:
             raise ApiError(
@@ -184,8 +185,12 @@ async def described(_: Request) -> Response:
 async def debug_state(request: Request) -> Response:
     """The pool, the prefix tree and the queue, between two steps."""
     state = _state(request)
-    found = await state.thread.told(_engine_state)
+    try:
+        found = await state.thread.told(_engine_state)
+    except ShardwiseError as error:
+        raise ApiError(503, str(error)) from None
     server = {"active": state.active, "answers": state.waiting, "draining": state.draining}
+    server["serves"] = {"model": state.replica.name, **state.replica.serves}
     return JSONResponse({**found, "server": server, "last_10_s": state.trace.summary(10)})
 
 

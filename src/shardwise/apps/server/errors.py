@@ -1,12 +1,16 @@
 """Refusals as OpenAI's API writes them: a message, the field that it is about, a code."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from shardwise.errors import shown
 
+LONGEST = 100
+"""Characters of a field's place that are repeated."""
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -42,26 +46,100 @@ def bad(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, param)
 
 
-def invalid(error: ValidationError) -> ApiError:
-    """The first field at fault, and what may stand there: for a choice of types each of them."""
+def invalid(error: ValidationError, model: type[BaseModel]) -> ApiError:
+    """The first field of a model at fault, and what may stand there: for a choice of types each of
+    those that the value is nearest to."""
     found = error.errors(include_url=False)
     first = found[0]
     if first["type"].startswith("json_") or not first["loc"]:
         return bad(None, f"the body is no JSON object: {first['msg']}")
     param = str(first["loc"][0])
-    mine = [e for e in found if e["loc"] and str(e["loc"][0]) == param]
-    said = " or ".join(dict.fromkeys(_said(e) for e in mine[:4]))
-    return bad(param, f"{param}: {said}; it is {shown(first['input'])}")
+    mine = [Fault(e, model) for e in found if e["loc"] and str(e["loc"][0]) == param]
+    near = max(fault.nearness for fault in mine)
+    nearest = [fault for fault in mine if fault.nearness == near]
+    said = " or ".join(dict.fromkeys(fault.said for fault in nearest[:4]))
+    return bad(param, f"{nearest[0].path[:LONGEST]}: {said}{nearest[0].value}")
 
 
+INSTEAD = {
+    "guided_json": "give the schema as response_format",
+    "guided_regex": 'give it as structured_outputs: {"regex": ...}',
+    "guided_choice": 'give it as structured_outputs: {"choice": [...]}',
+    "guided_grammar": "grammars are not read; a JSON schema is, as response_format",
+    "guided_decoding_backend": "there is one; leave it out",
+    "max_new_tokens": "did you mean 'max_tokens'?",
+    "max_length": "did you mean 'max_tokens'?",
+}
+"""Fields of other servers, and what this one has in their place."""
 _SAYS = {
-    "extra_forbidden": "this server knows no such field; leave it out",
     "none_required": "this server does not support it; leave it out",
     "missing": "it is required",
 }
 
 
-def _said(error: Any) -> str:
-    place = "".join(f"[{part}]" for part in error["loc"][1:] if isinstance(part, int))
-    said = str(_SAYS.get(error["type"], error["msg"]))
-    return f"{said} at {place}" if place else said
+class Fault:
+    """One thing that is wrong with a body: an error of pydantic, whose place names fields, indices
+    and, for a choice of types, the type that was tried."""
+
+    def __init__(self, error: Any, model: type[BaseModel]) -> None:
+        self._error = error
+        self.path, self._depth, known = "", 0, fields_of(model)
+        *within, last = error["loc"]
+        for part in within:
+            self._step(part, part in known)
+            if part in known:
+                known = known[part]() or known
+        self._step(last, last in known or error["type"] == "extra_forbidden")
+        self._known = known
+
+    def _step(self, part: Any, known: bool) -> None:
+        """One part of the place more, where it is none of the types tried."""
+        if isinstance(part, int):
+            self.path += f"[{part}]"
+        elif known:
+            self.path += f".{part}" if self.path else part
+        self._depth += isinstance(part, int) or known
+
+    @property
+    def nearness(self) -> tuple[bool, int, bool, bool]:
+        """Whether it is a message's part that is no text, how deep in the value it is, whether
+        the type there is right, and whether it is a name that is not known."""
+        kind, place = self._error["type"], self._error["loc"]
+        part = kind == "literal_error" and "content" in place
+        return part, self._depth, not kind.endswith("_type"), kind == "extra_forbidden"
+
+    @property
+    def said(self) -> str:
+        """What may stand there."""
+        kind, name = self._error["type"], str(self._error["loc"][-1])
+        if self.nearness[0]:
+            return "this server reads text alone"
+        if kind != "extra_forbidden":
+            return _SAYS.get(kind) or str(self._error["msg"])
+        near = get_close_matches(name, self._known, n=1, cutoff=0.7)
+        hint = f"did you mean '{near[0]}'?" if near else "leave it out"
+        return f"this server knows no such field; {INSTEAD.get(name, hint)}"
+
+    @property
+    def value(self) -> str:
+        """What stands there."""
+        if self._error["type"] in ("extra_forbidden", "missing"):
+            return ""
+        return f"; it is {shown(self._error['input'])}"
+
+
+Known = dict[str, Callable[[], Any]]
+
+
+def fields_of(kind: Any) -> Known:
+    """The fields of a model, or of those within an annotation, by their names in a body; each with
+    what its own are."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {
+            str(field.alias or name): partial(fields_of, field.annotation)
+            for name, field in kind.model_fields.items()
+        }
+    found: Known = {}
+    for inner in get_args(kind):
+        found |= fields_of(inner)
+    return found

@@ -87,6 +87,9 @@ class ServerMetrics:
         }
         for name, value in read.items():
             Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
+        compiled = Gauge("shardwise:compiled_programs", "Programs of steps so far.", **names)
+        executors = [replica.executor for replica in engine.replicas]
+        compiled.labels(*labels).set_function(lambda: sum(e.programs for e in executors))
         sizes = {"block_size": str(engine.config.page_size), "num_gpu_blocks": str(engine.pages)}
         names = {**names, "labelnames": (*names["labelnames"], *sizes)}
         Gauge("vllm:cache_config_info", "The cache.", **names).labels(*labels, *sizes.values()).set(

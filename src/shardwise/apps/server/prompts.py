@@ -55,6 +55,12 @@ def chat_prompt(
             "this model has no chat template (chat_template in its tokenizer_config.json); use "
             "/v1/completions",
         )
+    if tools and not text.template.takes_tools:
+        raise bad(
+            "tools",
+            "tools: this model's chat template does not name them, so it would not see them; "
+            "leave them out, or describe them in a message",
+        )
     for name in more:
         if name in RESERVED:
             raise bad("chat_template_kwargs", f"chat_template_kwargs: {name} is a field of its own")

@@ -18,6 +18,7 @@ from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.state import ServerState
 from shardwise.errors import ShardwiseError
+from shardwise.workflows.serving import StoppedError
 
 Done = TypeVar("Done")
 
@@ -105,7 +106,7 @@ async def _document(
     except TimeoutError:
         raise _late(state) from None
     except ShardwiseError as error:
-        raise ApiError(500, str(error)) from None
+        raise _failed(error) from None
     choices = [form.choice(index, piece) for index, piece in enumerate(answers)]
     request.state.usage = answering.usage()
     return JSONResponse(
@@ -115,6 +116,10 @@ async def _document(
 
 def _late(state: ServerState) -> ApiError:
     return ApiError(504, f"the answer took over {state.limits.seconds:g} s; ask for fewer tokens")
+
+
+def _failed(error: ShardwiseError) -> ApiError:
+    return ApiError(503 if isinstance(error, StoppedError) else 500, str(error))
 
 
 class EventStream(Response):
@@ -171,7 +176,7 @@ class EventStream(Response):
         except TimeoutError:
             yield _json(_late(self._state).document())
         except ShardwiseError as error:
-            yield _json(ApiError(500, str(error)).document())
+            yield _json(_failed(error).document())
         self._answering.close()  # before the client hears that it is over, and asks again
         if last:
             yield _json({**self._envelope, "choices": [], "usage": self._answering.usage()})

@@ -19,7 +19,7 @@ from shardwise.apps.server.app import server_app
 from shardwise.apps.server.gate import JsonLines, log
 from shardwise.apps.server.state import ServerLimits, ServerState
 from shardwise.errors import BadRequest
-from shardwise.workflows.serving import EngineThread, ServedModel
+from shardwise.workflows.serving import EngineThread, ServedModel, StoppedError
 
 LINGER = 0.25
 """Seconds in which requests that were on their way are still told that the server ends."""
@@ -27,6 +27,8 @@ FEWEST = 0
 """Of a socket's queue, at its end: the kernel takes one connection then and lets others wait."""
 ONCE = 1.0
 """Seconds in which a signal that comes again is the same one (to a process and to its group)."""
+HURRY = 1.0
+"""Seconds after a second signal in which clients read that there is no answer."""
 EVERY = 10.0
 """Seconds between two lines about steps."""
 
@@ -74,8 +76,9 @@ def run_server(
     level: str = "info",
     ready: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Serve until SIGTERM or Ctrl-C; a second one does not wait for what runs. The exit code."""
+    """Serve until SIGTERM or Ctrl-C; a second one gives what runs a 503. The exit code."""
     _set_log(level)
+    log.info("serving", extra={"fields": {"model": replica.name, **replica.serves}})
     with EngineThread(replica.engine) as thread:
         state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
         server = uvicorn.Server(config_of(server_app(state)))
@@ -96,7 +99,7 @@ def run_server(
 
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(serve())
-        return 1 if thread.failure is not None else 0
+        return 0 if thread.failure is None or isinstance(thread.failure, StoppedError) else 1
 
 
 def config_of(app: ASGIApp) -> uvicorn.Config:
@@ -138,12 +141,23 @@ def _on_signal(
             return
         first = first or time.monotonic()
         log.info("signal", extra={"fields": {"signal": sig, "again": state.draining}})
-        if state.draining:
-            server.should_exit = server.force_exit = True
+        told = partial(_hurry, server, state, loop) if state.draining else ending.set
         state.draining = True
-        loop.call_soon_threadsafe(ending.set)
+        loop.call_soon_threadsafe(told)
 
     return hear
+
+
+def _hurry(server: uvicorn.Server, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+    """End what runs: its clients hear so, and are left where they do not read it."""
+    state.thread.stop("the server was told twice to end, and left this answer")
+
+    def leave() -> None:
+        for connection in list(server.server_state.connections):
+            transport: Any = connection.transport
+            transport.abort()
+
+    loop.call_later(HURRY, leave)
 
 
 async def _end(

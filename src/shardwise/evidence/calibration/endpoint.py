@@ -162,6 +162,18 @@ def model_of(endpoint: str, timeout: float = 30.0) -> str:
         raise BadRequest(f"'{endpoint}' lists no model; name it with --served-model") from None
 
 
+def programs_of(endpoint: str, timeout: float = 30.0) -> int | None:
+    """Programs that a server of ours has compiled so far; None of another's."""
+    try:
+        with answered(endpoint, "/metrics", None, timeout) as answer:
+            text = answer.read(LONGEST_LINE).decode("utf-8", "replace")
+        lines = [line for line in text.splitlines() if line.startswith(COMPILED)]
+        return int(float(lines[0].rpartition(" ")[2])) if lines else None
+    except (BadRequest, ValueError):
+        return None
+
+
+COMPILED = "shardwise:compiled_programs{"
 KEYS = ("SHARDWISE_API_KEY", "OPENAI_API_KEY")
 LONGEST_LINE = 2**20
 """Bytes of one event of a streamed answer."""

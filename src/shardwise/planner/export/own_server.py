@@ -26,6 +26,9 @@ from shardwise.plans.software import Obstacle
 MEETING_PORT = 8476
 """Where JAX's processes meet; the next one is for the steps that host 0 sends (docs/serving.md)."""
 DRAIN_SECONDS = 600
+REQUESTS = {"cpu": "4", "memory": "8Gi"}
+"""The engine's thread, that of the sockets, and two that compile; of memory 1.6 GB that an hour of
+soak took (docs/log.md), and while it loads one tensor of the checkpoint at a time, twice."""
 
 
 def _obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
@@ -78,5 +81,11 @@ OWN_SERVER = ServerProgram(
     sidecar="",
     package=lambda piece: None,
     image=_image,
-    plan_file=PlanFile(key="SHARDWISE_API_KEY", drain_seconds=DRAIN_SECONDS),
+    plan_file=PlanFile(
+        key="SHARDWISE_API_KEY",
+        drain_seconds=DRAIN_SECONDS,
+        following_port=MEETING_PORT + 1,
+        requests=REQUESTS,
+        cache_key="XDG_CACHE_HOME",
+    ),
 )

@@ -79,11 +79,17 @@ class HostWords:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
     """What pods bring a server that reads the plan itself, beside that file: its checkpoint on a
-    volume, the API key that it finds in a variable `key`, and `drain_seconds` for answers that run
-    when it is told to end."""
+    volume, the API key that it finds in a variable `key`, a folder `cache` for compiled programs
+    below which it keeps them by a variable `cache_key`, `drain_seconds` for answers that run when
+    it is told to end, and what it takes of a host (`requests`). Its other hosts follow the first at
+    `following_port`."""
 
     key: str
     drain_seconds: int
+    following_port: int
+    requests: Mapping[str, str]
+    cache_key: str
+    cache: str = "/cache"
     folder: str = "/plan"
     checkpoint: str = "/checkpoint"
 

@@ -5,7 +5,6 @@ slower), a cache in the same, as many pages as the batch can use at full length 
 leaves, whichever is less.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import jax
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
 from shardwise.models.kv import CacheGroup, cache_groups
-from shardwise.plans.serve import KvSharding, ServeScheduling
+from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS, KvSharding, ServeScheduling
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.cache_room import CacheRoom, kept_groups
@@ -32,8 +31,10 @@ from shardwise.runtime.engine.hosts import (
 )
 from shardwise.runtime.engine.model_executor import DraftModel, ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
-from shardwise.runtime.precision import DTYPES, dtype_of
+from shardwise.runtime.engine.slot_engine import SlotEngine
+from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import NARROW
+from shardwise.runtime.text.model_text import end_tokens
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.routing import Routing
@@ -78,6 +79,31 @@ class EngineSettings:
         return self.replicas * prod(self.mesh.values()) + prefill
 
 
+class Formats(NamedTuple):
+    """Dtypes by the names of plans: of weights and cache in memory, and of the products."""
+
+    weights: str
+    cache: str
+    compute: str
+
+
+def formats_of(settings: EngineSettings, cfg: ModelConfig) -> Formats:
+    """Those asked for, else those of the model and the device. Raises BadRequest."""
+    compute = settings.weights or _compute_dtype(cfg)
+    compute = _compute_dtype(cfg) if compute in NARROW else compute
+    found = Formats(settings.weights or compute, settings.cache or compute, compute)
+    if found.weights not in ENGINE_WEIGHTS:
+        raise BadRequest(
+            f"weights in {found.weights}; the engine keeps them in one of "
+            f"{', '.join(ENGINE_WEIGHTS)}"
+        )
+    if found.cache not in ENGINE_CACHES:
+        raise BadRequest(
+            f"a cache in {found.cache}; the engine keeps it in one of {', '.join(ENGINE_CACHES)}"
+        )
+    return found
+
+
 def open_engine(
     folder: Path,
     settings: EngineSettings,
@@ -117,6 +143,47 @@ def open_engine(
     )
 
 
+def open_slots(
+    folder: Path | str,
+    *,
+    slots: int = 4,
+    longest: int | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    page_size: int = PAGE,
+    budget: int = 512,
+) -> SlotEngine:
+    """The book's verbs over a checkpoint on the first device, without a scheduler: `slots` of
+    sequences of at most `longest` tokens, prompts computed `budget` tokens at a time; dtypes as
+    `EngineSettings` names them. Raises BadRequest for what cannot be served."""
+    path = Path(folder)
+    cfg = load_model(path)
+    kept = formats_of(EngineSettings(weights=weights, cache=cache), cfg)
+    most = _most_tokens(cfg, longest)
+    groups, pages = cache_groups(cfg, most), pages_for(most, page_size)
+    narrow = kept.weights if kept.weights in NARROW else None
+    executor = ModelExecutor(
+        load(path, cfg, dtype_of(kept.compute), kept=narrow),
+        cfg,
+        groups=groups,
+        pages=[(slots + 1) * pages] * len(groups),
+        page_size=page_size,
+        table_width=pages,
+        batch=slots + 1,
+        budget=budget,
+        dtype=CACHES[kept.cache],
+        compute=kept.compute,
+    )
+    return SlotEngine(
+        executor,
+        slots=slots,
+        pages=pages,
+        page_size=page_size,
+        groups=len(groups),
+        budget=budget,
+    )
+
+
 class _LoadedServer(NamedTuple):
     """One replica that is loaded: its executor, and how each of its pools is scheduled."""
 
@@ -138,15 +205,9 @@ class _Opening:
         self.end_ids = end_ids
         self.most_tokens = _most_tokens(cfg, settings.most_tokens)
         self._folder, self._cfg, self._settings = folder, cfg, settings
-        weights = settings.weights or _compute_dtype(cfg)
-        if weights not in {*DTYPES, *NARROW}:
-            raise BadRequest(
-                f"weights in {weights}; the engine keeps them in one of "
-                f"{', '.join((*DTYPES, *NARROW))}"
-            )
+        weights, cache, self._compute = formats_of(settings, cfg)
         self._narrow = weights if weights in NARROW else None
-        self._compute = _compute_dtype(cfg) if weights in NARROW else weights
-        self._cache_dtype = _cache_dtype(settings.cache or self._compute)
+        self._cache_dtype = CACHES[cache]
         self._used, self._hosts = 0, hosts
         self._draft = None if settings.draft is None else self._read_draft(settings.draft)
 
@@ -277,17 +338,6 @@ def keep_programs() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
-def end_tokens(folder: Path) -> frozenset[int]:
-    """The ids that end an answer, by generation_config.json, else by config.json."""
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if path.exists():
-            ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-            if ids is not None:
-                return frozenset(ids if isinstance(ids, list) else [ids])
-    return frozenset()
-
-
 def _compute_dtype(cfg: ModelConfig) -> str:
     if jax.default_backend() == "cpu":
         return "f32"
@@ -317,12 +367,6 @@ def _check_hosts(settings: EngineSettings, devices: int) -> None:
             f"the hosts have {devices} devices and the plan's mesh {settings.devices}; each host "
             "must have a part of it, so make them equal"
         )
-
-
-def _cache_dtype(kept: str) -> Any:
-    if kept not in CACHES:
-        raise BadRequest(f"a cache in {kept}; the engine keeps it in one of {', '.join(CACHES)}")
-    return CACHES[kept]
 
 
 def _free_bytes(devices: Sequence[Any], sharing: int, share: float) -> float:

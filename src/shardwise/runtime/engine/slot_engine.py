@@ -6,8 +6,9 @@
     other.insert(engine.extract(0), slot=2)    # goes on elsewhere
     engine.free(0)
 
-No scheduler: the caller says who is in which slot and when it has ended. A slot owns its pages, and
-one slot more is where prompts are computed. What serves requests is `core.py`.
+`opening.open_slots` makes one of a checkpoint. No scheduler: the caller says who is in which slot
+and when it has ended. A slot owns its pages, and one slot more is where prompts are computed. What
+serves requests is `core.py`.
 """
 
 from collections.abc import Sequence

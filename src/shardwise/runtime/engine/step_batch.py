@@ -112,6 +112,11 @@ class Executor(Protocol):
         """Into how many pools its pages and rows are cut."""
         ...
 
+    @property
+    def programs(self) -> int:
+        """Step programs compiled so far."""
+        ...
+
     def run(self, batches: Sequence[StepBatch]) -> Pending:
         """Begin a step, of a batch for each pool; the next may be given before its result is asked
         for."""

@@ -35,8 +35,15 @@ from shardwise.runtime.engine.generation import (
 SWITCH = 0.0005
 """Seconds that a thread may keep Python while another waits for it (Python's own: 0.005), so that
 tokens go out while the next step is prepared."""
+STOPPED = 2.0
+"""Seconds that a thread which was stopped has for the step under way: a program may compile for
+longer."""
 PAUSE = 0.0005
 """Seconds to wait after a step in which nothing could run."""
+
+
+class StoppedError(ShardwiseError):
+    """The engine was asked to end before its answers."""
 
 
 class Delta(NamedTuple):
@@ -140,6 +147,7 @@ class EngineThread:
         self._engine = engine
         self._inbox: SimpleQueue[Callable[[Engine], Any] | None] = SimpleQueue()
         self._streams: dict[int, AnswerStream] = {}
+        self._questions: set[asyncio.Future[Any]] = set()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
     def __enter__(self) -> "EngineThread":
@@ -151,7 +159,7 @@ class EngineThread:
     def __exit__(self, *_: object) -> None:
         """End after the step under way; who still waits is told."""
         self._inbox.put(None)
-        self._thread.join()
+        self._thread.join(STOPPED if isinstance(self.failure, StoppedError) else None)
         sys.setswitchinterval(self._before)
 
     def ask(
@@ -169,10 +177,19 @@ class EngineThread:
         if self.failure is not None:  # nobody empties the inbox
             self._fail_all()
 
+    def stop(self, why: str) -> None:
+        """End without the answers that are under way, from the event loop: who waits is told."""
+        self.failure = StoppedError(why)
+        self._inbox.put(None)
+        self._fail_all()
+
     async def told(self, what: Callable[[Engine], Any]) -> Any:
-        """What a function says of the engine between two steps."""
+        """What a function says of the engine between two steps. Raises ShardwiseError where it
+        makes none any more."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        self._questions.add(future)
+        future.add_done_callback(self._questions.discard)
 
         def answer(engine: Engine) -> None:
             try:
@@ -202,7 +219,7 @@ class EngineThread:
             self.failure = error
             self._fail_all()
             return
-        self.failure = ShardwiseError("the engine was stopped")
+        self.failure = self.failure or StoppedError("the engine was stopped")
         self._fail_all()
 
     def _take_in(self) -> bool:
@@ -254,12 +271,16 @@ class EngineThread:
             time.sleep(PAUSE)
 
     def _fail_all(self) -> None:
-        error = ShardwiseError(f"the engine has failed: {self.failure}")
+        error = self.failure
+        if not isinstance(error, StoppedError):
+            error = ShardwiseError(f"the engine has failed: {error}")
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             _tell(stream.loop, stream.fail, error)
         for asked in list(self.open):
             _tell(asked.loop, _refuse, asked.taken, error)
+        for future in list(self._questions):
+            _tell(future.get_loop(), _refuse, future, error)
 
 
 def _delta(stream: AnswerStream, generation: Generation) -> Delta:

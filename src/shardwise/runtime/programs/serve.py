@@ -19,7 +19,7 @@ from shardwise.models.kv import cache_groups
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
 from shardwise.plans.paged_kernel import KernelLaw, kernel_problem
-from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.engine.cache_room import kept_groups
@@ -29,7 +29,7 @@ from shardwise.runtime.engine.server_layout import ServerLayout, layout_over, pa
 from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
-from shardwise.runtime.precision import DTYPES, dtype_of
+from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.quant import NARROW, quantise_params
 from shardwise.scheduling.forecast import pages_for
@@ -104,10 +104,10 @@ def _chunk(plan: ServePlan, pools: int) -> int:
 
 
 def _cache_dtype(plan: ServePlan) -> Any:
-    if plan.dtypes.kv not in CACHES:
+    if plan.dtypes.kv not in ENGINE_CACHES:
         raise BadRequest(
             f"dtypes.kv is '{plan.dtypes.kv}'; the runtime keeps its cache in one of "
-            f"{', '.join(CACHES)} (--set dtypes.kv=bf16)"
+            f"{', '.join(ENGINE_CACHES)} (--set dtypes.kv=bf16)"
         )
     return CACHES[plan.dtypes.kv]
 
@@ -135,9 +135,9 @@ def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
         names = {plan.dtypes.weights}
     else:
         names = {weight_dtype(cfg, row.dtype_role) for row in stored_rows(cfg)}
-    if len(names) == 1 and names <= {*DTYPES, *NARROW}:
+    if len(names) == 1 and names <= {*ENGINE_WEIGHTS}:
         return names.pop()
     raise BadRequest(
         f"weights in {', '.join(sorted(names))}; the runtime serves one of "
-        f"{', '.join((*DTYPES, *NARROW))} (--set dtypes.weights=int8)"
+        f"{', '.join(ENGINE_WEIGHTS)} (--set dtypes.weights=int8)"
     )

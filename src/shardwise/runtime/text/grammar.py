@@ -22,19 +22,24 @@ LONGEST_ERROR = 300
 
 
 class Constraint:
-    """What may come next of one answer, and whether anything may."""
+    """What may come next of one answer, and whether anything may. Tokens that end an answer
+    (`end_ids`) may where the form is complete, even those that are text, too."""
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
-        self._matcher, self._vocabulary = matcher, vocabulary
+    def __init__(self, matcher: Any, vocabulary: int, end_ids: Sequence[int]) -> None:
+        self._matcher, self._vocabulary, self._end_ids = matcher, vocabulary, end_ids
 
     def fresh(self) -> "Constraint":
         """The same, for another answer, from where this one stands."""
-        return Constraint(self._matcher.deep_copy(), self._vocabulary)
+        return Constraint(self._matcher.deep_copy(), self._vocabulary, self._end_ids)
 
     def allowed(self) -> np.ndarray:
         """A bit for every token of the vocabulary, uint32 [ceil(vocabulary / 32)]."""
         words = -(-self._vocabulary // 32)
-        return np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+        bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words].copy()
+        if not self._matcher.is_accepting():
+            for token in self._end_ids:
+                bits_W[token // 32] &= ~np.uint32(1 << token % 32)
+        return bits_W
 
     def take(self, token: int) -> str:
         """Go on by a token; what is wrong with that, if anything is."""
@@ -60,8 +65,10 @@ class Grammars:
             ) from None
         self._matcher = LLMatcher
         self._vocabulary = vocabulary
-        ends = list(end_ids) or None
-        self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=vocabulary, eos_token=ends)
+        self._end_ids = [token for token in end_ids if token < vocabulary]
+        self._tokenizer = LLTokenizer(
+            tokenizer.to_str(), n_vocab=vocabulary, eos_token=self._end_ids or None
+        )
 
     def constraint(self, form: Form, what: Any = None) -> Constraint:
         """The start of an answer of a form: a schema for json_schema, a pattern for regex, texts
@@ -72,7 +79,7 @@ class Grammars:
             matcher.compute_bitmask()  # the first state's size is checked here, too
         if matcher.is_error():
             raise BadRequest(f"{form}: {_short(matcher.get_error())}; change or simplify it")
-        return Constraint(matcher, self._vocabulary)
+        return Constraint(matcher, self._vocabulary, self._end_ids)
 
     def _grammar(self, form: Form, what: Any) -> str:
         if form == "json_object":

@@ -1,4 +1,4 @@
-"""What a checkpoint folder says about text: its tokenizer, the token that ends an answer by it, the
+"""What a checkpoint folder says about text: its tokenizer, the tokens that end an answer, the
 sampling that its makers recommend, and its chat template. Nothing of it is executed."""
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,14 @@ class ModelText:
         """Forms that answers can be held to. Raises MissingPart without llguidance."""
         return Grammars(self.inner, self.vocabulary, sorted(self.end_ids))
 
+    @property
+    def spelt_ends(self) -> Sequence[str]:
+        """Each token that ends an answer and is ordinary text, as a warning names it: an answer
+        whose text has it ends there."""
+        added = self.inner.get_added_tokens_decoder()
+        texts = {i: self.decode([i]) for i in sorted(self.end_ids) if i not in added}
+        return [f"{i} ({text!r})" for i, text in texts.items() if text]
+
     def token_text(self, token: int) -> str:
         """One token as reports of logprobs show it."""
         return _token_text(self.inner, token)
@@ -80,10 +88,19 @@ def read_model_text(folder: Path) -> ModelText:
     return ModelText(
         inner=inner,
         vocabulary=max(ids.values()) + 1,
-        end_ids=frozenset() if end is None else frozenset([end]),
+        end_ids=end_tokens(folder) | (frozenset() if end is None else {end}),
         defaults=recommended,
         template=_template(folder, words, {k: v for k, v in special.items() if v}),
     )
+
+
+def end_tokens(folder: Path) -> frozenset[int]:
+    """The ids that end an answer, by generation_config.json, else by config.json."""
+    for name in ("generation_config.json", "config.json"):
+        ids = _read(folder / name).get("eos_token_id")
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list) else [ids])
+    return frozenset()
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ underscore, imports and files are out of its reach, and it cannot change what it
 
 import datetime
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,11 @@ class ChatTemplate:
         self.text = text
         self._special = special
         self._compiled: Any = None
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it writes the tools that it is given."""
+        return re.search(r"\btools\b", self.text) is not None
 
     def render(
         self,

@@ -155,6 +155,8 @@ _SCRAPED = {
     "prometheus.io/port": str(PORT),
 }
 """By which Prometheus finds a pod's metrics."""
+PROBED = {"timeoutSeconds": 5}
+"""A server that compiles or takes in a long prompt may not answer within Kubernetes' 1 s."""
 LEAVING = 10
 """Seconds in which a Service forgets a pod that ends, before its server is told."""
 
@@ -163,12 +165,15 @@ def _bring(file: PlanFile, name: str, pod: Manifest) -> None:
     """The plan, the checkpoint and the key of a server that reads its plan itself; it ends when
     what it has accepted is answered, and runs as nobody in particular."""
     (main,) = pod["containers"]
-    main["env"] = [api_key(file, name)]
+    main["env"] = [api_key(file, name), {"name": file.cache_key, "value": file.cache}]
+    main["resources"]["requests"] = dict(file.requests)
     main["volumeMounts"] += [
+        {"name": "cache", "mountPath": file.cache},
         {"name": "plan", "mountPath": file.folder, "readOnly": True},
         {"name": "checkpoint", "mountPath": file.checkpoint, "readOnly": True},
     ]
     pod["volumes"] += [
+        {"name": "cache", "emptyDir": {}},
         {"name": "plan", "configMap": {"name": name}},
         {
             "name": "checkpoint",
@@ -179,8 +184,17 @@ def _bring(file: PlanFile, name: str, pod: Manifest) -> None:
     pod["terminationGracePeriodSeconds"] = file.drain_seconds + LEAVING + 30
     main["securityContext"] = {"allowPrivilegeEscalation": False}
     pod["securityContext"] = {"runAsNonRoot": True, "runAsUser": 1000}
-    if "readinessProbe" in main:
-        main["livenessProbe"] = main["readinessProbe"] | {"failureThreshold": 6}
+    if "readinessProbe" not in main:
+        main |= _probes({"exec": {"command": following(file.following_port)}})
+    main["livenessProbe"] = main["readinessProbe"] | {"failureThreshold": 6}
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        main[kind] |= PROBED
+
+
+def following(port: int) -> list[str]:
+    """What tells of a host that is asked nothing whether it is connected to the first one: the
+    kernel's tables of connections have the other end's port in hexadecimal, and 01 for open."""
+    return ["grep", "-q", f":{port:04X} 01 ", "/proc/net/tcp", "/proc/net/tcp6"]
 
 
 def api_key(file: PlanFile, name: str) -> Manifest:
@@ -218,8 +232,11 @@ def setting(key: str, name: str) -> Manifest:
 def _answers(port: int) -> Manifest:
     """Where a server answers; it may take an hour to load."""
     probe = {"httpGet": {"path": "/health", "port": port}}
+    return {"ports": [{"containerPort": port}], **_probes(probe)}
+
+
+def _probes(probe: Manifest) -> Manifest:
     return {
-        "ports": [{"containerPort": port}],
         "startupProbe": probe | {"periodSeconds": 10, "failureThreshold": 360},
         "readinessProbe": probe | {"periodSeconds": 10},
     }
