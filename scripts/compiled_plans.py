@@ -5,7 +5,8 @@
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
-the committed table, and the page says which rows are of a later commit.
+the committed table, and the page says which rows are of a later commit; `--renew servers` renews
+all that are no training plans.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from compiled.plans import FITS, MATCHED, plan_of
+from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
 from compiled.table import page, row_of, summary_of
 from made import made
@@ -40,6 +41,9 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     options = parser.parse_args()
     hardware, rows = Hardware(), []
+    if "servers" in options.renew:
+        named = {**MATCHED, **FITS}
+        options.renew = [name for name, row in named.items() if phase_of(row) != "train"]
     known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
     kept = {row["name"]: row for row in known["rows"]} if options.renew else {}
     for name, row in {**MATCHED, **FITS}.items():
@@ -49,7 +53,7 @@ def main() -> None:
             rows.append(kept[name])
             continue
         try:
-            case = compiled_case(plan_of(row, hardware), hardware, options.cache)
+            case = compiled_case(plan_of(row, hardware), phase_of(row), hardware, options.cache)
         except ShardwiseError as error:
             sys.exit(f"{name}: {error}")
         rows.append(row_of(name, row, case))
@@ -60,15 +64,22 @@ def main() -> None:
     if options.only:
         return
     head = {name: known[name] for name in made()} if options.renew else made()
+    renewed = later(known["renewed"], options.renew) if options.renew else []
     doc = {
         "schema_version": SCHEMA,
         **head,
-        "renewed": {**made(), "rows": options.renew} if options.renew else {},
+        "renewed": renewed,
         "summary": summary_of(rows),
         "rows": rows,
     }
     (DOCS / "compiled.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (DOCS / "compiled.md").write_text(page(doc), encoding="utf-8")
+
+
+def later(before: list[dict], names: list[str]) -> list[dict]:
+    """What was made after the table, each row once."""
+    kept = [{**one, "rows": [n for n in one["rows"] if n not in names]} for one in before]
+    return [*(one for one in kept if one["rows"]), {**made(), "rows": names}]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from shardwise.workflows.plan_file import price_plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
-from compiled.plans import FITS, MATCHED, Decode, plan_of  # noqa: E402
+from compiled.plans import FITS, MATCHED, phase_of, plan_of  # noqa: E402
 from compiled.table import page, summary_of  # noqa: E402
 
 DOC = json.loads((ROOT / "docs" / "compiled.json").read_text())
@@ -41,16 +41,27 @@ def test_the_page_and_the_sums_are_of_the_rows():
 @over_every(PLANS)
 def test_the_planner_still_says_so(name):
     row, hardware = PLANS[name], Hardware()
-    phase = "decode" if isinstance(row, Decode) else "train"
-    said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase)
+    said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase_of(row))
     assert said["peak_bytes"] == pytest.approx(ROWS[name]["memory"]["predicted"], rel=0.01)
 
 
 def test_the_measures_of_issue_6_hold():
-    moved, memory, fits = (DOC["summary"][name] for name in ("collectives", "memory", "fits"))
+    """Of steps of training and decode; prefill has rows since issue 18, of five of which the
+    exchanges of three are as planned (the page lists what is left)."""
+    rows = [row for row in DOC["rows"] if row["phase"] != "prefill"]
+    summary = summary_of(rows)
+    moved, memory, fits = (summary[name] for name in ("collectives", "memory", "fits"))
     assert moved["plans"] >= 24
     assert moved["equal"] >= 0.9 * moved["plans"]
     assert memory["near"] >= 0.8 * memory["plans"]
     assert fits["plans"] >= 20
     assert min(fits["under"], fits["over"]) >= 8
     assert fits["same"] >= 0.9 * fits["plans"]
+
+
+def test_servers_are_compiled_at_the_compilers_own_effort():
+    """And what is beyond a tenth of memory is known: prefill of 13B on v5p copies q and k weights."""
+    rows = [row for row in DOC["rows"] if row["phase"] != "train"]
+    assert {row["phase"] for row in rows} == {"decode", "prefill"}
+    assert all(row["effort"] is None and row["step_seconds"]["compiled"] for row in rows)
+    assert [r["name"] for r in rows if abs(r["memory"]["error"]) > 0.1] == ["prefill, v5p"]

@@ -1,7 +1,7 @@
 """The plans of docs/compiled.md: published models on five generations of TPU.
 
-MATCHED covers every strategy, training and decode; FITS lies around what its chips hold, by the
-plan's own prediction or past it. All else is the same for all (`plan_of`).
+MATCHED covers every strategy, training, decode and prefill; FITS lies around what its chips hold,
+by the plan's own prediction or past it. All else is the same for all (`plan_of`).
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,9 @@ class Train(NamedTuple):
     choices: Mapping[str, Any] = {}
 
 
-class Decode(NamedTuple):
-    """A decode step: sequences, and tokens of each when it ends."""
+class Serve(NamedTuple):
+    """A step of a server: of decode, sequences, and tokens of each when it ends; of prefill the
+    prompts of all pools of pages at once, one each, of `tokens` less an answer's."""
 
     model: str
     on: str
@@ -37,9 +38,11 @@ class Decode(NamedTuple):
     sequences: int
     tokens: int
     weights: str = "bf16"
+    phase: str = "decode"
 
 
-MATCHED: Mapping[str, Train | Decode] = {
+PREFILL = ("bf16", "prefill")
+MATCHED: Mapping[str, Train | Serve] = {
     "DP": Train("llama-3.2-1b", "v5p:2x2x2", {"data": 8}, 16, 2048, {"zero": 0}),
     "ZeRO-1": Train("llama-3.2-1b", "v5e:4x4", {"data": 16}, 16, 2048),
     "ZeRO-2, 2 microbatches": Train(
@@ -74,15 +77,23 @@ MATCHED: Mapping[str, Train | Decode] = {
     "CP Ulysses": Train("qwen3-8b", "v4:2x4x4", {"fsdp": 8, "context": 4}, 16, 8192, ULYSSES),
     "EP": Train("olmoe-1b-7b", "v5p:2x2x4", {"expert": 16}, 32, 2048),
     "EP ragged": Train("qwen3-30b-a3b", "v5p:4x4x4", {"fsdp": 8, "expert": 8}, 128, 4096, RAGGED),
-    "decode, v5e": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 64, 2048),
-    "decode int8, v5e": Decode("llama-3-70b", "v5e:4x4", {"tensor": 16}, 32, 4096, "int8"),
-    "decode, v6e": Decode("qwen3-8b", "v6e:2x2", {"tensor": 4}, 64, 4096),
-    "decode, v5p": Decode("llama-2-13b", "v5p:2x2x1", {"tensor": 4}, 32, 4096),
-    "decode, DP + TP": Decode("llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, 64, 4096),
+    "decode, v5e": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 64, 2048),
+    "decode int8, v5e": Serve("llama-3-70b", "v5e:4x4", {"tensor": 16}, 32, 4096, "int8"),
+    "decode, v6e": Serve("qwen3-8b", "v6e:2x2", {"tensor": 4}, 64, 4096),
+    "decode, v5p": Serve("llama-2-13b", "v5p:2x2x1", {"tensor": 4}, 32, 4096),
+    "decode, DP + TP": Serve("llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, 64, 4096),
+    "prefill, v5e": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 64, 2048, *PREFILL),
+    "prefill int8, v5e": Serve(
+        "llama-3-70b", "v5e:4x4", {"tensor": 16}, 32, 4096, "int8", "prefill"
+    ),
+    "prefill, v6e": Serve("qwen3-8b", "v6e:2x2", {"tensor": 4}, 64, 4096, *PREFILL),
+    "prefill, v5p": Serve("llama-2-13b", "v5p:2x2x1", {"tensor": 4}, 32, 4096, *PREFILL),
+    "prefill, DP + TP": Serve(
+        "llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, 64, 4096, *PREFILL
+    ),
 }
-
 NONE = {"remat": "none"}
-FITS: Mapping[str, Train | Decode] = {
+FITS: Mapping[str, Train | Serve] = {
     "1B, DP, v5e": Train("llama-3.2-1b", "v5e:2x4", {"data": 8}, 40, 2048),
     "1B, DP, v5e, over": Train("llama-3.2-1b", "v5e:2x4", {"data": 8}, 56, 2048),
     "1B, FSDP, v5e": Train("llama-3.2-1b", "v5e:2x2", {"fsdp": 4}, 32, 2048),
@@ -101,19 +112,19 @@ FITS: Mapping[str, Train | Decode] = {
     "7B, FSDP, no remat, v5p, over": Train(
         "mistral-7b-v0.3", "v5p:2x2x2", {"fsdp": 8}, 40, 4096, NONE
     ),
-    "8B, decode, v5e": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 384, 2048),
-    "8B, decode, v5e, over": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 496, 2048),
-    "70B, decode int8, v5e": Decode("llama-3-70b", "v5e:4x4", {"tensor": 16}, 128, 4096, "int8"),
-    "70B, decode int8, v5e, over": Decode(
+    "8B, decode, v5e": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 384, 2048),
+    "8B, decode, v5e, over": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 496, 2048),
+    "70B, decode int8, v5e": Serve("llama-3-70b", "v5e:4x4", {"tensor": 16}, 128, 4096, "int8"),
+    "70B, decode int8, v5e, over": Serve(
         "llama-3-70b", "v5e:4x4", {"tensor": 16}, 160, 4096, "int8"
     ),
 }
 
 
-def plan_of(row: Train | Decode, hardware: Hardware) -> TrainPlan | ServePlan:
+def plan_of(row: Train | Serve, hardware: Hardware) -> TrainPlan | ServePlan:
     """bf16 with f32 moments and master copy, or as the row says; all of the slice."""
     cfg, piece = load_model(row.model), hardware.slice(row.on).slice
-    if isinstance(row, Decode):
+    if isinstance(row, Serve):
         return ServePlan(
             model=row.model,
             model_hash=model_hash(cfg),
@@ -140,3 +151,8 @@ def plan_of(row: Train | Decode, hardware: Hardware) -> TrainPlan | ServePlan:
 
 def _box(piece: Slice) -> tuple[int, ...]:
     return piece.shape
+
+
+def phase_of(row: Train | Serve) -> str:
+    """train, decode or prefill."""
+    return row.phase if isinstance(row, Serve) else "train"

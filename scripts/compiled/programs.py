@@ -21,7 +21,8 @@ from shardwise.workflows.plan_file import Priced, price_plan
 
 OPTIONS: dict[str, Any] = {"exec_time_optimization_effort": -1.0}
 """A fraction of the time of a compile: less is tried to overlap, sharding and memory are the same
-passes (Llama 3 8B over fsdp=16 x context=2 x tensor=2: peak 1.3 % lower)."""
+passes (Llama 3 8B over fsdp=16 x context=2 x tensor=2: peak 1.3 % lower). Steps of a server are
+compiled at the compiler's own effort: they are small."""
 MAKERS = (
     "models/parameters.py",
     "models/numerics*.py",
@@ -52,9 +53,13 @@ class Case:
     program: PlanProgram
 
 
-def compiled_case(plan: TrainPlan | ServePlan, hardware: Hardware, root: Path) -> Case:
-    """The step of a training plan, the decode step of a serving plan."""
-    phase = "train" if isinstance(plan, TrainPlan) else "decode"
+def options_of(phase: str) -> dict[str, Any]:
+    """The compiler's options of a row."""
+    return OPTIONS if phase == "train" else {}
+
+
+def compiled_case(plan: TrainPlan | ServePlan, phase: str, hardware: Hardware, root: Path) -> Case:
+    """A plan's program of a phase: train, decode or prefill."""
     priced = price_plan(plan, hardware)
     found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30))
     said = predicted_of(priced, phase)
@@ -73,7 +78,7 @@ def dump(case: Case, root: Path, folder: Path) -> None:
 def _compiled(
     plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: CompileCache
 ) -> CompiledProgram:
-    request = key_of("table", plan_dict(plan), phase, OPTIONS, sources())
+    request = key_of("table", plan_dict(plan), phase, options_of(phase), sources())
     known = cache.follow(request)
     if known and (held := cache.load(known)):
         return compiled_of(known, *held, cached=True)
@@ -81,7 +86,7 @@ def _compiled(
         target_of(priced.answer.piece, device_coordinates(priced.answer.placement)),
         PLAN_BUILDER,
         {"plan": plan_dict(plan), "phase": phase},
-        options=OPTIONS,
+        options=options_of(phase),
         limits=Limits(seconds=SECONDS, memory_bytes=6 * 2**30, cache=cache),
     )
     cache.remember(request, found.key)

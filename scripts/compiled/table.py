@@ -5,13 +5,15 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from compiled.plans import Decode, Train
-from compiled.programs import OPTIONS, Case
+from compiled.plans import Serve, Train
+from compiled.programs import OPTIONS, Case, options_of
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
+from shardwise.profiler.timeline import HloTimeline
+from shardwise.units import format_seconds
 from shardwise.workflows.compile import said_of
 
 EQUAL = 0.01
@@ -24,9 +26,9 @@ AROUND = (0.85, 1.15)
 PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
-published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a
-fraction of the time). All figures are of one device and one step; `compiled.json` has them
-all.{renewed}
+published models at full depth, compiled for TPUs that are not here; training at effort {effort:g}
+(a fraction of the time: its seconds mean nothing), servers at the compiler's own. All figures are
+of one device and one step; `compiled.json` has them all.{renewed}
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
@@ -41,11 +43,14 @@ all.{renewed}
 
 MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
 program must have them."""
+SECONDS = """Predicted, and by the compiler's schedule (`shardwise compile`) at its own effort;
+`cycles` is the share of the schedule that the compiler itself has estimated, the rest (collectives,
+copies, kernels of Pallas) is priced by shardwise."""
 HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
 MORE = ("fits: plan / compiler", "collectives as written", "left")
 
 
-def row_of(name: str, row: Train | Decode, case: Case) -> dict[str, Any]:
+def row_of(name: str, row: Train | Serve, case: Case) -> dict[str, Any]:
     """What the table holds of one plan; bytes and seconds."""
     compiled, said = case.program.compiled, case.program.predicted
     usable, needed = compiled.capacity_bytes, compiled.needed_bytes
@@ -68,13 +73,23 @@ def row_of(name: str, row: Train | Decode, case: Case) -> dict[str, Any]:
             "fits_compiled": compiled.fits,
             "refused": bool(compiled.refusal),
         },
+        "effort": options_of(case.program.phase).get("exec_time_optimization_effort"),
         "collectives": _collectives(case),
         "step_seconds": {
             "predicted": said["seconds"]["expected"],
             "compiled": case.program.timeline and case.program.timeline.expected,
+            "cycles": _cycles(case.program.timeline),
         },
         "compile_cpu_seconds": compiled.seconds.get("cpu", 0.0),
     }
+
+
+def _cycles(line: HloTimeline | None) -> float | None:
+    """The share of a step's seconds that are the compiler's own estimate."""
+    if line is None:
+        return None
+    own = sum(row.per_step for row in line.rows if row.op.cycles and row.op.op.stream == "compute")
+    return own / line.expected
 
 
 def _collectives(case: Case) -> dict[str, Any] | None:
@@ -149,7 +164,7 @@ def page(doc: Mapping[str, Any]) -> str:
             commit=doc["commit"],
             versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
             effort=OPTIONS["exec_time_optimization_effort"],
-            renewed=_renewed(doc.get("renewed")),
+            renewed=_renewed(doc["renewed"]),
             listed=moved["plans"],
             raw=moved["raw_equal"],
             equal=moved["equal"],
@@ -170,6 +185,9 @@ def page(doc: Mapping[str, Any]) -> str:
         ),
         "## Plans",
         _table(doc["rows"]),
+        "## Seconds of a server's steps",
+        SECONDS,
+        _seconds(doc["rows"]),
         "## The compiler's rewrites",
         "\n".join(
             f"- **{rule}** ({_used(doc['rows'], rule)} plans): {text}."
@@ -184,14 +202,12 @@ def page(doc: Mapping[str, Any]) -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _renewed(later: Mapping[str, Any] | None) -> str:
+def _renewed(later: Sequence[Mapping[str, Any]]) -> str:
     """Which rows are of a later commit than the others."""
-    if not later:
-        return ""
-    names = "; ".join(later["rows"])
-    return (
-        f"\nMade later, on {later['date']} at {later['commit']}, without making the others anew: "
-        f"{names}."
+    return "".join(
+        f"\nMade later, on {one['date']} at {one['commit']}, without making the others anew: "
+        f"{'; '.join(one['rows'])}."
+        for one in later
     )
 
 
@@ -215,6 +231,21 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
             *(f"{m['error']:+.1%}", f"{m['compiled'] / m['usable']:.0%}", f"{said} / {got}", *both),
         )
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _seconds(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Planned and compiled seconds of the rows whose effort is the compiler's own."""
+    names = ("plan", "slice", "predicted", "compiled", "compiled / predicted", "cycles")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for row in rows:
+        took = row["step_seconds"]
+        if row["phase"] == "train" or not took["compiled"] or row.get("effort") is not None:
+            continue
+        ratio = took["compiled"] / took["predicted"]
+        both = (format_seconds(took[name]) for name in ("predicted", "compiled"))
+        share = f"{took['cycles']:.0%}"
+        lines.append(f"| {' | '.join((row['name'], row['slice'], *both, f'{ratio:.2f}', share))} |")
     return "\n".join(lines)
 
 
