@@ -253,12 +253,12 @@ def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sha
         return sharding
     cut = [entry if n > 1 else None for entry, n in zip(sharding.spec, shape, strict=False)]
     for entry, n in zip(cut, shape, strict=False):
-        names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
+        names: tuple[str, ...] = entry if isinstance(entry, tuple) else (entry,) if entry else ()
         devices = prod(sharding.mesh.shape[name] for name in names)
         if n % devices:
             raise BadRequest(
                 f"weights in int4 have a scale for every few inputs, and {n} of them do not divide "
-                f"over {devices} devices of this mesh; take fewer along {names[0]}, or int8, whose "
+                f"over {devices} devices of this mesh; take fewer along {'+'.join(names)}, or int8, whose "
                 "scales span all inputs"
             )
     return NamedSharding(sharding.mesh, PartitionSpec(*cut))
