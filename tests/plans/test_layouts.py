@@ -47,6 +47,17 @@ def plan_of(mesh, **choices):
 
 
 @pytest.mark.parametrize(
+    ("fsdp", "written"),
+    [(512, "down[F, D_fsdp]"), (1024, "down[F_fsdp, D]"), (4096, "down[F, D_fsdp]")],
+)
+def test_a_matrix_out_of_a_block_is_cut_along_f_where_columns_are_few(fsdp, written):
+    """D of 4,096 in 1,024 pieces has 4 columns each, F of 14,336 has 14 rows; 4,096 do not divide
+    F, so that D stays cut."""
+    assert str(parameter_layout(DENSE["mlp.down"], {"fsdp": fsdp})) == written
+    assert str(parameter_layout(DENSE["mlp.up"], {"fsdp": fsdp})) == "up[D_fsdp, F]"
+
+
+@pytest.mark.parametrize(
     ("name", "mesh", "written"),
     [
         ("attention.q", {"fsdp": 4, "tensor": 2}, "q[D_fsdp, N_tensor, H]"),

@@ -258,8 +258,8 @@ def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sha
         if n % devices:
             raise BadRequest(
                 f"weights in int4 have a scale for every few inputs, and {n} of them do not divide "
-                f"over {devices} devices of this mesh; take fewer along {'+'.join(names)}, or int8, whose "
-                "scales span all inputs"
+                f"over {devices} devices of this mesh; take fewer along {'+'.join(names)}, or "
+                "int8, whose scales span all inputs"
             )
     return NamedSharding(sharding.mesh, PartitionSpec(*cut))
 

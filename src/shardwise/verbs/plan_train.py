@@ -1,10 +1,10 @@
 """`plan train`: the fastest training plan that fits, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from shardwise.book.thresholds import book_result
 from shardwise.boundary import number
@@ -31,11 +31,19 @@ from shardwise.units import (
 from shardwise.verbs.against_page import against_detail, against_page
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
-from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.run_page import late_run, run_detail, run_facts
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.deadline import DatedRun, SliceChoice
-from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
+from shardwise.workflows.inputs import (
+    Words,
+    compiler_options,
+    flag_of,
+    parse_pins,
+    parse_share,
+    parse_total,
+    whole_number,
+)
 from shardwise.workflows.predict import (
     batch_hints,
     caveats,
@@ -48,6 +56,9 @@ from shardwise.workflows.predict import (
 )
 from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
 from shardwise.workflows.train_choices import TrainChoices
+
+if TYPE_CHECKING:
+    from shardwise.verbs.second_opinion import SecondOpinion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +77,11 @@ class TrainPlanRequest(TrainChoices):
     paid for. The days are those at the expected step time, or at `mfu` of
     6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
     `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
-    plan file or "audit:NAME" to price beside the best plan. Raises BadRequest, or NoFeasiblePlan
-    with the nearest miss.
+    plan file or "audit:NAME" to price beside the best plan.
+
+    With `compile` the first so many plans for our own trainer are compiled, each within `timeout`
+    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the answer.
+    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
 
     model: str | Path = field(kw_only=False)
@@ -86,9 +100,55 @@ class TrainPlanRequest(TrainChoices):
     checkpoint_interval: float | str | None = None
     restart_time: float | str | None = None
     against: str | Path | None = None
+    compile: int | str | None = None
+    timeout: float | str = 900.0
+    xla: Words = ()
 
-    def answer(self, progress: Progress | None = None) -> "TrainPlanned":
-        """Search, and price what was asked for beside it."""
+    def answer(
+        self, progress: Progress | None = None, watch: Watch | None = None
+    ) -> "TrainPlanned":
+        """Search, and price what was asked for beside it; `watch` hears of compiles."""
+        if self.compile is not None:
+            return self._compiled(progress, watch)
+        return self._planned(progress)
+
+    def _compiled(self, progress: Progress | None, watch: Watch | None) -> "TrainPlanned":
+        """The answer whose best plan is the best as compiled."""
+        # Here, as the readers of compiled programs are a fifth of the imports of a plain search.
+        from shardwise.verbs.second_opinion import MOST, TRIED, second_opinion
+
+        count = whole_number(self.compile or 0, "--compile", least=1, most=MOST)
+        seconds = number(self.timeout, "--timeout", above=0, most=1e7, suffix=True)
+        options = compiler_options(self.xla)
+        asked = replace(self._of_one_program(), top=TRIED * count, compile=None)
+        return asked._planned(
+            progress,
+            lambda planning: second_opinion(
+                planning, count, self.hardware, seconds=seconds, options=options, watch=watch
+            ),
+        )
+
+    def _of_one_program(self) -> Self:
+        """The same for our trainer and without pipelines: a step of theirs is many programs."""
+        if self.software not in (None, "jax"):
+            raise BadRequest(
+                f"--compile compiles our own trainer's step, and --for is {self.software}; leave "
+                "out one of the two (docs/maxtext.md holds MaxText's runs beside ours, compiled)"
+            )
+        pins = parse_pins(self.pins)
+        if pins.get("stage", 1) != 1:
+            raise BadRequest(
+                "--compile takes a step that is one program, and a pipelined one is many; leave "
+                "out --pin stage"
+            )
+        return replace(self, software="jax", pins={**pins, "stage": 1})
+
+    def _planned(
+        self,
+        progress: Progress | None,
+        opinion_of: Callable[[TrainPlanning], "SecondOpinion"] | None = None,
+    ) -> "TrainPlanned":
+        """Search, and price what was asked for beside it; an opinion may choose another plan."""
         if "," in self.on:
             raise BadRequest(
                 f"--on {self.on} names several chips; `shardwise plan sweep --on {self.on}` with "
@@ -107,8 +167,13 @@ class TrainPlanRequest(TrainChoices):
             choices=self if chosen is None else replace(self, objective="time"),
             progress=progress,
         )
+        opinion = opinion_of(planning) if opinion_of else None
+        if opinion is not None:
+            planning = opinion.reranked(planning)
         best = planning.best
         result = planning_result(planning)
+        if opinion is not None:
+            result["compiled"] = opinion.result()
         result["book"] = book_result(best, self.hardware)
         against = None
         if published is not None:
@@ -119,10 +184,12 @@ class TrainPlanRequest(TrainChoices):
         return TrainPlanned(
             planning=planning,
             against=against,
+            opinion=opinion,
             result=result,
             resolved=self._resolved(best),
             warnings=[
                 *self._notes(best, chosen),
+                *([] if opinion is None else [Remark(ONE_PROGRAM)]),
                 *unpriced(planning.request.cfg),
                 *unused_choices(planning, self.schedule, self.context_method),
                 *batch_hints(planning),
@@ -228,6 +295,9 @@ class TrainPlanRequest(TrainChoices):
         }
 
 
+ONE_PROGRAM = (
+    "plans with pipeline stages were left out: their step is many programs, which are not compiled"
+)
 _LOSSES = {
     "chip_mtbf": "chip_mtbf",
     "checkpoint_time": "checkpoint",
@@ -261,6 +331,7 @@ class TrainPlanned(Answer):
 
     planning: TrainPlanning
     against: Against | None
+    opinion: "SecondOpinion | None" = None
 
     @property
     def best(self) -> TrainAnswer:
@@ -290,9 +361,14 @@ class TrainPlanned(Answer):
         """The plan, its time and memory, where the step goes, and what else was close; with
         `against` the other plan instead of these."""
         more = run_facts(self.result["run"]) if "run" in self.result else []
-        yield from train_page(self.best, self.result, [*more, *_faster_outside(self.result)])
+        compiled = self.opinion.facts() if self.opinion else []
+        yield from train_page(
+            self.best, self.result, [*compiled, *more, *_faster_outside(self.result)]
+        )
         if self.against is not None:
             yield from against_page(self.against, self.result)
+        elif self.opinion:
+            yield from self.opinion.page()
         else:
             yield from _runners_up(self.result)
 

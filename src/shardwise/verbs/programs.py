@@ -19,7 +19,7 @@ from shardwise.workflows.compile import (
     limits_of,
 )
 from shardwise.workflows.explain import compile_live
-from shardwise.workflows.inputs import Hardware, Words, pairs
+from shardwise.workflows.inputs import Hardware, Words, compiler_options, pairs
 from shardwise.workflows.plan_file import Priced, given_plan
 
 
@@ -101,8 +101,7 @@ class ProgramRequest:
             memory_bytes=int(parse_bytes(self.memory, "--memory")),
             cache_bytes=None if self.no_cache else kept,
         )
-        options = pairs(self.xla, "--option", "NAME=VALUE", "xla_flag=true")
-        return {"options": options, "limits": limits, "watch": watch}
+        return {"options": compiler_options(self.xla), "limits": limits, "watch": watch}
 
     @property
     def _hardware(self) -> Hardware:

@@ -12,6 +12,8 @@ Asked = TypeVar("Asked")
 Found = TypeVar("Found", bound=Answer, covariant=True)
 Progress = Callable[[int, int], None]
 """Hears how many parts of how many are done."""
+Watch = Callable[[str, float], None]
+"""Hears what a compiling process is at, and its seconds so far."""
 
 
 class VerbRequest(Protocol[Found]):

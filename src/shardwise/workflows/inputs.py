@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
@@ -40,6 +41,24 @@ def pairs(given: Words, flag: str, form: str, like: str) -> dict[str, str]:
             raise BadRequest(f"{flag} {shown(text)} is not {form}; write it like {flag} {like}")
         found[name] = value
     return found
+
+
+def compiler_options(given: Words) -> dict[str, Any]:
+    """Options of a compiler by name; texts that are numbers are numbers, as XLA takes no others.
+
+    >>> compiler_options(["xla_a=true", "exec_time_optimization_effort=-1.0", "xla_b=8"])
+    {'xla_a': 'true', 'exec_time_optimization_effort': -1.0, 'xla_b': 8}
+    """
+    texts = pairs(given, "--option", "NAME=VALUE", "xla_flag=true")
+    return {name: _as_number(text) for name, text in texts.items()}
+
+
+def _as_number(text: str) -> str | int | float:
+    if re.fullmatch(r"[-+]?[0-9]+", text):
+        return int(text)
+    if re.fullmatch(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", text):
+        return float(text)
+    return text
 
 
 def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:

@@ -26,6 +26,7 @@ from shardwise.planner.training import (
 )
 from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.batch_words import parse_batch, parse_length
+from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
@@ -153,17 +154,17 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
     libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/log.md)."""
     plan, width = answer.plan, answer.cfg.d_model
     apart = prod(plan.degree(axis) for axis in plan.storage_axes)
-    if answer.piece.chip.vendor != "google" or width % apart or width // apart % _TILE_ROWS == 0:
+    if answer.piece.chip.vendor != "google" or width % apart or width // apart % TILE_ROWS == 0:
         return []
     fsdp = plan.degree("fsdp")
     less = [n for n in range(1, fsdp) if fsdp % n == 0]
-    fitting = [n for n in less if width % (apart // fsdp * n * _TILE_ROWS) == 0]
+    fitting = [n for n in less if width % (apart // fsdp * n * TILE_ROWS) == 0]
     pins = {"fsdp": fitting[-1] if fitting else 1}
     pins |= {a: plan.degree(a) for a in plan.storage_axes if a != "fsdp" and plan.degree(a) > 1}
     flags = " ".join(f"--pin {axis}={n}" for axis, n in pins.items())
     said = (
         f"D={width:,} is stored in pieces of {width // apart} rows, and a TPU's tile has "
-        f"{_TILE_ROWS}: XLA then sums whole gradients and copies gathered weights, which the "
+        f"{TILE_ROWS}: XLA then sums whole gradients and copies gathered weights, which the "
         "predicted time leaves out (`shardwise compile` shows it)"
     )
     return [f"{said}; {flags} makes them whole" if fitting else said]
@@ -195,8 +196,6 @@ def days_between(answer: TrainAnswer, days: float | None) -> dict[str, float] | 
 _TIGHT = 0.98
 _UNSEEN = ("", "others")
 """Generations of chips that no published run uses."""
-_TILE_ROWS = 8
-"""Rows of a tile of two-byte numbers, T(8,128)(2,1) in compiled programs (docs/log.md)."""
 
 
 def train_result(answer: TrainAnswer) -> dict[str, Any]:

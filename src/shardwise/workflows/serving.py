@@ -221,6 +221,7 @@ def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[s
         "step_tokens": settings.budget,
         "longest": engine.most_tokens,
         "guesses": guesses,
+        "programs": sum(replica.executor.most_programs for replica in engine.replicas),
     }
     if settings.prefill_replicas:
         prefill = mesh_text(settings.prefill_mesh)
@@ -231,9 +232,9 @@ def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[s
 def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
     executors = [replica.executor for replica in engine.replicas]
     models = [executor for executor in executors if isinstance(executor, ModelExecutor)]
-    shapes = sum(len(list(executor.shapes.all())) for executor in models)
+    most = sum(executor.most_programs for executor in models)
     for i, _ in enumerate(chain.from_iterable(e.warm() for e in models), 1):
-        tell(f"compiled step {i} of {shapes}")
+        tell(f"compiled step {i} of {most}")
 
 
 def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list[str]:

@@ -210,6 +210,7 @@ def test_what_the_server_tells_of_itself(client):
     assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(ends))
     state = client.get("/debug/state").json()
     assert state["pages"]["free"] + state["pages"]["prefix_tree"] == state["pages"]["all"]
+    assert state["programs"] == {"compiled": 0, "most": 0}
     assert client.get("/health").status_code == 200
     answer = client.get("/health", headers={"X-Request-Id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"

@@ -14,7 +14,6 @@ from shardwise.runtime import forward, generate, load
 from shardwise.runtime.engine import Engine, Sampling
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.engine.sampling import Choices
 from shardwise.scheduling import SchedulerConfig
 
 STATES = ["lfm2", "qwen3-next"]
@@ -275,23 +274,66 @@ def compiled():
     jax.monitoring.unregister_event_duration_listener(heard)
 
 
+class Even:
+    """A form that allows even tokens, for ever."""
+
+    done = False
+
+    def fresh(self):
+        return self
+
+    def allowed(self):
+        return np.full(2, 0x55555555, np.uint32)
+
+    def take(self, token):
+        return "" if token % 2 == 0 else "odd"
+
+
+KINDS_OF_REQUESTS = [
+    {},
+    {"temperature": 1},
+    {"temperature": 1, "top_p": 0.9, "top_k": 5},
+    {"logprobs": 2},
+    {"prompt_logprobs": 1},
+    {"logprobs": 3, "prompt_logprobs": 3},
+    {"repetition_penalty": 1.3},
+    {"logit_bias": tuple((token, 1.0) for token in range(60))},
+    {"banned": ((1, 2),), "min_tokens": 3},
+    {"form": Even()},
+    {"form": Even(), "logprobs": 0, "frequency_penalty": 0.5},
+]
+
+
 def test_nothing_is_compiled_after_warming_up(llama, compiled):
     jax.clear_caches()  # programs of other tests
-    engine = llama.engine(multi_step=2)
+    engine = llama.engine()
     executor = engine.replicas[0].executor
-    shapes = list(executor.warm())
-    assert len(shapes) == executor.programs
-    before = executor.programs
-    assert len(compiled) >= before
+    keys = list(executor.warm())
+    most = executor.most_programs
+    assert len(set(keys)) == len(keys) == executor.programs == most
+    shapes = list(executor.shapes.all())
+    assert most == 2 * len(shapes) + sum(T > 0 for _, T, _ in shapes)
+    assert len(compiled) >= most
     compiled.clear()
-    drawn = {"temperature": 1, "max_tokens": 6}
-    for length, asked in ((1, GREEDY), (3, drawn), (17, {**drawn, "top_p": 0.9}), (40, GREEDY)):
-        engine.add(llama.prompts(length)[0], Sampling(**asked))
+    for n, asked in enumerate(KINDS_OF_REQUESTS * 2):
+        (prompt,) = llama.prompts((1, 3, 17, 40)[n % 4])
+        engine.add(prompt, Sampling(**{**GREEDY, **asked}), answers=1 + n % 3)
         engine.step()
+        if n % 4 == 3:
+            run(engine)
     run(engine)
-    assert executor.programs == before
+    assert executor.programs == most
     assert not compiled
-    engine.add(llama.prompts(4)[0], Sampling(**GREEDY, logprobs=2))
-    run(engine)
-    assert executor.programs > before
-    assert {choices for *_, choices in executor._compiled} == {Choices(), Choices(logprobs=True)}
+
+
+def test_what_another_row_asks_for_changes_no_token(llama):
+    prompt, other = llama.prompts(17, 9)
+    right = llama.right(prompt, 6)
+    for asked in KINDS_OF_REQUESTS:
+        engine = llama.engine()
+        generation, *_ = engine.add(prompt, Sampling(**GREEDY))
+        beside, *_ = engine.add(other, Sampling(**{**GREEDY, **asked}))
+        run(engine)
+        assert generation.tokens == right, asked
+        if "form" in asked:
+            assert not any(token % 2 for token in beside.tokens)

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 from shardwise.runtime.engine import Generation, Sampling
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
-from shardwise.runtime.engine.sampling import Choices, bent, choose, report
+from shardwise.runtime.engine.sampling import EVERY, bent, choose, report
 
 ENDS = frozenset({6})
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -1.0, -1.5, -2.0, -6.0], np.float32)
@@ -21,7 +21,7 @@ def asked(tokens=(), prompt=(0, 1), seed=0, **values):
 def drawn(count, **values):
     """`count` tokens of the same logits under different seeds."""
     rows = [asked(seed=seed, **values) for seed in range(count)]
-    choices = choices_of(rows, ENDS)
+    choices = choices_of(rows, (), ENDS)
     settings = settings_of(rows, choices, ENDS, len(LOGITS))
     logits = np.broadcast_to(LOGITS, (count, len(LOGITS)))
     step = jax.jit(choose, static_argnums=3)
@@ -72,7 +72,7 @@ def test_one_rows_wishes_change_no_other_row():
     logits = np.broadcast_to(LOGITS, (6, 8))
 
     def tokens(rows):
-        choices = choices_of(rows, ENDS)
+        choices = choices_of(rows, (), ENDS)
         settings = settings_of(rows, choices, ENDS, 8)
         return np.asarray(choose(logits[: len(rows)], np.full(len(rows), 3), settings, choices))
 
@@ -84,7 +84,7 @@ def test_one_rows_wishes_change_no_other_row():
 def changed(generation):
     """The logits of a row after penalties."""
     rows = [generation]
-    settings = settings_of(rows, Choices(bent=True), ENDS, 8)
+    settings = settings_of(rows, EVERY, ENDS, 8)
     return np.asarray(bent(jnp.asarray(LOGITS)[None], settings))[0]
 
 

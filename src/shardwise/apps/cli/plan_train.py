@@ -11,8 +11,13 @@ from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.plan_train_options import objective_option, run_options, search_options
-from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.plan_train_options import (
+    compile_options,
+    objective_option,
+    run_options,
+    search_options,
+)
+from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 
@@ -40,6 +45,7 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
     metavar="PLAN",
     help="A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
 )
+@compile_options
 @file_option("-o", "plan_path", help="Plan file.")
 @sections_options("detail", "why", "book")
 @hardware_options()
@@ -55,7 +61,8 @@ def train(**options: Any) -> None:
     from shardwise.verbs.plan_train import TrainPlanRequest
 
     check_outputs()
-    answer = request_of(TrainPlanRequest, options).answer(progress_line("searching"))
+    with stage_line() as watch:
+        answer = request_of(TrainPlanRequest, options).answer(progress_line("searching"), watch)
     path = options["plan_path"]
     if path:
         save_plan(answer.best.plan, path)

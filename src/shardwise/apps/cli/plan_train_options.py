@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.choice_table import CHOICES
-from shardwise.apps.cli.numbers import WHOLE
+from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import renamed
 
 _OPTIONS = (
@@ -95,4 +95,24 @@ def run_options(command: Any) -> Any:
     """The options of a whole run; off unless given."""
     for name, about in reversed(_RUN):
         command = click.option(name, help=about)(command)
+    return command
+
+
+_COMPILE = (
+    click.option(
+        "--compile",
+        type=WHOLE,
+        metavar="N",
+        help="Compile the N best plans for our trainer (implies --for jax; about a minute each on "
+        "a core, then kept): the best as compiled is the answer.",
+    ),
+    click.option("--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="A plan.  [900]"),
+    click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
+)
+
+
+def compile_options(command: Any) -> Any:
+    """The options of a second opinion by the compiler."""
+    for option in reversed(_COMPILE):
+        command = option(command)
     return command

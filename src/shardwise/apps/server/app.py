@@ -210,6 +210,10 @@ def _engine_state(engine: Engine) -> dict[str, Any]:
             "waiting": engine.queued,
             "prompt_tokens_to_compute": sum(scheduler.backlog for scheduler in schedulers),
         },
+        "programs": {
+            "compiled": sum(replica.executor.programs for replica in engine.replicas),
+            "most": sum(replica.executor.most_programs for replica in engine.replicas),
+        },
         "replicas": len(engine.replicas),
         "pools": len(schedulers),
         "batch": config.batch,

@@ -3,7 +3,9 @@
 A step's shape is (D rows that decode, T tokens of prompts): powers of two, so that a batch of any
 size finds a program at most twice as large. Rows are at least two, since XLA's product of one row
 differs from that of two in the last bits. Steps with prompts take one of two D, as the prompt
-decides their time. `programs` counts what was compiled; after `warm` it does not grow.
+decides their time. Each shape has three programs at most: plain ones, those with all that rows may
+ask for, and those with logprobs of prompts, too. `programs` counts what was compiled, of
+`most_programs`; after `warm` it does not grow.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,17 +30,15 @@ from shardwise.runtime.engine.model_step import (
     jitted_step,
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
-from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices
+from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout, paged_layers
 from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
-from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
+from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepKey, StepShapes, power
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import unstacked
 from shardwise.scheduling.pages import PageCopy
-
-Key = tuple[int, int, int, Choices]
 
 
 class DraftModel(NamedTuple):
@@ -116,7 +116,7 @@ class ModelExecutor:
             {n: np.zeros(self._on_host(x, table), x.dtype) for n, x in arrays.items()}
             for table, arrays in zip(self._tables, self._state.pages, strict=True)
         )
-        self._compiled: dict[Key, Callable[..., Any]] = {}
+        self._compiled: dict[StepKey, Callable[..., Any]] = {}
         self._copies = [
             _PageCopies(layout and self._of(group, lies.pages)) for group in range(len(groups))
         ]
@@ -126,32 +126,43 @@ class ModelExecutor:
         """Step programs compiled so far."""
         return len(self._compiled)
 
+    @property
+    def most_programs(self) -> int:
+        """How many there can be."""
+        return len(self.shapes.programs())
+
     def run(self, batches: Sequence[StepBatch]) -> "PendingStep":
         """Give the step to the device."""
         for pool, batch in enumerate(batches):
             for copy in batch.copies:
                 self._move(pool, copy)
             for move in batch.moves:
-                self._put(move.group, move.contents, self._global(pool, move.group, move.targets))
+                targets = _padded(self._global(pool, move.group, move.targets))
+                self._put(move.group, move.contents, targets)
         rows = [g for batch in batches for g in batch.generations]
-        rows += [chunk.generation for batch in batches for chunk in batch.chunks]
-        choices = choices_of(rows, self._end_ids)
+        prompts = [chunk.generation for batch in batches for chunk in batch.chunks]
+        choices = choices_of(rows, prompts, self._end_ids)
         inputs, places = self._inputs(batches, choices)
         outputs = self.launch(inputs, choices, batches[0].steps)
         return PendingStep(batches, outputs, places)
 
     def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
-        """The contents of pages of a group after the steps given so far, by layer group."""
-        at = np.array(self._global(pool, group, pages), np.int32)
+        """The contents of pages of a group after the steps given so far, by layer group; the last
+        page's stand at the end as often as a power of two needs."""
+        at = np.array(_padded(self._global(pool, group, pages)), np.int32)
         device = self._of(group, self._state.pages)
         return jax.tree.map(lambda array: array[:, at], device)
 
-    def warm(self, choices: Choices = TOKEN_ALONE) -> Iterator[Key]:
-        """Compile every shape for some choices, one at a time."""
-        for D, T, steps in self.shapes.all():
+    def warm(self) -> Iterator[StepKey]:
+        """Compile every program that there can be, one at a time."""
+        self.duplicate(0, [0], [0])
+        for key in self.shapes.programs():
+            D, T, steps, choices = key
             inputs = self.shapes.padding(D, T)
-            self.launch(inputs, choices, steps)
-            yield D, T, steps, choices
+            nobody = [None] * len(inputs.rows.seeds_R)
+            rows = settings_of(nobody, choices, self._end_ids, self.cfg.vocabulary)
+            self.launch(inputs._replace(rows=rows), choices, steps)
+            yield key
 
     # One step.
 
@@ -233,12 +244,12 @@ class ModelExecutor:
                 self.extract(pool, group, copy.sources),
             )
             for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(brought), strict=True):
-                kept[:, targets] = np.asarray(array)
+                kept[:, targets] = np.asarray(array)[:, : len(targets)]
             return
         if copy.kind == "in":
-            sources = np.array(copy.sources) + base
+            sources = np.array(_padded(copy.sources)) + base
             brought = jax.tree.map(lambda array: array[:, sources], host)
-            self._put(group, brought, self._global(pool, group, copy.targets))
+            self._put(group, brought, _padded(self._global(pool, group, copy.targets)))
             return
         pairs = (self._global(pool, group, pages) for pages in (copy.sources, copy.targets))
         self.duplicate(group, *pairs)
@@ -282,6 +293,13 @@ def tables_of(cfg: ModelConfig, groups: Sequence[CacheGroup]) -> tuple[int, ...]
     """Which group's table each layer group of a model goes by."""
     tables = {layer: number for number, group in enumerate(groups) for layer in group.layers}
     return tuple(tables[layer] for layer in range(len(cfg.groups)))
+
+
+def _padded(pages: Sequence[int]) -> list[int]:
+    """Pages with the last of them as often as makes a power of two, so that programs that move
+    pages are few."""
+    found = list(pages)
+    return found + found[-1:] * (power(len(found), 1) - len(found))
 
 
 def _blocks(chunk: ChunkRow) -> int:

@@ -26,7 +26,14 @@ from jax import lax
 from shardwise.models import ModelConfig
 from shardwise.runtime.attention.paged import NOWHERE, Paging
 from shardwise.runtime.call import Call
-from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices, RowSettings, choose, report
+from shardwise.runtime.engine.sampling import (
+    TOKEN_ALONE,
+    Choices,
+    RowSettings,
+    choose,
+    report,
+    report_where,
+)
 from shardwise.runtime.engine.server_layout import PLACES, ServerLayout
 from shardwise.runtime.engine.step_batch import NO_GUESS, ON_DEVICE
 from shardwise.runtime.model import call_of, embed, head
@@ -188,7 +195,9 @@ def _once(
     logits_RV = head(params, x_1XD[:, rows_R], cfg, call)[0].astype(jnp.float32)
     settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
     chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices, program.by_rows)
-    reported = report(logits_RV, chosen_R) if choices.logprobs else ()
+    reported = ()
+    if choices.every:
+        reported = report_where(settings.reported_R.any(), logits_RV, chosen_R)
     prompts = ()
     if choices.prompts:
         logits_TV = head(params, x_1XD[:, at_T], cfg, call)[0].astype(jnp.float32)

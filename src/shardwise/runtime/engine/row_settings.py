@@ -3,28 +3,38 @@ and `RowSettings`."""
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
 
 from shardwise.runtime.engine.generation import Generation
-from shardwise.runtime.engine.sampling import Choices, RowSettings
+from shardwise.runtime.engine.sampling import (
+    ALL_ALLOWED,
+    BENT_BLOCK,
+    EVERY,
+    TOKEN_ALONE,
+    WITH_PROMPTS,
+    Choices,
+    RowSettings,
+)
 
-LEAST_BENT = 16
+MOST_BENT = 4096
+"""Tokens of a row whose logits change, in every program that changes any: as many as a sequence has
+by default (`opening.LONGEST`). A row that changes more takes programs of its own."""
 DRAWING = attrgetter("temperature", "top_k", "top_p", "min_p")
 PADDING = (0, 0.0, 0, 1.0, 0.0)
 """A seed and these, of a row that takes the likeliest token."""
 
 
-def choices_of(rows: Sequence[Generation], end_ids: frozenset[int]) -> Choices:
-    """What any of the rows needs."""
-    asked = [generation.sampling for generation in rows]
-    return Choices(
-        bent=any(generation.is_bent(end_ids) for generation in rows),
-        logprobs=any(s.logprobs is not None for s in asked),
-        prompts=any(s.prompt_logprobs is not None for s in asked),
-        held=any(s.form is not None for s in asked),
-    )
+def choices_of(
+    rows: Sequence[Generation], prompts: Sequence[Generation], end_ids: frozenset[int]
+) -> Choices:
+    """The least that gives rows that decode and prompts what they ask for."""
+    if any(generation.sampling.prompt_logprobs is not None for generation in prompts):
+        return WITH_PROMPTS
+    asked = any(g.sampling.logprobs is not None or g.is_held(end_ids) for g in chain(rows, prompts))
+    return EVERY if asked else TOKEN_ALONE
 
 
 def settings_of(
@@ -42,6 +52,7 @@ def settings_of(
         top_k_R=np.array(top_k, np.int32),
         top_p_R=np.array(top_p, np.float32),
         min_p_R=np.array(min_p, np.float32),
+        reported_R=np.array([g is not None and g.sampling.logprobs is not None for g in rows]),
         **_bends(rows, choices, end_ids, vocabulary),
         allowed_RW=_allowed(rows, choices, vocabulary),
     )
@@ -49,8 +60,8 @@ def settings_of(
 
 def _allowed(rows: Sequence[Generation | None], choices: Choices, vocabulary: int) -> np.ndarray:
     """The bits of tokens that each row's form allows; all where it has none."""
-    bits_RW = np.full((len(rows), -(-vocabulary // 32) if choices.held else 1), -1, np.int32)
-    bits_RW = bits_RW.view(np.uint32)
+    words = -(-vocabulary // 32) if choices.every else 1
+    bits_RW = np.full((len(rows), words), ALL_ALLOWED, np.uint32)
     for i, generation in enumerate(rows):
         if generation is not None and generation.form is not None:
             found = generation.form.allowed()
@@ -65,17 +76,24 @@ def _bends(
     end_ids: frozenset[int],
     vocabulary: int,
 ) -> dict[str, np.ndarray]:
-    """By how much which tokens of each row are changed, padded to a power of two."""
-    found = [_bend(g, end_ids) if choices.bent and g is not None else {} for g in rows]
-    most = max(map(len, found), default=0)
-    B = max(LEAST_BENT, 1 << (most - 1).bit_length()) if choices.bent else 1
+    """By how much which tokens of each row are changed, as wide for all rows."""
+    found = [_bend(g, end_ids) if choices.every and g is not None else {} for g in rows]
+    B = _width(max(map(len, found), default=0), vocabulary) if choices.every else 1
     tokens_RB = np.full((len(rows), B), vocabulary, np.int32)
     divisor_RB = np.ones((len(rows), B), np.float32)
     added_RB = np.zeros((len(rows), B), np.float32)
     for i, bend in enumerate(found):
         for j, (token, (divisor, added)) in enumerate(bend.items()):
             tokens_RB[i, j], divisor_RB[i, j], added_RB[i, j] = token, divisor, added
-    return {"bent_RB": tokens_RB, "divisor_RB": divisor_RB, "added_RB": added_RB}
+    changes_R = np.array([*map(len, found)], np.int32)
+    bent = {"bent_RB": tokens_RB, "divisor_RB": divisor_RB, "added_RB": added_RB}
+    return {"changes_R": changes_R, **bent}
+
+
+def _width(most: int, vocabulary: int) -> int:
+    """Room in whole blocks for so many changes of a row: the same but for very many."""
+    usual = MOST_BENT if most <= MOST_BENT else vocabulary
+    return -(-max(min(usual, vocabulary), most) // BENT_BLOCK) * BENT_BLOCK
 
 
 def _bend(generation: Generation, end_ids: frozenset[int]) -> dict[int, tuple[float, float]]:

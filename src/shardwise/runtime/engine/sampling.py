@@ -3,9 +3,9 @@
 A row's token depends on its logits, its seed and its place in its sequence alone: noise is drawn
 per row from (seed, place), never from the batch. Adding Gumbel noise to log-probabilities and
 taking the largest draws from the softmax (Gumbel, 1954); filters set what they drop to -inf first.
-A batch that only wants the likeliest tokens sorts and draws nothing, in the same program as one
-that does; `Choices` says what takes a program of its own. What one row asks for changes no token of
-another.
+What no row asks for is skipped where a program has it: a batch that only wants the likeliest
+tokens sorts and draws nothing. `Choices` says what takes a program of its own; there are three
+kinds. What one row asks for changes no token of another.
 """
 
 from collections.abc import Callable
@@ -13,37 +13,45 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from shardwise.runtime.engine.generation import MOST_LOGPROBS
 
 LOWEST = float("-inf")
+ALL_ALLOWED = np.uint32(0xFFFFFFFF)
+"""A word of tokens that may all come."""
+BENT_BLOCK = 128
+"""Tokens of each row whose logits are changed at a time: most requests change fewer."""
 
 
 class Choices(NamedTuple):
-    """What any row of a step needs beside a token. `bent` changes logits by tokens (penalties,
-    biases, bans), `logprobs` reports logprobs, `prompts` those of prompts, `held` allows some
-    tokens only."""
+    """What a step's program does beside choosing tokens. `every` takes all that a row may ask for:
+    changed logits (penalties, biases, bans), forms, logprobs; `prompts` reports logprobs of
+    prompts, too."""
 
-    bent: bool = False
-    logprobs: bool = False
+    every: bool = False
     prompts: bool = False
-    held: bool = False
 
 
 TOKEN_ALONE = Choices()
+EVERY = Choices(every=True)
+WITH_PROMPTS = Choices(every=True, prompts=True)
 
 
 class RowSettings(NamedTuple):
     """The settings of R rows; and per row up to B tokens whose logits change: l > 0 becomes
     l / `divisor`, l < 0 l * `divisor`, then `added` is added. Padding names a token beyond the
-    vocabulary. `allowed_RW` has a bit for each token that a row may emit."""
+    vocabulary, and stands after the first `changes_R`. `allowed_RW` has a bit for each token that a
+    row may emit; `reported_R` says whose logprobs are asked for."""
 
     seeds_R: Any
     temperature_R: Any
     top_k_R: Any
     top_p_R: Any
     min_p_R: Any
+    reported_R: Any
+    changes_R: Any
     bent_RB: Any
     divisor_RB: Any
     added_RB: Any
@@ -59,10 +67,8 @@ def choose(
 ) -> jax.Array:
     """The next token of each row [R], int32; `places_R` is its place in the sequence. On a mesh
     `by_rows` gives each device whole rows, which those that are drawn need."""
-    if choices.bent:
-        logits_RV = bent(logits_RV, rows)
-    if choices.held:
-        logits_RV = _held(logits_RV, rows.allowed_RW)
+    if choices.every:
+        logits_RV = _held(bent(logits_RV, rows), rows.allowed_RW)
     likeliest_R = _likeliest(logits_RV)
     warm_R = rows.temperature_R > 0
     return lax.cond(
@@ -93,7 +99,20 @@ def _likeliest(scores_RV: jax.Array) -> jax.Array:
     return jnp.where(greatest_RV, places_RV, V - 1).min(-1)
 
 
-def report(logits_RV: jax.Array, tokens_R: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+Report = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def report_where(asked: jax.Array, logits_RV: jax.Array, tokens_R: jax.Array) -> Report:
+    """`report`, or zeros where it is not `asked` for."""
+    found = jax.eval_shape(report, logits_RV, tokens_R)
+    return lax.cond(
+        asked,
+        lambda: report(logits_RV, tokens_R),
+        lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), found),
+    )
+
+
+def report(logits_RV: jax.Array, tokens_R: jax.Array) -> Report:
     """Log-probability of the tokens [R], the likeliest tokens [R, 20] and theirs."""
     logprobs_RV = jax.nn.log_softmax(logits_RV, axis=-1)
     chosen_R = jnp.take_along_axis(logprobs_RV, tokens_R[:, None], axis=1)[:, 0]
@@ -102,19 +121,33 @@ def report(logits_RV: jax.Array, tokens_R: jax.Array) -> tuple[jax.Array, jax.Ar
 
 
 def bent(logits_RV: jax.Array, rows: RowSettings) -> jax.Array:
-    """The logits with each row's changes, of which none names a token twice."""
+    """The logits with each row's changes, of which none names a token twice; in blocks, of which
+    only those are done that have any."""
     rows_R1 = jnp.arange(logits_RV.shape[0])[:, None]
-    old_RB = logits_RV.at[rows_R1, rows.bent_RB].get(mode="fill", fill_value=0)
-    divided_RB = jnp.where(old_RB > 0, old_RB / rows.divisor_RB, old_RB * rows.divisor_RB)
-    return logits_RV.at[rows_R1, rows.bent_RB].set(divided_RB + rows.added_RB, mode="drop")
+    size = min(BENT_BLOCK, rows.bent_RB.shape[1])
+
+    def block(number: jax.Array, logits_RV: jax.Array) -> jax.Array:
+        tokens_RB, divisor_RB, added_RB = (
+            lax.dynamic_slice_in_dim(x, number * size, size, axis=1)
+            for x in (rows.bent_RB, rows.divisor_RB, rows.added_RB)
+        )
+        old_RB = logits_RV.at[rows_R1, tokens_RB].get(mode="fill", fill_value=0)
+        divided_RB = jnp.where(old_RB > 0, old_RB / divisor_RB, old_RB * divisor_RB)
+        return logits_RV.at[rows_R1, tokens_RB].set(divided_RB + added_RB, mode="drop")
+
+    return lax.fori_loop(0, -(-jnp.max(rows.changes_R) // size), block, logits_RV)
 
 
 def _held(logits_RV: jax.Array, allowed_RW: jax.Array) -> jax.Array:
     """The logits of tokens that are allowed; those beyond the bits are not."""
-    tokens_V = jnp.arange(logits_RV.shape[1])
-    words_RV = allowed_RW.at[:, tokens_V // 32].get(mode="fill", fill_value=0)
-    bits_RV = words_RV >> (tokens_V % 32).astype(jnp.uint32) & 1
-    return jnp.where(bits_RV == 1, logits_RV, LOWEST)
+
+    def held() -> jax.Array:
+        tokens_V = jnp.arange(logits_RV.shape[1])
+        words_RV = allowed_RW.at[:, tokens_V // 32].get(mode="fill", fill_value=0)
+        bits_RV = words_RV >> (tokens_V % 32).astype(jnp.uint32)[None] & 1
+        return jnp.where(bits_RV == 1, logits_RV, LOWEST)
+
+    return lax.cond((allowed_RW != ALL_ALLOWED).any(), held, lambda: logits_RV)
 
 
 def _filtered(scaled_RV: jax.Array, rows: RowSettings) -> jax.Array:

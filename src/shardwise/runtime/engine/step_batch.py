@@ -117,6 +117,11 @@ class Executor(Protocol):
         """Step programs compiled so far."""
         ...
 
+    @property
+    def most_programs(self) -> int:
+        """How many of them there can be."""
+        ...
+
     def run(self, batches: Sequence[StepBatch]) -> Pending:
         """Begin a step, of a batch for each pool; the next may be given before its result is asked
         for."""

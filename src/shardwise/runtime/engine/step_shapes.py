@@ -9,13 +9,15 @@ import numpy as np
 from shardwise.runtime.attention.paged import NOWHERE
 from shardwise.runtime.engine.model_step import StepInputs
 from shardwise.runtime.engine.row_settings import settings_of
-from shardwise.runtime.engine.sampling import Choices
+from shardwise.runtime.engine.sampling import EVERY, TOKEN_ALONE, WITH_PROMPTS, Choices
 from shardwise.runtime.engine.step_batch import NO_GUESS
 
 QUERY_BLOCK = 16
 """Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
 LEAST_ROWS = 2
 MIXED_ROWS = 8
+StepKey = tuple[int, int, int, Choices]
+"""What one program of a step is compiled for: D, T, steps, and what rows ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ class StepShapes:
             if most <= T:
                 return
             T *= 2
+
+    def programs(self) -> list[StepKey]:
+        """All programs that there can be."""
+        found = [(*shape, choices) for choices in (TOKEN_ALONE, EVERY) for shape in self.all()]
+        return found + [(D, T, steps, WITH_PROMPTS) for D, T, steps in self.all() if T]
 
     def rows(self, count: int) -> int:
         """D of a step without prompts: a power of two, or the batch in whole eights."""
