@@ -138,6 +138,12 @@ def test_a_prompt_in_chunks_says_the_same_of_an_fp8_cache(checkpoint):
     assert answer(folder, cache="fp8") == answer(folder, budget=4, cache="fp8")
 
 
+def test_scales_that_devices_would_share_are_refused(checkpoint):
+    folder, _ = checkpoint
+    with pytest.raises(BadRequest, match=r"weights in int4 .* or int8, whose scales span all"):
+        open_engine(folder, EngineSettings(weights="int4", mesh={"tensor": 8}))
+
+
 def test_an_unknown_form_is_refused_by_what_there_is(checkpoint):
     folder, _ = checkpoint
     with pytest.raises(BadRequest, match="f32, bf16, f16, int8, fp8, int4"):

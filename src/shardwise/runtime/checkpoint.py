@@ -10,6 +10,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +247,20 @@ def _place_small(
 
 
 def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sharding.Sharding:
-    """How the scales of an array lie that lies so: dims of size 1 are whole."""
+    """How the scales of an array lie that lies so: dims of size 1 are whole. Raises BadRequest
+    where devices would have to share one."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     cut = [entry if n > 1 else None for entry, n in zip(sharding.spec, shape, strict=False)]
+    for entry, n in zip(cut, shape, strict=False):
+        names: tuple[str, ...] = entry if isinstance(entry, tuple) else (entry,) if entry else ()
+        devices = prod(sharding.mesh.shape[name] for name in names)
+        if n % devices:
+            raise BadRequest(
+                f"weights in int4 have a scale for every few inputs, and {n} of them do not divide "
+                f"over {devices} devices of this mesh; take fewer along {'+'.join(names)}, or "
+                "int8, whose scales span all inputs"
+            )
     return NamedSharding(sharding.mesh, PartitionSpec(*cut))
 
 
