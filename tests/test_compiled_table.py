@@ -60,7 +60,7 @@ def test_the_measures_of_issue_6_hold():
 
 
 def test_servers_are_compiled_at_the_compilers_own_effort():
-    """And what is beyond a tenth of memory is known: prefill of 13B on v5p copies q and k weights."""
+    """Beyond a tenth of memory is one: prefill of 13B on v5p copies q and k weights."""
     rows = [row for row in DOC["rows"] if row["phase"] != "train"]
     assert {row["phase"] for row in rows} == {"decode", "prefill"}
     assert all(row["effort"] is None and row["step_seconds"]["compiled"] for row in rows)
