@@ -20,15 +20,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardwise.book.questions import BookAnswer, Entry, book_answer, entries, entry
-    from shardwise.book.registry import RULES, Rule, rule
+    from shardwise.book.questions import BookAnswer, BookEntry, book_answer, entries, entry
+    from shardwise.book.registry import RULES, ClosedForm, rule
     from shardwise.book.seed import book_chip, book_slice
 
 _HOMES = {
     "BookAnswer": "questions",
-    "Entry": "questions",
+    "BookEntry": "questions",
     "RULES": "registry",
-    "Rule": "registry",
+    "ClosedForm": "registry",
     "book_answer": "questions",
     "book_chip": "seed",
     "book_slice": "seed",
@@ -60,8 +60,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "RULES",
     "BookAnswer",
-    "Entry",
-    "Rule",
+    "BookEntry",
+    "ClosedForm",
     "book_answer",
     "book_chip",
     "book_slice",

@@ -41,7 +41,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class BookStep:
     """One call of a rule."""
 
     name: str
@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class BookEntry:
     """One number, or a few, of the book: what is asked, how it is answered, what is printed.
 
     `correct` is the answer worked out independently, `book` what the latest edition prints and
@@ -64,7 +64,7 @@ class Entry:
     asks: str
     source: str
     inputs: Mapping[str, Input]
-    steps: Sequence[Step]
+    steps: Sequence[BookStep]
     answer: Sequence[str]
     unit: str | Sequence[str]
     correct: Any
@@ -86,7 +86,7 @@ class Entry:
 class Worked:
     """A step that was worked out: its arguments as plain values, and what it gave."""
 
-    step: Step
+    step: BookStep
     given: Mapping[str, Any]
     value: Any
 
@@ -98,7 +98,7 @@ class BookAnswer:
     `value` is one number or a list of them in the order of the entry's units.
     """
 
-    entry: Entry
+    entry: BookEntry
     edition: Edition
     constants: str
     inputs: Mapping[str, Input]
@@ -117,7 +117,7 @@ class BookAnswer:
 
 
 @cache
-def entries() -> Mapping[str, Entry]:
+def entries() -> Mapping[str, BookEntry]:
     """All entries by id, in the order of the book."""
     order = [f"ch{n}" for n in range(1, 13)] + ["deck", "notes"]
     found = [
@@ -129,7 +129,7 @@ def entries() -> Mapping[str, Entry]:
     return {entry.id: entry for entry in found}
 
 
-def entry(entry_id: str) -> Entry:
+def entry(entry_id: str) -> BookEntry:
     """One entry; BadRequest names the nearest id for a typo."""
     check_known("entry of the book", entry_id, entries(), "`shardwise book list` shows all")
     return entries()[entry_id]
@@ -190,15 +190,15 @@ def agrees(got: Any, wanted: Any, tolerance: float, abs_tol: float = 0.0) -> boo
     )
 
 
-def _entry(record: Mapping[str, Any], chapter: str) -> Entry:
+def _entry(record: Mapping[str, Any], chapter: str) -> BookEntry:
     first = record.get("first", {})
     inputs = {
         name: Input(name=name, value=row[0], unit=row[1], constant=(*row, "")[2])
         for name, row in record["inputs"].items()
     }
-    steps = [Step(name=n, rule=r, arguments=a) for n, r, a in record["steps"]]
+    steps = [BookStep(name=n, rule=r, arguments=a) for n, r, a in record["steps"]]
     same = ("id", "kind", "asks", "source", "answer", "unit", "correct", "book", "tolerance")
-    return Entry(
+    return BookEntry(
         **{name: record[name] for name in same},
         chapter=chapter,
         inputs=inputs,
@@ -212,13 +212,13 @@ def _entry(record: Mapping[str, Any], chapter: str) -> Entry:
     )
 
 
-def _own(asked: Entry, which: str) -> str:
+def _own(asked: BookEntry, which: str) -> str:
     """Vendors' numbers stay where an entry is about them: the first edition changed others."""
     return asked.constants if asked.constants == "vendor" else which
 
 
 def _inputs(
-    asked: Entry, edition: str, constants: str, given: Mapping[str, Any]
+    asked: BookEntry, edition: str, constants: str, given: Mapping[str, Any]
 ) -> dict[str, Input]:
     for name in given:
         if name not in asked.inputs:

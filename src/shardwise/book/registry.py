@@ -33,11 +33,11 @@ from shardwise.models import activations as saved
 from shardwise.models import counts, kv, load_model
 from shardwise.models import flops as work
 from shardwise.roofline import ElementBytes, chip_roofline, matmul, transfer, tree
-from shardwise.sharding import Layout, Mesh
+from shardwise.sharding import Layout, Mesh, parse_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ClosedForm:
     """A public function of the book with its formula, the unit of its answer and its source."""
 
     function: Callable[..., Any]
@@ -90,7 +90,7 @@ class Rule:
             )
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> ClosedForm:
     """One rule; BadRequest names the nearest for a typo."""
     check_known("rule", name, RULES, "`shardwise book rule` lists all")
     return RULES[name]
@@ -98,7 +98,7 @@ def rule(name: str) -> Rule:
 
 def read_argument(name: str, value: Any) -> Any:
     """A plain value as the functions take it, by the name of the argument."""
-    if name in READERS and isinstance(value, str | Mapping):
+    if name in READERS and (isinstance(value, str) or name == "mesh"):
         return READERS[name](value)
     if not isinstance(value, list):
         return value
@@ -108,9 +108,11 @@ def read_argument(name: str, value: Any) -> Any:
     return np.array(value, float) if numbers else value
 
 
-def _mesh(value: Any) -> Mesh:
+def _mesh(value: Any) -> Any:
     if isinstance(value, str):
         return Mesh.parse(value)
+    if not isinstance(value, Mapping) or isinstance(value, Mesh):
+        return value
     for axis, degree in value.items():
         if degree != int(degree):
             raise BadRequest(f"mesh axis '{axis}' is {degree}; a degree is a whole number")
@@ -135,8 +137,9 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "layout": Layout.parse,
     "elements": _elements,
     "cfg": load_model,
+    "sizes": parse_sizes,
 }
-"""Arguments that a text, or degrees by axis, stand for."""
+"""Arguments that a text stands for, and a mesh as degrees by axis."""
 LISTS = [
     "parts",
     "factors",
@@ -206,14 +209,15 @@ UNITS = {
 """Units of arguments by name; counts of things have none."""
 
 
-def _rules(*rows: tuple[Callable[..., Any], str, str, str]) -> dict[str, Rule]:
+def _rules(*rows: tuple[Callable[..., Any], str, str, str]) -> dict[str, ClosedForm]:
     found = [
-        Rule(function=f, formula=text, unit=unit, source=place) for f, text, unit, place in rows
+        ClosedForm(function=f, formula=text, unit=unit, source=place)
+        for f, text, unit, place in rows
     ]
     return {one.name: one for one in found}
 
 
-RULES: Mapping[str, Rule] = _rules(
+RULES: Mapping[str, ClosedForm] = _rules(
     # Rooflines (ch. 1)
     (chip_roofline.math_seconds, "FLOPs / (FLOP/s)", "s", "ch. 1"),
     (chip_roofline.comms_seconds, "bytes / (bytes/s)", "s", "ch. 1"),

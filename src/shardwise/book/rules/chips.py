@@ -52,7 +52,7 @@ def axis_alpha(chip: Chip, level: str = "node", dtype: str = "bf16") -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class ChipTotals:
     """Many chips taken together: FLOP/s, bytes, bytes/s, W, dollars per hour; None where the
     catalogue has no number."""
 
@@ -64,10 +64,10 @@ class Fleet:
     usd_per_hour: Quantity | None
 
 
-def fleet(chip: Chip, chips: Quantity, dtype: str = "bf16") -> Fleet:
+def fleet(chip: Chip, chips: Quantity, dtype: str = "bf16") -> ChipTotals:
     """The totals of so many chips."""
     price = chip.price
-    return Fleet(
+    return ChipTotals(
         chips=chips,
         flops=chips * chip.peak(dtype),
         hbm_bytes=chips * chip.require("hbm_bytes"),
