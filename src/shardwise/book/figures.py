@@ -368,7 +368,8 @@ def all_reduce_measured() -> Figure:
 
 
 def measured(name: str) -> dict[float, float]:
-    """Points of a measured figure: x to y."""
+    """Points of a measured figure: x to y. Raises BadRequest for one that there is not."""
+    check_known("measured figure", name, [path.stem for path in sorted(DATA.glob("*.csv"))])
     with (DATA / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if row and not row[0].startswith("#")]
     return {float(x): float(y) for x, y in rows[1:]}

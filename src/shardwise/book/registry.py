@@ -67,11 +67,12 @@ class ClosedForm:
     def __call__(self, **given: Any) -> Any:
         """Its answer for plain values. Raises BadRequest for an argument that it does not take,
         for one that is missing, and for a value that it refuses."""
-        arguments = {name: read_argument(name, value) for name, value in given.items()}
-        self._check(arguments)
+        self._check(given)
         try:
-            return self.function(**arguments)
-        except (TypeError, ValueError, ZeroDivisionError, OverflowError) as error:
+            arguments = {name: read_argument(name, value) for name, value in given.items()}
+            with np.errstate(all="ignore"):
+                return self.function(**arguments)
+        except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             values = ", ".join(f"{n}={shown(v)}" for n, v in given.items())
             raise BadRequest(f"{self.name} has no answer for {values}: {error}") from None
 

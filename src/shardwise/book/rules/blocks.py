@@ -5,6 +5,7 @@ the result is compared with one device's.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -12,14 +13,18 @@ from shardwise.errors import BadRequest
 from shardwise.sharding.simulate.collectives import all_reduce
 from shardwise.sharding.simulate.fabric import torus
 
+MOST_ELEMENTS = 10**8
+"""Of an array that a rule makes to run on; 0.8 GB."""
+MOST_DEVICES = 1024
+
 
 def summed_everywhere(devices: int) -> float:
     """What psum leaves on each of so many devices that hold their own number: 0 + 1 + ...
 
     The executor moves the blocks over a ring. Raises BadRequest for less than two devices.
     """
-    if devices != int(devices) or devices < 2:
-        raise BadRequest(f"devices is {devices}; it is a whole number from 2 on")
+    if devices != int(devices) or not 2 <= devices <= MOST_DEVICES:
+        raise BadRequest(f"devices is {devices}; it is a whole number from 2 to {MOST_DEVICES}")
     ring = torus([int(devices)])
     rows = {d: np.full((int(devices), 1), float(d[0])) for d in ring.devices}
     results, _ = all_reduce(ring, rows)
@@ -31,6 +36,7 @@ def summed_everywhere(devices: int) -> float:
 def mean_of_shards(elements: int, devices: int, taken: int) -> np.ndarray:
     """The first `taken` elements of each device's shard of 0, 1, ..., averaged over devices."""
     _divides("devices", devices, elements)
+    check_size(elements)
     shards = np.arange(int(elements), dtype=float).reshape(int(devices), -1)
     return shards[:, : int(taken)].mean(axis=0)
 
@@ -39,6 +45,7 @@ def shard_means(rows: int, columns: int, rows_over: int, columns_over: int) -> n
     """The mean of every device's block of 0, 1, ... as [rows, columns], in the mesh's order."""
     _divides("rows_over", rows_over, rows)
     _divides("columns_over", columns_over, columns)
+    check_size(rows, columns)
     whole = np.arange(rows * columns, dtype=float)
     shape = (rows_over, rows // rows_over, columns_over, columns // columns_over)
     return whole.reshape(tuple(map(int, shape))).mean(axis=(1, 3)).ravel()
@@ -57,12 +64,24 @@ def routed_experts_gap(tokens: int, d_model: int, d_ff: int, experts: int) -> fl
     """
     draw = np.random.default_rng(0)
     S, D, F, E = (_count(n) for n in (tokens, d_model, d_ff, experts))
+    check_size(E, D, F)
+    check_size(S, F, E)
+    check_size(S, D)
     a, w = draw.normal(size=(S, D)).astype("f"), draw.normal(size=(E, D, F)).astype("f")
     expert = draw.integers(0, E, S)
     routed = np.zeros((S, F), "f")
     for e in range(E):
         routed += np.where((expert == e)[:, None], a @ w[e], 0)
     return _gap(routed, np.einsum("sd,sdf->sf", a, w[expert]))
+
+
+def check_size(*sizes: float) -> None:
+    """Raise BadRequest for an array that is too large to run on."""
+    if prod(sizes) > MOST_ELEMENTS:
+        text = " x ".join(f"{size:g}" for size in sizes)
+        raise BadRequest(
+            f"an array of {text} elements is too large to run on; take less than {MOST_ELEMENTS:,}"
+        )
 
 
 def _count(value: float) -> int:
@@ -90,6 +109,8 @@ def collective_matmul_gap(
     if kind not in ("all_reduce", "reduce_scatter", "block"):
         raise BadRequest(f"kind is '{kind}'; it is all_reduce, reduce_scatter or block")
     B, D, F, Y = (_count(n) for n in (batch, d_model, d_ff, degree))
+    for sizes in ((B, D, Y), (B, F, Y), (D, F)):
+        check_size(*sizes)
     for size in (D, F):
         _divides("degree", 2 * Y if both_ways else Y, size)
     draw = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardwise.book.rules.blocks import check_size
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.models.activations import recompute_flops_per_token
@@ -53,9 +54,13 @@ def transformer(
     )
 
 
+MOST = 10**6
+"""Layers of a model, and dims of a small array that is run."""
+
+
 def _whole(name: str, value: float) -> int:
-    if value != int(value) or value < 1:
-        raise BadRequest(f"{name} is {value}; it is a whole number from 1 on")
+    if value != int(value) or not 1 <= value <= MOST:
+        raise BadRequest(f"{name} is {value:g}; it is a whole number from 1 to {MOST:,}")
     return int(value)
 
 
@@ -134,6 +139,8 @@ def flash_gap(queries: int = 8, keys: int = 16, head_dim: int = 4) -> float:
     """
     draw = np.random.default_rng(0)
     shape = (_whole("queries", queries), _whole("keys", keys), _whole("head_dim", head_dim))
+    for sizes in (shape[:2], shape[1:], shape[::2]):
+        check_size(*sizes)
     scores, values = draw.normal(size=shape[:2]), draw.normal(size=shape[1:])
     d_out = draw.normal(size=(shape[0], shape[2]))
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
