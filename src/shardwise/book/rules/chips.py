@@ -6,12 +6,17 @@ of the book's tables.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwise.book.rules.gpu import alphas
 from shardwise.errors import BadRequest, check_known, unknown
 from shardwise.hardware import Chip, Slice, Torus, slices_of
 from shardwise.hardware.fat_tree import bisection_oneway
 from shardwise.hardware.network import Switched
-from shardwise.hardware.totals import Totals, fat_tree, link_both_ways
+from shardwise.hardware.totals import Totals, fat_tree, link_both_ways, node_egress
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import attainable_flops, level_bandwidth
+from shardwise.roofline.matmul import matmul_intensity, matmul_times
 from shardwise.work import Quantity
 
 
@@ -129,16 +134,80 @@ def _row(piece: Slice, free: float, kv_bytes: float) -> TopologyRow:
     )
 
 
-def bisection(chip: Chip, chips: Quantity) -> Quantity:
-    """Bytes/s one-way between the halves of so many chips.
+def slice_bisection(slice: Slice) -> float:
+    """Bytes/s one-way between the halves of a slice.
 
-    A torus is cut across its longest axis, which may close into a ring: the links of the pod's
-    cross-section, twice. Behind switches it is half of what the chips of a node inject.
+    A torus is cut across its longest axis: the links of its cross-section, twice where that axis
+    is a ring. Behind switches it is half of what the chips of a node, or the nodes, inject. Raises
+    BadRequest for other networks.
     """
-    if isinstance(chip.network, Torus):
-        longest = max(chip.network.pod)
-        return 2 * chips / longest * chip.network.link_oneway
-    if isinstance(chip.network, Switched):
-        node = fat_tree(chip)[0]
-        return bisection_oneway(node) * chips / node.chips
-    raise BadRequest(f"chip '{chip.id}' has no torus and no switches, so no bisection to count")
+    chip, network = slice.chip, slice.chip.network
+    if isinstance(network, Torus):
+        longest = int(np.argmax(slice.shape))
+        ways = 2 if slice.wraps[longest] else 1
+        section = slice.chips // slice.shape[longest]
+        return ways * section * network.link_oneway
+    if isinstance(network, Switched):
+        if slice.count > 1:
+            return slice.count * node_egress(chip) / 2
+        return bisection_oneway(fat_tree(chip)[0]) * slice.chips / network.domain
+    raise BadRequest(f"'{slice}' has no torus and no switches, so no bisection to count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRoofline:
+    """A matmul fed from one level of memory: seconds of math and of bytes, FLOPs per byte of the
+    matmul and of the level, and the FLOP/s that the lesser of both allows."""
+
+    math_seconds: Quantity
+    bytes_seconds: Quantity
+    intensity: Quantity
+    critical_intensity: float
+    attainable_flops: Quantity
+
+
+def level_roofline(
+    chip: Chip, m: Quantity, k: Quantity, n: Quantity, level: str = "hbm", dtype: str = "bf16"
+) -> LevelRoofline:
+    """The roofline of [m, k] x [k, n] with its operands in "hbm", "sram" (VMEM or SMEM), "l2" or
+    "host" (over PCIe) (ch. 1 and 2).
+
+    Raises BadRequest where the chip's catalogue has no bandwidth of that level.
+    """
+    elements = ElementBytes.of(left=dtype, right=dtype, result=dtype)
+    bandwidth, peak = level_bandwidth(chip, level), chip.peak(dtype)
+    times = matmul_times(m, k, n, elements=elements, peak_flops=peak, bandwidth=bandwidth)
+    intensity = matmul_intensity(m, k, n, elements=elements)
+    return LevelRoofline(
+        math_seconds=times.math_seconds,
+        bytes_seconds=times.comms_seconds,
+        intensity=intensity,
+        critical_intensity=peak / bandwidth,
+        attainable_flops=attainable_flops(intensity, peak, bandwidth),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSeconds:
+    """Seconds of the same bytes over each way out of a chip; None where it has none."""
+
+    hbm: Quantity
+    link: Quantity | None
+    host: Quantity | None
+    data_centre: Quantity | None
+
+
+def route_seconds(chip: Chip, bytes: Quantity) -> RouteSeconds:
+    """Seconds to move bytes from one chip to the next: read from its memory, over one link of its
+    fast network, over PCIe to its host, over its share of the data-centre network (ch. 2)."""
+    network, outside = chip.network, chip.data_centre
+    link = network.link_oneway if isinstance(network, Torus) else None
+    if isinstance(network, Switched):
+        link = network.chip_oneway
+    ways = {
+        "link": link,
+        "host": chip.host_link_oneway,
+        "data_centre": None if outside is None else outside.chip_oneway,
+    }
+    seconds = {name: None if rate is None else bytes / rate for name, rate in ways.items()}
+    return RouteSeconds(hbm=bytes / chip.require("hbm_bandwidth"), **seconds)

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.errors import BadRequest, check_known
+from shardwise.models.flops import six_nd
 from shardwise.models.training_state import TrainingState, training_state
 from shardwise.units import DAY, YEAR, dtype_bytes
 from shardwise.work import Quantity
@@ -204,6 +205,18 @@ def rescaled(seconds: Quantity, chips: Quantity, other_chips: Quantity) -> Quant
 def utilisation(flops: Quantity, chip_seconds: Quantity, peak_flops: Quantity) -> Quantity:
     """Share of the peak that a run reached: its FLOPs over chip-seconds x peak (Ex. 4.7)."""
     return flops / (chip_seconds * peak_flops)
+
+
+def run_mfu(
+    params: Quantity,
+    tokens: Quantity,
+    chips: Quantity,
+    seconds: Quantity,
+    peak_flops: Quantity,
+) -> Quantity:
+    """MFU of a run by 6ND: the FLOPs of so many active parameters and tokens over chip-seconds x
+    peak (ch. 4, exercise 4.7)."""
+    return utilisation(six_nd(params, tokens), chips * seconds, peak_flops)
 
 
 def _floor_power(value: float) -> int:
