@@ -50,7 +50,6 @@ CASES = {
     "--set microbatches=2 --set bandwidth=16": 6,
     "pipeline_step --set forward=1 --set backward=2 --set stages=2 --set microbatches=2": 9,
     "whole --set value=2.7": 2,
-    "bisection_oneway": None,
 }
 FIELDS = {
     # 4DF and 4BD bytes, 4BDF FLOPs per chip (ch. 5.2).
@@ -66,7 +65,7 @@ FIELDS = {
         "power_watts": 5600,
     },
     "route_seconds --on v5e --set bytes=45e9": {"link": 1.0, "host": 45 / 16, "data_centre": 14.4},
-    # 16 rows from VMEM: 22 times as fast as HBM on v5e.
+    # 16 rows over PCIe: both operands and the result at 1.6e10 bytes/s.
     "level_roofline --on v5e --set m=16 --set k=4096 --set n=4096 --set level=host": {
         "critical_intensity": 1.97e14 / 1.6e10,
         "bytes_seconds": 2 * (4096 * 4096 + 2 * 16 * 4096) / 1.6e10,
@@ -79,7 +78,6 @@ FIELDS = {
     },
     "scale_out --on h100 --set chips=2048": {"switches": [64, 32]},
 }
-CASES.pop("bisection_oneway")
 
 
 def value_of(capsys, text):
@@ -112,7 +110,9 @@ def test_flops_of_a_model(capsys):
     """6 per parameter and attention on top; a policy keeps what it says."""
     model = "--set cfg=llama-3-8b --set context=0"
     forward = value_of(capsys, f"forward_flops_per_token {model}")
-    assert value_of(capsys, f"model_flops_per_token {model}") == 3 * forward
+    assert value_of(capsys, f"model_flops_per_token {model}") == pytest.approx(
+        3 * forward, rel=1e-3
+    )
     kept = [
         value_of(capsys, f"activation_bytes --set cfg=llama-3-8b --set policy={p} --set tokens=8")
         for p in ("none", "block")
