@@ -186,6 +186,16 @@ def test_the_first_edition_has_its_own_constants():
     assert agrees(book_answer("2.4.1.crit", edition="first").value, 262.7, 1e-3)
 
 
+def test_the_first_edition_has_its_own_rules():
+    """Communications that add up, one norm per layer, a 2 x 2 mesh (errata 0.1, 4.3)."""
+    for entry_id in ("head.5.mixed_limit", "5.3.3.limit", "head.5.mixed_gain", "rule.4.other"):
+        first = book_answer(entry_id, edition="first")
+        assert agrees(first.value, first.entry.printed("first"), first.entry.rounding("first")), (
+            entry_id
+        )
+    assert book_answer("10.hlo_local", edition="first").value == [4, 1024, 4, 8192]
+
+
 def test_chips_of_the_first_edition():
     assert round(book_answer("rule.7.bcrit", constants="seed").value[0]) == 243
     assert round(book_answer("rule.7.bcrit").value[0]) == 240

@@ -276,6 +276,9 @@ OPTIONS = (
     "model show llama-3-8b --seq 2048 --dtype int8",
     "validate --grade A --check 50%",
     "book figure fig.5.math_comms",
+    "book show 8.step_4x2 --set B=64 --set chip=v5p --edition first",
+    "book rule mixed_limit --on v5p --set axes_x=2 --sweep d_ff=8192:65536:4",
+    "book quiz 5.1 --answer 1,2,3,4",
     "plan sweep --model llama-3-8b --on v5e:2x4 --batch 8seq --seq 512",
 )
 

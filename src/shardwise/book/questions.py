@@ -71,6 +71,7 @@ class BookEntry:
     book: Any
     first: Any
     first_inputs: Mapping[str, Any]
+    first_tolerance: float
     constants: str
     tolerance: float
     abs_tol: float
@@ -80,6 +81,15 @@ class BookEntry:
     def printed(self, edition: Edition = "latest") -> Any:
         """What an edition prints; the first edition's value only where the latest changed it."""
         return self.first if edition == "first" and self.first is not None else self.book
+
+    def constants_of(self, edition: Edition = "latest") -> str:
+        """Whose numbers an edition takes: the first edition's own only where its value is another,
+        as it has two for v5e's memory (errata 0.3)."""
+        return "seed" if edition == "first" and self.first is not None else self.constants
+
+    def rounding(self, edition: Edition = "latest") -> float:
+        """How far an edition's value may lie off by its rounding, relative."""
+        return self.tolerance if edition == "latest" else self.first_tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +155,7 @@ def book_answer(
     """The answer of an entry, live.
 
     set: other values of its inputs, by name.
-    edition: "first" takes the inputs and hardware of the first edition where they differ.
+    edition: "first" takes the inputs and hardware of the first edition where its value differs.
     constants: "book", "seed" (the first edition's) or "vendor" for its chips and the inputs that
         are theirs; by default the edition's.
     Raises BadRequest for an unknown id, input or edition, for a value of a wrong kind, and where
@@ -153,7 +163,7 @@ def book_answer(
     """
     check_known("edition", edition, EDITIONS)
     asked = entry(entry_id)
-    which = constants or (asked.constants if edition == "latest" else "seed")
+    which = constants or asked.constants_of(edition)
     check_known("constants", which, CONSTANTS)
     inputs = _inputs(asked, edition, which, set or {})
     known: dict[str, Any] = {
@@ -205,6 +215,7 @@ def _entry(record: Mapping[str, Any], chapter: str) -> BookEntry:
         steps=steps,
         first=first.get("book"),
         first_inputs=first.get("inputs", {}),
+        first_tolerance=first.get("tolerance", record["tolerance"]),
         constants=record.get("constants", "book"),
         abs_tol=record.get("abs_tol", 0.0),
         status=record["status"],

@@ -47,11 +47,11 @@ class BookErrata(Answer):
     def page(self) -> Page:
         """One line per number, then how many agree."""
         rows = [
-            [r["id"], number_text(r["printed"]), number_text(r["computed"]), r["unit"], r["note"]]
+            [r["id"], r["note"], number_text(r["printed"]), number_text(r["computed"]), r["unit"]]
             for r in self.table()
         ]
-        header = ["id", "printed", "computed", "unit", "why"]
-        yield TextTable(header, rows, spare=("why", "unit"))
+        header = ["id", "why", "printed", "computed", "unit"]
+        yield TextTable(header, rows, left=2, spare=("why",))
         differ = len({r["id"] for r in self.table()})
         checked = many(self.result["checked"], "entry").replace("entrys", "entries")
         yield f"{differ} of {checked} of the {self.result['edition']} edition differ."
@@ -78,7 +78,7 @@ def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[dic
         }
         # An edition may print the first of several numbers alone.
         for was, now, unit in zip(prints, found.values, units, strict=False)
-        if not agrees(now, was, max(asked.tolerance, LEAST))
+        if not agrees(now, was, max(asked.rounding(edition), LEAST), asked.abs_tol)
         and (edition == "first" or asked.status == "book_wrong")
     ]
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.book.figures import figure_ids
 from shardwise.book.questions import (
     BookAnswer,
     BookEntry,
@@ -17,6 +18,7 @@ from shardwise.book.questions import (
 )
 from shardwise.book.registry import rule
 from shardwise.errors import BadRequest, shown
+from shardwise.plans.named import audit_names
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, Verbatim, next_step, wrapped
@@ -144,6 +146,7 @@ def _result(found: BookAnswer) -> dict[str, Any]:
         "function": f"shardwise.book.{asked.steps[-1].rule}",
         "command": f"shardwise book show {asked.id} {_example(asked)}",
         "commands": [text for worked in found.steps if (text := _command(worked))],
+        "elsewhere": _elsewhere(found),
         "python": found.python(),
     }
 
@@ -153,7 +156,7 @@ def _verdict(found: BookAnswer, printed: Any) -> bool | None:
     inputs."""
     if printed is None or found.changed:
         return None
-    return agrees(found.value, printed, found.entry.tolerance)
+    return agrees(found.value, printed, found.entry.rounding(found.edition))
 
 
 def erratum(asked: BookEntry) -> bool:
@@ -204,6 +207,25 @@ def _command(worked: Worked) -> str:
             return ""
         words.append(f"--set '{name}={_text(value)}'")
     return " ".join(["shardwise book rule", worked.step.rule, *words])
+
+
+def _elsewhere(found: BookAnswer) -> list[str]:
+    """Other commands that show the same: a figure, a chip's catalogue, an audited plan."""
+    said = []
+    if found.entry.id in figure_ids():
+        said.append(f"shardwise book figure {found.entry.id}")
+    if any(worked.step.rule in OF_A_CATALOGUE for worked in found.steps):
+        constants = "vendor" if found.constants == "vendor" else "book"
+        chips = dict.fromkeys(one.value for one in found.inputs.values() if one.unit == "chip")
+        said += [f"shardwise hw show {chip} --constants {constants}" for chip in chips]
+    name = found.entry.id.rpartition("megatron.")[2].lower()
+    if f"megatron-{name}" in audit_names():
+        said.append(f"shardwise plan show audit:megatron-{name}")
+    return said
+
+
+OF_A_CATALOGUE = ("chip_number", "dense_peak", "domain_of", "fat_tree", "pod_totals")
+"""Rules that read the catalogue."""
 
 
 def _nested(value: Any) -> bool:
@@ -294,8 +316,8 @@ def _python_page(found: BookAnswer) -> Page:
     yield "The same in Python:"
     yield Verbatim(found.python())
     yield ""
-    yield "Each step alone:"
-    for text in filter(None, map(_command, found.steps)):
+    yield "Each step alone, and what else shows it:"
+    for text in [*filter(None, map(_command, found.steps)), *_elsewhere(found)]:
         yield Verbatim(f"  {text}")
 
 
