@@ -99,3 +99,8 @@ def test_python_examples_of_the_engine_run(capsys, tmp_path, monkeypatch):
     exec(PYTHON[3], {})
     first, second = literal_eval(capsys.readouterr().out)
     assert len(first) == len(second) == 8
+
+
+def test_python_example_of_the_book_runs(capsys):
+    exec(PYTHON[-1], {})
+    assert "235.188" in capsys.readouterr().out
