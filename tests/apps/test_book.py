@@ -295,6 +295,15 @@ def test_a_quiz_asks_checks_and_explains(capsys):
     assert "wrong  300; it is 240.244" in out
 
 
+def test_a_quiz_at_a_terminal_asks(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.prompt", lambda text: "240")
+    code, out, err = run(capsys, "book", "quiz", "1.1.3")
+    assert code == 0, err
+    assert "Answer in tokens." in out
+    assert "right  240; it is 240.244" in out
+
+
 def test_a_quiz_is_drawn_by_seed_and_chapter(capsys):
     drawn = [result(capsys, "book", "quiz", "--chapter", "6", "--seed", s)["id"] for s in "1123"]
     assert drawn[0] == drawn[1]
