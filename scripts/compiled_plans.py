@@ -1,12 +1,14 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
+    python scripts/compiled_plans.py --drawn
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
-all that are no training plans.
+all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
+compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+from compiled.drawn_table import write_drawn
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
 from compiled.table import page, row_of, summary_of
@@ -39,7 +42,11 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--renew", action="append", default=[], metavar="NAME")
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
+    parser.add_argument("--drawn", action="store_true")
     options = parser.parse_args()
+    if options.drawn:
+        write_drawn(DOCS, options.cache)
+        return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:
         named = {**MATCHED, **FITS}

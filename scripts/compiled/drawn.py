@@ -2,10 +2,11 @@
 
     PYTHONPATH=scripts python -m compiled.drawn
 
-writes `drawn.json`: of each of five generations of TPU steps of training, decode and prefill. Models,
-slices, batches and lengths are drawn uniformly; a training plan is the search's best one for our
-trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh. What has
-no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the list stands.
+writes `drawn.json`: of each of five generations of TPU steps of training, decode and prefill.
+Models, slices, batches and lengths are drawn uniformly; a training plan is the search's best one for
+our trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
+What has no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the
+list stands.
 """
 
 import json
@@ -25,8 +26,8 @@ from shardwise.models.zoo import zoo_names
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.train import mesh_text, model_hash
-from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.compile import predicted_of
+from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import check_fits, price_plan
 
 SEED = 20261124

@@ -1,0 +1,152 @@
+"""docs/compiled_drawn.md and .json: plans drawn by a seed, predicted and compiled."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from made import made, table
+
+from compiled.drawn import SEED, load_drawn
+from compiled.plans import Serve, Train
+from compiled.programs import compiled_case
+from compiled.table import row_of
+from shardwise.errors import ShardwiseError
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.units import format_seconds
+from shardwise.workflows.inputs import Hardware
+
+GOALS: Mapping[str, tuple[float, float]] = {
+    "train": (0.85, 1.20),
+    "decode": (0.80, 1.30),
+    "prefill": (0.80, 1.30),
+}
+"""Compiled over predicted seconds that 80 % of the plans of a phase are to be within."""
+NEAR = 0.1
+PAGE = """# Plans drawn by a seed, through the real compiler
+
+Made by `python scripts/compiled_plans.py --drawn` on {date} at {commit} with {versions}, at
+the compiler's own effort: {count} plans of `scripts/compiled/drawn.json` (seed {seed}; the list was
+written and committed before any of them was compiled, and nothing is fitted on them). Models,
+slices, batches and lengths are drawn from all that our runtime computes, so this page shows what
+a first answer is worth on a model that nobody here has looked at. `cycles` is the share of the
+schedule that the compiler has estimated itself; shardwise prices the rest.
+
+"""
+
+
+def write_drawn(docs: Path, cache: Path) -> None:
+    """Compile what the cache lacks, then write both files."""
+    rows = [_row(name, phase, plan, cache) for name, (phase, plan) in load_drawn().items()]
+    doc = {"schema_version": 1, **made(), "seed": SEED, "summary": summary_of(rows), "rows": rows}
+    (docs / "compiled_drawn.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+    (docs / "compiled_drawn.md").write_text(page(doc), encoding="utf-8")
+
+
+def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:
+    try:
+        case = compiled_case(plan, phase, Hardware(), cache, {})
+        row = row_of(name, _of(plan, phase), case)
+    except ShardwiseError as error:
+        row = {"name": name, "phase": phase, "failure": str(error)}
+    print(name, file=sys.stderr, flush=True)
+    return {name: value for name, value in row.items() if name != "effort"}
+
+
+def _of(plan: TrainPlan | ServePlan, phase: str) -> Train | Serve:
+    """The plan as a row of the other table."""
+    if isinstance(plan, TrainPlan):
+        choices = {"remat": plan.remat, "zero": plan.zero, "microbatches": plan.microbatches}
+        sizes = (plan.global_batch_sequences, plan.sequence_length)
+        return Train(plan.model, plan.slice, plan.mesh, *sizes, choices)
+    tokens = plan.input_length + plan.output_length
+    return Serve(plan.model, plan.slice, plan.mesh, plan.batch, tokens, plan.dtypes.weights, phase)
+
+
+def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each phase: plans, those within the goal, the median of compiled over predicted, those
+    whose memory is within 10 %, and those whose collectives are as planned after rewrites."""
+    found = {}
+    for phase, (low, high) in GOALS.items():
+        done = [row for row in rows if row["phase"] == phase and "failure" not in row]
+        timed = [ratio(row) for row in done if row["step_seconds"]["compiled"]]
+        moved = [row["collectives"] for row in done if row["collectives"]]
+        found[phase] = {
+            "plans": len(done),
+            "refused": sum(row["phase"] == phase and "failure" in row for row in rows),
+            "within": sum(low <= one <= high for one in timed),
+            "timed": len(timed),
+            "median": median(timed),
+            "memory_near": sum(abs(row["memory"]["error"]) <= NEAR for row in done),
+            "fits": sum(row["memory"]["fits_compiled"] for row in done),
+            "collectives_equal": sum(one["equal"] for one in moved),
+            "collectives": len(moved),
+        }
+    return found
+
+
+def ratio(row: Mapping[str, Any]) -> float:
+    """Compiled over predicted seconds."""
+    return row["step_seconds"]["compiled"] / row["step_seconds"]["predicted"]
+
+
+def page(doc: Mapping[str, Any]) -> str:
+    """docs/compiled_drawn.md of its JSON."""
+    head = PAGE.format(
+        date=doc["date"],
+        commit=doc["commit"],
+        versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
+        count=len(doc["rows"]),
+        seed=doc["seed"],
+    )
+    names = ("phase", "plans", "median", "within the goal", "memory within 10 %", "collectives")
+    said = [_summary(phase, one) for phase, one in doc["summary"].items()]
+    parts = [head + table(names, said)]
+    for phase in GOALS:
+        rows = [row for row in doc["rows"] if row["phase"] == phase]
+        parts += [f"## {phase.capitalize()}", _table(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(phase: str, one: Mapping[str, Any]) -> list[str]:
+    low, high = GOALS[phase]
+    return [
+        phase,
+        str(one["plans"]),
+        f"{one['median']:.2f}",
+        f"{one['within']} of {one['timed']} ({low:.2f} to {high:.2f})",
+        f"{one['memory_near']} of {one['plans']}",
+        f"{one['collectives_equal']} of {one['collectives']}",
+    ]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = ("plan", "predicted", "compiled", "ratio", "cycles", "memory", "fits", "left")
+    order = sorted(rows, key=lambda row: -ratio(row) if _timed(row) else -1e9)
+    return table(names, map(_cells, order))
+
+
+def _timed(row: Mapping[str, Any]) -> bool:
+    return "failure" not in row and bool(row["step_seconds"]["compiled"])
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    plan = row["name"].partition(": ")[2]
+    kind = " (best)" if row["name"].partition(":")[0].endswith("best") else ""
+    if "failure" in row:
+        return [plan + kind, row["failure"], *[""] * 6]
+    seconds, memory, moved = row["step_seconds"], row["memory"], row["collectives"]
+    planned = sum(line["planned"] for line in moved["rows"]) if moved else 0.0
+    timed = _timed(row)
+    return [
+        plan + kind,
+        format_seconds(seconds["predicted"]),
+        format_seconds(seconds["compiled"]) if timed else "",
+        f"{ratio(row):.2f}" if timed else "",
+        f"{seconds['cycles']:.0%}" if timed and seconds["cycles"] is not None else "",
+        f"{memory['error']:+.1%}",
+        "yes" if memory["fits_compiled"] else "no",
+        f"{moved['left'] / planned:.1%}" if planned else "",
+    ]
