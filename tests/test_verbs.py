@@ -110,7 +110,11 @@ def test_an_answer_prints_as_the_command_does():
             ("shard", "A[I_X, J]", "--dims", "I=8,J=4", "--mesh", "X=2"),
         ),
         (lambda: sw.plan_show("audit:megatron-16b"), ("plan", "show", "audit:megatron-16b")),
-        (lambda: sw.book_list(chapter=5), ("book", "list", "--chapter", "5")),
+        (lambda: sw.book_show("5.3.3.limit"), ("book", "show", "5.3.3.limit")),
+        (
+            lambda: sw.book_rule("mixed_limit", on="v5p", sets={"d_ff": [8192, 16384]}),
+            ("book", "rule", "mixed_limit", "--on", "v5p", "--set", "d_ff=8192,16384"),
+        ),
     ],
 )
 def test_words_and_values_ask_the_same(verb, words):

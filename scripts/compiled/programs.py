@@ -3,6 +3,7 @@ plan, and by the compilers' versions, so that a run goes on where the last one s
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,10 +59,18 @@ def options_of(phase: str) -> dict[str, Any]:
     return OPTIONS if phase == "train" else {}
 
 
-def compiled_case(plan: TrainPlan | ServePlan, phase: str, hardware: Hardware, root: Path) -> Case:
-    """A plan's program of a phase: train, decode or prefill."""
+def compiled_case(
+    plan: TrainPlan | ServePlan,
+    phase: str,
+    hardware: Hardware,
+    root: Path,
+    options: Mapping[str, Any] | None = None,
+) -> Case:
+    """A plan's program of a phase: train, decode or prefill; `options` of the compiler are those of
+    the phase where not given."""
     priced = price_plan(plan, hardware)
-    found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30))
+    options = options_of(phase) if options is None else options
+    found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30), options)
     said = predicted_of(priced, phase)
     program = program_of(phase, found, priced.answer.piece, said)
     return Case(plan=plan, priced=priced, program=program)
@@ -76,9 +85,13 @@ def dump(case: Case, root: Path, folder: Path) -> None:
 
 
 def _compiled(
-    plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: CompileCache
+    plan: TrainPlan | ServePlan,
+    phase: str,
+    priced: Priced,
+    cache: CompileCache,
+    options: Mapping[str, Any],
 ) -> CompiledProgram:
-    request = key_of("table", plan_dict(plan), phase, options_of(phase), sources())
+    request = key_of("table", plan_dict(plan), phase, options, sources())
     known = cache.follow(request)
     if known and (held := cache.load(known)):
         return compiled_of(known, *held, cached=True)
@@ -86,7 +99,7 @@ def _compiled(
         target_of(priced.answer.piece, device_coordinates(priced.answer.placement)),
         PLAN_BUILDER,
         {"plan": plan_dict(plan), "phase": phase},
-        options=options_of(phase),
+        options=options,
         limits=Limits(seconds=SECONDS, memory_bytes=6 * 2**30, cache=cache),
     )
     cache.remember(request, found.key)

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from shardwise.sharding.backward import derive as backward
     from shardwise.verbs.bench_serve import bench_serve
     from shardwise.verbs.book import book_figure, book_list
+    from shardwise.verbs.book_errata import book_errata
+    from shardwise.verbs.book_rule import book_rule
+    from shardwise.verbs.book_show import book_quiz, book_show
     from shardwise.verbs.calibrate import calibrate
     from shardwise.verbs.compare import compare
     from shardwise.verbs.compile import compile
@@ -66,8 +69,12 @@ _HOMES = {
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
     "backward": ("shardwise.sharding.backward", "derive"),
     "bench_serve": ("shardwise.verbs.bench_serve", "bench_serve"),
+    "book_errata": ("shardwise.verbs.book_errata", "book_errata"),
     "book_figure": ("shardwise.verbs.book", "book_figure"),
     "book_list": ("shardwise.verbs.book", "book_list"),
+    "book_quiz": ("shardwise.verbs.book_show", "book_quiz"),
+    "book_rule": ("shardwise.verbs.book_rule", "book_rule"),
+    "book_show": ("shardwise.verbs.book_show", "book_show"),
     "calibrate": ("shardwise.verbs.calibrate", "calibrate"),
     "compare": ("shardwise.verbs.compare", "compare"),
     "compile": ("shardwise.verbs.compile", "compile"),
@@ -113,8 +120,12 @@ __all__ = [
     "TrainPlan",
     "backward",
     "bench_serve",
+    "book_errata",
     "book_figure",
     "book_list",
+    "book_quiz",
+    "book_rule",
+    "book_show",
     "calibrate",
     "compare",
     "compile",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import run
 
+import shardwise.book
 from shardwise.book.figures import figure_ids
 from shardwise.plans.named import audit_names, plan_path
 
@@ -22,18 +23,20 @@ def result(capsys, *args):
 def test_list_names_every_figure_and_plan(capsys):
     entries = result(capsys, "book", "list")["entries"]
     ids = [e["id"] for e in entries]
-    assert ids == [*figure_ids(), *(f"audit:{n}" for n in audit_names())]
+    assert ids == [*shardwise.book.entries(), *figure_ids(), *(f"audit:{n}" for n in audit_names())]
     fifth = result(capsys, "book", "list", "--chapter", "5")["entries"]
-    assert {e["id"] for e in fifth} == {i for i in figure_ids() if i.startswith("fig.5.")}
-    code, out, _ = run(capsys, "book", "list")
+    figures = {e["id"] for e in fifth if e["kind"] == "figure"}
+    assert figures == {i for i in figure_ids() if i.startswith("fig.5.")}
+    assert {e["chapter"] for e in fifth} == {"5"}
+    code, out, _ = run(capsys, "book", "list", "--detail")
     assert code == 0
     assert all(i in out for i in ids)
 
 
 def test_list_of_a_chapter_without_entries(capsys):
-    code, out, err = run(capsys, "book", "list", "--chapter", "9")
+    code, out, err = run(capsys, "book", "list", "--chapter", "11")
     assert (code, out) == (2, "")
-    assert "chapter '9' has nothing here; there are 5, 12" in err
+    assert "chapter '11' has nothing here; there are 1, 2, 3" in err
 
 
 def test_figure_as_json_table_and_csv(capsys, tmp_path):
@@ -131,3 +134,182 @@ def test_the_files_are_shipped():
     found = {p.relative_to(package).as_posix() for at in patterns for p in package.glob(at)}
     assert {f"plans/data/audits/{name}.yaml" for name in audit_names()} <= found
     assert "book/data/figures/all_reduce_8xh100.csv" in found
+    assert {f"book/data/entries/ch{n}.json" for n in (1, 5, 12)} <= found
+    assert "book/data/constants/seed.json" in found
+
+
+# Numbers ----------------------------------------------------------------------------------------
+
+
+def test_show_has_inputs_steps_and_both_editions(capsys):
+    found = result(capsys, "book", "show", "5.3.3.limit")
+    assert found["answer"] == pytest.approx(235.18880208)
+    assert found["book"] == {"latest": 235, "first": 940}
+    assert found["agrees"] is True
+    assert found["erratum"] is False
+    assert {i["name"]: (i["value"], i["unit"]) for i in found["inputs"]}["chip"] == ("v5p", "chip")
+    assert [s["function"] for s in found["steps"]] == [
+        "shardwise.book.torus_alpha",
+        "shardwise.book.mixed_limit",
+    ]
+    assert found["steps"][1]["arguments"]["alpha"] == 2550
+    code, out, _ = run(capsys, "book", "show", "5.3.3.limit", "--detail")
+    assert code == 0
+    assert "235 (latest edition), which agrees" in out
+    assert 'limit = rule("mixed_limit")(alpha=alpha' in out
+
+
+def test_show_with_other_numbers(capsys):
+    found = result(capsys, "book", "show", "5.3.3.limit", "--set", "F=30000", "--set", "chip=v5e")
+    alpha = 1.97e14 / 9e10
+    assert found["answer"] == pytest.approx(alpha**2 / (2 * 30000))
+    assert found["agrees"] is None
+    several = result(capsys, "book", "show", "table.7.mha.kv", "--set", "batch=2,4")
+    assert several["answer"] == [13.4e9, 26.8e9]
+
+
+def test_commands_of_a_number_give_its_steps(capsys):
+    """Each printed command of a step gives what the step gives."""
+    import shlex
+
+    for entry_id in ("8.gen_tp", "2.5.2", "gpu.quiz2.q3", "4.3", "3.6.c", "pop.3.1"):
+        found = result(capsys, "book", "show", entry_id)
+        values = {s["function"].rpartition(".")[2]: s["value"] for s in found["steps"]}
+        assert found["commands"]
+        for text in found["commands"]:
+            words = shlex.split(text)[1:]
+            if words.count("--set") and list(values).count(words[2]) == 1:
+                given = result(capsys, *words)["value"]
+                steps = [s["value"] for s in found["steps"] if s["function"].endswith(words[2])]
+                assert given in steps
+
+
+@pytest.mark.parametrize("entry_id", ["1.1.3", "5.3.3.limit", "8.step_4x2", "gpu.quiz5.q2.3"])
+def test_python_and_command_line_agree(capsys, entry_id):
+    shown = result(capsys, "book", "show", entry_id)
+    assert shown["answer"] == shardwise.book.book_answer(entry_id).value
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("show", "5.3.3.limi"), "did you mean '5.3.3.limit'"),
+        (("show", "1.1.3", "--set", "peak"), "--set is 'peak'; it is NAME=VALUE"),
+        (("show", "1.1.3", "--set", "peak=1", "--set", "peak=2"), "--set names 'peak' twice"),
+        (("show", "1.1.3", "--set", "peak=inf"), "'inf' is no number"),
+        (("show", "1.1.3", "--set", "peak=fast"), "peak is 'fast'; it is a number in FLOP/s"),
+        (("show", "1.1.3", "--set", "hbm_bw=0"), "critical_intensity has no answer"),
+        (("show", "1.1.3", "--edition", "second"), "unknown edition 'second'"),
+        (("show", "1.1.3", "--constants", "mine"), "unknown constants 'mine'"),
+        (("rule", "mixed_limi"), "did you mean 'mixed_limit'"),
+        (("rule", "--on", "v5p"), "--on is for one rule"),
+        (
+            ("rule", "six_nd", "--on", "v5p"),
+            "--on would do nothing: six_nd takes",
+        ),
+        (("rule", "mixed_limit", "--set", "alpha=1"), "mixed_limit needs d_ff"),
+        (("rule", "x_opt", "--sweep", "d_ff=1:2"), "it is NAME=FIRST:LAST:POINTS"),
+        (("rule", "x_opt", "--sweep", "d_ff=2:1:3"), "FIRST is above 0 and below LAST"),
+        (("rule", "x_opt", "--plot", "a.png"), "--plot draws a sweep"),
+        (("quiz", "--chapter", "99"), "chapter '99' has no questions"),
+        (("quiz", "5.1", "--answer", "1"), "--answer has 1 numbers and '5.1' asks for 4"),
+        (("quiz", "1.1.3", "--answer", "many"), "--answer is 'many'; it is a number"),
+        (("errata", "--chapter", "11"), "chapter '11' has no numbers"),
+    ],
+)
+def test_refused(capsys, words, message):
+    code, out, err = run(capsys, "book", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_the_first_edition(capsys):
+    first = result(capsys, "book", "show", "1.1.3", "--edition", "first")
+    assert (round(first["answer"]), first["constants"], first["agrees"]) == (243, "seed", True)
+    added = result(
+        capsys, "book", "rule", "mixed_limit", "--on", "v5p", "--set", "d_ff=32768",
+        "--edition", "first",
+    )  # fmt: skip
+    assert added["value"] == pytest.approx(396.881103515625)
+
+
+# Rules ------------------------------------------------------------------------------------------
+
+
+def test_rules_are_listed_and_described(capsys):
+    rows = result(capsys, "book", "rule")["rules"]
+    assert [row["name"] for row in rows] == list(shardwise.book.RULES)
+    found = result(capsys, "book", "rule", "topology_table")
+    assert [a["name"] for a in found["arguments"]] == ["chip", "param_bytes", "kv_bytes"]
+    assert "value" not in found
+
+
+@pytest.mark.parametrize("name", shardwise.book.RULES)
+def test_every_rule_describes_itself(name):
+    """With its formula and what it takes, whatever that is."""
+    found = shardwise.book_rule(name)
+    assert found.result["formula"] in str(found)
+
+
+def test_a_rule_on_a_chip_with_lists_and_a_sweep(capsys, tmp_path):
+    found = result(capsys, "book", "rule", "tensor_limit", "--on", "v5p", "--set", "d_ff=2550,5100")
+    assert found["value"] == [1, 2]
+    node = result(capsys, "book", "rule", "data_limit", "--on", "h100")
+    assert node["value"] == 2200
+    words = ("book", "rule", "mixed_limit", "--on", "v5p", "--sweep", "d_ff=8192:65536:4")
+    rows = result(capsys, *words)["rows"]
+    assert [row["d_ff"] for row in rows] == [8192, 16384, 32768, 65536]
+    assert rows[2]["mixed_limit"] == pytest.approx(99.22027587890625)
+    picture, table = tmp_path / "sweep.png", tmp_path / "sweep.csv"
+    code, _, err = run(capsys, *words, "--plot", picture, "--csv", table)
+    assert code == 0, err
+    assert picture.stat().st_size > 5000
+    with table.open(newline="") as file:
+        assert next(csv.reader(file)) == ["d_ff", "mixed_limit"]
+
+
+def test_tables_of_the_serving_chapter(capsys):
+    found = result(
+        capsys, "book", "rule", "topology_table", "--on", "v5e",
+        "--set", "param_bytes=70e9", "--set", "kv_bytes=1342177280",
+    )  # fmt: skip
+    first = found["value"][0]
+    assert (first["chips"], first["free_bytes"], first["caches"]) == (8, 58e9, 43)
+
+
+# Quiz and errata --------------------------------------------------------------------------------
+
+
+def test_a_quiz_asks_checks_and_explains(capsys):
+    asked = result(capsys, "book", "quiz", "1.1.3")
+    assert "answer" not in asked
+    assert asked["unit"] == "tokens"
+    right = result(capsys, "book", "quiz", "1.1.3", "--answer", "241")
+    assert right["right"] == [True]
+    wrong = result(capsys, "book", "quiz", "1.1.3", "--answer", "300")
+    assert wrong["right"] == [False]
+    assert wrong["steps"][0]["formula"] == "C / W"
+    code, out, _ = run(capsys, "book", "quiz", "1.1.3", "--answer", "300")
+    assert code == 0
+    assert "wrong  300; it is 240.244" in out
+
+
+def test_a_quiz_is_drawn_by_seed_and_chapter(capsys):
+    drawn = [result(capsys, "book", "quiz", "--chapter", "6", "--seed", s)["id"] for s in "1123"]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) > 1
+    assert {shardwise.book.entry(i).chapter for i in drawn} == {"6"}
+
+
+def test_errata_are_computed(capsys):
+    found = result(capsys, "book", "errata")
+    wrong = {e.id for e in shardwise.book.entries().values() if e.status == "book_wrong"}
+    assert {row["id"] for row in found["errata"]} == wrong
+    by = {row["id"]: row for row in found["errata"]}
+    assert by["6.q4.days"]["computed"] == pytest.approx(4.7792459692)
+    assert by["6.q4.days"]["printed"] == 4
+    assert all(row["note"] for row in found["errata"])
+    first = {row["id"] for row in result(capsys, "book", "errata", "--edition", "first")["errata"]}
+    assert {"7.7.crit", "8.double_bf16", "head.4.gemma27"} <= first
+    assert "1.1.3" not in first

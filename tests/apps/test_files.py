@@ -46,7 +46,8 @@ def test_force_belongs_to_the_commands_that_write_and_to_no_other(path):
 def test_these_write():
     assert {" ".join(path) for path in WRITERS} == {
         *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
-        *("book figure", "shard", "compile", "profile", "calibrate", "export"),
+        *("book figure", "book show", "book rule", "book errata"),
+        *("shard", "compile", "profile", "calibrate", "export"),
         *("hw list", "hw diff", "model list", "model diff", "bench serve"),
     }
 

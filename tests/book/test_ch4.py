@@ -1,7 +1,11 @@
 """Chapter 4, transformers: every entry through the public API with the entry's own inputs."""
 
+import numpy as np
+import pytest
+
 from book.oracle import check, entry
 from shardwise.book.rules.training import utilisation
+from shardwise.book.rules.transformer import combine_softmax, flash_gap
 from shardwise.models import kv_bytes, kv_bytes_per_token, params_by_component, params_total
 from shardwise.models.activations import (
     book_activation_bytes,
@@ -174,3 +178,20 @@ def test_recompute(e):
 def test_deepseek_mfu(e):
     i = e["inputs"]
     check(e, utilisation(six_nd(i["N"], i["tokens"]), i["hours"] * 3600, i["peak"]))
+
+
+@entry("rule.4.flash_combine")
+def test_two_chunks_of_a_softmax(e):
+    i = e["inputs"]
+    check(e, combine_softmax(i["M1"], i["L1"], i["M2"], i["L2"]))
+    scores = np.array([0.5, 2.0, -1.0, 3.0])
+    parts = [(p.max(), np.exp(p - p.max()).sum()) for p in (scores[:1], scores[1:])]
+    top, total = combine_softmax(*parts[0], *parts[1])
+    assert top == 3
+    assert total == pytest.approx(np.exp(scores - 3).sum())
+
+
+@entry("rule.4.flash_vjp")
+def test_row_sums_of_flash_attention(e):
+    check(e, flash_gap())
+    check(e, flash_gap(queries=3, keys=50, head_dim=7))

@@ -1,6 +1,71 @@
 """What the book says, each rule once, computed through the rest; nothing is planned or measured.
 
-`rules/` holds its closed rules of thumb and the audit of a plan by them, `thresholds.py` sets them
-beside a searched plan and `figures.py` has the data of its figures, read from `data/`. Screens ask
-for both beside an answer: no answer needs them. Read `rules/` first.
+`rules/` holds its closed rules of thumb and the audit of a plan by them, `registry.py` every rule
+by name with its formula, unit and source, `questions.py` the book's numbers (`data/entries/`), each
+answered live by those rules, `seed.py` chips with the constants of an edition. `thresholds.py` sets
+the rules beside a searched plan and `figures.py` has the data of the book's figures. Screens ask
+for both beside an answer: no answer needs them. Read `registry.py` first.
+
+Every rule is a function here, under its own name (`shardwise.book.mixed_limit`), and all load on
+first use.
+
+>>> from shardwise.book import book_answer, mixed_limit, rule
+>>> round(mixed_limit(2550, 13824), 1), rule("mixed_limit").formula
+(235.2, 'alpha^2 / (M_X M_Y F)')
+>>> book_answer("5.3.3.limit", set={"F": 30000}).value
+108.375
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise.book.questions import BookAnswer, BookEntry, book_answer, entries, entry
+    from shardwise.book.registry import RULES, ClosedForm, rule
+    from shardwise.book.seed import book_chip, book_slice
+
+_HOMES = {
+    "BookAnswer": "questions",
+    "BookEntry": "questions",
+    "RULES": "registry",
+    "ClosedForm": "registry",
+    "book_answer": "questions",
+    "book_chip": "seed",
+    "book_slice": "seed",
+    "entries": "questions",
+    "entry": "questions",
+    "rule": "registry",
+}
+"""Public name that is no rule -> its module."""
+_MODULES = ("figures", "questions", "registry", "rules", "seed", "thresholds")
+
+
+def __getattr__(name: str) -> Any:
+    """A rule, or one of the few names around them, loaded on first use."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"shardwise.book.{_HOMES[name]}"), name)
+    if not name.startswith("_") and name not in _MODULES:
+        rules = importlib.import_module("shardwise.book.registry").RULES
+        if name in rules:
+            return rules[name].function
+    raise AttributeError(f"module 'shardwise.book' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """The public names, every rule among them."""
+    rules = importlib.import_module("shardwise.book.registry").RULES
+    return sorted([*__all__, *rules])
+
+
+__all__ = [
+    "RULES",
+    "BookAnswer",
+    "BookEntry",
+    "ClosedForm",
+    "book_answer",
+    "book_chip",
+    "book_slice",
+    "entries",
+    "entry",
+    "rule",
+]

@@ -7,7 +7,7 @@ figure can be had for another chip, width or slice.
 """
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwise.book.rules.mlp import MlpTimes, mlp_times
 from shardwise.book.rules.training import x_opt
+from shardwise.boundary import read_json
 from shardwise.errors import BadRequest, check_known
 from shardwise.hardware import Chip, load_chip, parse_slice, place
 from shardwise.hardware.totals import link_both_ways, torus_axes
@@ -61,11 +62,13 @@ class BookTorus:
     chips: int = 4096
     d_model: int = 8192
     d_ff: int = 32768
-    chip: str = "v5p"
+    chip: str | Chip = "v5p"
 
     @property
     def hardware(self) -> Chip:
-        """The chip with the book's constants."""
+        """The chip: of a name the one with the book's constants."""
+        if isinstance(self.chip, Chip):
+            return self.chip
         return load_chip(self.chip, constants="book")
 
     @property
@@ -369,6 +372,74 @@ def measured(name: str) -> dict[float, float]:
     with (DATA / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if row and not row[0].startswith("#")]
     return {float(x): float(y) for x, y in rows[1:]}
+
+
+def split_weights_seconds(
+    fsdp: Sequence[int], tensor: Sequence[int], d_model: int, d_ff: int, chip: Chip
+) -> list[float]:
+    """Seconds per layer that moving the weights takes, for FSDP x tensor splits as the widget of
+    ch. 5.1.4 lays them on the axes of a torus with equal sides; no batch changes it."""
+    return [
+        float(torus.times(1.0, x, y, *widget_axes(y, torus)).weights)
+        for x, y, torus in _splits_on(fsdp, tensor, d_model, d_ff, chip)
+    ]
+
+
+def split_activations_seconds(
+    batch_tokens: float, fsdp: Sequence[int], tensor: Sequence[int], d_model: int, chip: Chip
+) -> list[float]:
+    """Seconds per layer that the tensor axis's communication takes for such splits."""
+    return [
+        float(torus.times(batch_tokens, x, y, *widget_axes(y, torus)).activations)
+        for x, y, torus in _splits_on(fsdp, tensor, d_model, 1, chip)
+    ]
+
+
+def split_thresholds(
+    fsdp: Sequence[int], tensor: Sequence[int], d_model: int, d_ff: int, chip: Chip
+) -> list[float]:
+    """Tokens from which such splits are compute-bound; infinite where communication takes longer
+    at every batch."""
+    found = (
+        _threshold(torus, x, y, *widget_axes(y, torus))
+        for x, y, torus in _splits_on(fsdp, tensor, d_model, d_ff, chip)
+    )
+    return [np.inf if at is None else at for at in found]
+
+
+def _splits_on(fsdp, tensor, d_model, d_ff, chip):
+    """Each split with the torus that it fills."""
+    for x, y in zip(fsdp, tensor, strict=True):
+        yield x, y, BookTorus(chips=x * y, d_model=d_model, d_ff=d_ff, chip=chip)
+
+
+def ratio_readings(chips: int, d_ff: int, d_model: int = 8192, chip: str | Chip = "v5p"):
+    """What the text reads off the curves of T_math / T_comms (`ratio_curves`): tokens per chip at
+    which the mix and FSDP cross 1, and the plateau of tensor parallelism."""
+    return ratio_curves(BookTorus(chips=chips, d_ff=d_ff, d_model=d_model, chip=chip)).readings
+
+
+def measured_rate(name: str, sizes: Sequence[float]) -> list[float]:
+    """Measured bytes/s at message sizes that a figure has points for.
+
+    Raises BadRequest for a size without a point.
+    """
+    points = measured(name)
+    for size in sizes:
+        if size not in points:
+            known = ", ".join(f"{x:g}" for x in points)
+            raise BadRequest(f"size {size:g} has no measured point in '{name}'; there are {known}")
+    return [points[size] for size in sizes]
+
+
+def published(name: str) -> Mapping[str, float]:
+    """Numbers that the book measured or read off a profile and no formula gives, by quantity.
+
+    Raises BadRequest with the nearest name for one that is not kept.
+    """
+    kept = read_json(DATA / "published.json", "the published measurements")
+    check_known("published measurement", name, kept)
+    return kept[name]
 
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {

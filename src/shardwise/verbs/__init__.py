@@ -13,7 +13,8 @@ Plans: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_
 compiled in `second_opinion.py`, chips side by side in
 `side_by_side.py` and `chips_beside.py`. Programs: `compile.py`, `compare.py`, `explain.py` (what
 they compile: `programs.py`), `profile.py` and `train.py`. Arrays: `shard.py`, with the page in
-`shard_page.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is:
-`validate.py`, `calibrate.py`, `bench_serve.py`. Pages are put together of what `layout.py` has: at
-most 30 lines of 100 columns.
+`shard_page.py`. Tables: `hw.py`, `model.py`, `roofline.py`. The book: `book.py` lists it and has
+its figures, `book_show.py` its numbers and quizzes, `book_rule.py` its rules, `book_errata.py` its
+errata. How right it is: `validate.py`, `calibrate.py`, `bench_serve.py`. Pages are put together of
+what `layout.py` has: at most 30 lines of 100 columns.
 """

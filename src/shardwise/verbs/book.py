@@ -1,13 +1,15 @@
-"""`book list` and `book figure`: the book's figures as data, and the plans it audits."""
+"""`book list` and `book figure`: what there is, the book's figures as data, the plans it audits."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.book.figures import Figure, figure, figure_ids
+from shardwise.book.questions import BookEntry, entries
 from shardwise.errors import BadRequest
 from shardwise.plans.named import PREFIX, audit_about, audit_names
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
 
 _SHOWN = 16
@@ -15,7 +17,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookListRequest:
-    """What `book_figure` and `load_plan("audit:NAME")` take, of one `chapter` or of all."""
+    """What `book_show`, `book_figure` and `load_plan("audit:NAME")` take, of a `chapter` or all."""
 
     chapter: str | int | None = None
 
@@ -31,7 +33,7 @@ class BookListRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BookList(Answer):
-    """Figures and audited plans."""
+    """Numbers, figures and audited plans."""
 
     def table(self) -> list[Row]:
         """One row each."""
@@ -43,8 +45,14 @@ class BookList(Answer):
             ["id", "chapter", "kind", "what it is"],
             [[e["id"], e["chapter"], e["kind"], e["about"]] for e in self.table()],
             left=4,
+            spare=("kind",),
         )
-        yield "Show one with: shardwise book figure ID, or shardwise plan show audit:NAME"
+        yield next_step(
+            "show one:",
+            "shardwise book show ID",
+            "shardwise book figure ID",
+            "shardwise plan show audit:NAME",
+        )
 
 
 book_list = verb("book_list", BookListRequest)
@@ -65,7 +73,17 @@ def _entries() -> list[dict[str, str]]:
         }
         for name in audit_names()
     ]
-    return [*figures, *audits]
+    return [*map(_number, entries().values()), *figures, *audits]
+
+
+def _number(one: BookEntry) -> dict[str, str]:
+    return {
+        "id": one.id,
+        "chapter": one.chapter,
+        "kind": "number",
+        "about": one.asks,
+        "source": one.source,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

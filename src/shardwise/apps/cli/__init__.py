@@ -59,7 +59,7 @@ COMMANDS = {
     "book": (
         "shardwise.apps.cli.book",
         "book",
-        "The book's figures as data, and the plans it audits.",
+        "The book's numbers, rules and figures, worked out live.",
     ),
     "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
     "train": ("shardwise.apps.cli.train", "train", "Train a plan's model on the devices at hand."),

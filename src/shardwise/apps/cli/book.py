@@ -1,5 +1,7 @@
-"""`shardwise book list|figure`: the book's figures as data, and the published plans it audits."""
+"""`shardwise book`: its numbers, rules, figures, errata and quizzes, worked out live."""
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +9,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs, plot_option
+from shardwise.apps.cli.numbers import SEED
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
@@ -15,16 +18,41 @@ if TYPE_CHECKING:
     from shardwise.book.figures import Figure
 
 
+set_option = click.option(
+    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="Another value; may be repeated."
+)
+chapter_option = click.option("--chapter", help="Only this chapter, such as 5.")
+
+
+def edition_options(constants: str) -> Callable[[Any], Any]:
+    """--edition, and --constants with what else they take."""
+
+    def decorate(command: Any) -> Any:
+        command = click.option(
+            "--constants", metavar=constants, help="Whose numbers for the chips."
+        )(command)
+        return click.option(
+            "--edition",
+            default="latest",
+            show_default=True,
+            metavar="latest|first",
+            help="Which edition of the book: its values, its constants.",
+        )(command)
+
+    return decorate
+
+
 @click.group(cls=AnswerGroup)
 def book() -> None:
-    """The book's figures as data, and the published plans that it audits."""
+    """The numbers, rules and figures of the book, worked out live, and the plans it audits."""
 
 
 @book.command("list")
-@click.option("--chapter", help="Only this chapter, such as 5.")
+@chapter_option
+@sections_options("detail")
 @json_option
 def list_(**options: Any) -> None:
-    """Ids that `book figure` and `plan show audit:NAME` take."""
+    """Ids that `book show`, `book figure` and `plan show audit:NAME` take."""
     from shardwise.verbs.book import BookListRequest
 
     inputs = {"chapter": options["chapter"]} if options["chapter"] else {}
@@ -46,6 +74,98 @@ def figure_(**options: Any) -> None:
     show_answer(answer, options, inputs={"id": options["figure_id"]})
     if options["plot_path"]:
         _plot(answer.figure, options["plot_path"])
+
+
+@book.command("show")
+@click.argument("entry_id", metavar="ID")
+@set_option
+@edition_options("book|seed|vendor")
+@sections_options("detail")
+@csv_option
+@json_option
+def show_(**options: Any) -> None:
+    """One number: inputs, formulas, steps, the answer, and what the book prints."""
+    from shardwise.verbs.book_show import BookShowRequest
+
+    check_outputs()
+    show_answer(request_of(BookShowRequest, options).answer(), options)
+
+
+@book.command("rule")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--on", help="A chip whose numbers the rule takes, such as v5p.")
+@set_option
+@click.option(
+    "--sweep", metavar="NAME=FIRST:LAST:POINTS", help="Its value over a range, at equal ratios."
+)
+@edition_options("book|seed|vendor")
+@csv_option
+@plot_option("Also draw the sweep (.png or .svg).")
+@sections_options("detail")
+@json_option
+def rule_(**options: Any) -> None:
+    """A closed form with any chip, lists of values, or a sweep; without a name, all of them."""
+    from shardwise.errors import BadRequest
+    from shardwise.verbs.book_rule import BookRuleRequest
+
+    check_outputs()
+    if options["plot_path"] and not options["sweep"]:
+        raise BadRequest("--plot draws a sweep; add --sweep NAME=FIRST:LAST:POINTS")
+    answer = request_of(BookRuleRequest, options).answer()
+    show_answer(answer, options)
+    if options["plot_path"]:
+        _plot_sweep(answer.result, answer.table(), options["plot_path"])
+
+
+@book.command("quiz")
+@click.argument("entry_id", metavar="[ID]", required=False)
+@click.option("--answer", "answers", metavar="NUMBERS", help="Your answer, such as 0.017,1880.")
+@chapter_option
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Draws the question.")
+@json_option
+def quiz_(**options: Any) -> None:
+    """A question; with --answer, or once typed, whether that is right, and the steps."""
+    from shardwise.verbs.book_show import BookQuizRequest
+
+    answer = request_of(BookQuizRequest, options).answer()
+    show_answer(answer, options)
+    if answer.asked_only and not options["as_json"] and sys.stdin.isatty():
+        typed = click.prompt("answer")
+        checked = BookQuizRequest(answer.found.entry.id, answers=typed).answer()
+        show_answer(checked, options)
+
+
+@book.command("errata")
+@chapter_option
+@edition_options("book|seed|vendor")
+@sections_options("detail")
+@csv_option
+@json_option
+def errata_(**options: Any) -> None:
+    """Numbers that the book prints and its rules do not give, each computed now."""
+    from shardwise.verbs.book_errata import BookErrataRequest
+
+    check_outputs()
+    show_answer(request_of(BookErrataRequest, options).answer(), options)
+
+
+def _plot_sweep(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    from shardwise.apps.cli.pictures import new_figure, save_figure
+
+    x, drawing = result["sweep"], new_figure(8, 5)
+    axes = drawing.add_subplot()
+    for name in rows[0]:
+        if name != x and all(isinstance(row[name], int | float) for row in rows):
+            axes.plot([row[x] for row in rows], [row[name] for row in rows], label=name, marker=".")
+    units = {one["name"]: one["unit"] for one in result["arguments"]}
+    axes.set_xlabel(f"{x} [{units[x]}]" if units.get(x) else x)
+    axes.set_ylabel(f"{result['name']} [{result['unit']}]" if result["unit"] else result["name"])
+    axes.set_xscale("log")
+    if all(line.get_ydata().min() > 0 for line in axes.lines):
+        axes.set_yscale("log")
+    axes.set_title(f"{result['name']} = {result['formula']}\n{result['source']}", fontsize=10)
+    axes.legend(fontsize=8)
+    save_figure(drawing, path)
 
 
 def _plot(found: "Figure", path: Path) -> None:

@@ -27,6 +27,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--args": "MODULE:NAME that makes the arguments of a function",
         "--chapter": "a chapter of the book",
         "--kind": "the kind of plan, train or serve",
+        "--edition": "an edition of the book: latest or first",
+        "--sweep": "an argument of a rule, from one value to another",
+        "--answer": "your answer to a question",
     },
     "The load": {
         "--input": "tokens of a prompt",
@@ -124,9 +127,12 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--profile": "trace three steps",
     },
     "The machine": {
-        "--constants": "whose numbers for the chips: vendor, or book (nothing is lost)",
+        "--constants": (
+            "whose numbers for the chips: vendor, or book (nothing is lost); in `book` also seed, "
+            "its first edition's"
+        ),
         "--hw": "a file that adds or changes a chip",
-        "--set": "change a number of the plan or of its chip",
+        "--set": "change a number of the plan, of its chip or of a question",
         "--price": "dollars per chip-hour",
         "--provider": "the provider whose price is taken",
         "--spot": "prices of the spot market",

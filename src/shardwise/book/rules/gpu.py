@@ -5,12 +5,13 @@ sends into the scale-out network, all one-way; alpha = C / W of the level that a
 The MLP block of ch. 5 stands for the layer. Every argument may be an array.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.hardware.chip import Chip
-from shardwise.hardware.totals import node_egress, switched_of
+from shardwise.hardware.totals import TreeLevel, fat_tree, node_egress, switched_of
+from shardwise.roofline.collectives import SHARP_GAIN
 from shardwise.work import Quantity
 
 
@@ -122,3 +123,18 @@ def pipeline_step(
     hidden = backward if overlapped else 0.0
     busy = (microbatches + stages - 1) * (forward + backward)
     return busy + np.maximum(reduction - hidden, 0.0)
+
+
+def joined_nodes(chip: Chip, nodes: int = 2) -> tuple[TreeLevel, ...]:
+    """The levels of a tree that joins so many nodes and nothing more: the node, and above it a unit
+    that each enters with its whole egress."""
+    node, leaf = fat_tree(chip)[:2]
+    cables = nodes * node_egress(chip)
+    pair = replace(leaf, chips=nodes * node.chips, degree=nodes, cable_oneway=cables)
+    return node, pair
+
+
+def sharp_bandwidth(measured: Quantity, gain: Quantity = SHARP_GAIN) -> Quantity:
+    """Bus bandwidth of an all-reduce with in-network reduction: that measured without it times the
+    measured gain of 1.3 (ch. 12, In-network reductions)."""
+    return measured * gain

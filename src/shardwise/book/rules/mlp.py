@@ -85,3 +85,53 @@ def mlp_times(
         * np.greater(tensor, 1)
         / (fsdp * bandwidth * axes_y),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpTraffic:
+    """FLOPs and bytes that one chip does and moves per layer and pass (the table of ch. 5.2)."""
+
+    flops: Quantity
+    weights: Quantity
+    activations: Quantity
+
+    @property
+    def bytes(self) -> Quantity:
+        """Weights, or their gradients, and activations."""
+        return self.weights + self.activations
+
+
+STRATEGIES = {"data": "x", "fsdp": "x", "tensor": "y", "fsdp+tensor": "xy"}
+"""Which axes a strategy of ch. 5 cuts over: X its batch (and weights), Y its width."""
+
+
+def mlp_traffic(
+    strategy: str,
+    *,
+    phase: Phase = "forward",
+    batch_tokens: Quantity = 0.0,
+    d_model: Quantity,
+    d_ff: Quantity = 0.0,
+    fsdp: Quantity = np.inf,
+    tensor: Quantity = np.inf,
+) -> MlpTraffic:
+    """FLOPs and bytes per chip of the MLP under "data", "fsdp", "tensor" or "fsdp+tensor".
+
+    `batch_tokens`, D and F of the whole layer. A degree that the strategy does not use counts as 1;
+    one that it uses must be given for its FLOPs, bytes that do not depend on it are given without.
+    Raises BadRequest for another strategy.
+    """
+    check_known("strategy", strategy, STRATEGIES)
+    axes = STRATEGIES[strategy]
+    times = mlp_times(
+        batch_tokens=batch_tokens,
+        d_model=d_model,
+        d_ff=d_ff,
+        peak_flops=1.0,
+        bandwidth=1.0,
+        fsdp=fsdp if "x" in axes else 1,
+        tensor=tensor if "y" in axes else 1,
+        phase=phase,
+        replicated=strategy == "data",
+    )
+    return MlpTraffic(flops=times.math, weights=times.weights, activations=times.activations)

@@ -115,3 +115,36 @@ def prefill_left(tokens: Quantity, hits: Quantity) -> Quantity:
 def flops_per_dollar(peak: Quantity, usd_per_hour: Quantity) -> Quantity:
     """FLOPs at peak that a dollar buys (ch. 8.1)."""
     return peak * 3600 / usd_per_hour
+
+
+def batch_cache(batch: Quantity, kv_bytes: Quantity) -> Quantity:
+    """Bytes of the caches of a batch: B x those of one sequence (ch. 7.1.7)."""
+    return batch * kv_bytes
+
+
+def throughput(batch: Quantity, seconds: Quantity) -> Quantity:
+    """Tokens per second of steps that give each sequence one token: B / T."""
+    return batch / seconds
+
+
+def token_cost(usd_per_hour: Quantity, tokens_per_second: Quantity) -> Quantity:
+    """Dollars per token of a server: its price per hour over the tokens of an hour."""
+    return usd_per_hour / (3600 * tokens_per_second)
+
+
+def weight_stationary_degree(chips: Quantity, f_over_d: Quantity = 4.0) -> Quantity:
+    """Chips along D with the least communication of 2-D weight-stationary sharding:
+    X = sqrt(N D / (2F)); the others cut F (ex. 7.7)."""
+    return np.sqrt(chips / (2 * f_over_d))
+
+
+def weight_stationary_seconds(
+    batch: Quantity,
+    d_model: Quantity,
+    chips: Quantity,
+    bandwidth: Quantity,
+    f_over_d: Quantity = 4.0,
+) -> Quantity:
+    """The least communication of a 2-D weight-stationary MLP in bf16: c B D / (sqrt(N) W)."""
+    coefficient = weight_stationary_coefficient(f_over_d)
+    return coefficient * batch * d_model / (np.sqrt(chips) * bandwidth)

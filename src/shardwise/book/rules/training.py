@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, check_known
 from shardwise.models.training_state import TrainingState, training_state
 from shardwise.units import DAY, YEAR, dtype_bytes
 from shardwise.work import Quantity
@@ -209,3 +209,27 @@ def utilisation(flops: Quantity, chip_seconds: Quantity, peak_flops: Quantity) -
 def _floor_power(value: float) -> int:
     """Largest power of two up to a number of at least 1."""
     return 1 << (int(value).bit_length() - 1)
+
+
+def least_batch(
+    strategy: str,
+    *,
+    chips: Quantity,
+    alpha: Quantity,
+    axes: Quantity = 1,
+    d_ff: Quantity = np.nan,
+    axes_y: Quantity = 1,
+    combine: Combine = "max",
+) -> Quantity:
+    """Least tokens per step at which a strategy on N chips is compute-bound (ch. 5.1).
+
+    "data" and "fsdp": N alpha / M; "fsdp+tensor": N alpha^2 / (M_X M_Y F), four times that where
+    the two communications add up, which needs `d_ff`. Tensor parallelism alone has no such batch:
+    both sides grow with it. Raises BadRequest for another strategy and for a mix without `d_ff`.
+    """
+    check_known("strategy", strategy, ("data", "fsdp", "fsdp+tensor"))
+    if strategy != "fsdp+tensor":
+        return chips * data_limit(alpha, axes)
+    if np.any(np.isnan(d_ff)):
+        raise BadRequest("the least batch of fsdp+tensor depends on F; give d_ff")
+    return chips * mixed_limit(alpha, d_ff, axes, axes_y, combine)

@@ -1,0 +1,87 @@
+"""`book errata`: where the book prints another number than its rules give, worked out anew."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.book.questions import BookEntry, Edition, agrees, book_answer, entries
+from shardwise.errors import BadRequest
+from shardwise.units import many
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.book_show import number_text
+from shardwise.verbs.layout import next_step
+from shardwise.verbs.request import Progress, verb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookErrataRequest:
+    """Every number that an `edition` prints and the rules do not give, of one `chapter` or all.
+
+    Each is computed when it is asked, with the `constants` of the edition unless others are named;
+    "latest" or "first". Numbers that are within the book's own rounding are none.
+    """
+
+    chapter: str | int | None = None
+    edition: Edition = "latest"
+    constants: str | None = None
+
+    def answer(self, progress: Progress | None = None) -> "BookErrata":
+        """Compute all numbers and keep those that differ."""
+        wanted = None if self.chapter is None else str(self.chapter)
+        every = [e for e in entries().values() if wanted in (None, e.chapter)]
+        if not every:
+            chapters = ", ".join(dict.fromkeys(e.chapter for e in entries().values()))
+            raise BadRequest(f"chapter '{wanted}' has no numbers; there are {chapters}")
+        printed = [e for e in every if e.printed(self.edition) is not None]
+        rows = [r for e in printed for r in _rows(e, self.edition, self.constants)]
+        return BookErrata(result={"edition": self.edition, "checked": len(printed), "errata": rows})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BookErrata(Answer):
+    """Numbers that differ."""
+
+    def table(self) -> list[Row]:
+        """One row per number."""
+        return self.result["errata"]
+
+    def page(self) -> Page:
+        """One line per number, then how many agree."""
+        rows = [
+            [r["id"], number_text(r["printed"]), number_text(r["computed"]), r["unit"], r["note"]]
+            for r in self.table()
+        ]
+        header = ["id", "printed", "computed", "unit", "why"]
+        yield TextTable(header, rows, spare=("why", "unit"))
+        differ = len({r["id"] for r in self.table()})
+        checked = many(self.result["checked"], "entry").replace("entrys", "entries")
+        yield f"{differ} of {checked} of the {self.result['edition']} edition differ."
+        yield next_step("the steps to one:", "shardwise book show ID")
+
+
+book_errata = verb("book_errata", BookErrataRequest)
+
+
+def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[dict[str, Any]]:
+    found = book_answer(asked.id, edition=edition, constants=constants)
+    printed = asked.printed(edition)
+    prints = printed if isinstance(printed, list) else [printed]
+    units = [asked.unit] * len(prints) if isinstance(asked.unit, str) else asked.unit
+    return [
+        {
+            "id": asked.id,
+            "chapter": asked.chapter,
+            "printed": was,
+            "computed": now,
+            "unit": unit,
+            "off_by": abs(was - now) / abs(now) if now else None,
+            "note": asked.note,
+        }
+        # An edition may print the first of several numbers alone.
+        for was, now, unit in zip(prints, found.values, units, strict=False)
+        if not agrees(now, was, max(asked.tolerance, LEAST))
+        and (edition == "first" or asked.status == "book_wrong")
+    ]
+
+
+LEAST = 1e-3
+"""Numbers closer than this are rounding, whatever an entry asks for."""
