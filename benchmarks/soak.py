@@ -32,6 +32,8 @@ from tests.apps.server.client import ask, check, drawn
 
 PARTS = 6
 MODEL_LEN = 1024
+SETTLES = 10.0
+"""Seconds in which a server must have noticed those who left."""
 
 
 class Tally:
@@ -61,8 +63,7 @@ class Tally:
 
 def held(process: int, port: int, since: float, tally: Tally) -> dict[str, Any]:
     """One line of the record."""
-    with urlopen(f"http://127.0.0.1:{port}/debug/state", timeout=60) as answer:
-        state = json.load(answer)
+    state = server_state(port)
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     tokens = sum(
@@ -101,6 +102,16 @@ async def soak(process: int, port: int, minutes: float, rate: float) -> tuple[li
     return lines, tally
 
 
+def settled(process: int, port: int, tally: Tally) -> dict[str, Any]:
+    """A line once the server has noticed that the last clients left: what it holds until then is
+    theirs."""
+    since = time.monotonic()
+    while True:
+        line = held(process, port, since, tally)
+        if not line["requests_under_way"] or time.monotonic() > since + SETTLES:
+            return line
+
+
 def main() -> None:
     """Start the server, load it, end it."""
     options = _options()
@@ -113,10 +124,10 @@ def main() -> None:
         command += ["--log-level", "warning"]
         process = subprocess.Popen(command)
         try:
-            while process.poll() is None and not _healthy(port):
+            while process.poll() is None and not healthy(port):
                 time.sleep(0.5)
             lines, tally = asyncio.run(soak(process.pid, port, options.minutes, options.rate))
-            end = held(process.pid, port, time.monotonic(), tally)
+            end = settled(process.pid, port, tally)
             process.send_signal(signal.SIGTERM)
             code = process.wait(60)
         finally:
@@ -136,7 +147,14 @@ def main() -> None:
         options.record.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _healthy(port: int) -> bool:
+def server_state(port: int) -> dict[str, Any]:
+    """What a server says of its pages, requests and answers."""
+    with urlopen(f"http://127.0.0.1:{port}/debug/state", timeout=60) as answer:
+        return json.load(answer)
+
+
+def healthy(port: int) -> bool:
+    """Whether a server takes requests."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
             return True

@@ -158,6 +158,7 @@ def through_the_end(folder, requests):
     assert [e for e in events if e not in ("request", "steps")] == [
         *("serving", "signal", "draining", "ends")
     ]
+    assert (log[-1]["unfinished"], log[-1]["pages_used"]) == (0, 0)
     served = [line for line in log if line["event"] == "request" and line["status"] == 200]
     assert all(line["request_id"] and line["prompt_tokens"] for line in served)
     answered = finished + refused + gone

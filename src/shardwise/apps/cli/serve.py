@@ -14,6 +14,7 @@ from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole
 from shardwise.apps.cli.parts import needed_for
+from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -54,6 +55,7 @@ def serve(**options: Any) -> None:
     /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics;
     /openapi.json has their fields. What was accepted before the signal is answered first.
     """
+    share_arena()
     with needed_for("serving"):
         from shardwise.apps.server.run import bound, run_server
         from shardwise.apps.server.state import ServerLimits

@@ -7,6 +7,7 @@ text of its tokens, `reports.py` writes their logprobs, `reply.py` sends the ans
 events, and drops it when its client leaves.
 `gate.py` is around all of it: ids, log, key. `errors.py` has the form of refusals, `state.py` what
 a server holds and allows, `metrics.py` and `trace.py` what it tells of itself. `run.py` runs it
-until a signal comes. Not here: the engine (`runtime/engine/`) and how it is opened
-(`workflows/serving.py`). Read `completions.py`, then `answers.py`.
+until a signal comes, `memory.py` says where its threads' memory comes from. Not here: the engine
+(`runtime/engine/`) and how it is opened (`workflows/serving.py`). Read `completions.py`,
+then `answers.py`.
 """

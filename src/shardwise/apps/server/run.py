@@ -171,7 +171,9 @@ async def _end(
     await _close(server, listening)
     await asyncio.sleep(LINGER)  # who was connected before that is told, too
     await state.drained()
-    log.info("ends", extra={"fields": {"unfinished": state.active}})
+    engine = state.replica.engine
+    left = {"unfinished": state.active, "pages_used": engine.pages - engine.available}
+    log.info("ends", extra={"fields": left})
     server.should_exit = True
 
 

@@ -1,0 +1,176 @@
+"""Ten thousand requests, many of them faulty, on the real engine: what is answered, held, leaked.
+
+    python benchmarks/faults.py [--requests 10000] [--in-flight 64] [--shape least] [--sigterm]
+                                [--folder MODEL_DIR] [--record FILE]
+
+The load of `tests/apps/server/client.py`: oversized prompts, invalid JSON, wrong types and unknown
+fields, clients that leave early or read slowly, and every other answer checked. A fifth as many
+requests warm the server up; then a line says after every tenth what the server holds. With
+`--sigterm` the signal comes in the middle: what was accepted must finish, and what is new gets 503
+until nobody listens. The exit code is 1 where an answer is wrong or missing, or a page is held.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from environments import free_port
+from llama_folder import SHAPES, write_llama
+from made import made
+from soak import MODEL_LEN, SETTLES, healthy, server_state
+from tests.apps.server.client import check, load
+
+PARTS = 10
+NOBODY = -1
+"""The client's status where nobody listened, as after a drain."""
+Answer = tuple[Any, dict[str, Any], int, bytes]
+
+
+def judged(found: list[Answer], *, ending: bool) -> tuple[Counter[str], list[str]]:
+    """How many requests came to what, and those whose answer is wrong or missing."""
+    counts, wrong = Counter[str](), list[str]()
+    for body, how, status, answer in found:
+        if "leave_after" in how:
+            counts["left"] += 1
+            continue
+        counts["nobody listens" if status == NOBODY else str(status)] += 1
+        if ending and (status == NOBODY or (status == 503 and b"no new requests" in answer)):
+            continue
+        try:
+            check(body, status, answer)
+        except Exception as error:  # all of them are counted
+            wrong.append(f"{status}: {error!r}"[:300])
+    return counts, wrong
+
+
+def resident(process: int) -> float:
+    """Megabytes of a process."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def held(port: int) -> dict[str, Any]:
+    """Pages that cannot be given to others and requests, at once and when all has settled."""
+    begun, first = time.monotonic(), None
+    while True:
+        state = server_state(port)
+        found = {
+            "pages": state["pages"]["all"] - state["pages"]["available"],
+            "requests": state["requests"]["running"] + state["requests"]["waiting"],
+            "answers": state["server"]["answers"],
+        }
+        first, seconds = first or found, time.monotonic() - begun
+        if not any(found.values()) or seconds > SETTLES:
+            return {"first": first, "after_s": round(seconds, 3), "settled": found}
+
+
+def to_the_end(process: int, port: int, requests: int, in_flight: int) -> dict[str, Any]:
+    """A load with nothing else: memory by parts of it, what is held after it."""
+    found: list[Answer] = asyncio.run(load(port, Random(1), requests // 5, in_flight))
+    lines, draw, since = [[0, round(resident(process), 1)]], Random(2), time.monotonic()
+    for part in range(1, PARTS + 1):
+        found += asyncio.run(load(port, draw, requests // PARTS, in_flight))
+        lines.append([part * requests // PARTS, round(resident(process), 1)])
+        print(json.dumps(lines[-1]), flush=True)
+    grown = (lines[-1][1] - lines[0][1]) / lines[-1][0] * 1e3
+    seconds = time.monotonic() - since
+    counts, wrong = judged(found, ending=False)
+    return {
+        "seconds": round(seconds, 1),
+        "requests_and_rss_mb": lines,
+        "rss_mb_per_1000_requests": round(grown, 2),
+        "statuses": counts,
+        "held": held(port),
+        "wrong": wrong,
+    }
+
+
+def with_signal(
+    process: subprocess.Popen[bytes], port: int, requests: int, in_flight: int
+) -> dict[str, Any]:
+    """A load with SIGTERM in the middle of it."""
+
+    def begun(count: int) -> None:
+        if count == requests // 2:
+            process.send_signal(signal.SIGTERM)
+
+    found = asyncio.run(load(port, Random(3), requests, in_flight, begun))
+    counts, wrong = judged(found, ending=True)
+    return {"statuses": counts, "wrong": wrong}
+
+
+def last_of(log: Path) -> dict[str, int]:
+    """What the server's last line says of pages and requests."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
+    (ends,) = (line for line in lines if line["event"] == "ends")
+    return {name: ends[name] for name in ("pages_used", "unfinished")}
+
+
+def served(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+    """A server of the folder, once it answers."""
+    words = ["--port", str(port), "--seq", str(MODEL_LEN), "--warm", "all"]
+    with log.open("w") as errors:
+        command = [sys.executable, "-m", "shardwise", "serve", str(folder), *words]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    while process.poll() is None and not healthy(port):
+        time.sleep(0.5)
+    return process
+
+
+def tried(options: argparse.Namespace, passing: Path) -> dict[str, Any]:
+    """Start the server, load it, end it."""
+    folder = options.folder or write_llama(passing / "llama", options.shape)
+    port, log = free_port(), passing / "log"
+    process = served(folder, port, log)
+    try:
+        if options.sigterm:
+            found = with_signal(process, port, options.requests, options.in_flight)
+        else:
+            found = to_the_end(process.pid, port, options.requests, options.in_flight)
+            process.send_signal(signal.SIGTERM)
+        code = process.wait(120)
+    finally:
+        process.kill()
+    return {**found, "last_line": last_of(log), "exit_code": code}
+
+
+def main() -> None:
+    """One load, its figures, and whether anything was lost."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as passing:
+        found = tried(options, Path(passing))
+    wrong = found.pop("wrong")
+    document = {**made(("jax",)), "requests": options.requests, "sigterm": options.sigterm}
+    document |= {**found, "wrong": len(wrong), "first_wrong": wrong[:10]}
+    print(json.dumps(document, indent=1))
+    if options.record:
+        options.record.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(bool(found["exit_code"] or wrong or any(found["last_line"].values())))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A load with faults on our server.")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--shape", choices=SHAPES, default="least", help="of the Llama made here")
+    parser.add_argument("--folder", type=Path, help="a checkpoint in its place")
+    parser.add_argument("--sigterm", action="store_true", help="SIGTERM in the middle")
+    parser.add_argument("--record", type=Path, help="a JSON file that gets the figures")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
