@@ -2,9 +2,9 @@
 
     PYTHONPATH=scripts python -m compiled.drawn
 
-writes `drawn.json`: of each of five generations of TPU steps of training, decode and prefill.
-Models, slices, batches and lengths are drawn uniformly; a training plan is the search's best one for
-our trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
+writes `drawn.json`: of five generations of TPU steps of training, decode and prefill. Models,
+slices, batches and lengths are drawn uniformly; a training plan is the search's best one for our
+trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
 What has no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the
 list stands.
 """
