@@ -291,7 +291,7 @@ def test_pictures(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--animate", "a.html"), "say of which slice with --on SLICE"),
         ((FSDP_TP, *SQUARE, "--plot", "a.png"), "the answer has 3 arrays; --plot shows one array"),
         ((*QUIZ, "--animate", "a.html"), "--animate does nothing for a single array"),
-        ((*QUIZ, "--draw", "--json"), "print pictures; leave out --json"),
+        ((*QUIZ, "--draw", "--json"), "--draw prints a picture; leave out --json"),
     ],
 )
 def test_refusals_of_pictures(args, message):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from shardwise.book.figure_index import figure, figure_ids, figure_settings
 from shardwise.book.figures import (
     BookTorus,
-    figure,
-    figure_ids,
+    Figure,
     interactive,
     interactive_threshold,
     math_comms,
@@ -15,12 +15,16 @@ from shardwise.book.figures import (
     ratio_curves,
     sharded_gather,
 )
+from shardwise.book.questions import entry
 from shardwise.errors import BadRequest
 
+FIGURES = [name for name in figure_ids() if name.startswith("fig.")]
 
-@pytest.mark.parametrize("figure_id", figure_ids())
+
+@pytest.mark.parametrize("figure_id", FIGURES)
 def test_every_figure_has_curves_units_and_readings(figure_id):
     found = figure(figure_id)
+    assert isinstance(found, Figure)
     assert found.id == figure_id
     assert found.series
     assert found.readings
@@ -101,3 +105,92 @@ def test_a_flat_torus_has_two_axes():
     wide = interactive_threshold(BookTorus(chips=n, d_ff=65536, chip="v5e")).readings
     assert wide["threshold_tokens.256x1"] == pytest.approx(n * alpha / 2)
     assert wide["threshold_tokens.16x16"] == pytest.approx(16 * alpha)
+
+
+# Settings -----------------------------------------------------------------------------------------
+
+
+def test_a_figure_takes_its_sizes_as_settings():
+    """The same curves as of the dataclass that they are drawn on."""
+    set_ = {"chips": 512, "d_ff": 16384}
+    assert figure("fig.5.ratio_curves", set_) == ratio_curves(BookTorus(chips=512, d_ff=16384))
+    assert figure_settings("fig.5.ratio_curves", set_)["d_model"] == 8192
+    assert figure("fig.gpu.ragged", {"picks": 8}) == ragged(picks=8)
+
+
+def test_the_slider_picks_splits():
+    found = figure("fig.5.interactive", {"tensor": 8})
+    assert [s.label for s in found.series] == ["math", "512x8"]
+    several = figure("fig.5.interactive.tp", {"tensor": [2, 16]})
+    assert [s.label for s in several.series] == ["2048x2", "256x16"]
+
+
+@pytest.mark.parametrize(
+    ("figure_id", "set_", "said"),
+    [
+        ("fig.5.interactive", {"tensor": 3}, "tensor is 3; on 4096 chips it is one of 1, 2"),
+        ("fig.5.math_comms", {"chip": ["v5p", "v5e"]}, "chip is a list; it takes one value"),
+        ("fig.5.math_comms", {"chips": "many"}, "chips is 'many'; it is a number"),
+        ("fig.5.math_comms", {"chps": 4}, "did you mean 'chips'"),
+        ("fig.8.pareto", {"contexts": [0]}, "contexts is 0; it is a whole number from 1"),
+        ("fig.8.pareto", {"chips": 2}, "2 v5e hold no sequence of 2,048 tokens"),
+        ("fig.8.pareto", {"params": "big"}, "params is 'big'; it is a number"),
+        ("fig.gpu.ar_curve", {"chips": 2}, "unknown setting of fig.gpu.ar_curve 'chips'"),
+    ],
+)
+def test_settings_that_are_refused(figure_id, set_, said):
+    with pytest.raises(BadRequest, match=said.replace("(", r"\(")):
+        figure(figure_id, set_)
+
+
+# The widgets --------------------------------------------------------------------------------------
+
+
+def test_the_widget_of_chapter_5_is_the_books():
+    """All positions of its slider that the widget's data holds, to its printed digits."""
+    flat = figure("fig.5.interactive").readings
+    for split, want in zip(
+        ("4096x1", "2048x2", "1024x4", "512x8", "256x16", "16x256"),
+        entry("fig.5.interactive").book,
+        strict=True,
+    ):
+        assert flat[f"flat_seconds.{split}"] == pytest.approx(want, rel=1e-6)
+    end = figure("fig.5.interactive.tp").readings
+    for split, want in zip(
+        ("2048x2", "512x8", "256x16", "16x256", "1x4096"),
+        entry("fig.5.interactive.tp").book,
+        strict=True,
+    ):
+        assert end[f"seconds_at_1e8.{split}"] == pytest.approx(want, rel=1e-6)
+    label = figure("fig.5.interactive.threshold").readings
+    assert list(label.values()) == pytest.approx(entry("fig.5.interactive.threshold").book)
+
+
+@pytest.mark.parametrize(("name", "context"), [("2k", 2048), ("64k", 65536)])
+def test_the_pareto_widget_is_the_books(name, context):
+    """Latency and throughput of the batches that the widget's data holds."""
+    asked = entry(f"fig.8.pareto.{name}")
+    batches = asked.inputs["B"].value
+    curve = figure("fig.8.pareto", {"contexts": context}).series[0]
+    got = [axis[b - 1] for axis in (curve.x, curve.y) for b in batches]
+    assert got == pytest.approx(asked.book, rel=1e-6)
+
+
+def test_the_serving_figures_read_what_the_book_answers():
+    found = figure("fig.8.pareto").readings
+    shown = [found[f"batch.S={s}"] for s in (2048, 4096, 8192, 16384, 32768, 65536)]
+    assert shown == entry("fig.8.pareto.maxB").correct
+    assert found["cheaper_at_twice_the_latency"] == pytest.approx(
+        entry("fig.8.cost_reduction").correct
+    )
+    step = figure("fig.8.breakdown").readings
+    assert step["kv_over_flops_context"] == pytest.approx(entry("fig.8.kv_vs_flops").correct)
+    assert step["weights_seconds"] == pytest.approx(70e9 / (16 * 8.2e11))
+    assert step["compute_bound_batch"] == pytest.approx(1.97e14 / 8.2e11 / 2)
+
+
+def test_the_parts_of_a_step_are_the_step():
+    """Caches, and the longer of weights and FLOPs."""
+    parts = {s.label: np.array(s.y) for s in figure("fig.8.breakdown", {"context": 8192}).series}
+    whole = parts["caches"] + np.maximum(parts["weights"], parts["FLOPs"])
+    assert parts["step"] == pytest.approx(whole)

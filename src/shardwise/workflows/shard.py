@@ -25,6 +25,8 @@ from shardwise.sharding import (
 )
 from shardwise.sharding.bounded import without_units
 from shardwise.sharding.chain import told_apart
+from shardwise.sharding.count import step_exchange
+from shardwise.sharding.simulate import CollectiveTrace, fabric_of, simulate, targets_of
 from shardwise.units import format_bytes, sig
 from shardwise.workflows.inputs import Hardware
 
@@ -185,6 +187,23 @@ def placed(piece: Slice, mesh: Mesh) -> Placement:
             f"evenly; reorder or change them"
         )
     return placement
+
+
+def first_movement(found: Sharding) -> CollectiveTrace:
+    """The first collective of the best strategy, with the smallest blocks that it divides.
+
+    Raises BadRequest where nothing moves, and where no slice says which links there are.
+    """
+    if found.placement is None:
+        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
+    if not found.best.collectives:
+        raise BadRequest(f"--animate: the best way for '{found.einsum}' moves nothing")
+    step = found.best.collectives[0]
+    axes = [axis for axis in found.mesh if axis in step.axes]
+    fabric, targets = fabric_of(found.placement, axes), None
+    if step.kind == "permute":
+        targets = targets_of(step_exchange(step, axes), found.placement)
+    return simulate(step.kind, fabric, targets=targets)  # type: ignore[arg-type]
 
 
 def shard_result(answer: Sharding) -> dict[str, Any]:
