@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--chips": "how many chips, from the fewest to the most",
         "--phase": "which program of a plan: train, decode or prefill",
         "--matmul": "the matrix product, as MxKxN",
+        "--level": "the memory or link that operands come from",
         "--dims": "the size of every dim of the arrays",
         "--mesh": "mesh axes and their degrees",
         "--args": "MODULE:NAME that makes the arguments of a function",
