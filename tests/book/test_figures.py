@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shardwise.book.figure_index import figure, figure_ids, figure_settings
+import shardwise as sw
+from shardwise.book.figure_index import FIGURES, figure, figure_ids, figure_settings
 from shardwise.book.figures import (
     BookTorus,
     Figure,
@@ -18,13 +19,14 @@ from shardwise.book.figures import (
 from shardwise.book.questions import entry
 from shardwise.errors import BadRequest
 
-FIGURES = [name for name in figure_ids() if name.startswith("fig.")]
+CURVES = [name for name in figure_ids() if name.startswith("fig.")]
 
 
-@pytest.mark.parametrize("figure_id", FIGURES)
+@pytest.mark.parametrize("figure_id", CURVES)
 def test_every_figure_has_curves_units_and_readings(figure_id):
     found = figure(figure_id)
     assert isinstance(found, Figure)
+    assert found.chapter == FIGURES[figure_id].chapter
     assert found.id == figure_id
     assert found.series
     assert found.readings
@@ -194,3 +196,17 @@ def test_the_parts_of_a_step_are_the_step():
     parts = {s.label: np.array(s.y) for s in figure("fig.8.breakdown", {"context": 8192}).series}
     whole = parts["caches"] + np.maximum(parts["weights"], parts["FLOPs"])
     assert parts["step"] == pytest.approx(whole)
+
+
+def test_megatron_s_table_has_what_was_measured_beside_what_is_predicted():
+    """Measured as the book's table prints it; the book's rates, of which nothing is taken off, are
+    above it for every run, and the expected ones below them."""
+    found = figure("fig.gpu.megatron")
+    by = {s.label: np.array(s.y) for s in found.series}
+    printed = {"1.7B": 0.41, "7.1B": 0.47, "16B": 0.49, "314B": 0.48}
+    for size, mfu in printed.items():
+        assert found.readings[f"measured.{size}"] == pytest.approx(mfu, abs=0.006)
+    assert np.all(by["by the book's rates"] > by["measured"])
+    assert np.all(by["expected"] < by["by the book's rates"])
+    shown = sw.plan_show("audit:megatron-16b").result["mfu"]
+    assert found.readings["by the book's rates.16B"] == pytest.approx(shown)

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from tests.apps.commands import answer, refused, run
 
 from shardwise.book import figure, figure_settings
+from shardwise.book.figure_index import FIGURES
 from shardwise.book.rules.serving import step_seconds
-from shardwise.book.simulators import SIMULATORS, batching, collective, hbm, pipeline, systolic
+from shardwise.book.simulators import batching, collective, hbm, pipeline, systolic
 from shardwise.book.simulators.copies import copied_seconds, run_copies
 from shardwise.book.simulators.systolic import array_cycles, run_array
 from shardwise.errors import BadRequest
+
+SIMULATORS = [name for name, entry in FIGURES.items() if entry.steps]
 
 # The systolic array -------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@
 by name with its formula, unit and source, `questions.py` the book's numbers (`data/entries/`), each
 answered live by those rules, `seed.py` chips with the constants of an edition. `thresholds.py` sets
 the rules beside a searched plan. `figures.py` and `serving_figures.py` have the data of the book's
-figures, `simulators/` its machines step by step, `figure_index.py` all of them by id with the
-settings that they take. Screens ask for these beside an answer: no answer needs them. Read
-`registry.py` first.
+figures, `megatron.py` one with predictions beside, `simulators/` its machines step by step,
+`figure_index.py` all of them by id with the settings that they take. Screens ask for these beside
+an answer: no answer needs them. Read `registry.py` first.
 
 Every rule is a function here, under its own name (`shardwise.book.mixed_limit`), and all load on
 first use.
@@ -44,7 +44,16 @@ _HOMES = {
 }
 """Public name that is no rule -> its module."""
 _MODULES = (
-    *("figure_index", "figures", "questions", "registry", "rules", "seed", "serving_figures"),
+    *(
+        "figure_index",
+        "figures",
+        "megatron",
+        "questions",
+        "registry",
+        "rules",
+        "seed",
+        "serving_figures",
+    ),
     *("simulators", "thresholds"),
 )
 

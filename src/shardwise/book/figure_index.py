@@ -5,26 +5,46 @@ A figure is curves (`figures.py`, `serving_figures.py`) or a machine to look at 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from inspect import signature
+from inspect import getdoc, signature
 from typing import Any
 
 from shardwise.book import figures, serving_figures
 from shardwise.book.figures import BookTorus, Figure
+from shardwise.book.megatron import megatron_mfu
 from shardwise.book.serving_figures import BookServer
-from shardwise.book.simulators import SIMULATORS, Animation
+from shardwise.book.simulators import (
+    Animation,
+    batching,
+    collective,
+    hbm,
+    pipeline,
+    systolic,
+)
 from shardwise.book.simulators.simulation import check_size, check_whole
 from shardwise.errors import BadRequest, check_known, shown, unknown
 
 MOST_CHIPS = 2**24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FigureEntry:
-    """The function of a figure. What it is drawn on (a torus, a server) is a dataclass of settings,
-    its first argument; the others are settings themselves."""
+    """The function of a figure, and its chapter. What it is drawn on (a torus, a server) is a
+    dataclass of settings, its first argument; the others are settings themselves."""
 
     function: Callable[..., Figure | Animation]
+    chapter: str
     base: BookTorus | BookServer | None = None
+
+    @property
+    def about(self) -> str:
+        """What it shows: its docstring's first sentence."""
+        text = " ".join((getdoc(self.function) or "").split("\n\n")[0].split())
+        return text.partition(". ")[0].removesuffix(".") + "."
+
+    @property
+    def steps(self) -> bool:
+        """Whether it is a machine, step by step."""
+        return signature(self.function).return_annotation is Animation
 
     def settings(self) -> dict[str, Any]:
         """Every setting with its value in the book."""
@@ -44,21 +64,22 @@ class FigureEntry:
 
 
 FIGURES: Mapping[str, FigureEntry] = {
-    "fig.5.ratio_curves": FigureEntry(function=figures.ratio_curves, base=figures.RATIOS),
-    "fig.5.math_comms": FigureEntry(function=figures.math_comms, base=figures.CUBE),
-    "fig.5.interactive": FigureEntry(function=figures.interactive, base=figures.CUBE),
-    "fig.5.interactive.tp": FigureEntry(function=figures.interactive_tensor, base=figures.CUBE),
-    "fig.5.interactive.threshold": FigureEntry(
-        function=figures.interactive_threshold, base=figures.CUBE
-    ),
-    "fig.8.pareto": FigureEntry(function=serving_figures.pareto, base=serving_figures.BOOK_SERVER),
-    "fig.8.breakdown": FigureEntry(
-        function=serving_figures.breakdown, base=serving_figures.BOOK_SERVER
-    ),
-    "fig.gpu.ar_curve": FigureEntry(function=figures.all_reduce_measured),
-    "fig.gpu.sharded_gather": FigureEntry(function=figures.sharded_gather),
-    "fig.gpu.ragged": FigureEntry(function=figures.ragged),
-    **{name: FigureEntry(function=function) for name, function in SIMULATORS.items()},
+    "fig.5.ratio_curves": FigureEntry(figures.ratio_curves, "5", figures.RATIOS),
+    "fig.5.math_comms": FigureEntry(figures.math_comms, "5", figures.CUBE),
+    "fig.5.interactive": FigureEntry(figures.interactive, "5", figures.CUBE),
+    "fig.5.interactive.tp": FigureEntry(figures.interactive_tensor, "5", figures.CUBE),
+    "fig.5.interactive.threshold": FigureEntry(figures.interactive_threshold, "5", figures.CUBE),
+    "fig.8.pareto": FigureEntry(serving_figures.pareto, "8", serving_figures.BOOK_SERVER),
+    "fig.8.breakdown": FigureEntry(serving_figures.breakdown, "8", serving_figures.BOOK_SERVER),
+    "fig.gpu.ar_curve": FigureEntry(figures.all_reduce_measured, "12"),
+    "fig.gpu.sharded_gather": FigureEntry(figures.sharded_gather, "12"),
+    "fig.gpu.ragged": FigureEntry(figures.ragged, "12"),
+    "fig.gpu.megatron": FigureEntry(megatron_mfu, "12"),
+    "systolic": FigureEntry(systolic, "2"),
+    "hbm": FigureEntry(hbm, "2"),
+    "collective": FigureEntry(collective, "3"),
+    "pipeline": FigureEntry(pipeline, "5"),
+    "batching": FigureEntry(batching, "7"),
 }
 """The figures in the order of the book, then the simulators."""
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardwise.book.figure_index import figure, figure_ids
-from shardwise.book.figures import Figure
+from shardwise.book.figure_index import FIGURES
 from shardwise.book.questions import BookEntry, entries
 from shardwise.errors import BadRequest
 from shardwise.plans.named import PREFIX, audit_about, audit_names
@@ -58,13 +57,13 @@ book_list = verb("book_list", BookListRequest)
 def _entries() -> list[dict[str, str]]:
     figures = [
         {
-            "id": f.id,
-            "chapter": f.chapter,
-            "kind": "figure" if isinstance(f, Figure) else "simulation",
-            "about": f.title,
-            "source": f.source,
+            "id": name,
+            "chapter": one.chapter,
+            "kind": "simulation" if one.steps else "figure",
+            "about": one.about,
+            "source": f"ch. {one.chapter}",
         }
-        for f in map(figure, figure_ids())
+        for name, one in FIGURES.items()
     ]
     audits = [
         {

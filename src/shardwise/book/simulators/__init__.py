@@ -8,8 +8,6 @@ library runs: the executor of collectives, the tables of pipelines, the schedule
 Nothing is drawn here. Read `systolic.py` first.
 """
 
-from collections.abc import Callable, Mapping
-
 from shardwise.book.simulators.batching import batching
 from shardwise.book.simulators.collective import collective
 from shardwise.book.simulators.copies import hbm
@@ -17,17 +15,7 @@ from shardwise.book.simulators.pipeline import pipeline
 from shardwise.book.simulators.simulation import Animation, Arrow, Cell, Curve, Frame
 from shardwise.book.simulators.systolic import systolic
 
-SIMULATORS: Mapping[str, Callable[..., Animation]] = {
-    "systolic": systolic,
-    "hbm": hbm,
-    "collective": collective,
-    "pipeline": pipeline,
-    "batching": batching,
-}
-"""The simulators by the names that `shardwise book figure` takes."""
-
 __all__ = [
-    "SIMULATORS",
     "Animation",
     "Arrow",
     "Cell",
