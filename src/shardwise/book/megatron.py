@@ -6,8 +6,10 @@ The measured number is the table's TFLOP/s per GPU over the dense peak. The plan
 say what is assumed), so that the two need not agree.
 """
 
+from dataclasses import dataclass
+
 from shardwise.book.figures import Figure, Series
-from shardwise.book.questions import BookAnswer, book_answer, entries
+from shardwise.book.questions import book_answer, entries
 from shardwise.models import load_model, params_total
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans.named import audit_names, plan_path
@@ -18,12 +20,27 @@ ROWS = "table.gpu.megatron."
 """Where the ids of the table's rows begin; what follows is the run's size."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronRun:
+    """One run of the table: its size as it is called, parameters, and MFU measured and predicted,
+    in the order of `LABELS`."""
+
+    size: str
+    params: float
+    mfu: tuple[float, float, float]
+
+
+LABELS = ("measured", "by the book's rates", "expected")
+"""The MFU of a run: as the table has it, with the book's numbers of the chip of which nothing is
+taken off, and with what our constants take off."""
+
+
 def megatron_mfu() -> Figure:
-    """MFU of the runs by their parameters: measured, by the book's rates, and as expected with what
-    our chips' constants take off."""
-    rows = sorted(_row(one.id) for one in entries().values() if _audit(one.id) in audit_names())
-    x = tuple(row[0] for row in rows)
-    labels = ("measured", "by the book's rates", "expected")
+    """MFU of Megatron's runs by their parameters, measured and predicted. By the book's rates, and
+    with what the constants of our chips and software take off."""
+    known = [one.id for one in entries().values() if _audit(one.id) in audit_names()]
+    runs = sorted(map(_run, known), key=lambda run: run.params)
+    x = tuple(run.params for run in runs)
     return Figure(
         id="fig.gpu.megatron",
         chapter="12",
@@ -35,10 +52,14 @@ def megatron_mfu() -> Figure:
         y_unit="",
         log="x",
         series=tuple(
-            Series(label=label, x=x, y=tuple(row[i] for row in rows))
-            for i, label in enumerate(labels, 1)
+            Series(label=label, x=x, y=tuple(run.mfu[i] for run in runs))
+            for i, label in enumerate(LABELS)
         ),
-        readings={f"{label}.{row[4]}": row[i] for row in rows for i, label in enumerate(labels, 1)},
+        readings={
+            f"{label}.{run.size}": mfu
+            for run in runs
+            for label, mfu in zip(LABELS, run.mfu, strict=True)
+        },
     )
 
 
@@ -47,14 +68,19 @@ def _audit(entry_id: str) -> str:
     return f"megatron-{entry_id.removeprefix(ROWS).lower()}" if entry_id.startswith(ROWS) else ""
 
 
-def _row(entry_id: str) -> tuple[float, float, float, float, str]:
-    """Parameters, the three utilisations and the size of one run."""
-    found: BookAnswer = book_answer(entry_id)
-    measured = next(float(w.value) for w in found.steps if w.step.rule == "utilisation")
+def _run(entry_id: str) -> MegatronRun:
+    worked = book_answer(entry_id).steps
     name = _audit(entry_id)
-    params = params_total(load_model(str(plan_path(f"audit:{name}").with_suffix(".json"))))
-    predicted = (_predicted(name, constants) for constants in ("book", "vendor"))
-    return float(params), measured, *predicted, entry_id.removeprefix(ROWS)  # type: ignore[return-value]
+    config = plan_path(f"audit:{name}").with_suffix(".json")
+    return MegatronRun(
+        size=entry_id.removeprefix(ROWS),
+        params=float(params_total(load_model(str(config)))),
+        mfu=(
+            next(float(one.value) for one in worked if one.step.rule == "utilisation"),
+            _predicted(name, "book"),
+            _predicted(name, "vendor"),
+        ),
+    )
 
 
 def _predicted(name: str, constants: str) -> float:
