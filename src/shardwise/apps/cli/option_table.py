@@ -153,6 +153,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Beside the answer": {
         "--against": "a plan to price beside the best one",
         "--compile": "how many of the best plans are compiled; the best as compiled is the answer",
+        "--tune": "sets of compiler flags are tried on the best plan as compiled",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
         "--top": "how many of the next best to show",
