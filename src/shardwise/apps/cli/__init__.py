@@ -10,7 +10,8 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 `simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.
 Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work:
 `serve.py` (the server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`.
-Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is:
+Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. Documents:
+`schema.py`. How right it is:
 `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
@@ -100,6 +101,11 @@ COMMANDS = {
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
+    "schema": (
+        "shardwise.apps.cli.schema",
+        "schema",
+        "What a command prints with --json, as a JSON Schema.",
+    ),
 }
 
 
