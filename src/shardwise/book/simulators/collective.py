@@ -21,7 +21,7 @@ from shardwise.sharding.simulate import CollectiveTrace, Fabric, simulate, trace
 from shardwise.sharding.simulate.fabric import AxisKind, AxisPiece, Physical
 from shardwise.sharding.simulate.schedule import grain
 
-MOST_DEVICES = 256
+MOST_DEVICES = 64
 NETWORKS = {
     "ring": "both ways round a ring, along every axis of the shape",
     "one_way": "one way round a ring, along every axis",
