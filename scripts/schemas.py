@@ -62,11 +62,20 @@ def _object(objects: Sequence[Mapping[str, Any]], closed: bool) -> dict[str, Any
     if not closed and filled and (not common or not all(map(_FIELD.fullmatch, names))):
         return {"additionalProperties": schema_of([v for o in filled for v in o.values()])}
     found: dict[str, Any] = {
-        "properties": {n: schema_of([o[n] for o in filled if n in o]) for n in names}
+        "properties": {n: _unit(n) | schema_of([o[n] for o in filled if n in o]) for n in names}
     }
     if len(filled) == len(objects) and common:
         found["required"] = [n for n in names if n in common]
     return found | ({"additionalProperties": False} if closed else {})
+
+
+UNITS = {"seconds": "in seconds", "ms": "in milliseconds", "bytes": "in bytes", "usd": "in dollars"}
+"""Units by the last word of a key."""
+
+
+def _unit(name: str) -> dict[str, str]:
+    unit = UNITS.get(name.rpartition("_")[2])
+    return {"description": unit} if unit else {}
 
 
 def document_schema(
