@@ -147,6 +147,15 @@ def test_the_busiest_link_is_the_closed_form(kind, network, shape, bytes):
     assert found["busiest_link_bytes"] == pytest.approx(bytes * 1e9)
 
 
+def test_a_switch_that_adds_up_is_a_place():
+    """Every move is between two places; half of an all-reduce's go up to the switch."""
+    found = collective(kind="all_reduce", network="sharp", shape="4")
+    kinds = [cell.kind for cell in found.places]
+    assert kinds == ["device"] * 4 + ["switch"] * 4
+    ends = [(kinds[m.source], kinds[m.target]) for f in found.frames for m in f.moves]
+    assert set(ends) == {("device", "switch"), ("switch", "device")}
+
+
 def test_frames_hold_every_transfer():
     found = collective(kind="all_gather", network="tree", shape="4x2")
     moved = sum(move.bytes for frame in found.frames for move in frame.moves)
