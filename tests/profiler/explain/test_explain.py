@@ -1,6 +1,7 @@
 """Planted faults are found with their cost, clean twins and good programs are silent.
 
-`data/` holds programs compiled by `scripts/explain_programs.py`, which says what each is.
+`data/` holds programs compiled by `scripts/explain_programs.py` and `explain_programs_more.py`,
+which say what each is.
 """
 
 import gzip
@@ -28,6 +29,16 @@ RULES = {
     "all_reduce_for_scatter": "whole sums",
     "axis_order": "axis order",
     "host_transfer": "host transfer",
+    "duplicated_work": "duplicated work",
+    "ping_pong": "ping-pong",
+    "undonated_cache": "undonated cache",
+    "gathered_cache": "gathered cache",
+    "replicated_cache": "replicated cache",
+    "copied_weights": "copied weights",
+    "callback": "host callback",
+    "repeated_gather": "repeated collective",
+    "one_hot": "one-hot product",
+    "unused_gather": "unused gather",
 }
 FAULTY = [label for label, row in INDEX.items() if row["faulty"]]
 CLEAN = [label for label, row in INDEX.items() if not row["faulty"] and row["name"] in RULES]
@@ -46,8 +57,9 @@ def explained(label):
         )
 
 
-def test_ten_faults_two_ways_each_and_five_good_programs():
+def test_twenty_faults_two_ways_each_and_five_good_programs():
     assert {INDEX[label]["name"] for label in FAULTY} == set(RULES)
+    assert len(RULES) == len({*RULES.values()}) == 20
     assert len(FAULTY) == len(CLEAN) == 2 * len(RULES)
     assert len(GOOD) == 5
 
@@ -68,8 +80,9 @@ def test_a_planted_fault_is_found_with_its_cost_and_a_remedy(label):
 
 @pytest.mark.parametrize("label", CLEAN)
 def test_the_clean_twin_of_a_fault_is_silent_about_it(label):
+    """Of a twin in which the compiler turns an array, that alone is told."""
     rules = [f.rule for f in explained(label).findings]
-    assert RULES[INDEX[label]["name"]] not in rules
+    assert rules == (["re-layout"] if label == "unsharded_embedding.b.clean" else [])
 
 
 @pytest.mark.parametrize("label", GOOD)

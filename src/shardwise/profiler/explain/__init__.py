@@ -3,8 +3,9 @@
 `tables.py` adds up the timeline by source line and scope. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
-`rules_compute.py`, `rules_memory.py` and `rules_network.py`. Read `explain_program` below, then
-`evidence.py`.
+`rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
+part of) and `rules_twice.py` (what is done again, or for nothing). `flow.py` carries facts of
+values through the program for them, and `lineage.py` says which. Read `explain_program` below, then `evidence.py`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,13 @@ from dataclasses import dataclass
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
-from shardwise.profiler.explain import rules_compute, rules_memory, rules_network
+from shardwise.profiler.explain import (
+    rules_cache,
+    rules_compute,
+    rules_memory,
+    rules_network,
+    rules_twice,
+)
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.tables import TimeShare, by_line, by_scope
@@ -23,7 +30,13 @@ from shardwise.sharding.mesh import Mesh
 
 __all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 
-RULES = (*rules_memory.RULES, *rules_network.RULES, *rules_compute.RULES)
+RULES = (
+    *rules_memory.RULES,
+    *rules_network.RULES,
+    *rules_compute.RULES,
+    *rules_cache.RULES,
+    *rules_twice.RULES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ import numpy as np
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.explain.flow import Flow, together
+from shardwise.profiler.explain.lineage import lineage, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -38,7 +40,8 @@ HANDS_ON = ("get-tuple-element", "bitcast", "copy", "copy-start")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """An argument of the program on one device. `cuts` are the mesh axes that cut each dim, major
-    first, `copies` those over whose devices the same piece lies; `bytes` are of the piece."""
+    first, `copies` those over whose devices the same piece lies; `bytes` are of the piece. `number`
+    is its place among the program's parameters."""
 
     name: str
     dtype: str
@@ -47,6 +50,12 @@ class Argument:
     copies: tuple[str, ...]
     donated: bool
     bytes: float
+    number: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Of the piece."""
+        return prod(self.dims)
 
     @property
     def tree(self) -> str:
@@ -118,6 +127,7 @@ class Evidence:
                     copies=copies,
                     donated=str(number) in donated,
                     bytes=float(array.bytes),
+                    number=number,
                 )
             )
         return tuple(found)
@@ -125,6 +135,50 @@ class Evidence:
     def floats(self) -> tuple[Argument, ...]:
         """The arguments of floats with dims."""
         return tuple(a for a in self.arguments if a.dims and a.dtype.startswith(("f", "bf")))
+
+    @cached_property
+    def spread(self) -> Flow:
+        """The mesh axes over which each value differs; an argument without a sharding, over all."""
+        cuts = {
+            int(p.literal): self._axes(p)
+            for p in self.module.computation(self.module.entry).parameters
+            if p.attribute("sharding")
+        }
+        return spread(self.module, self.mesh, cuts)
+
+    def _axes(self, parameter: Instruction) -> frozenset[str]:
+        dims = len(_dims(parameter))
+        cuts, _ = sharding_axes(parameter.attribute("sharding"), dims, self.mesh)
+        return frozenset(axis for names in cuts for axis in names)
+
+    @cached_property
+    def lineage(self) -> Flow:
+        """The arguments that each value is a copy or a piece of."""
+        return lineage(self.module)
+
+    @cached_property
+    def caches(self) -> tuple[Argument, ...]:
+        """The arguments that the program hands back with a part of them written anew."""
+        result, shape = self.lineage.result, self.module.computation(self.module.entry).root.shape
+        parts = result if isinstance(result, tuple) else (result,)
+        shapes = (shape,) if isinstance(shape, Array) else shape
+        written = {
+            (number, array.dims)
+            for facts, part in zip(parts, shapes, strict=False)
+            for array in arrays(part)
+            for number, changed in together(facts)
+            if changed
+        }
+        return tuple(a for a in self.arguments if a.dims and (a.number, a.dims) in written)
+
+    def pieces_of(self, computation: str, name: str) -> set[int]:
+        """The numbers of the arguments that a value is a copy or a piece of."""
+        return {number for number, _ in self.lineage.facts(computation, name)}
+
+    def of_cache(self, computation: str, name: str) -> tuple[Argument, ...]:
+        """The caches that a value is a copy or a piece of."""
+        numbers = self.pieces_of(computation, name)
+        return tuple(a for a in self.caches if a.number in numbers)
 
     @cached_property
     def rows(self) -> dict[str, OpRow]:
