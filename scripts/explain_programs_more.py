@@ -90,7 +90,7 @@ def gathered_cache(s: Shapes, faulty: bool) -> Any:
 @program
 def replicated_cache(s: Shapes, faulty: bool) -> Any:
     """Every device of the inner axis holds and reads the cache of all heads."""
-    B, S, N, H = 32, 65536 * s.scale, 16, 128
+    B, S, N, H = 32, 131072 * s.scale, 16, 128
 
     def step(cache: Any, q: Any, new: Any, length: Any) -> Any:
         put = lambda c, n: jax.lax.dynamic_update_slice(c, n, (0, length, 0))  # noqa: E731

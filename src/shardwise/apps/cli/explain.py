@@ -18,8 +18,8 @@ from shardwise.apps.cli.progress import stage_line
 def explain(**options: Any) -> None:
     """Explain a plan's program, or a function, as compiled for a slice that is not here.
 
-    Seconds by source line and by named scope, what bounds each, what is exposed, how the arguments
-    lie on the mesh, and findings, each with its cost and a remedy.
+    Seconds by component, source line and named scope, what bounds each, what is exposed, how the
+    arguments lie on the mesh, and findings, each with its cost and a remedy.
     """
     from shardwise.verbs.explain import ExplainRequest
 

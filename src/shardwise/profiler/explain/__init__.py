@@ -1,11 +1,13 @@
 """Explaining a compiled program: where its time goes, and what in it is a mistake.
 
-`tables.py` adds up the timeline by source line and scope. The rules read `evidence.py` (module,
+`tables.py` adds up the timeline by source line, component and scope, `unexplained.py` what of it
+nothing explains. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
 part of) and `rules_twice.py` (what is done again, or for nothing). `flow.py` carries facts of
-values through the program for them, and `lineage.py` says which. Read `explain_program` below, then `evidence.py`.
+values through the program for them, `lineage.py` says which. Read `explain_program` below, then
+`evidence.py`.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,8 @@ from shardwise.profiler.explain import (
 )
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
-from shardwise.profiler.explain.tables import TimeShare, by_line, by_scope
+from shardwise.profiler.explain.tables import TimeShare, by_component, by_line, by_scope
+from shardwise.profiler.explain.unexplained import Unexplained, unexplained
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
@@ -41,14 +44,17 @@ RULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A step's timeline, its seconds by line and by scope, the arguments as they lie on the mesh,
-    and the findings that cost at least `WORTH` of the step, the dearest first."""
+    """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
+    mesh, the findings that cost at least `WORTH` of the step, the dearest first, and what of it
+    nothing explains, if that is much."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
+    components: tuple[TimeShare, ...]
     scopes: tuple[TimeShare, ...]
     arguments: tuple[Argument, ...]
     findings: tuple[Finding, ...]
+    unexplained: Unexplained | None
 
 
 def explain_program(
@@ -82,7 +88,9 @@ def explain_program(
     return Explanation(
         timeline=timeline,
         lines=by_line(evidence),
-        scopes=by_scope(timeline),
+        components=by_component(evidence),
+        scopes=by_scope(evidence),
         arguments=evidence.arguments,
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
+        unexplained=unexplained(evidence, found),
     )

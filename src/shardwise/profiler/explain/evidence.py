@@ -1,7 +1,7 @@
 """What the rules look at: a compiled program, its timeline, and how its arguments lie."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -22,7 +22,8 @@ from shardwise.sharding.mesh import Mesh
 
 LETTERS = "IJKLMNOPQR"
 MOST_OPERANDS = 1000
-"""Values among which the source of one is looked for, level by level."""
+FARTHEST = 4
+"""Values among which the source of one is looked for, level by level, and levels."""
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
 _WORD = re.compile(r"\w+")
 MOVES = frozenset(
@@ -192,18 +193,38 @@ class Evidence:
                 yield row
 
     def where(self, item: HloOp) -> str:
-        """file:line of an op, or of what it reads where it has none; else its name."""
+        """file:line of an op, or where it has none of what it reads, or of what reads it; else its
+        name."""
+        if item.sources:
+            return source_of(item)
+        return self.near(item, self._line, (_read, _reading)) or source_of(item)
+
+    def _line(self, found: Instruction) -> str:
+        return str(next(iter(self.module.sources(found)), ""))
+
+    def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
+        """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
+        values it reads or those that read it; "" where nothing is."""
         computation = self.module.computation(item.computation)
         found = computation.find(item.name)
-        waiting = [found] if found and not item.sources else []
-        for _ in range(4):
-            for i in waiting:
-                if sources := self.module.sources(i):
-                    return str(sources[0])
-            names = dict.fromkeys(name for i in waiting for name in i.operands)
-            found = (computation.find(name) for name in list(names)[:MOST_OPERANDS])
-            waiting = [i for i in found if i is not None]
-        return source_of(item)
+        if found is None:
+            return ""
+        if own := self._within(found, said):
+            return own
+        for way in ways:
+            around = [found]
+            for _ in range(FARTHEST):
+                names = dict.fromkeys(i.name for one in around for i in way(computation, one))
+                around = [computation.names[name] for name in list(names)[:MOST_OPERANDS]]
+                if word := next(filter(None, (self._within(i, said) for i in around)), ""):
+                    return word
+        return ""
+
+    def _within(self, found: Instruction, said: Callable[[Instruction], str]) -> str:
+        """Of an instruction, or of the last in its fusion that has anything to say."""
+        called = found.called if found.opcode == "fusion" and not said(found) else ()
+        inside = (i for c in called for i in reversed(self.module.computation(c).instructions))
+        return said(found) or next(filter(None, map(said, inside)), "")
 
     def users(self, computation: Computation, name: str) -> list[Instruction]:
         """Instructions that read a value, those that only hand it on passed through."""
@@ -265,6 +286,21 @@ class Evidence:
             return False
         inside = (i for c in found.called for i in self.module.computation(c).instructions)
         return all(i.opcode in MOVES or self._moves(i) for i in inside)
+
+
+Way = Callable[[Computation, Instruction], Sequence[Instruction]]
+
+
+def _read(computation: Computation, found: Instruction) -> list[Instruction]:
+    return [computation.names[name] for name in found.operands if name in computation.names]
+
+
+def _reading(computation: Computation, found: Instruction) -> Sequence[Instruction]:
+    return computation.readers(found.name)
+
+
+TO_READERS: tuple[Way, ...] = (_reading, _read)
+"""What an op is made for, before what it is made of."""
 
 
 def sharding_axes(

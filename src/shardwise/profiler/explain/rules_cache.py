@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardwise.profiler.explain.evidence import Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_bytes
@@ -22,10 +23,10 @@ def undonated_caches(e: Evidence) -> Iterator[Finding]:
     for tree, leaves in grouped(kept, lambda a: a.tree).items():
         size = sum(a.bytes for a in leaves)
         copies = [r for a in leaves for r in _whole_copies(e, a)]
-        spent = sum(_spent(r) for r in {r.op.op.id: r for r in copies}.values())
+        copied = sum(spent(r) for r in {r.op.op.id: r for r in copies}.values())
         yield Finding(
             rule="undonated cache",
-            seconds=max(spent, size / e.bandwidth),
+            seconds=max(copied, size / e.bandwidth),
             where=_written_at(e, leaves[0]),
             what=(
                 f"'{tree}', {format_bytes(size)}, is an argument and a result that differ in what "
@@ -53,10 +54,6 @@ def _written_at(e: Evidence, a: Argument) -> str:
         if (a.number, True) in facts and item.sources:
             return e.where(item)
     return a.layout
-
-
-def _spent(row: OpRow) -> float:
-    return row.per_step if row.op.op.stream == "compute" else row.exposed
 
 
 def gathered_caches(e: Evidence) -> Iterator[Finding]:

@@ -202,8 +202,9 @@ def asks_host(e: Evidence, row: OpRow) -> bool:
     found = e.module.computation(row.op.computation).find(row.op.name)
     if found is None:
         return False
-    handler = "_xla_host_transfer_handler_name" in found.attribute("frontend_attributes")
-    return "python" in found.target or (found.opcode in ("send", "recv") and handler)
+    words = found.attribute("frontend_attributes")
+    handled = "_xla_host_transfer_handler_name" in words and "megascale" not in words
+    return "python" in found.target or (found.opcode in ("send", "recv") and handled)
 
 
 def callbacks(e: Evidence) -> Iterator[Finding]:
