@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardwise.profiler.explain.graph import OpGraph
 from shardwise.units import format_bytes, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
@@ -33,10 +34,12 @@ class ExplainRequest(ProgramRequest):
         program = made.programs[0]
         compiled = program.compiled
         piece = Hardware(files=self.hw_files).slice(compiled.slice).slice
-        found = explain_result(explained(program, piece))
+        explanation = explained(program, piece)
+        found = explain_result(explanation)
         unfit = "the program does not fit; times are of what would run"
         return ProgramExplained(
             program=program,
+            graph=explanation.graph,
             misses=[] if compiled.fits else [shortfall(program, made.plan)],
             result={"phase": program.phase, "slice": compiled.slice, **found},
             warnings=[*made.warnings, *([] if compiled.fits else [unfit])],
@@ -46,9 +49,10 @@ class ExplainRequest(ProgramRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProgramExplained(Answer):
-    """One program, explained; `misses` says why it does not fit."""
+    """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit."""
 
     program: PlanProgram
+    graph: OpGraph
     misses: Sequence[str]
 
     def table(self) -> list[Row]:

@@ -5,12 +5,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from shardwise.boundary import write_text
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.profiler.ahead import compile_ahead, target_of
 from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
 from shardwise.profiler.explain import Explanation, TimeShare, explain_program
 from shardwise.profiler.explain.finding import WORTH
+from shardwise.profiler.explain.graph import OpGraph, dot_text, svg_text
 from shardwise.workflows.compile import (
     PlanProgram,
     need_parts,
@@ -51,6 +53,12 @@ def explained(program: PlanProgram, piece: Slice) -> Explanation:
         buffers=program.compiled.buffers,
         fits=program.compiled.fits,
     )
+
+
+def write_graph(path: Path, graph: OpGraph, title: str) -> None:
+    """The ops as a graph: a picture (.svg), or for Graphviz (.dot)."""
+    text = svg_text if path.suffix.lower() == ".svg" else dot_text
+    write_text(path, text(graph, title), option="--graph")
 
 
 def explain_result(e: Explanation, most: int = 30) -> dict[str, Any]:

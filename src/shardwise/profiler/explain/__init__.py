@@ -1,7 +1,7 @@
 """Explaining a compiled program: where its time goes, and what in it is a mistake.
 
 `tables.py` adds up the timeline by source line, component and scope, `unexplained.py` what of it
-nothing explains. The rules read `evidence.py` (module,
+nothing explains, `graph.py` draws its ops. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
@@ -24,6 +24,7 @@ from shardwise.profiler.explain import (
 )
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
+from shardwise.profiler.explain.graph import OpGraph, op_graph
 from shardwise.profiler.explain.tables import TimeShare, by_component, by_line, by_scope
 from shardwise.profiler.explain.unexplained import Unexplained, unexplained
 from shardwise.profiler.hlo.door import read_module
@@ -45,8 +46,8 @@ RULES = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
-    mesh, the findings that cost at least `WORTH` of the step, the dearest first, and what of it
-    nothing explains, if that is much."""
+    mesh, the findings that cost at least `WORTH` of the step, the dearest first, what of it nothing
+    explains, if that is much, and its dearest ops as a graph."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
@@ -55,6 +56,7 @@ class Explanation:
     arguments: tuple[Argument, ...]
     findings: tuple[Finding, ...]
     unexplained: Unexplained | None
+    graph: OpGraph
 
 
 def explain_program(
@@ -93,4 +95,5 @@ def explain_program(
         arguments=evidence.arguments,
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
         unexplained=unexplained(evidence, found),
+        graph=op_graph(evidence),
     )
