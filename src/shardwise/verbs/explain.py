@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.profiler.explain.graph import OpGraph
 from shardwise.units import format_bytes, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
 from shardwise.workflows.compile import PlanProgram, shortfall
-from shardwise.workflows.explain import explain_result, explained
+from shardwise.workflows.explain import OpGraph, explain_result, explained
 from shardwise.workflows.inputs import Hardware
 
 SHOWN = 12

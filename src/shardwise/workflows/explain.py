@@ -12,7 +12,8 @@ from shardwise.profiler.ahead import compile_ahead, target_of
 from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
 from shardwise.profiler.explain import Explanation, TimeShare, explain_program
 from shardwise.profiler.explain.finding import WORTH
-from shardwise.profiler.explain.graph import OpGraph, dot_text, svg_text
+from shardwise.profiler.explain.graph import OpGraph as OpGraph
+from shardwise.profiler.explain.graph import dot_text, svg_text
 from shardwise.workflows.compile import (
     PlanProgram,
     need_parts,

@@ -27,7 +27,7 @@ def explained(label):
         )
 
 
-@pytest.mark.parametrize("label", [*INDEX])
+@pytest.mark.parametrize("label", [label for label, row in INDEX.items() if row["faulty"]])
 def test_boxes_and_what_is_left_out_are_the_step(label):
     found = explained(label)
     graph = found.graph
