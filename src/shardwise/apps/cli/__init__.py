@@ -16,8 +16,9 @@ Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. Doc
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
-`sweep_chart.py`, `roofline_chart.py`, `validate_plot.py`, `shard_pictures.py`, `shard_views.py`,
-`shard_animation.py`, and of the book's machines `simulation_pictures.py` and `simulation_html.py`.
+`sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_pictures.py`,
+`shard_views.py`, `shard_animation.py`, and of the book's machines `simulation_pictures.py` and
+`simulation_html.py`.
 What all share: `lazy.py`, `command.py` (groups of options in `--help`, of which `option_table.py`
 is the table), `options.py`, `numbers.py` (options that are numbers),
 `choice_table.py` (names of rows that options take), `files.py` (options that name files to write),
