@@ -58,7 +58,7 @@ def schema_of(values: Sequence[Any], *, closed: bool = False) -> dict[str, Any]:
 def _object(objects: Sequence[Mapping[str, Any]], closed: bool) -> dict[str, Any]:
     filled = [o for o in objects if o]
     common = set(filled[0]).intersection(*filled) if filled else set()
-    names = list(dict.fromkeys(name for o in filled for name in o))
+    names = sorted({name for o in filled for name in o})
     if not closed and filled and (not common or not all(map(_FIELD.fullmatch, names))):
         return {"additionalProperties": schema_of([v for o in filled for v in o.values()])}
     found: dict[str, Any] = {

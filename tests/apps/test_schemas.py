@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.commands import document, refused, run
-from tests.apps.documents import check, problems, schema
+from tests.apps.documents import KEPT, check, problems, schema
 
 import shardwise as sw
 from shardwise.book.figure_index import figure_ids
@@ -85,8 +85,9 @@ def test_a_plan_and_what_is_made_of_it(capsys, tmp_path):
 # What is checked and refused ----------------------------------------------------------------------
 
 
-def test_a_document_that_differs_is_found():
+def test_a_document_that_differs_is_found(monkeypatch):
     """The checker sees what is missing, what is more, and what is of another type."""
+    monkeypatch.delenv(KEPT, raising=False)
     of = schema("roofline")
     doc = json.loads(json.dumps(_roofline()))
     assert list(problems(of, doc, "doc")) == []
