@@ -92,13 +92,14 @@ TPU = """## TPUs as libtpu schedules them
 `scripts/tpu_rates.py` on {date}, {compiler}: cycles that the compiler expects of products of
 training with all dims of 4,096 and more, each alone in a program so that the scheduler has VMEM to
 fetch operands ahead, over the peak; what products below take beyond that; and splash attention at
-head width 128 in blocks of 512, forward and backward, from the bundles of its final schedule. On
+heads of 128 dims in blocks of 512, forward and backward, from the bundles of its final schedule. On
 the one chip with a public benchmark, Ironwood, it has 0.81 where 0.82 was measured, 0.72 for 0.59
 at 2,048 and 0.29 for 0.30 at 1,024. The median is `matmul` of the other four. In one program with
 others, operands in HBM, the same products reach 0.88 on a v5e and 0.70 on a v6e: published steps
 are faster than that (v5e 0.89 of the peak in all, recomputation included). The attention is a lower
 bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of 0.24, and runs of 131,072
-tokens need 0.4 of an Ironwood's peak.
+tokens need 0.4 of an Ironwood's peak. Heads of 64 dims take as many bundles as those of 128, half the
+share, so heads are filled up to the tile (`roofline/price.py`).
 """
 
 
@@ -134,7 +135,7 @@ def page(measured: Path, day: str) -> str:
             _gemm(gemm),
         ),
         TPU.format(**told),
-        *_lines(("chip", "dtype", "n", "median", "range", "ramp", "attention"), _tpus(compiled)),
+        *_lines(("chip", "dtype", "n", "median", "range", "ramp", "attention", "64 dims"), _tpus(compiled)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -248,10 +249,11 @@ def _tpus(table: Table) -> Iterator[Sequence[str]]:
             spread = rates.compiled_share(table, name, dtype)
             if spread is None:
                 continue
-            ramp, attention = "", ""
+            ramp, attention = "", ["", ""]
             if dtype == "bf16":
                 ramp = f"{rates.compiled_ramp(table, chip) * 1e6:.1f} us"
-                attention = f"{rates.compiled_attention(table, name):.3f}"
+                heads = (rates.compiled_attention(table, name, head) for head in (128, 64))
+                attention = [f"{share:.3f}" for share in heads]
             yield (
                 name,
                 dtype,
@@ -259,7 +261,7 @@ def _tpus(table: Table) -> Iterator[Sequence[str]]:
                 f"{spread.median:.3f}",
                 _range(spread),
                 ramp,
-                attention,
+                *attention,
             )
 
 

@@ -6,7 +6,7 @@
 No TPU is needed. Products of training, forward and for the weights' gradients, are compiled one by
 one, so that the scheduler has all of VMEM to fetch their operands ahead, as it does within a step;
 `estimated_cycles` of their fusions are read from the scheduled HLO. Splash attention (JAX's Pallas
-kernel, head width 128) is compiled forward and backward, and the bundles of the final schedule in
+kernel, heads of 64 and 128 dims) is compiled forward and backward, and the bundles of the final schedule in
 which a matrix or vector unit works are counted for one block of queries and keys: a core issues a
 bundle per cycle and multiplies no faster than its peak, so the larger of both is the least that a
 block takes. Both are lines of one table: cycles of a JAX device, FLOPs, and their share of the peak
@@ -36,7 +36,7 @@ SIZES = (512, 1024, 2048, 4096, 8192)
 TRAINED = ((4096, 6144), (4096, 14336), (8192, 28672))
 """k and n of weights: an 8B's projections and MLP, a 70B's MLP."""
 TOKENS = 8192
-BLOCK, HEAD = 512, 128
+BLOCK, HEADS = 512, (64, 128)
 MATMULS = {"fwd": 2, "dkv": 4, "dq": 3}
 """Products of block x block x head in each kernel; a step counts 2 forward and 4 backward."""
 
@@ -77,7 +77,8 @@ def estimates(chip: Chip, day: str) -> Iterator[Estimate]:
     for dtype in DTYPES:
         if dtype == "bf16" or _faster(chip, dtype):
             yield from _products(chip, dtype, day)
-    yield from _attention(chip, day)
+    for head in HEADS:
+        yield from _attention(chip, head, day)
 
 
 def shapes() -> tuple[tuple[int, int, int], ...]:
@@ -112,7 +113,7 @@ def products(
     return found, versions()["libtpu"] or ""
 
 
-def splash(target: dict[str, Any]) -> str:
+def splash(target: dict[str, Any], head: int) -> str:
     """Compile splash attention with its gradient, whose schedules libtpu writes down; its name."""
     import jax
     import jax.numpy as jnp
@@ -131,7 +132,7 @@ def splash(target: dict[str, Any]) -> str:
     )
     mesh = jax.sharding.Mesh(np.array(topology_devices(target)[:1]), ("one",))
     whole = jax.sharding.NamedSharding(mesh, jax.P())
-    given = [jax.ShapeDtypeStruct((heads, length, HEAD), jnp.bfloat16, sharding=whole)] * 3
+    given = [jax.ShapeDtypeStruct((heads, length, head), jnp.bfloat16, sharding=whole)] * 3
 
     def loss(q: Any, k: Any, v: Any) -> Any:
         return attend(q, k, v).astype(jnp.float32).sum()
@@ -165,23 +166,23 @@ def _products(chip: Chip, dtype: str, day: str) -> Iterator[Estimate]:
         yield _line(chip, "matmul", dtype, (m, n, k), found, flops, libtpu, day)
 
 
-def _attention(chip: Chip, day: str) -> Iterator[Estimate]:
+def _attention(chip: Chip, head: int, day: str) -> Iterator[Estimate]:
     target = _target(chip)
     with TemporaryDirectory(prefix="shardwise-llo-") as folder:
         dumps = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
         jax = run_function(
             "tpu_rates:splash",
-            {"target": asdict(target)},
+            {"target": asdict(target), "head": head},
             devices=1,
             environment={**environment(target), "LIBTPU_INIT_ARGS": dumps},
         )
         for kernel, matmuls in MATMULS.items():
-            flops = 2.0 * matmuls * BLOCK * BLOCK * HEAD
+            flops = 2.0 * matmuls * BLOCK * BLOCK * head
             cores = chip.cores / chip.jax_devices_per_chip  # each works on a block of its own
             cycles = max(
                 busy_bundles(Path(folder), kernel), flops * cores / _per_cycle(chip, "bf16")
             )
-            sizes = (BLOCK, BLOCK, HEAD)
+            sizes = (BLOCK, BLOCK, head)
             kind = f"splash {kernel}"
             yield _line(chip, kind, "bf16", sizes, cycles / cores, flops, f"jax {jax}", day)
 

@@ -101,11 +101,27 @@ def test_share_ramp_and_cast_are_told_apart(dtype, cast):
 
 def test_attention_counts_six_products_of_nine():
     rows = [
-        {"chip": "v5e", "kind": f"splash {kernel}", "flops": str(flops), "share": str(share)}
+        {
+            "chip": "v5e",
+            "kind": f"splash {kernel}",
+            "k": "128",
+            "flops": str(flops),
+            "share": str(share),
+        }
         for kernel, flops, share in (("fwd", 2, 0.5), ("dkv", 4, 1.0), ("dq", 3, 1.0))
     ]
     assert rates.compiled_attention(rows, "v5e") == pytest.approx(6 / (2 / 0.5 + 4 + 3))
     assert rates.compiled_attention(rows, "v6e") is None
+    assert rates.compiled_attention(rows, "v5e", head=64) is None
+
+
+def test_a_head_of_half_a_tile_takes_as_long_as_a_whole_one():
+    """What `roofline/price.py` fills heads up to: libtpu schedules as many bundles for both."""
+    table = rates.read_csv(rates.COMPILED)
+    for chip in {r["chip"] for r in table}:
+        narrow, usual = (rates.compiled_attention(table, chip, head) for head in (64, 128))
+        assert narrow and usual
+        assert 1.85 < usual / narrow < 2.15, chip
 
 
 def test_bundles_without_a_working_unit_do_not_count(tmp_path):

@@ -16,6 +16,7 @@ OUTPUT = {
     "plot_path": "writes a picture",
     "trace_path": "writes the pipeline of `answer.best` as a trace",
     "animate_path": "writes or prints a picture",
+    "html_path": "writes a page",
     "draw": "prints a picture",
     "force": "is about files that are overwritten",
     "show_detail": "prints a section of the answer",

@@ -214,12 +214,13 @@ def compiled_ramp(table: Table, chip: Chip) -> float:
     return float(np.median([float(r["cycles"]) / clock - float(r["flops"]) / rate for r in small]))
 
 
-def compiled_attention(table: Table, chip: str) -> float | None:
-    """The share of the peak of splash attention, forward and backward, at head width 128.
+def compiled_attention(table: Table, chip: str, head: int = 128) -> float | None:
+    """The share of the peak of splash attention, forward and backward, at a width of heads.
 
     The kernels multiply 9 times per block, 2 forward, 4 and 3 for the gradients; a step counts 6.
     """
-    rows = [r for r in table if r["chip"] == chip and r["kind"].startswith("splash")]
+    splash = [r for r in table if r["chip"] == chip and r["kind"].startswith("splash")]
+    rows = [r for r in splash if int(r["k"]) == head]
     if not rows:
         return None
     seconds_at_peak = sum(float(r["flops"]) for r in rows) * 6 / 9

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from shardwise.sharding import Layout, Mesh
     from shardwise.sharding.backward import derive as backward
     from shardwise.verbs.bench_serve import bench_serve
-    from shardwise.verbs.book import book_figure, book_list
+    from shardwise.verbs.book import book_list
     from shardwise.verbs.book_errata import book_errata
+    from shardwise.verbs.book_figure import book_figure
     from shardwise.verbs.book_rule import book_rule
     from shardwise.verbs.book_show import book_quiz, book_show
     from shardwise.verbs.calibrate import calibrate
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from shardwise.verbs.plan_train import plan_train
     from shardwise.verbs.profile import profile
     from shardwise.verbs.roofline import matmul_roofline
+    from shardwise.verbs.schema import schema
     from shardwise.verbs.shard import shard
     from shardwise.verbs.simulate import simulate
     from shardwise.verbs.train import train
@@ -70,7 +72,7 @@ _HOMES = {
     "backward": ("shardwise.sharding.backward", "derive"),
     "bench_serve": ("shardwise.verbs.bench_serve", "bench_serve"),
     "book_errata": ("shardwise.verbs.book_errata", "book_errata"),
-    "book_figure": ("shardwise.verbs.book", "book_figure"),
+    "book_figure": ("shardwise.verbs.book_figure", "book_figure"),
     "book_list": ("shardwise.verbs.book", "book_list"),
     "book_quiz": ("shardwise.verbs.book_show", "book_quiz"),
     "book_rule": ("shardwise.verbs.book_rule", "book_rule"),
@@ -105,6 +107,7 @@ _HOMES = {
     "profile": ("shardwise.verbs.profile", "profile"),
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
+    "schema": ("shardwise.verbs.schema", "schema"),
     "shard": ("shardwise.verbs.shard", "shard"),
     "simulate": ("shardwise.verbs.simulate", "simulate"),
     "slice_of": ("shardwise.hardware", "parse_slice"),
@@ -156,6 +159,7 @@ __all__ = [
     "profile",
     "resolve",
     "save_plan",
+    "schema",
     "shard",
     "simulate",
     "slice_of",

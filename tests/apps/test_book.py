@@ -10,7 +10,7 @@ import pytest
 from tests.apps.commands import run
 
 import shardwise.book
-from shardwise.book.figures import figure_ids
+from shardwise.book.figure_index import figure_ids
 from shardwise.plans.named import audit_names, plan_path
 
 
@@ -27,6 +27,8 @@ def test_list_names_every_figure_and_plan(capsys):
     fifth = result(capsys, "book", "list", "--chapter", "5")["entries"]
     figures = {e["id"] for e in fifth if e["kind"] == "figure"}
     assert figures == {i for i in figure_ids() if i.startswith("fig.5.")}
+    machines = [e["id"] for e in entries if e["kind"] == "simulation"]
+    assert machines == ["systolic", "hbm", "collective", "pipeline", "batching"]
     assert {e["chapter"] for e in fifth} == {"5"}
     code, out, _ = run(capsys, "book", "list", "--detail")
     assert code == 0

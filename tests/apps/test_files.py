@@ -47,7 +47,7 @@ def test_these_write():
     assert {" ".join(path) for path in WRITERS} == {
         *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
         *("book figure", "book show", "book rule", "book errata"),
-        *("shard", "compile", "explain", "profile", "calibrate", "export"),
+        *("shard", "compile", "explain", "profile", "calibrate", "export", "roofline"),
         *("hw list", "hw diff", "model list", "model diff", "bench serve"),
     }
 
@@ -137,7 +137,7 @@ def no_work(monkeypatch):
         "verbs.plan_show.PlanShowRequest.answer",
         "verbs.plan_sweep.SweepRequest.answer",
         "verbs.validate.ValidateRequest.answer",
-        "verbs.book.FigureRequest.answer",
+        "verbs.book_figure.FigureRequest.answer",
         "verbs.shard.ShardRequest.answer",
         "verbs.export.ExportRequest.answer",
         "verbs.compile.CompileRequest.answer",
@@ -239,7 +239,8 @@ def test_simulate_refuses_before_it_simulates(no_work, capsys, tmp_path, words, 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--animate", "-", "--json"], "leave out --json and --to"),
+        (["--animate", "-", "--to", "jax"], "leave out --to"),
+        (["--draw", "--json"], "leave out --json"),
         (["--animate", "-"], "say of which slice with --on"),
         (["--plot", "a.png"], "the answer has 3 arrays; --plot shows one array"),
     ],

@@ -95,3 +95,68 @@ def test_the_books_critical_batch_of_an_h100(capsys):
 def test_sizes_of_thousands_of_digits_are_refused():
     with pytest.raises(BadRequest, match=r"matmul '9{10,}\.\.\.' cannot be read; write three"):
         roofline.main(args=["--on", "v5e", "--matmul", f"{'9' * 5000}x1x1"], standalone_mode=False)
+
+
+# Levels, batches and pictures ---------------------------------------------------------------------
+
+
+def test_operands_in_vmem_need_a_twentieth_of_the_batch(capsys):
+    """Its bandwidth is about 22 times that of HBM (ch. 2.1)."""
+    hbm, vmem = (
+        result_of(capsys, *BOOK, "--level", level, "--constants", "book")["result"]
+        for level in ("hbm", "vmem")
+    )
+    assert vmem["critical_intensity"] == pytest.approx(hbm["critical_intensity"] / 22, rel=2e-3)
+    assert (hbm["bound_by"], vmem["bound_by"]) == ("HBM", "math")
+    assert vmem["critical_batch"]["first"] < hbm["critical_batch"]["first"] / 20
+
+
+def test_operands_behind_pcie(capsys):
+    """Exercise 2.3: a v6e is bound by math from about 61,000 tokens on, fed at 1.5e10 bytes/s."""
+    own = ("--set", "chip.host_link_oneway=1.5e10", "--constants", "book")
+    sizes = ("--on", "v6e", "--matmul", "1x16384x65536")
+    found = result_of(capsys, *sizes, "--level", "pcie", *own)["result"]
+    assert found["critical_batch"]["approximation"] == pytest.approx(61333, rel=1e-4)
+    assert found["bound_by"] == "host link"
+    assert found["critical_batch"]["first"] is None
+
+
+def test_small_products_from_the_next_chip_wait_for_a_hop(capsys):
+    sizes = ("--on", "v5e", "--matmul", "8x64x64", "--level", "ici")
+    sizes += ("--constants", "book")
+    found = result_of(capsys, *sizes)["result"]
+    assert found["bound_by"] == "latency"
+    assert found["seconds"]["lower"] == found["latency_seconds"] == 1e-6
+    run(*sizes)
+    assert "one hop; below 45 kB it binds" in capsys.readouterr().out
+
+
+def test_several_batches_are_rows(capsys, tmp_path):
+    files = [tmp_path / "a.csv", tmp_path / "a.png"]
+    asked = (*BOOK, "--batch", "1:4096:13")
+    rows = result_of(capsys, *asked)["result"]["rows"]
+    assert [row["m"] for row in rows] == [1 << k for k in range(13)]
+    alone = result_of(capsys, "--on", "v5e", "--matmul", "256x8192x32768")["result"]
+    assert {k: rows[8][k] for k in ("flops", "seconds", "bound_by")} == {
+        k: alone[k] for k in ("flops", "seconds", "bound_by")
+    }
+    run(*asked, "--csv", str(files[0]), "--plot", str(files[1]))
+    out = capsys.readouterr().out
+    assert "M = 250 (rule of thumb 241)" in out
+    assert len(files[0].read_text().splitlines()) == 14
+    assert files[1].stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--level", "disk"), "unknown memory level 'disk'"),
+        (("--batch", "1:8"), "--batch is '1:8'; it is FIRST:LAST:POINTS"),
+        (("--batch", "8:1:3"), "LAST must be above FIRST"),
+        (("--batch", "0,4"), "--batch"),
+        (("--level", "l2"), "chip 'v5e' has no 'l2_bandwidth'"),
+    ],
+)
+def test_refusals_of_levels_and_batches(args, message):
+    with pytest.raises(BadRequest, match=message):
+        run(*BOOK, *args)

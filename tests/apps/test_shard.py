@@ -291,7 +291,7 @@ def test_pictures(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--animate", "a.html"), "say of which slice with --on SLICE"),
         ((FSDP_TP, *SQUARE, "--plot", "a.png"), "the answer has 3 arrays; --plot shows one array"),
         ((*QUIZ, "--animate", "a.html"), "--animate does nothing for a single array"),
-        ((*QUIZ, "--draw", "--json"), "print pictures; leave out --json"),
+        ((*QUIZ, "--draw", "--json"), "--draw prints a picture; leave out --json"),
     ],
 )
 def test_refusals_of_pictures(args, message):
@@ -416,3 +416,21 @@ def test_the_animation_moves_only_what_moves(capsys):
     moves = [line.split()[:3] for line in shown.splitlines() if ", 8 B" in line and "->" in line]
     ways = [f"{src} {dst}" for src, _, dst in moves]
     assert ways == ["0,1 1,1", "1,0 0,0", "1,1 1,0", "0,0 0,1"]
+
+
+# What waits for hops ------------------------------------------------------------------------------
+
+
+def test_a_small_collective_waits_for_hops(capsys):
+    """Twelve hops of 1 us over two lines of four, there and back, for a kilobyte (book ch. 3.2)."""
+    product = ("A[I, J_X] * B[J_X, K] -> C[I, K]", "--mesh", "X=16", "--on", "v5e:4x4")
+    small = result_of(capsys, *product, "--dims", "I=8,J=1024,K=64")["collectives"][0]
+    assert small["bound_by"] == "latency"
+    assert small["latency_seconds"] == pytest.approx(12e-6)
+    large = result_of(capsys, *product, "--dims", "I=8192,J=1024,K=8192")["collectives"]
+    assert {row["bound_by"] for row in large} == {"bandwidth"}
+    for row in (small, *large):
+        turn = row["bytes"] * row["latency_seconds"] / row["bandwidth_seconds"]
+        assert row["turning_bytes"] == pytest.approx(turn)
+    run(*product, "--dims", "I=8,J=1024,K=64")
+    assert "step 2 waits for hops: 12 µs for" in capsys.readouterr().out

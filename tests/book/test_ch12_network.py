@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from book.oracle import check, entry
-from shardwise.book.figures import figure, ragged
+from shardwise.book.figure_index import figure
+from shardwise.book.figures import ragged
 from shardwise.hardware import load_chip, node_egress, parse_slice, place
 from shardwise.hardware.fat_tree import bisection_oneway, effective_oneway, scale_out, switch_counts
 from shardwise.hardware.totals import fat_tree

@@ -4,7 +4,8 @@ import pytest
 
 from book.oracle import ENTRIES, check, entry
 from book.test_ch4 import model
-from shardwise.book.figures import BookTorus, figure, math_comms, ratio_curves, splits, widget_axes
+from shardwise.book.figure_index import figure
+from shardwise.book.figures import BookTorus, math_comms, ratio_curves, splits, widget_axes
 from shardwise.book.rules.mlp import mlp_times
 from shardwise.book.rules.training import (
     checkpoint_bytes,

@@ -3,10 +3,12 @@
 import json
 import shlex
 
+import numpy as np
 import pytest
 from tests.apps.commands import run
 
 from shardwise.book import RULES, entries
+from shardwise.errors import BadRequest
 
 CASES = {
     # v5e: 1.97e14 against 8.2e11 bytes/s at 10 FLOPs per byte.
@@ -50,6 +52,13 @@ CASES = {
     "--set microbatches=2 --set bandwidth=16": 6,
     "pipeline_step --set forward=1 --set backward=2 --set stages=2 --set microbatches=2": 9,
     "whole --set value=2.7": 2,
+    # 20 cycles of work, then 300 of waiting: 16 warps.
+    "warps_hiding --set latency_cycles=300 --set busy_cycles=20": 16,
+    "optimal_tokens --set params=70e9": 1.4e12,
+    "total_seconds --set compute=3 --set comms=2 --set overlap=1.5": 3.5,
+    # Appendix D.3 of the paper at N = D = infinity, and by hand.
+    "loss_law --set params=1e300 --set tokens=1e300": 1.69,
+    "loss_law --set params=1e9 --set tokens=20e9": 1.69 + 406.4 / 1e9**0.34 + 410.7 / 20e9**0.28,
 }
 FIELDS = {
     # 4DF and 4BD bytes, 4BDF FLOPs per chip (ch. 5.2).
@@ -75,6 +84,29 @@ FIELDS = {
     "book_mesh --set batch_tokens=4.19e6 --set d_ff=28672 --set chips=8960 --set alpha=2550": {
         "fsdp": 2048,
         "tensor": 4,
+    },
+    # Two halves of a warp: 30 cycles, of which each lane works 10 or 20.
+    "warp_divergence --set lanes=16,16 --set instructions=10,20": {
+        "cycles": 30,
+        "share": 0.5,
+        "slowdown": 1.5,
+    },
+    # 8 registers of 1024: 7 adds; ten halvings.
+    "lane_sum --on v5e --set elements=8192": {"adds": 7, "moves": 10, "instructions": 27},
+    "lane_sum --on h100 --set elements=32": {"adds": 0, "moves": 5, "cross_lane_share": 1},
+    # Rings of 4, 4 and 8: 1 + 1 + 2 hops to 127 others.
+    "torus_spread --set shape=4,4,8": {"mean_hops": 4 * 128 / 127, "diameter": 8},
+    "torus_spread --set shape=4,8 --set twisted=true": {"diameter": 4},
+    # C = 6 at G^(alpha + beta) = alpha A / (beta B): N = G, D = 1 / G.
+    "compute_optimal --set flops=6": {
+        "params": (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62),
+        "tokens": (0.28 * 410.7 / (0.34 * 406.4)) ** (1 / 0.62),
+    },
+    "scalar_dot --set left=1,2,3 --set right=4,5,6": {
+        "value": 32,
+        "memory_accesses": 7,
+        "intensity": 6 / 28,
+        "comms_seconds": 7e-8,
     },
     "scale_out --on h100 --set chips=2048": {"switches": [64, 32]},
 }
@@ -119,3 +151,46 @@ def test_flops_of_a_model(capsys):
     ]
     assert kept[0] > kept[1] == 2 * 8 * 32 * 4096
     assert value_of(capsys, "vector_ops --on h100") == 6.7e13 / 2
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (4, 4, 8), (4, 8, 8), (8, 8, 16)])
+def test_a_twist_brings_chips_closer(shape):
+    """And loads the busiest axis less; each chip keeps its links, so nothing else can give."""
+    plain, twisted = (RULES["torus_spread"](shape=list(shape), twisted=t) for t in (False, True))
+    assert twisted.mean_hops < plain.mean_hops
+    assert twisted.diameter < plain.diameter
+    assert twisted.busiest_axis_hops < plain.busiest_axis_hops
+
+
+@pytest.mark.parametrize("flops", [1e18, 5.76e23])
+def test_no_other_split_of_the_flops_has_less_loss(flops):
+    best = RULES["compute_optimal"](flops=flops)
+    assert 6 * best.params * best.tokens == pytest.approx(flops)
+    for factor in (0.9, 1.1):
+        params = factor * best.params
+        assert RULES["loss_law"](params=params, tokens=flops / 6 / params) > best.loss
+
+
+def test_a_dot_product_is_the_product_whatever_its_length():
+    draw = np.random.default_rng(0)
+    for length in (1, 2, 100):
+        a, b = draw.integers(-99, 99, (2, length)).tolist()
+        found = RULES["scalar_dot"](left=a, right=b)
+        assert found.value == np.dot(a, b)
+        assert found.memory_accesses == 2 * length + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("warp_divergence", {"lanes": [30, 3], "instructions": [1, 1]}, "a warp has 32 in all"),
+        ("warp_divergence", {"lanes": [3], "instructions": [1, 1]}, "lanes has 1 numbers"),
+        ("torus_spread", {"shape": [4, 4], "twisted": True}, "4x4 has no twist"),
+        ("torus_spread", {"shape": [0]}, "sides are 1 or more"),
+        ("total_seconds", {"compute": 1, "comms": 2, "overlap": 1.5}, "overlap is 1.5"),
+        ("scalar_dot", {"left": [1], "right": [1, 2]}, "left has 1 numbers and right 2"),
+    ],
+)
+def test_refused(name, given, said):
+    with pytest.raises(BadRequest, match=said):
+        RULES[name](**given)

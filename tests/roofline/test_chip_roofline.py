@@ -13,6 +13,7 @@ from shardwise.roofline.chip_roofline import (
     chip_critical_intensity,
     elementwise_times,
     level_bandwidth,
+    level_latency,
     vector_critical_intensity,
 )
 
@@ -38,8 +39,18 @@ def test_critical_intensity_by_dtype(chip):
 
 
 def test_an_unknown_level_is_refused(chip):
-    with pytest.raises(BadRequest, match="unknown memory level 'vmem'; known: hbm, l2, sram, host"):
-        level_bandwidth(chip, "vmem")
+    with pytest.raises(BadRequest, match="unknown memory level 'disk'; known: hbm, l2, sram, host"):
+        level_bandwidth(chip, "disk")
+
+
+def test_levels_have_the_names_that_people_use(chip):
+    assert level_bandwidth(chip, "vmem") == level_bandwidth(chip, "sram")
+    assert level_bandwidth(chip, "pcie") == level_bandwidth(chip, "host")
+    assert level_bandwidth(load_chip("h100"), "nvlink") == 4.5e11
+    assert level_bandwidth(load_chip("v5e"), "ici") == load_chip("v5e").network.link_oneway
+    assert level_latency(chip, "hbm") == 0 < level_latency(chip, "dcn")
+    with pytest.raises(BadRequest, match="chip 'l4' has no chip link in the catalogue"):
+        level_bandwidth(load_chip("l4"), "link")
 
 
 def test_the_roof_is_flat_above_the_critical_intensity():

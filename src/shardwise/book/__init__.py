@@ -3,8 +3,10 @@
 `rules/` holds its closed rules of thumb and the audit of a plan by them, `registry.py` every rule
 by name with its formula, unit and source, `questions.py` the book's numbers (`data/entries/`), each
 answered live by those rules, `seed.py` chips with the constants of an edition. `thresholds.py` sets
-the rules beside a searched plan and `figures.py` has the data of the book's figures. Screens ask
-for both beside an answer: no answer needs them. Read `registry.py` first.
+the rules beside a searched plan. `figures.py`, `roofline_figures.py` and `serving_figures.py` have
+the data of the book's figures, `megatron.py` one with predictions beside, `simulators/` its
+machines step by step, `figure_index.py` all of them by id with the settings that they take. Screens
+ask for these beside an answer: no answer needs them. Read `registry.py` first.
 
 Every rule is a function here, under its own name (`shardwise.book.mixed_limit`), and all load on
 first use.
@@ -20,6 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shardwise.book.figure_index import figure, figure_ids, figure_settings
     from shardwise.book.questions import BookAnswer, BookEntry, book_answer, entries, entry
     from shardwise.book.registry import RULES, ClosedForm, rule
     from shardwise.book.seed import book_chip, book_slice
@@ -34,10 +37,16 @@ _HOMES = {
     "book_slice": "seed",
     "entries": "questions",
     "entry": "questions",
+    "figure": "figure_index",
+    "figure_ids": "figure_index",
+    "figure_settings": "figure_index",
     "rule": "registry",
 }
 """Public name that is no rule -> its module."""
-_MODULES = ("figures", "questions", "registry", "rules", "seed", "thresholds")
+_MODULES = (
+    *("figure_index", "figures", "megatron", "questions", "registry", "roofline_figures"),
+    *("rules", "seed", "serving_figures", "simulators", "thresholds"),
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -67,5 +76,8 @@ __all__ = [
     "book_slice",
     "entries",
     "entry",
+    "figure",
+    "figure_ids",
+    "figure_settings",
     "rule",
 ]

@@ -110,17 +110,6 @@ CUBE, RATIOS = BookTorus(), BookTorus(chips=64, d_ff=30000)
 """The slices of the figures of ch. 5: 16x16x16, and 4x4x4 where ratios are drawn."""
 
 
-def figure_ids() -> tuple[str, ...]:
-    """Ids that `figure` knows, in the order of the book."""
-    return tuple(FIGURES)
-
-
-def figure(figure_id: str) -> Figure:
-    """One figure's data; BadRequest lists the ids for a typo."""
-    check_known("figure", figure_id, FIGURES, "`shardwise book list` shows all")
-    return FIGURES[figure_id]()
-
-
 def ratio_curves(torus: BookTorus = RATIOS) -> Figure:
     """T_math / T_comms against tokens per chip of tensor, FSDP and mixed sharding on a torus.
 
@@ -214,12 +203,26 @@ def splits(torus: BookTorus = CUBE) -> tuple[tuple[int, int], ...]:
     return tuple((torus.chips >> k, 1 << k) for k in range(torus.chips.bit_length()))
 
 
-def interactive(torus: BookTorus = CUBE) -> Figure:
-    """The widget of ch. 5.1.4: math and communication for every split of the slider."""
+def chosen_splits(tensor: Sequence[int], torus: BookTorus) -> tuple[tuple[int, int], ...]:
+    """The splits with these tensor degrees, as positions of the slider; all where none is named.
+
+    Raises BadRequest for a degree that is none of them.
+    """
+    every = splits(torus)
+    for degree in tensor:
+        if degree not in [y for _, y in every]:
+            known = ", ".join(str(y) for _, y in every)
+            raise BadRequest(f"tensor is {degree}; on {torus.chips} chips it is one of {known}")
+    return tuple(pair for pair in every if not tensor or pair[1] in tensor)
+
+
+def interactive(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> Figure:
+    """The widget of ch. 5.1.4: math and communication for every split of the slider, or for those
+    with these `tensor` degrees."""
     batch = _logspace(10, 1e8)
     series = [_curve("math", batch, lambda b: torus.times(b, torus.chips, 1).math)]
     flat = {}
-    for x, y in splits(torus):
+    for x, y in chosen_splits(tensor, torus):
         axes = widget_axes(y, torus)
         series.append(
             _curve(
@@ -232,11 +235,11 @@ def interactive(torus: BookTorus = CUBE) -> Figure:
     return _widget("fig.5.interactive", "communication of every split", batch, series, flat)
 
 
-def interactive_tensor(torus: BookTorus = CUBE) -> Figure:
+def interactive_tensor(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> Figure:
     """The widget's other half: the tensor axis's communication, which grows with the batch."""
     batch = _logspace(10, 1e8)
     series, at_end = [], {}
-    for x, y in splits(torus)[1:]:
+    for x, y in (pair for pair in chosen_splits(tensor, torus) if pair[1] > 1):
         axes = widget_axes(y, torus)
 
         def seconds(b, x=x, y=y, axes=axes):
@@ -441,18 +444,6 @@ def published(name: str) -> Mapping[str, float]:
     kept = read_json(DATA / "published.json", "the published measurements")
     check_known("published measurement", name, kept)
     return kept[name]
-
-
-FIGURES: Mapping[str, Callable[[], Figure]] = {
-    "fig.5.ratio_curves": ratio_curves,
-    "fig.5.math_comms": math_comms,
-    "fig.5.interactive": interactive,
-    "fig.5.interactive.tp": interactive_tensor,
-    "fig.5.interactive.threshold": interactive_threshold,
-    "fig.gpu.ar_curve": all_reduce_measured,
-    "fig.gpu.sharded_gather": sharded_gather,
-    "fig.gpu.ragged": ragged,
-}
 
 
 def _logspace(low: float, high: float) -> np.ndarray:

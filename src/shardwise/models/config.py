@@ -79,6 +79,11 @@ class ModelConfig:
         """Whether a layer routes tokens to experts."""
         return any(isinstance(layer.mlp, Moe) for layer in self.groups)
 
+    @property
+    def learned_tokens(self) -> int:
+        """Tokens of a sequence that learned positions suffice for; 0 where none are learned."""
+        return self.position_rows - (self.numerics.position_offset if self.numerics else 0)
+
     def layer(self, index: int) -> Layer:
         """The layer at one place of the stack."""
         return self.groups[self.pattern[index]]

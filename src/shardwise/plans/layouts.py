@@ -165,6 +165,29 @@ def _home(
     return first if stored and parameter.role == "matmul" else ""
 
 
+def storable(
+    parameter: Parameter,
+    degrees: Mapping[str, Quantity],
+    storage_axes: tuple[str, ...] = STORAGE_AXES,
+    expert_over_tensor: bool = False,
+) -> np.ndarray:
+    """For which degrees a JAX array can hold the parameter in even pieces: the storage axes divide
+    one of its dims, beside what `tensor` and `expert` cut of it. What no matmul reads may lie whole
+    on every device (`parameter_layout`)."""
+    sizes, letter = dict(parameter.dims), tensor_letter(parameter)
+    tensor = np.asarray(degrees.get("tensor", 1))
+    fixed: dict[str, Quantity] = {}
+    if is_expert(parameter):
+        fixed["E"] = degrees.get("expert", 1) * (tensor if expert_over_tensor else 1)
+    if letter and not (expert_over_tensor and is_expert(parameter)):
+        whole = (UNEVEN[letter] == "replicate") & (sizes[letter] % tensor > 0)
+        fixed[letter] = np.where(whole, 1, tensor)
+    axes = (np.asarray(degrees.get(a, 1)) for a in gather_axes(parameter, storage_axes))
+    stored = prod(axes, start=np.asarray(1))
+    even = [size % (stored * fixed.get(dim, 1)) == 0 for dim, size in sizes.items()]
+    return np.any(np.broadcast_arrays(stored == 1, *even), axis=0) | (parameter.role != "matmul")
+
+
 TILE_ROWS = 8
 """Rows of a tile of TPU memory, T(8,128)(2,1) in compiled programs (docs/log.md)."""
 

@@ -2,10 +2,11 @@
 
 `chip_roofline.py`, `matmul.py` and `matmul_report.py` hold the single-chip rooflines,
 `collectives.py` the cost of each collective on each network (`groups.py` has the links of a group,
-`tree.py` fat trees), `exchanges.py` that of a permute from one layout to another, `transfer.py`
-copies between memories, hosts and chips, `price.py` prices a whole Work, `bodies.py` lays its loops
-on streams, `time_parts.py` says where their seconds go, `stacks.py` holds what training software
-does with a chip and `engines.py` what serving engines do, their constants in `data/`;
+`tree.py` fat trees, `latency.py` says which wait for hops), `exchanges.py` that of a permute from
+one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
+whole Work, `bodies.py` lays its loops on streams, `time_parts.py` says where their seconds go,
+`stacks.py` holds what training software does with a chip and `engines.py` what serving engines do,
+their constants in `data/`;
 `strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes
 another, `residuals.py` puts a range around a predicted step. Nothing is counted here and no model
 is known. Read `price.py` first.

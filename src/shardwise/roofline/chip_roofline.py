@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.errors import check_known
+from shardwise.errors import BadRequest, check_known
 from shardwise.hardware.chip import Chip
+from shardwise.hardware.network import FullMesh, Switched
 from shardwise.hardware.totals import vector_ops
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
@@ -19,31 +20,55 @@ LEVELS: Mapping[str, str] = {
     "l2": "l2_bandwidth",
     "sram": "sram_bandwidth",
     "host": "host_link_oneway",
+    "link": "network.link_oneway",
+    "dcn": "data_centre.chip_oneway",
 }
-"""Memory levels and the Chip field with their bandwidth in bytes/s."""
+"""Where operands may lie, from one to the next chip and out of the data centre too, and the Chip
+field with its bandwidth in bytes/s, one-way."""
+NAMED: Mapping[str, str] = {
+    "vmem": "sram",
+    "smem": "sram",
+    "pcie": "host",
+    "ici": "link",
+    "nvlink": "link",
+}
+"""What people call some of them."""
+CHANNELS: Mapping[str, str] = {
+    "hbm": "HBM",
+    "l2": "L2",
+    "sram": "SRAM",
+    "host": "host link",
+    "link": "chip link",
+    "dcn": "data-centre network",
+}
+"""What an answer calls the levels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of math and of moving bytes over `channel` ("HBM", "network", ...)."""
+    """Seconds of math, of moving bytes over `channel` ("HBM", "network", ...), and of the hops
+    before the first of them arrives, beside which they move."""
 
     math_seconds: Quantity
     comms_seconds: Quantity
     channel: str
+    latency_seconds: Quantity = 0.0
 
     @property
     def lower(self) -> Quantity:
-        """Perfect overlap: the larger of the two."""
-        return np.maximum(self.math_seconds, self.comms_seconds)
+        """Perfect overlap: the largest of them."""
+        return np.maximum(np.maximum(self.math_seconds, self.comms_seconds), self.latency_seconds)
 
     @property
     def upper(self) -> Quantity:
-        """No overlap: the sum, at most twice the lower bound."""
-        return self.math_seconds + self.comms_seconds
+        """No overlap: the sum."""
+        return self.math_seconds + self.comms_seconds + self.latency_seconds
 
     @property
     def bound(self) -> str:
-        """What takes longer: "math" or the channel; for one pair of times."""
+        """What takes longest: "math", the channel, or its "latency"; for one set of times."""
+        if self.latency_seconds > max(self.math_seconds, self.comms_seconds):
+            return "latency"
         return "math" if self.math_seconds >= self.comms_seconds else self.channel
 
 
@@ -71,10 +96,42 @@ def attainable_flops(intensity: Quantity, peak_flops: Quantity, bandwidth: Quant
     return np.minimum(peak_flops, intensity * bandwidth)
 
 
+def level_named(level: str) -> str:
+    """The level that a name means ("vmem" is "sram"); BadRequest for one that there is not."""
+    check_known("memory level", level, [*LEVELS, *NAMED])
+    return NAMED.get(level, level)
+
+
 def level_bandwidth(chip: Chip, level: str) -> float:
-    """Bandwidth of a memory level of a chip in bytes/s; BadRequest if unknown or not catalogued."""
-    check_known("memory level", level, LEVELS)
-    return chip.require(LEVELS[level])
+    """Bandwidth of a memory level of a chip in bytes/s, or one-way of a link to the next chip
+    ("link") or its share of the data-centre network ("dcn"); BadRequest if unknown or not
+    catalogued."""
+    found = level_named(level)
+    if found not in ("link", "dcn"):
+        return chip.require(LEVELS[found])
+    path, numbers = level_path(chip, found), chip.numbers()
+    if path not in numbers:
+        raise BadRequest(
+            f"chip '{chip.id}' has no {CHANNELS[found]} in the catalogue and the answer needs it; "
+            f"give it with --set chip.{path}=NUMBER or --hw FILE, or take another level"
+        )
+    return float(numbers[path])
+
+
+def level_latency(chip: Chip, level: str) -> float:
+    """Seconds of one hop over a link or the data-centre network; 0 of memories, whose latency the
+    catalogue has no number for."""
+    found = level_named(level)
+    if found == "dcn" and chip.data_centre is not None:
+        return chip.data_centre.hop_seconds
+    return float(getattr(chip.network, "hop_seconds", 0.0)) if found == "link" else 0.0
+
+
+def level_path(chip: Chip, level: str) -> str:
+    """The path of the level's bandwidth among the chip's numbers; behind switches a link is a
+    chip's port, of a full mesh that of a pair."""
+    kinds = {Switched: "network.chip_oneway", FullMesh: "network.pair_oneway"}
+    return kinds.get(type(chip.network), LEVELS[level]) if level == "link" else LEVELS[level]
 
 
 def chip_critical_intensity(chip: Chip, *, dtype: str, level: str = "hbm") -> float:

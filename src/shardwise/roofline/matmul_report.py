@@ -4,10 +4,14 @@ from dataclasses import dataclass
 
 from shardwise.hardware.chip import Chip
 from shardwise.roofline.chip_roofline import (
+    CHANNELS,
     Times,
     attainable_flops,
     chip_critical_intensity,
     comms_seconds,
+    level_bandwidth,
+    level_latency,
+    level_named,
     math_seconds,
 )
 from shardwise.roofline.matmul import (
@@ -26,7 +30,8 @@ from shardwise.work import Quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulRoofline:
-    """A matmul against HBM. `at_peak` is the book's pair of times, `derated` what is expected."""
+    """A matmul against HBM, or another level. `at_peak` is the book's pair of times, `derated` what
+    is expected."""
 
     flops: Quantity
     padded_flops: Quantity
@@ -57,18 +62,28 @@ class MatmulRoofline:
 
 
 def matmul_roofline(
-    m: Quantity, k: Quantity, n: Quantity, *, chip: Chip, dtype: str, elements: ElementBytes
+    m: Quantity,
+    k: Quantity,
+    n: Quantity,
+    *,
+    chip: Chip,
+    dtype: str,
+    elements: ElementBytes,
+    level: str = "hbm",
 ) -> MatmulRoofline:
-    """The roofline of [m, k] x [k, n] computed in `dtype`, its operands stored as `elements` say.
+    """The roofline of [m, k] x [k, n] computed in `dtype`, its operands stored as `elements` say
+    and moved between the units and the `level` (`chip_roofline.LEVELS`).
 
-    Raises BadRequest if the chip has no peak for the dtype or no HBM bandwidth.
+    Raises BadRequest if the chip has no peak for the dtype or no bandwidth of the level.
     """
-    peak, bandwidth = chip.peak(dtype), chip.require("hbm_bandwidth")
+    peak, bandwidth = chip.peak(dtype), level_bandwidth(chip, level)
     moved = matmul_bytes(m, k, n, elements=elements)
     flops, padded = matmul_flops(m, k, n), padded_flops(m, k, n, tile=chip.matmul_tile)
     intensity = matmul_intensity(m, k, n, elements=elements)
-    critical = chip_critical_intensity(chip, dtype=dtype)
-    rates = chip.efficiency
+    critical = chip_critical_intensity(chip, dtype=dtype, level=level)
+    rates, hop, channel = chip.efficiency, level_latency(chip, level), CHANNELS[level_named(level)]
+    reached = {"HBM": rates.hbm, "chip link": rates.network, CHANNELS["dcn"]: rates.outer_network}
+    derated = bandwidth * reached.get(channel, 1.0)
     return MatmulRoofline(
         flops=flops,
         padded_flops=padded,
@@ -76,17 +91,20 @@ def matmul_roofline(
         intensity=intensity,
         critical_intensity=critical,
         attainable_flops=attainable_flops(intensity, peak, bandwidth),
-        at_peak=_times(flops, moved, peak, bandwidth),
-        derated=_times(padded, moved, peak * rates.matmul_rate(dtype), bandwidth * rates.hbm),
+        at_peak=_times(flops, moved, peak, bandwidth, channel, hop),
+        derated=_times(padded, moved, peak * rates.matmul_rate(dtype), derated, channel, hop),
         critical_batch=critical_batch(k, n, elements=elements, intensity=critical),
         critical_batch_approx=critical_batch_approx(elements=elements, intensity=critical),
         first_batch_at_peak=first_batch_at_peak(k, n, elements=elements, intensity=critical),
     )
 
 
-def _times(flops: Quantity, moved: MatmulBytes, peak: float, bandwidth: float) -> Times:
+def _times(
+    flops: Quantity, moved: MatmulBytes, peak: float, bandwidth: float, channel: str, hop: float
+) -> Times:
     return Times(
         math_seconds=math_seconds(flops, peak),
         comms_seconds=comms_seconds(moved.total, bandwidth),
-        channel="HBM",
+        channel=channel,
+        latency_seconds=hop,
     )

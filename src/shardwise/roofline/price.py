@@ -126,12 +126,13 @@ def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> 
     """Seconds of one run: the slowest of its math, its memory and its network, derated, and the
     launch on top.
 
-    Padding: a matmul's dims are rounded up to the chip's tile. Its kernel's ramp comes on top of
-    the math alone: a product bound by memory streams its weights during it (8 to 200 MB of weights
-    for m <= 64 on an H100 take 1.0 to 1.2 times what `hbm` alone says). A collective pays its bytes
-    at the derated link rate plus the latency of its hops. A device that is part of a chip has its
-    share of the chip's rates. The stack multiplies the memory traffic of elementwise work, save
-    that of the optimizer, which all stacks run as one fused kernel.
+    Padding: a matmul's dims are rounded up to the chip's tile, and so are those of heads. Its
+    kernel's ramp comes on top of the math alone: a product bound by memory streams its weights
+    during it (8 to 200 MB of weights for m <= 64 on an H100 take 1.0 to 1.2 times what `hbm` alone
+    says). A collective pays its bytes at the derated link rate plus the latency of its hops. A
+    device that is part of a chip has its share of the chip's rates. The stack multiplies the memory
+    traffic of elementwise work, save that of the optimizer, which all stacks run as one fused
+    kernel.
     """
     return _op_time(op, chip, placement, stack)
 
@@ -222,8 +223,16 @@ def _derated(links: AxisLinks, chip: Chip) -> AxisLinks:
     )
 
 
+USUAL_HEAD = 128
+"""The width of heads at which rates of attention were measured (docs/rates.md)."""
+
+
 def _padding(op: Op, chip: Chip) -> Quantity:
-    """FLOPs after rounding the matmul's dims up to the chip's tile, over FLOPs before."""
+    """FLOPs after rounding the matmul's dims up to the chip's tile, over FLOPs before; of attention
+    that of its heads, over that of usual ones: libtpu schedules as many bundles for heads of 64
+    dims as for 128 (docs/rates.md). Wider heads than usual gain nothing."""
+    if op.head_dims:
+        return max(_filled(op.head_dims, chip) / _filled((USUAL_HEAD,), chip), 1.0)
     if op.matmul is None:
         return 1.0
     # Rounded, as a mean number of tokens a rounding error above a tile would pay for two.
@@ -231,6 +240,12 @@ def _padding(op: Op, chip: Chip) -> Quantity:
     useful = 2.0 * dims[0] * dims[1] * dims[2]
     padded = padded_flops(*dims, tile=chip.matmul_tile)
     return np.maximum(padded / np.maximum(useful, 1e-300), 1.0)
+
+
+def _filled(head_dims: Sequence[int], chip: Chip) -> float:
+    """The dims of a head after rounding up to the chip's tile, over those before."""
+    _, tile, _ = chip.matmul_tile
+    return sum(-(-dim // tile) * tile for dim in head_dims) / sum(head_dims)
 
 
 def _totals(ops: tuple[OpTime, ...]) -> dict[str, Quantity]:

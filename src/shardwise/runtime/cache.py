@@ -48,9 +48,9 @@ class Cache:
 def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
     """A cache of zeros. Windowed layers keep all places here; the paged engine is where they do
     not. Raises BadRequest where the model cannot take that many positions."""
-    if cfg.position_rows and places > cfg.position_rows:
+    if cfg.position_rows and places > cfg.learned_tokens:
         raise BadRequest(
-            f"a cache of {places} places is more than the {cfg.position_rows} learned positions "
+            f"a cache of {places} places is more than the {cfg.learned_tokens} learned positions "
             f"of model '{cfg.name}'; ask for at most that many tokens"
         )
     small = is_small(dtype)

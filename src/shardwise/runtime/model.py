@@ -128,9 +128,9 @@ def call_of(
     for tokens that are no [B, T]."""
     check_rows(tokens_BT)
     if positions_BT is None:
-        if cfg.position_rows and tokens_BT.shape[1] > cfg.position_rows:
+        if cfg.position_rows and tokens_BT.shape[1] > cfg.learned_tokens:
             raise BadRequest(
-                f"{tokens_BT.shape[1]} tokens are more than the {cfg.position_rows} learned "
+                f"{tokens_BT.shape[1]} tokens are more than the {cfg.learned_tokens} learned "
                 f"positions of model '{cfg.name}'; cut the sequence"
             )
         positions_BT = jax.lax.broadcasted_iota(jnp.int32, tokens_BT.shape, 1)

@@ -1,18 +1,14 @@
-"""`book list` and `book figure`: what there is, the book's figures as data, the plans it audits."""
+"""`book list`: the book's numbers and figures, the machines to look at, the plans it audits."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from shardwise.book.figures import Figure, figure, figure_ids
+from shardwise.book.figure_index import FIGURES
 from shardwise.book.questions import BookEntry, entries
 from shardwise.errors import BadRequest
 from shardwise.plans.named import PREFIX, audit_about, audit_names
-from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
-
-_SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +56,14 @@ book_list = verb("book_list", BookListRequest)
 
 def _entries() -> list[dict[str, str]]:
     figures = [
-        {"id": f.id, "chapter": f.chapter, "kind": "figure", "about": f.title, "source": f.source}
-        for f in map(figure, figure_ids())
+        {
+            "id": name,
+            "chapter": one.chapter,
+            "kind": "simulation" if one.steps else "figure",
+            "about": one.about,
+            "source": f"ch. {one.chapter}",
+        }
+        for name, one in FIGURES.items()
     ]
     audits = [
         {
@@ -84,75 +86,3 @@ def _number(one: BookEntry) -> dict[str, str]:
         "about": one.asks,
         "source": one.source,
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureRequest:
-    """The data series of one figure of the book, with what its text reads off it."""
-
-    figure_id: str = field(kw_only=False)
-
-    def answer(self, progress: Progress | None = None) -> "FigureAnswer":
-        """Compute it."""
-        found = figure(self.figure_id)
-        return FigureAnswer(figure=found, result=_result(found))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class FigureAnswer(Answer):
-    """One figure."""
-
-    figure: Figure
-
-    def table(self) -> list[Row]:
-        """One row per point."""
-        x_name, y_name = axis_text(self.figure, "x"), axis_text(self.figure, "y")
-        return [
-            {"series": s.label, x_name: x, y_name: y}
-            for s in self.figure.series
-            for x, y in zip(s.x, s.y, strict=True)
-        ]
-
-    def page(self) -> Page:
-        """Title, readings, and so many points of every curve as a terminal takes."""
-        return _figure_page(self.figure)
-
-
-book_figure = verb("book_figure", FigureRequest)
-
-
-def axis_text(found: Figure, which: str) -> str:
-    """An axis with its unit."""
-    label, unit = getattr(found, f"{which}_label"), getattr(found, f"{which}_unit")
-    return f"{label} [{unit}]" if unit else label
-
-
-def _result(found: Figure) -> dict[str, Any]:
-    return {
-        "id": found.id,
-        "chapter": found.chapter,
-        "title": found.title,
-        "source": found.source,
-        "x": {"label": found.x_label, "unit": found.x_unit, "log": "x" in found.log},
-        "y": {"label": found.y_label, "unit": found.y_unit, "log": "y" in found.log},
-        "series": [{"label": s.label, "x": list(s.x), "y": list(s.y)} for s in found.series],
-        "readings": dict(found.readings),
-    }
-
-
-def _figure_page(found: Figure) -> Page:
-    """Title, readings, and so many points of every curve as a terminal takes."""
-    yield f"{found.title} ({found.source})"
-    if found.readings:
-        yield ""
-        yield TextTable(["reading", "value"], [[k, sig(v, 4)] for k, v in found.readings.items()])
-    for series in found.series:
-        step = -(-len(series.x) // _SHOWN)
-        points = list(zip(series.x, series.y, strict=True))[::step]
-        yield ""
-        yield TextTable(
-            [axis_text(found, "x"), axis_text(found, "y")],
-            [[sig(x), sig(y, 4)] for x, y in points],
-            title=series.label + (f" (every {step}th point)" if step > 1 else ""),
-            left=0,
-        )

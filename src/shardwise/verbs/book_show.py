@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.book.figures import figure_ids
+from shardwise.book.figure_index import figure_ids
 from shardwise.book.questions import (
     BookAnswer,
     BookEntry,
@@ -212,8 +212,11 @@ def _command(worked: Worked) -> str:
 def _elsewhere(found: BookAnswer) -> list[str]:
     """Other commands that show the same: a figure, a chip's catalogue, an audited plan."""
     said = []
-    if found.entry.id in figure_ids():
-        said.append(f"shardwise book figure {found.entry.id}")
+    said += [
+        f"shardwise book figure {name}"
+        for name in figure_ids()
+        if found.entry.id == name or found.entry.id.startswith(f"{name}.")
+    ][-1:]
     if any(worked.step.rule in OF_A_CATALOGUE for worked in found.steps):
         constants = "vendor" if found.constants == "vendor" else "book"
         chips = dict.fromkeys(one.value for one in found.inputs.values() if one.unit == "chip")

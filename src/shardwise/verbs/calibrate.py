@@ -23,7 +23,7 @@ from shardwise.evidence.calibration.server import (
     hardware_text,
     machine_of_plan,
 )
-from shardwise.units import format_rate, format_seconds, sig
+from shardwise.units import format_bytes, format_rate, format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords, flag_of, whole_number
@@ -144,6 +144,9 @@ def _machine_page(r: Mapping[str, Any]) -> Page:
     if r["pair_oneway"]:
         rows.append(["link of a pair", format_rate(r["pair_oneway"], "B/s")])
         rows.append(["hop", format_seconds(r["hop_seconds"])])
+    for kind, at in r["saturation"].items():
+        size, rate = format_bytes(at["bytes"]), format_rate(at["bytes_per_second"], "B/s")
+        rows.append([f"{kind} saturates", f"from V = {size} on, at {rate}"])
     yield TextTable(["measured", "per device"], rows)
 
 

@@ -80,7 +80,8 @@ class TrainPlanRequest(TrainChoices):
     plan file or "audit:NAME" to price beside the best plan.
 
     With `compile` the first so many plans for our own trainer are compiled, each within `timeout`
-    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the answer.
+    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the
+    answer; with `tune` that one is compiled with sets of flags for its chip, too, to see which pay.
     Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
 
@@ -101,6 +102,7 @@ class TrainPlanRequest(TrainChoices):
     restart_time: float | str | None = None
     against: str | Path | None = None
     compile: int | str | None = None
+    tune: bool = False
     timeout: float | str = 900.0
     xla: Words = ()
 
@@ -110,6 +112,10 @@ class TrainPlanRequest(TrainChoices):
         """Search, and price what was asked for beside it; `watch` hears of compiles."""
         if self.compile is not None:
             return self._compiled(progress, watch)
+        if self.tune:
+            raise BadRequest(
+                "--tune tries compiler flags on the best plan as compiled; give --compile N too"
+            )
         return self._planned(progress)
 
     def _compiled(self, progress: Progress | None, watch: Watch | None) -> "TrainPlanned":
@@ -120,11 +126,17 @@ class TrainPlanRequest(TrainChoices):
         count = whole_number(self.compile or 0, "--compile", least=1, most=MOST)
         seconds = number(self.timeout, "--timeout", above=0, most=1e7, suffix=True)
         options = compiler_options(self.xla)
-        asked = replace(self._of_one_program(), top=TRIED * count, compile=None)
+        asked = replace(self._of_one_program(), top=TRIED * count, compile=None, tune=False)
         return asked._planned(
             progress,
             lambda planning: second_opinion(
-                planning, count, self.hardware, seconds=seconds, options=options, watch=watch
+                planning,
+                count,
+                self.hardware,
+                seconds=seconds,
+                options=options,
+                watch=watch,
+                tune=self.tune,
             ),
         )
 

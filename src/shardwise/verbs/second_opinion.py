@@ -16,10 +16,12 @@ from shardwise.errors import MissingPart, NoFeasiblePlan, ShardwiseError
 from shardwise.planner.search.loop import rank_of
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans.train import mesh_text
-from shardwise.units import format_gib, format_seconds, sig
+from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Page, TextTable
+from shardwise.verbs.candidate import CompiledCandidate
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Watch
+from shardwise.verbs.tune import Tuning, check_tunable, tuned
 from shardwise.workflows.compile import PlanProgram, compile_plan, limits_of, need_parts
 from shardwise.workflows.explain import explained
 from shardwise.workflows.inputs import Hardware
@@ -40,42 +42,12 @@ CACHE_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledCandidate:
-    """A plan of a search and its compiled step; without a `program` `failure` says why there is
-    none."""
-
-    answer: TrainAnswer
-    program: PlanProgram | None = None
-    failure: str = ""
-
-    @property
-    def fits(self) -> bool:
-        """Whether it compiled to a step that fits."""
-        return self.program is not None and self.program.compiled.fits
-
-    @property
-    def seconds(self) -> float | None:
-        """Of a step, by the compiler's schedule; None without one."""
-        line = self.program.timeline if self.program else None
-        return None if line is None else line.expected
-
-    @property
-    def refusal(self) -> str:
-        """Why it is no answer; "" where it is one."""
-        if self.program is None:
-            return self.failure
-        compiled = self.program.compiled
-        if compiled.fits:
-            return ""
-        return f"does not fit: {format_gib(compiled.needed_bytes - compiled.capacity_bytes)} beyond"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SecondOpinion:
     """The plans that were compiled, in the order of their price; `best` is the best as compiled."""
 
     candidates: tuple[CompiledCandidate, ...]
     best: CompiledCandidate
+    tuning: Tuning | None = None
 
     def reranked(self, planning: TrainPlanning) -> TrainPlanning:
         """The search with the best as compiled as its best plan."""
@@ -92,6 +64,7 @@ class SecondOpinion:
             "options": dict(program.compiled.options),
             "plans": [_row(c, c is self.best) for c in self.candidates],
             "findings": [asdict(f) for f in self.findings],
+            **({} if self.tuning is None else {"tuning": self.tuning.result()}),
         }
 
     def facts(self) -> list[Fact]:
@@ -118,6 +91,8 @@ class SecondOpinion:
         for c in self.candidates:
             if c.refusal:
                 yield wrapped(f"{mesh_text(c.answer.plan.mesh)}: {c.refusal}", 2, 4)
+        if self.tuning is not None:
+            yield from self.tuning.page()
 
     @property
     def findings(self) -> Sequence[Any]:
@@ -134,12 +109,16 @@ def second_opinion(
     seconds: float,
     options: Mapping[str, Any],
     watch: Watch | None = None,
+    tune: bool = False,
 ) -> SecondOpinion:
-    """Compile the first plans of a search until `count` of them fit, each within `seconds`.
+    """Compile the first plans of a search until `count` of them fit, each within `seconds`; with
+    `tune` the best of them with each set of flags for its chip, too.
 
     Raises MissingPart without the compiler, ShardwiseError where no plan could be compiled, and
     NoFeasiblePlan where none fits as compiled.
     """
+    if tune:
+        check_tunable(planning.best.piece.chip)
     need_parts()
     answers = deque([planning.best, *planning.runners_up])
 
@@ -158,7 +137,15 @@ def second_opinion(
     if not ranked:
         raise _nothing(found)
     _, best = min(ranked)
-    return SecondOpinion(candidates=tuple(found), best=found[best])
+    answer, tuning = found[best].answer, None
+    if tune:
+        tuning = tuned(
+            found[best],
+            answer.piece.chip,
+            lambda flags: _compiled(answer, hardware, seconds, {**options, **flags}, watch),
+            PROCESS_BYTES,
+        )
+    return SecondOpinion(candidates=tuple(found), best=found[best], tuning=tuning)
 
 
 def _compiled(

@@ -28,6 +28,7 @@ from shardwise.sharding import (
 )
 from shardwise.sharding.backward import backward_boxes
 from shardwise.sharding.notation import read_product
+from shardwise.sharding.simulate import trace_frames
 from shardwise.units import format_bytes, parse_bytes
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Verbatim
@@ -46,7 +47,7 @@ from shardwise.workflows.inputs import (
     whole_number,
     words,
 )
-from shardwise.workflows.shard import Sharding, shard_expression, shard_result
+from shardwise.workflows.shard import Sharding, first_movement, shard_expression, shard_result
 from shardwise.workflows.shard_run import ShardRun, run_program, to_source
 
 MOST_ROWS = 12
@@ -253,6 +254,11 @@ class Sharded(Answer):
     def best(self) -> Strategy:
         """The quickest strategy on the slice; without one that which sends the fewest bytes."""
         return self.found.best
+
+    def movement(self) -> dict[str, Any]:
+        """The first collective of the best strategy hop by hop, as `animation`: devices, and per
+        round who sends what. Raises BadRequest where nothing moves or no slice was given."""
+        return {"animation": trace_frames(first_movement(self.found))}
 
     def table(self) -> list[Row]:
         """One row per strategy."""

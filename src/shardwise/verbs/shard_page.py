@@ -60,6 +60,14 @@ def _steps(answer: Sharding, result: Mapping[str, Any]) -> Page:
     for number, step in enumerate(result["steps"], 1):
         under = "   (passes chunk by chunk under the product)" if number == overlapped else ""
         yield f"  {number}. {step}{under}"
+    for row in result["collectives"]:
+        if row.get("bound_by") == "latency" and row["turning_bytes"]:
+            hops, moved = (format_seconds(row[f"{n}_seconds"]) for n in ("latency", "bandwidth"))
+            turn = format_bytes(row["turning_bytes"])
+            yield (
+                f"     step {row['step']} waits for hops: {hops} for {moved} of bytes; from V = "
+                f"{turn} on for bytes"
+            )
     if not result["steps"]:
         yield "  nothing to do: the array is already laid out so"
 

@@ -1,13 +1,14 @@
 """Shard an expression: read it, resolve it, price it, and shape the answer as a `result`."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf, prod
 from typing import Any
 
 from shardwise.errors import BadRequest, Remark, check_known
 from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
 from shardwise.roofline import PricedStrategy, Ranking, rank, seconds
+from shardwise.roofline.latency import wire_bound
 from shardwise.sharding import (
     Einsum,
     Layout,
@@ -25,7 +26,10 @@ from shardwise.sharding import (
 )
 from shardwise.sharding.bounded import without_units
 from shardwise.sharding.chain import told_apart
+from shardwise.sharding.count import count, step_exchange
+from shardwise.sharding.simulate import CollectiveTrace, fabric_of, simulate, targets_of
 from shardwise.units import format_bytes, sig
+from shardwise.work import Collective
 from shardwise.workflows.inputs import Hardware
 
 _PRICED = 32
@@ -187,6 +191,23 @@ def placed(piece: Slice, mesh: Mesh) -> Placement:
     return placement
 
 
+def first_movement(found: Sharding) -> CollectiveTrace:
+    """The first collective of the best strategy, with the smallest blocks that it divides.
+
+    Raises BadRequest where nothing moves, and where no slice says which links there are.
+    """
+    if found.placement is None:
+        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
+    if not found.best.collectives:
+        raise BadRequest(f"--animate: the best way for '{found.einsum}' moves nothing")
+    step = found.best.collectives[0]
+    axes = [axis for axis in found.mesh if axis in step.axes]
+    fabric, targets = fabric_of(found.placement, axes), None
+    if step.kind == "permute":
+        targets = targets_of(step_exchange(step, axes), found.placement)
+    return simulate(step.kind, fabric, targets=targets)  # type: ignore[arg-type]
+
+
 def shard_result(answer: Sharding) -> dict[str, Any]:
     """The answer under the stable names of the design."""
     best, einsum = answer.best, answer.einsum
@@ -207,7 +228,7 @@ def shard_result(answer: Sharding) -> dict[str, Any]:
         "local_shapes": {
             name: local_shape(a, answer.sizes, answer.mesh) for name, a in arrays.items()
         },
-        "collectives": collectives(best.program),
+        "collectives": collectives(best.program, answer.placement),
         "peak_bytes_per_device": best.peak_bytes,
         "max_bytes_per_device": answer.limit if answer.limit < inf else None,
         "strategies": _strategies(answer),
@@ -225,9 +246,11 @@ def named_arrays(answer: Sharding) -> dict[str, Layout]:
     return arrays
 
 
-def collectives(program: Program) -> list[dict[str, Any]]:
-    """Every step that moves bytes: its kind, axes, array, V in bytes and where it is."""
+def collectives(program: Program, placement: Placement | None = None) -> list[dict[str, Any]]:
+    """Every step that moves bytes: its kind, axes, array, V in bytes and where it is; on a slice
+    the seconds of its bytes and of its hops, which of them binds, and the V where that turns."""
     rows = []
+    wires = iter([op.collective for op in count(program).ops if op.collective is not None])
     for number, step in enumerate(program.steps, 1):
         if step.communicates:
             dtypes = {step.inputs[0].name: program.dtype}
@@ -240,9 +263,17 @@ def collectives(program: Program) -> list[dict[str, Any]]:
                     "dim": step.dim or None,
                     "to_dim": step.to_dim or None,
                     "bytes": group_bytes(step, program.sizes, program.mesh, dtypes),
+                    **_bound_of(next(wires), placement),
                 }
             )
     return rows
+
+
+def _bound_of(wire: Collective, placement: Placement | None) -> dict[str, Any]:
+    if placement is None:
+        return {}
+    found = wire_bound(wire, placement)
+    return {**asdict(found), "bound_by": found.bound}
 
 
 def _strategies(answer: Sharding) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from shardwise.evidence.calibration.machine import (
     calibration_result,
     fit,
     fit_network,
+    saturation,
 )
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.roofline.price import price_op
@@ -186,3 +187,11 @@ def test_this_machine_is_measured(tmp_path):
     assert chip.peak("f32") > 1e8
     assert chip.require("hbm_bandwidth") > 1e7
     assert f"# all_reduce {2**20}" in made.text
+
+
+def test_collectives_saturate_where_their_rate_flattens():
+    """The least size from which all reach nine tenths of the best rate."""
+    rates = {1e3: 1e6, 1e4: 9.5e8, 1e5: 5e8, 1e6: 9.1e8, 1e7: 1e9}
+    rows = [{"what": "all_gather", "bytes": b, "seconds": b / r} for b, r in rates.items()]
+    assert saturation(rows) == {"all_gather": {"bytes": 1e6, "bytes_per_second": 1e9}}
+    assert saturation([]) == {}

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.apps.cli.command import AnswerGroup
-from shardwise.apps.cli.files import check_outputs, plot_option
+from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import SEED
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
+from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
     from shardwise.book.figures import Figure
@@ -61,19 +62,42 @@ def list_(**options: Any) -> None:
 
 @book.command("figure")
 @click.argument("figure_id", metavar="ID")
+@set_option
 @csv_option
 @plot_option("Also draw the figure (.png or .svg).")
+@file_option("--html", "html_path", endings=(".html",), help="A simulator's frames as one page.")
 @sections_options("detail")
 @json_option
 def figure_(**options: Any) -> None:
-    """The data series of one figure, with what the text reads off it."""
-    from shardwise.verbs.book import FigureRequest
+    """A figure as data, or a machine step by step: systolic, hbm, collective, pipeline, batching.
+
+    What --set takes stands below the answer, such as --set chips=512 or --set side=8.
+    """
+    from shardwise.verbs.book_figure import FigureRequest, SimulationAnswer
 
     check_outputs()
     answer = request_of(FigureRequest, options).answer()
-    show_answer(answer, options, inputs={"id": options["figure_id"]})
+    simulated = isinstance(answer, SimulationAnswer)
+    if options["html_path"] and not simulated:
+        raise BadRequest(f"--html shows frames, which {options['figure_id']} has not; use --plot")
+    show_answer(answer, options, inputs={"id": options["figure_id"], "set": list(options["sets"])})
     if options["plot_path"]:
-        _plot(answer.figure, options["plot_path"])
+        _draw(answer, options["plot_path"])
+    if options["html_path"]:
+        from shardwise.apps.cli.simulation_html import write_simulation
+
+        write_simulation(answer.result, options["html_path"])
+
+
+def _draw(answer: Any, path: Path) -> None:
+    from shardwise.verbs.book_figure import FigureAnswer
+
+    if isinstance(answer, FigureAnswer):
+        _plot(answer.figure, path)
+        return
+    from shardwise.apps.cli.simulation_pictures import draw_simulation
+
+    draw_simulation(answer.simulation, path)
 
 
 @book.command("show")
@@ -105,7 +129,6 @@ def show_(**options: Any) -> None:
 @json_option
 def rule_(**options: Any) -> None:
     """A closed form with any chip, lists of values, or a sweep; without a name, all of them."""
-    from shardwise.errors import BadRequest
     from shardwise.verbs.book_rule import BookRuleRequest
 
     check_outputs()
@@ -170,7 +193,7 @@ def _plot_sweep(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], pa
 
 def _plot(found: "Figure", path: Path) -> None:
     from shardwise.apps.cli.pictures import new_figure, save_figure
-    from shardwise.verbs.book import axis_text
+    from shardwise.verbs.book_figure import axis_text
 
     drawing = new_figure(8, 5)
     axes = drawing.add_subplot()

@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--chips": "how many chips, from the fewest to the most",
         "--phase": "which program of a plan: train, decode or prefill",
         "--matmul": "the matrix product, as MxKxN",
+        "--level": "the memory or link that operands come from",
         "--dims": "the size of every dim of the arrays",
         "--mesh": "mesh axes and their degrees",
         "--args": "MODULE:NAME that makes the arguments of a function",
@@ -152,6 +153,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Beside the answer": {
         "--against": "a plan to price beside the best one",
         "--compile": "how many of the best plans are compiled; the best as compiled is the answer",
+        "--tune": "sets of compiler flags are tried on the best plan as compiled",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
         "--top": "how many of the next best to show",
@@ -180,6 +182,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--csv": "also write the answer's table to a CSV file",
         "--plot": "also draw a picture, PNG or SVG",
         "--animate": "draw a collective hop by hop",
+        "--html": "a page with the frames of what is shown",
         "--perfetto": "write what happens when as a trace for ui.perfetto.dev",
         "--perfetto-until": "where that trace ends",
         "--force": "overwrite files that shardwise did not write",

@@ -106,6 +106,9 @@ _COMPILE = (
         help="Compile the N best plans for our trainer (implies --for jax; about a minute each on "
         "a core, then kept): the best as compiled is the answer.",
     ),
+    click.option(
+        "--tune", is_flag=True, help="With --compile: also which compiler flags shorten the best."
+    ),
     click.option("--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="A plan.  [900]"),
     click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
 )

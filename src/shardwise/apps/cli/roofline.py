@@ -5,8 +5,9 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
+from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
 
@@ -19,6 +20,18 @@ from shardwise.apps.cli.pages import sections_options
 @click.option(
     "--weights", metavar="DTYPE", help="How the [K, N] operand is stored, if not --dtype."
 )
+@click.option(
+    "--level",
+    default="hbm",
+    show_default=True,
+    metavar="hbm|vmem|l2|pcie|ici|dcn",
+    help="Where the operands lie.",
+)
+@click.option(
+    "--batch", metavar="M,..|FIRST:LAST:POINTS", help="Tokens M in place of that of --matmul."
+)
+@csv_option
+@plot_option("The roofline with the product on it, PNG or SVG.")
 @hardware_options(price=False)
 @sections_options("detail")
 @json_option
@@ -26,7 +39,14 @@ def roofline(**options: Any) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""
     from shardwise.verbs.roofline import RooflineRequest
 
+    check_outputs()
     request = request_of(RooflineRequest, options)
     inputs = {"on": options["on"], "matmul": request.dims(), "dtype": options["dtype"]}
-    inputs |= {"weights": options["weights"], "set": options["sets"]}
-    show_answer(request.answer(), options, inputs=inputs)
+    inputs |= {"weights": options["weights"], "set": options["sets"], "level": options["level"]}
+    inputs |= {"batch": options["batch"]} if options["batch"] else {}
+    answer = request.answer()
+    show_answer(answer, options, inputs=inputs)
+    if options["plot_path"]:
+        from shardwise.apps.cli.roofline_chart import draw_roofline
+
+        draw_roofline(answer, options["plot_path"])

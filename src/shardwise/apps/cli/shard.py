@@ -1,5 +1,6 @@
 """`shardwise shard`: arrays and computations in the book's notation."""
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -42,7 +43,7 @@ from shardwise.errors import BadRequest
     "--animate",
     "animate_path",
     dash=True,
-    help="The first collective hop by hop, as HTML; - for the terminal.",
+    help="The first collective hop by hop, as HTML; - for the terminal, or into --json.",
 )
 @click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
 @click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
@@ -66,9 +67,11 @@ def shard(**options: Any) -> None:
         inputs = {"expression": options["expression"], "mesh": options["mesh"]}
         show_answer(request.answer(), options, inputs=inputs)
         return
-    on_stdout = options["draw"] or str(options["animate_path"]) == "-"
-    if on_stdout and (options["as_json"] or options["to"]):
-        raise BadRequest("--draw and --animate - print pictures; leave out --json and --to")
+    animated = str(options["animate_path"]) == "-"
+    if options["to"] and (options["draw"] or animated):
+        raise BadRequest("--draw and --animate - print pictures; leave out --to")
+    if options["as_json"] and options["draw"]:
+        raise BadRequest("--draw prints a picture; leave out --json")
     (_show_array if request.is_array else _show_product)(request, options)
 
 
@@ -94,6 +97,11 @@ def _show_product(request: Any, options: dict[str, Any]) -> None:
         raise BadRequest("--to prints a program and nothing else; leave out --run and --backward")
     answer = request.answer()
     asked = {k: v for k, v in options.items() if v is not None and k not in _NOT_INPUTS}
+    if options["as_json"] and str(options["animate_path"]) == "-":
+        show_answer(
+            replace(answer, result=answer.result | answer.movement()), options, inputs=asked
+        )
+        return
     show_answer(answer, options, inputs=asked)
     if any(options[name] for name in _PICTURES):
         from shardwise.apps.cli.shard_pictures import picture_arrays, picture_movement

@@ -4,20 +4,17 @@ What is shown is what was executed: every arrow is a transfer of the trace with 
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import write_text
-from shardwise.sharding.simulate import BlockTransfer, CollectiveTrace, Device, Link
+from shardwise.sharding.simulate import CollectiveTrace, trace_frames
 from shardwise.units import format_bytes
 
 PALETTE = (
     *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f", "#76b7b2", "#edc948"),
     *("#2f5d8a", "#c06a12", "#3b7d36", "#b83a40", "#86507a", "#6d4c36", "#4d8f8a", "#b8982a"),
 )
-MOST_NAMED = 6
 
 
 def animate(trace: CollectiveTrace, path: Path) -> None:
@@ -27,15 +24,14 @@ def animate(trace: CollectiveTrace, path: Path) -> None:
     they carry (named by the device they come from, or are summed for) and their bytes; below stand
     the bytes so far on the busiest link. Raises BadRequest where the file cannot be written.
     """
-    text = _PAGE.replace(
-        "__DATA__", json.dumps(_frames(trace), allow_nan=False).replace("</", "<\\/")
-    )
+    data = {**trace_frames(trace), "palette": PALETTE}
+    text = _PAGE.replace("__DATA__", json.dumps(data, allow_nan=False).replace("</", "<\\/"))
     write_text(path, text, option="path")
 
 
 def animate_terminal(trace: CollectiveTrace) -> Iterator[str]:
     """One frame of text per round: what every device sends, and the busiest link so far."""
-    data = _frames(trace)
+    data = trace_frames(trace)
     yield f"{data['title']}\n{data['algorithm']}"
     for number, moves in enumerate(data["rounds"], 1):
         lines = [f"round {number} of {len(data['rounds'])}"]
@@ -43,71 +39,6 @@ def animate_terminal(trace: CollectiveTrace) -> Iterator[str]:
         yield "\n".join(
             [*lines, f"  most over one link so far: {format_bytes(data['busiest'][number])}"]
         )
-
-
-def _frames(trace: CollectiveTrace) -> dict[str, Any]:
-    """The trace as plain data: devices, the moves of each round, bytes of the busiest link."""
-    devices = trace.fabric.devices
-    number = {device: i for i, device in enumerate(devices)}
-    loads: Counter[Link] = Counter()
-    busiest, rounds = [0], []
-    for moved in trace.rounds:
-        for transfer in moved:
-            for link in transfer.links:
-                loads[link] += transfer.bytes
-        rounds.append(_moves(trace.kind, moved, number))
-        busiest.append(max(loads.values(), default=0))
-    return {
-        "title": f"{trace.kind} over {trace.fabric.size} of {len(devices)} devices",
-        "algorithm": trace.algorithm,
-        "devices": [_label(device) for device in devices],
-        "places": devices,
-        "shape": [axis.size for axis in trace.fabric.axes],
-        "rounds": rounds,
-        "busiest": busiest,
-        "palette": PALETTE,
-    }
-
-
-def _moves(
-    kind: str, moved: tuple[BlockTransfer, ...], number: dict[Device, int]
-) -> list[dict[str, Any]]:
-    """One arrow per pair of devices and direction: the blocks that go there, and their bytes."""
-    joined: dict[tuple[Any, ...], list[BlockTransfer]] = {}
-    for t in moved:
-        joined.setdefault((t.src, t.dst, t.links[0].way), []).append(t)
-    return [
-        {
-            "src": number.get(src, -1),
-            "dst": number.get(dst, -1),
-            "from": _label(src),
-            "to": _label(dst),
-            "way": way,
-            "colour": number.get(_owner(kind, transfers[0]), 0),
-            "text": _text(kind, transfers),
-        }
-        for (src, dst, way), transfers in joined.items()
-    ]
-
-
-def _owner(kind: str, transfer: BlockTransfer) -> Any:
-    """The device that a block comes from, or that a partial sum is for."""
-    block: Any = transfer.block
-    if kind == "permute":
-        return block[0]
-    return block[1] if isinstance(block[0], str) else block[0]
-
-
-def _text(kind: str, transfers: list[BlockTransfer]) -> str:
-    owners = list(dict.fromkeys(_label(_owner(kind, t)) for t in transfers))
-    more = f" and {len(owners) - MOST_NAMED} more" if len(owners) > MOST_NAMED else ""
-    size = format_bytes(sum(t.bytes for t in transfers))
-    word = "block" if len(owners) == 1 else "blocks"
-    return f"{word} {' '.join(owners[:MOST_NAMED])}{more}, {size}"
-
-
-def _label(device: Device | str) -> str:
-    return device if isinstance(device, str) else ",".join(map(str, device))
 
 
 _PAGE = """<!doctype html>

@@ -7,11 +7,8 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
-from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh, Sizes
-from shardwise.sharding.count import step_exchange
-from shardwise.sharding.simulate import fabric_of, simulate, targets_of
-from shardwise.workflows.shard import Sharding
+from shardwise.workflows.shard import Sharding, first_movement
 
 
 def picture_arrays(
@@ -30,15 +27,7 @@ def picture_movement(options: dict[str, Any], answer: Sharding) -> None:
     path: Path | None = options["animate_path"]
     if path is None:
         return
-    assert answer.placement is not None, "refused before the search"
-    if not answer.best.collectives:
-        raise BadRequest(f"--animate: the best way for '{answer.einsum}' moves nothing")
-    step = answer.best.collectives[0]
-    axes = [axis for axis in answer.mesh if axis in step.axes]
-    fabric, targets = fabric_of(answer.placement, axes), None
-    if step.kind == "permute":
-        targets = targets_of(step_exchange(step, axes), answer.placement)
-    trace = simulate(step.kind, fabric, targets=targets)  # type: ignore[arg-type]
+    trace = first_movement(answer)
     if str(path) == "-":
         for frame in animate_terminal(trace):
             click.echo(f"\n{frame}")

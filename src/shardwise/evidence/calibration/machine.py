@@ -173,6 +173,26 @@ def fit_network(rows: Sequence[Row], devices: int) -> tuple[float | None, float,
     return 1.0 / inverse, hop, error
 
 
+SATURATED = 0.9
+"""Share of the best rate from which a collective's size counts as large enough (book ch. 3.2: the
+plot of measured gathers flattens there)."""
+
+
+def saturation(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Of each collective that was measured, the best rate in V per second and the least V from
+    which every measured size reaches `SATURATED` of it."""
+    found = {}
+    for kind in COLLECTIVES:
+        of = sorted((r for r in rows if r["what"] == kind), key=lambda r: r["bytes"])
+        if not of:
+            continue
+        rates = [r["bytes"] / r["seconds"] for r in of]
+        short = [i for i, rate in enumerate(rates) if rate < SATURATED * max(rates)]
+        least = of[min(max(short, default=-1) + 1, len(of) - 1)]
+        found[kind] = {"bytes": float(least["bytes"]), "bytes_per_second": max(rates)}
+    return found
+
+
 def _relative(terms: list[list[float]], rows: Sequence[Row]) -> tuple[np.ndarray, float]:
     """Non-negative factors of the terms for which their sum is nearest each row's seconds, and the
     median relative error."""
@@ -302,6 +322,7 @@ def calibration_result(c: Calibration) -> dict[str, Any]:
         "pair_oneway": c.rates.oneway,
         "hop_seconds": c.rates.hop,
         "op_overhead_seconds": c.rates.overhead,
+        "saturation": saturation(c.rows),
         "median_errors": dict(c.rates.errors),
         "rows": [dict(r) for r in c.rows],
     }

@@ -16,27 +16,13 @@ from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
 from shardwise.models.runnable import plain
+from shardwise.plans.software.xla_flags import flag_sets, together
 from shardwise.profiler.ahead import CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.work import tally
 
 BUILDER = "shardwise.evidence.training.programs:row_program"
-_ON = (
-    "xla_enable_async_all_gather",
-    "xla_enable_async_collective_permute",
-    "xla_tpu_data_parallel_opt_different_sized_ops",
-    "xla_tpu_enable_ag_backward_pipelining",
-    "xla_tpu_enable_async_collective_fusion",
-    "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
-    "xla_tpu_enable_async_collective_fusion_multiple_steps",
-    "xla_tpu_enable_data_parallel_all_reduce_opt",
-    "xla_tpu_overlap_compute_collective_tc",
-)
-OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(_ON, "true"),
-    "xla_tpu_megacore_fusion_allow_ags": "false",
-    "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
-}
+OPTIONS: Mapping[str, str] = together(flag_sets("v5p"))
 """Compiler flags of every row: LIBTPU_INIT_ARGS of MaxText's v5p scripts
 (AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a part;
 and no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE_MATMUL): libtpu

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from shardwise.models.parameters import parameters
 from shardwise.models.remat import PART_OF
+from shardwise.plans.layouts import storable
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.limit import about_choices, always
 from shardwise.plans.software.row import SoftwareRow
@@ -19,6 +21,20 @@ def _cuts(c: Candidates) -> np.ndarray:
     cut = c.degree("tensor") * c.degree("context")
     whole = c.sequence_length % cut == 0
     return whole | (c.degree("tensor") == 1) | (not c.structure.sequence_parallel)
+
+
+def _stores(c: Candidates) -> np.ndarray:
+    """JAX arrays are cut evenly: where storage axes divide a dim of each weight."""
+    kept = np.asarray(True)
+    for row in {(p.dims, p.role, p.batch): p for p in parameters(c.cfg)}.values():
+        s = c.structure
+        kept = kept & storable(row, c.degrees, s.storage_axes, s.expert_over_tensor)
+    return kept
+
+
+def _positions(c: Candidates) -> bool:
+    """Positions that are learned end."""
+    return not c.cfg.position_rows or c.sequence_length <= c.cfg.learned_tokens
 
 
 JAX = SoftwareRow(
@@ -59,6 +75,19 @@ JAX = SoftwareRow(
             _cuts,
             "tokens are cut evenly over context x tensor",
             "use a sequence length that they divide, or sequence_parallel false",
+        ),
+        about_choices(
+            "mesh",
+            ("storage_axes", "expert_over_tensor"),
+            _stores,
+            "it cuts each weight evenly, and some weight has no dim that the storage axes divide",
+            "store over fewer devices, with data for the others",
+        ),
+        always(
+            "sequence_length",
+            _positions,
+            "the model has learned positions for fewer tokens",
+            lambda c: f"set sequence_length to {c.cfg.learned_tokens} or less",
         ),
     ),
     builds=None,

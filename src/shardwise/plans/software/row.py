@@ -101,6 +101,7 @@ def _told(c: Candidates, field: str) -> Any:
         "mesh": {axis: int(np.max(d)) for axis, d in c.degrees.items()},
         "box": list(c.box),
         "layers_per_stage": list(c.layers or ()),
+        "sequence_length": c.sequence_length,
         "microbatches": int(np.max(c.microbatches)),
     }
     return own[field] if field in own else c.value(field)

@@ -16,38 +16,47 @@ from shardwise.profiler.hlo.text import Computation, Instruction
 
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 _RAGGED = "ragged_paged_attention"
-_PRODUCTS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
+_PRODUCTS = {"fwd": (1, 1), "dq": (1, 0), "dkv": (2, 2)}
 """Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
-forward S = Q K', O = P V; dq again S, dP = dO V', dQ = dS K; dkv again S, dP, dV = P' dO and
-dK = dS' Q (FlashAttention-2, algorithm 2, whose loop these kernels run once for each)."""
+forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = dS' Q
+(FlashAttention-2, algorithm 2). What dq computes again, S and dP, is in the rate of kernels, which
+is that of a backward pass of 2.5 times the FLOPs of the forward one (`Chip.efficiency`)."""
 
 
-def attention_flops(computation: Computation, call: Instruction) -> float:
-    """FLOPs of a kernel of attention on one device, ragged or splash; 0 of any other call.
+class Attention(NamedTuple):
+    """What a kernel of attention computes, and the widths of a head's queries and values."""
 
-    2 T S (h H + u U) for each head of each sequence, for the share of the tiles that the mask
-    leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i has
-    min(i + 1, that) of them. Half tiles on the diagonal are computed whole.
+    flops: float
+    head_dims: tuple[int, int]
+
+
+def attention_of(computation: Computation, call: Instruction) -> Attention | None:
+    """What a kernel of attention computes on one device, ragged or splash; None of another call.
+
+    2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
+    mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
+    has min(i + 1, that) of them. Those at the ends of what a row sees count by half, as rates of
+    kernels are those of the scores that are asked for.
     """
     if (paged := ragged_reads(computation, call)) is not None:
-        return paged.flops
+        return paged.attention
     found = _SPLASH.search(call.op_name) or _SPLASH.match(call.name)
     if call.target != "tpu_custom_call" or found is None:
-        return 0.0
+        return None
     given = [a for name in call.operands for a in arrays(computation.shape_of(name))]
     tensors = [a for a in given if a.dtype in ("bf16", "f32", "f16") and len(a.dims) >= 3][:3]
     if len(tensors) < 3:
-        return 0.0
+        return None
     q, k, v = tensors
     keys, values = _PRODUCTS[found[1]]
-    scores = prod(q.dims[:-1]) * k.dims[-2]
-    return 2.0 * scores * (keys * q.dims[-1] + values * v.dims[-1]) * _live(given)
+    scores, (H, U) = prod(q.dims[:-1]) * k.dims[-2], (q.dims[-1], v.dims[-1])
+    return Attention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
 
 
 class RaggedReads(NamedTuple):
     """What ragged attention to pages computes, and what it reads of its operand `pages`."""
 
-    flops: float
+    attention: Attention
     pages: int
     bytes: float
 
@@ -73,20 +82,20 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
     whole = float(R * M * S)
     read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
     place = pages.bytes / max(prod(pages.dims[:2]), 1)
-    return RaggedReads(4.0 * each * N * H * read, len(shapes) - 1, read * place)
+    return RaggedReads(Attention(4.0 * each * N * H * read, (H, H)), len(shapes) - 1, read * place)
 
 
 def _live(given: list[Array]) -> float:
-    """The share of tiles that are computed: of the first array of the mask, [heads or 1, ...]."""
+    """The share of scores that are asked for, by the first array of the mask, [heads or 1, ...]."""
     grid = next(
         (a.dims[-2:] for a in given if a.dtype.startswith("int") and len(a.dims) == 3), None
     )
     if grid is None:
         return 1.0
     rows, most = max(grid), min(grid)
-    # The sum of min(row + 1, most) over all rows.
+    # The sum of min(row + 1, most) over all rows, less half a tile at each end of what a row sees.
     tiles = most * (most + 1) / 2 + (rows - most) * most
-    return tiles / rows**2 if rows else 0.0
+    return (tiles - rows / 2 - (rows - most) / 2) / rows**2 if rows else 0.0
 
 
 def stated_flops(call: Instruction) -> float:

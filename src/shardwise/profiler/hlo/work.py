@@ -37,7 +37,7 @@ from shardwise.profiler.hlo.groups import (
     ring_step,
     sends_of,
 )
-from shardwise.profiler.hlo.kernels import attention_flops, stated_flops
+from shardwise.profiler.hlo.kernels import attention_of, stated_flops
 from shardwise.profiler.hlo.loops import rounds, trip_counts
 from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule
 from shardwise.profiler.hlo.scopes import component_in, phase_of, scope_of
@@ -392,8 +392,8 @@ class _Maker:
         matmuls = [matmul_of(where, product) for where, product in products]
         dtypes = (matmul_dtype(where, product) for where, product in products)
         flops = tally(zip(dtypes, map(matmul_flops, matmuls), strict=True))
-        attention = attention_flops(self.computation, found)
-        stated = attention or stated_flops(found)
+        attention = attention_of(self.computation, found)
+        stated = attention.flops if attention else stated_flops(found)
         if stated:
             flops = {_widest(self.computation, found): stated}
         op_class, note = _class(module, found, bool(products), bool(stated))
@@ -404,6 +404,7 @@ class _Maker:
             self.moved(),
             flops=flops,
             matmul=max(matmuls, key=matmul_flops, default=None),
+            head_dims=attention.head_dims if attention else (),
             vector_flops=vector_flops(module, self.computation, found),
             passes=max((passes(product) for _, product in products), default=1),
             note=note,

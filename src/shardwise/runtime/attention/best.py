@@ -116,11 +116,8 @@ def pallas_attention(
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """JAX's `splash_attention`; `interpret` runs it on a CPU. The scale is put into q.
-
-    Heads are padded to whole lanes, which the matrix unit does in any case.
-    """
-    T, N, U = q_BTNH.shape[1], q_BTNH.shape[2], v_BSKU.shape[-1]
+    """JAX's `splash_attention`; `interpret` runs it on a CPU. The scale is put into q."""
+    T, N = q_BTNH.shape[1:3]
     reach = (None if s.window is None else s.window - 1, 0)
     mask = splash_attention.LocalMask((T, T), reach, 0)
     kernel = splash_attention.make_splash_mha_single_device(
@@ -133,10 +130,10 @@ def pallas_attention(
     ids = None
     if s.q_segments_BT is not None and s.k_segments_BS is not None:
         ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS)
-    q, k, v = (_lanes(x.swapaxes(1, 2)) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
+    q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
     sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
     out_BNTU: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
-    return out_BNTU[..., :U].swapaxes(1, 2).astype(v_BSKU.dtype)
+    return out_BNTU.swapaxes(1, 2).astype(v_BSKU.dtype)
 
 
 def _blocks(T: int) -> splash_attention.BlockSizes:
@@ -145,7 +142,3 @@ def _blocks(T: int) -> splash_attention.BlockSizes:
     names = [field.name for field in fields(splash_attention.BlockSizes)]
     sizes: dict[str, Any] = {name: size for name in names if name.startswith("block_")}
     return splash_attention.BlockSizes(**sizes)
-
-
-def _lanes(x: jax.Array) -> jax.Array:
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % LANES)])

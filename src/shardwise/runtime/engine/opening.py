@@ -346,7 +346,7 @@ def _compute_dtype(cfg: ModelConfig) -> str:
 
 def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     """The longest sequence: what was asked for, within what the model was made for."""
-    made_for = cfg.position_rows or cfg.max_context or LONGEST
+    made_for = cfg.learned_tokens or cfg.max_context or LONGEST
     if asked is not None and asked > made_for:
         raise BadRequest(
             f"sequences of {asked:,} tokens are longer than the {made_for:,} positions of model "

@@ -5,12 +5,13 @@ on real NumPy blocks, on rings (both ways or one), lines, N-D tori with several 
 full meshes, switches, trees of them and chips of several devices. The result is checked, the bytes
 of the busiest link and the hops are the form's. `fabric.py` says what is linked and which devices
 form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py` runs them,
-`trace.py` is what comes out. Nothing here knows a chip but `placed.py`, which makes the fabric
-under the axes of a placed mesh. Read `schedule.py` first.
+`trace.py` is what comes out, `frames.py` that as plain data for screens. Nothing here knows a chip
+but `placed.py`, which makes the fabric under the axes of a placed mesh. Read `schedule.py` first.
 """
 
 from shardwise.sharding.simulate.collectives import simulate
-from shardwise.sharding.simulate.fabric import Device, Link
+from shardwise.sharding.simulate.fabric import Device, Fabric, Link
+from shardwise.sharding.simulate.frames import trace_frames
 from shardwise.sharding.simulate.placed import fabric_of, targets_of
 from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
 
@@ -18,8 +19,10 @@ __all__ = [
     "BlockTransfer",
     "CollectiveTrace",
     "Device",
+    "Fabric",
     "Link",
     "fabric_of",
     "simulate",
     "targets_of",
+    "trace_frames",
 ]

@@ -1,0 +1,89 @@
+"""Megatron's table of runs with the MFU that the planner predicts beside the measured one (ch. 12,
+quiz 5).
+
+The measured number is the table's TFLOP/s per GPU over the dense peak. The plans are those that
+`audit:NAME` means; the table leaves out how they recompute and how they split a batch (the files
+say what is assumed), so that the two need not agree.
+"""
+
+from dataclasses import dataclass
+
+from shardwise.book.figures import Figure, Series
+from shardwise.book.questions import book_answer, entries
+from shardwise.models import load_model, params_total
+from shardwise.planner.training import TrainAnswer
+from shardwise.plans.named import audit_names, plan_path
+from shardwise.workflows.inputs import ChipWords
+from shardwise.workflows.plan_file import price_given
+
+ROWS = "table.gpu.megatron."
+"""Where the ids of the table's rows begin; what follows is the run's size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronRun:
+    """One run of the table: its size as it is called, parameters, and MFU measured and predicted,
+    in the order of `LABELS`."""
+
+    size: str
+    params: float
+    mfu: tuple[float, float, float]
+
+
+LABELS = ("measured", "by the book's rates", "expected")
+"""The MFU of a run: as the table has it, with the book's numbers of the chip of which nothing is
+taken off, and with what our constants take off."""
+
+
+def megatron_mfu() -> Figure:
+    """MFU of Megatron's runs by their parameters, measured and predicted. By the book's rates, and
+    with what the constants of our chips and software take off."""
+    known = [one.id for one in entries().values() if _audit(one.id) in audit_names()]
+    runs = sorted(map(_run, known), key=lambda run: run.params)
+    x = tuple(run.params for run in runs)
+    return Figure(
+        id="fig.gpu.megatron",
+        chapter="12",
+        title="Megatron's runs on H100: MFU measured and predicted",
+        source="ch. 12, quiz 5, table of Megatron runs; the plans of audit:megatron-*",
+        x_label="parameters",
+        x_unit="params",
+        y_label="MFU",
+        y_unit="",
+        log="x",
+        series=tuple(
+            Series(label=label, x=x, y=tuple(run.mfu[i] for run in runs))
+            for i, label in enumerate(LABELS)
+        ),
+        readings={
+            f"{label}.{run.size}": mfu
+            for run in runs
+            for label, mfu in zip(LABELS, run.mfu, strict=True)
+        },
+    )
+
+
+def _audit(entry_id: str) -> str:
+    """The plan of a row of the table, whether there is one or not."""
+    return f"megatron-{entry_id.removeprefix(ROWS).lower()}" if entry_id.startswith(ROWS) else ""
+
+
+def _run(entry_id: str) -> MegatronRun:
+    worked = book_answer(entry_id).steps
+    name = _audit(entry_id)
+    config = plan_path(f"audit:{name}").with_suffix(".json")
+    return MegatronRun(
+        size=entry_id.removeprefix(ROWS),
+        params=float(params_total(load_model(str(config)))),
+        mfu=(
+            next(float(one.value) for one in worked if one.step.rule == "utilisation"),
+            _predicted(name, "book"),
+            _predicted(name, "vendor"),
+        ),
+    )
+
+
+def _predicted(name: str, constants: str) -> float:
+    answer = price_given(f"audit:{name}", ChipWords(constants=constants)).answer
+    assert isinstance(answer, TrainAnswer), "the audited plans train"
+    return float(answer.mfu)
