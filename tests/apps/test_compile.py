@@ -183,6 +183,9 @@ def test_what_is_unexplained_is_on_the_page_with_its_line(capsys, compiler):
     out = run(capsys, "explain", *ARGS)[1]
     assert "unexplained, " in out
     assert "scripts/explain_programs.py:" in out.partition("unexplained, ")[2]
+    rest = json.loads(run(capsys, "explain", *ARGS, "--json")[1])["result"]["unexplained"]
+    assert rest["share"] > 0.15
+    assert rest["where"].startswith("scripts/explain_programs.py:")
 
 
 def test_memory_in_detail_adds_up_to_the_peak(capsys, compiler):

@@ -111,27 +111,7 @@ class Evidence:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments that the compiler says the sharding of."""
-        donated = set(_ALIAS.findall(_braces(self.header, "input_output_alias=")))
-        found = []
-        for p in self.module.computation(self.module.entry).parameters:
-            number = int(p.literal)
-            array = next(arrays(p.shape), None)
-            if array is None:
-                continue
-            cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), self.mesh)
-            found.append(
-                Argument(
-                    name=p.op_name.replace("\\'", "'") or p.name,
-                    dtype=array.dtype,
-                    dims=array.dims,
-                    cuts=cuts,
-                    copies=copies,
-                    donated=str(number) in donated,
-                    bytes=float(array.bytes),
-                    number=number,
-                )
-            )
-        return tuple(found)
+        return arguments_of(self.module, self.header, self.mesh)
 
     def floats(self) -> tuple[Argument, ...]:
         """The arguments of floats with dims."""
@@ -301,6 +281,30 @@ def _reading(computation: Computation, found: Instruction) -> Sequence[Instructi
 
 TO_READERS: tuple[Way, ...] = (_reading, _read)
 """What an op is made for, before what it is made of."""
+
+
+def arguments_of(module: Module, header: str, mesh: Mesh) -> tuple[Argument, ...]:
+    """The arguments of a module with first line `header`, as they lie on the mesh."""
+    donated = set(_ALIAS.findall(_braces(header, "input_output_alias=")))
+    found = []
+    for p in module.computation(module.entry).parameters:
+        array = next(arrays(p.shape), None)
+        if array is None:
+            continue
+        cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), mesh)
+        found.append(
+            Argument(
+                name=p.op_name.replace("\\'", "'") or p.name,
+                dtype=array.dtype,
+                dims=array.dims,
+                cuts=cuts,
+                copies=copies,
+                donated=p.literal.strip() in donated,
+                bytes=float(array.bytes),
+                number=int(p.literal),
+            )
+        )
+    return tuple(found)
 
 
 def sharding_axes(
