@@ -9,10 +9,9 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 `plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
 `simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.
 Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work:
-`serve.py` (the server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`.
-Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. Documents:
-`schema.py`. How right it is:
-`validate.py`, `calibrate.py`.
+`serve.py` (the server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The
+page: `ui.py` (what it shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`,
+`roofline.py`, `book.py`. Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
@@ -100,6 +99,7 @@ COMMANDS = {
     "chat": ("shardwise.apps.cli.generate", "chat", "Chat with a model."),
     "bench": ("shardwise.apps.cli.bench", "bench", "A load on a live server."),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
+    "ui": ("shardwise.apps.cli.ui", "ui", "A page on this machine with every view."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
     "schema": (

@@ -63,6 +63,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--drain-time": "most seconds that accepted requests have at the end",
         "--api-key": "a key that clients must show",
         "--log-level": "how much is logged",
+        "--open": "open the page in the browser",
         "--max-tokens": "most tokens of an answer",
         "--temperature": "how freely tokens are drawn; 0 takes the likeliest",
         "--top-p": "draw among the likeliest tokens of this total probability",

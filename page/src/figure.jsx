@@ -1,0 +1,183 @@
+// Draws one figure: its marks as Plot's, its colours from the page's variables.
+import * as Plot from "@observablehq/plot";
+import {useEffect, useRef} from "react";
+import {logTicks, short} from "./numbers.js";
+
+const COLOURS = 8;
+const colour = (i) => `var(--series-${(i % COLOURS) + 1})`;
+
+export function Figure({figure, width, refer}) {
+  const place = useRef(null);
+  const labels = namesOf(figure);
+  useEffect(() => {
+    const svg = plotOf(figure, width, labels);
+    place.current.replaceChildren(svg);
+    refer(figure.id, svg);
+  }, [figure, width]);
+  return (
+    <figure className="figure" data-figure={figure.id} style={{width}}>
+      <figcaption>{figure.title}</figcaption>
+      <div ref={place} />
+      <Legend labels={labels} figure={figure} />
+    </figure>
+  );
+}
+
+function Legend({labels, figure}) {
+  if (labels.length < 2) return null;
+  const dashed = new Set(figure.marks.filter((m) => m.dashed).map((m) => m.label));
+  return (
+    <ul className="legend">
+      {labels.map((label, i) => (
+        <li key={label}>
+          <span className={dashed.has(label) ? "key dashed" : "key"} style={{"--key": colour(i)}} />
+          {label}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+export function namesOf(figure) {
+  return [...new Set(figure.marks.map((mark) => mark.label).filter(Boolean))];
+}
+
+function plotOf(figure, width, labels) {
+  const narrow = width < 520;
+  const rows = figure.y.names.length;
+  const longest = Math.max(0, ...figure.y.names.map((name) => name.length));
+  const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 66;
+  const height = figure.square ? square(figure, width) : rows ? 64 + rows * 26 : narrow ? 280 : 340;
+  const made = Plot.plot({
+    width,
+    height,
+    marginLeft: left,
+    marginRight: 18,
+    marginTop: 24,
+    marginBottom: figure.x.bare ? 12 : 44,
+    style: {background: "transparent", color: "var(--ink)", fontSize: "12px"},
+    x: scale(figure, "x", Math.max(2, Math.floor((width - left) / 74))),
+    y: scale(figure, "y", 6, left),
+    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, labels.indexOf(mark.label)))],
+  });
+  const svg = made.tagName === "svg" ? made : made.querySelector("svg");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", figure.title);
+  return svg;
+}
+
+function square(figure, width) {
+  const [x, y] = [extent(figure, "x"), extent(figure, "y")];
+  const drawn = width - 30;
+  return Math.min(560, Math.max(90, (drawn * (y[1] - y[0])) / (x[1] - x[0]) + 36));
+}
+
+function extent(figure, which) {
+  const log = figure[which].log;
+  const far = which === "x" ? "x2" : "y2";
+  const values = figure.marks.flatMap((m) => [...m[which], ...m[far]]);
+  const drawn = values.filter((v) => typeof v === "number" && (!log || v > 0));
+  return [Math.min(...drawn), Math.max(...drawn)];
+}
+
+function scale(figure, which, most) {
+  const {label, unit, log, names, bare} = figure[which];
+  if (names.length) return {type: "band", domain: names, label: null, tickFormat: shortened};
+  const title = unit ? `${label} [${unit}]` : label;
+  if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
+  const options = {label: title, labelArrow: "none", tickFormat: (v) => short(v, plainUnit(unit))};
+  options.labelAnchor = which === "x" ? "right" : "top";
+  if (!log) return {...options, ticks: most, nice: true, ...(figure.marks.some((m) => m.kind === "bar") && which === "x" ? {zero: true} : {})};
+  const [low, high] = extent(figure, which);
+  const wide = low === high ? [low / 10, high * 10] : [low, high];
+  return {...options, type: "log", domain: wide, ticks: logTicks(...wide, most), tickFormat: options.tickFormat};
+}
+
+const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
+const shortened = (name) => (name.length > 26 ? `${name.slice(0, 25)}…` : name);
+
+function marks(mark, figure, index) {
+  const stroke = colour(Math.max(index, 0));
+  const points = rowsOf(mark, figure);
+  const title = (d) => tip(d, figure, mark);
+  const dash = mark.dashed ? "5,4" : undefined;
+  switch (mark.kind) {
+    case "line":
+      return [
+        Plot.line(points, {x: "x", y: "y", stroke, strokeWidth: 2, strokeDasharray: dash}),
+        ...(points.length === 1 ? [Plot.dot(points, {x: "x", y: "y", fill: stroke})] : []),
+        Plot.tip(points, Plot.pointer({x: "x", y: "y", title, fill: "var(--paper)", stroke: "var(--line)"})),
+      ];
+    case "dot":
+      return [
+        Plot.dot(points, {x: "x", y: "y", fill: stroke, stroke: "var(--paper)", r: 5, title}),
+      ];
+    case "bar":
+      return []; // together, so that they stand one after the other
+    case "rect":
+      return [
+        Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: stroke, fillOpacity: 0.85, inset: 0.5, title}),
+        ...words(points),
+      ];
+    case "rule":
+      return [
+        ...(mark.x.length ? [Plot.ruleX(points, {x: "x", stroke, strokeDasharray: "2,3", strokeWidth: 1.5, title})] : []),
+        ...(mark.y.length ? [Plot.ruleY(points, {y: "y", stroke, strokeDasharray: "2,3", strokeWidth: 1.5, title})] : []),
+      ];
+    case "arrow":
+      return [Plot.arrow(points, {x1: "x", y1: "y", x2: "x2", y2: "y2", stroke, bend: true, strokeWidth: 2, headLength: 6, title})];
+    case "text":
+      return [Plot.text(points, {x: "x", y: "y", text: "text", fill: "var(--ink)"})];
+    default:
+      throw new Error(`a figure has a mark '${mark.kind}', which this page cannot draw`);
+  }
+}
+
+function bars(figure, labels) {
+  const every = figure.marks.filter(({kind}) => kind === "bar");
+  const rows = every.flatMap((mark) => rowsOf(mark, figure).map((d) => ({...d, mark})));
+  if (!rows.length) return [];
+  const fill = (d) => colour(Math.max(labels.indexOf(d.mark.label), 0));
+  return [Plot.barX(rows, {x: "x", y: "y", fill, inset: 0.5, title: (d) => tip(d, figure, d.mark)})];
+}
+
+// A word in a rectangle only where it fits into the drawn width.
+function words(points) {
+  return [
+    Plot.text(points, {
+      x: (d) => (d.x + d.x2) / 2,
+      y: (d) => (typeof d.y === "number" ? (d.y + d.y2) / 2 : d.y),
+      text: "text",
+      fill: "var(--on-series)",
+      fontSize: 11,
+      render(index, scales, values, dimensions, context, next) {
+        const fits = index.filter((i) => {
+          const d = points[i];
+          const room = Math.abs(scales.x(d.x2) - scales.x(d.x));
+          return d.text && String(d.text).length * 6.4 < room;
+        });
+        return next(fits, scales, values, dimensions, context);
+      },
+    }),
+  ];
+}
+
+export function rowsOf(mark, figure) {
+  const count = Math.max(mark.x.length, mark.y.length);
+  const rows = [];
+  for (let i = 0; i < count; i += 1) {
+    const row = {x: mark.x[i], y: mark.y[i]};
+    if (mark.x2.length) row.x2 = mark.x2[i];
+    if (mark.y2.length) row.y2 = mark.y2[i];
+    if (mark.text.length) row.text = mark.text[i];
+    rows.push(row);
+  }
+  return rows.filter((d) => drawable(d.x, figure.x) && drawable(d.y, figure.y));
+}
+
+const drawable = (value, axis) => value !== null && !(axis.log && value <= 0);
+
+function tip(d, figure, mark) {
+  const at = (value, {label, unit}) => value !== undefined && `${label}: ${short(value, unit)}`;
+  return [mark.label, d.text, at(d.x, figure.x), at(d.y, figure.y)].filter(Boolean).join("\n");
+}

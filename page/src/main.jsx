@@ -1,0 +1,202 @@
+// The page: a menu of views, controls from data, and whatever the server answers, drawn.
+import {useEffect, useLayoutEffect, useRef, useState} from "react";
+import {createRoot} from "react-dom/client";
+import {Controls} from "./controls.jsx";
+import {csvOf, pageOf, pngOf, save, svgText} from "./exports.js";
+import {Figure} from "./figure.jsx";
+import {short} from "./numbers.js";
+import {answer, exported, views} from "./source.js";
+import {read, write} from "./url.js";
+import "./page.css";
+
+const QUICK = 60, REST = 350; // milliseconds after a move: the first answer, the search
+
+function App({all}) {
+  const [at, setAt] = useState(() => read(all));
+  useEffect(() => {
+    const follow = () => setAt(read(all));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, [all]);
+  const change = (name, value) => {
+    const state = {...at.state, [name]: value};
+    history.replaceState(null, "", write(at.view, state));
+    setAt({view: at.view, state});
+  };
+  const [found, error, waits] = useAnswer(at.view, at.state);
+  useEffect(() => { document.title = `${at.view.title} · shardwise`; }, [at.view]);
+  return (
+    <>
+      <header>
+        <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the figures</a>
+        <p className="brand">shardwise</p>
+        {!exported() && <Menu all={all} at={at.view} />}
+        <Theme />
+      </header>
+      <main id="main" tabIndex={-1}>
+        <div className="side">
+          <h1>{at.view.title}</h1>
+          <p>{at.view.about}</p>
+          <Controls view={at.view} state={at.state} change={change} only={exported() ? window.__SHARDWISE__.slider : undefined} />
+        </div>
+        <section className="answer" aria-label="Answer" aria-busy={waits} data-waits={waits ? "yes" : "no"}>
+          <p role="status" className="status">{error ? "" : waits ? "working it out" : ""}</p>
+          {error && <p role="alert" className="error">{error}</p>}
+          {found && <Answer found={found} view={at.view} state={at.state} stale={Boolean(error)} />}
+        </section>
+      </main>
+    </>
+  );
+}
+
+function useAnswer(view, state) {
+  const [found, setFound] = useState(null), [error, setError] = useState(""), [waits, setWaits] = useState(true);
+  useEffect(() => {
+    const stop = new AbortController();
+    setWaits(true);
+    const ask = async (fine) => {
+      try {
+        const given = await answer(view.name, state, fine, stop.signal);
+        if (stop.signal.aborted) return;
+        if (given.error) throw new Error(given.error);
+        setFound(given);
+        setError("");
+        if (given.refines) timers.push(setTimeout(() => ask(true), REST));
+        else setWaits(false);
+      } catch (caught) {
+        if (stop.signal.aborted) return;
+        setError(caught.message);
+        setWaits(false);
+      }
+    };
+    const timers = [setTimeout(() => ask(false), QUICK)];
+    return () => { stop.abort(); timers.forEach(clearTimeout); };
+  }, [view, JSON.stringify(state)]);
+  return [found?.view === view.name ? found : null, error, waits];
+}
+
+function Menu({all, at}) {
+  return (
+    <nav aria-label="Views">
+      <ul>
+        {all.map((view) => (
+          <li key={view.name}><a href={`#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+function Theme() {
+  const [dark, setDark] = useState(() => (kept() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark");
+  useLayoutEffect(() => { document.documentElement.dataset.theme = dark ? "dark" : "light"; }, [dark]);
+  const turn = () => { keep(dark ? "light" : "dark"); setDark(!dark); };
+  return <button type="button" className="theme" onClick={turn} aria-pressed={dark}>Dark</button>;
+}
+
+function kept() { try { return localStorage.getItem("theme"); } catch { return null; } }
+function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a page from a file may have no storage */ } }
+
+function Answer({found, view, state, stale}) {
+  const [place, width] = useWidth();
+  const drawings = useRef({});
+  const refer = (id, svg) => { drawings.current[id] = svg; };
+  const shown = new Set(found.figures.map((one) => one.id));
+  const svgs = () => Object.entries(drawings.current).filter(([id]) => shown.has(id));
+  return (
+    <div className={stale ? "stale" : ""} ref={place}>
+      {found.lines.map((line) => <p key={line} className="line">{line}</p>)}
+      {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
+      {width > 0 && <div className="figures">{found.figures.map((figure) => (
+        <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} refer={refer} />
+      ))}</div>}
+      <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} />)}</div>
+      {found.formula && <p className="formula"><b>Formula</b> {found.formula}</p>}
+      {found.source && <p className="formula"><b>Source</b> {found.source}</p>}
+      <Said title="Command" text={found.commands.join("\n")} />
+      <Said title="Python" text={found.python} />
+      <Save found={found} view={view} state={state} svgs={svgs} />
+    </div>
+  );
+}
+
+const figureWidth = (width, count) => (width > 760 && count > 1 ? (width - 24) / 2 : width);
+
+function useWidth() {
+  const place = useRef(null);
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const measure = () => setWidth(Math.floor(place.current.clientWidth));
+    const seen = new ResizeObserver(measure);
+    seen.observe(place.current);
+    measure();
+    return () => seen.disconnect();
+  }, []);
+  return [place, width];
+}
+
+function Table({table}) {
+  const units = table.header.at(-1) === "unit";
+  const header = units ? table.header.slice(0, -1) : table.header;
+  return (
+    <div className="table" tabIndex={0} role="region" aria-label={table.title}>
+      <table>
+        <caption>{table.title}</caption>
+        <thead><tr>{header.map((name, i) => <th key={i} scope="col">{name || "name"}</th>)}</tr></thead>
+        <tbody>
+          {table.rows.map((row, i) => (
+            <tr key={i}>{header.map((name, j) => {
+              const cell = short(row[j], units ? (j === 1 ? row[2] : "") : table.units[name] ?? "");
+              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : ""}>{cell}</td> : <th key={j} scope="row">{cell}</th>;
+            })}</tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Said({title, text}) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => { await navigator.clipboard?.writeText(text); setCopied(true); setTimeout(() => setCopied(false), 1500); };
+  return (
+    <div className="said">
+      <h2>{title}</h2>
+      <button type="button" onClick={copy}>{copied ? "Copied" : `Copy ${title === "Python" ? "Python" : "command"}`}</button>
+      <pre tabIndex={0} aria-label={title}>{text}</pre>
+    </div>
+  );
+}
+
+function Save({found, view, state, svgs}) {
+  const sliders = view.controls.filter(({kind}) => kind === "slider");
+  const [slider, setSlider] = useState(sliders[0]?.name ?? "");
+  const [said, setSaid] = useState("");
+  const name = (id, end) => `shardwise-${view.name}${id ? `-${id}` : ""}.${end}`;
+  const svg = () => svgs().forEach(([id, one]) => save(name(id, "svg"), svgText(one), "image/svg+xml"));
+  const png = async () => { for (const [id, one] of svgs()) save(name(id, "png"), await pngOf(one), "image/png"); };
+  const page = async () => {
+    const made = await pageOf(view, state, slider, (i, count) => setSaid(`position ${i + 1} of ${count}`));
+    save(name("", "html"), made, "text/html");
+    setSaid("");
+  };
+  return (
+    <div className="save" role="group" aria-label="Save">
+      <button type="button" onClick={svg}>SVG</button>
+      <button type="button" onClick={png}>PNG</button>
+      <button type="button" onClick={() => save(name("", "csv"), csvOf(found), "text/csv")}>CSV</button>
+      {!exported() && <button type="button" onClick={page}>One HTML file</button>}
+      {!exported() && sliders.length > 0 && (
+        <label>with every
+          <select value={slider} onChange={(event) => setSlider(event.target.value)} aria-label="Slider of the saved page">
+            {sliders.map((one) => <option key={one.name} value={one.name}>{one.label}</option>)}
+          </select>
+        </label>
+      )}
+      <span role="status">{said}</span>
+    </div>
+  );
+}
+
+const root = createRoot(document.getElementById("root"));
+views().then((all) => root.render(<App all={all} />), (error) => root.render(<p role="alert" className="error">{error.message}</p>));

@@ -1,0 +1,16 @@
+// The whole state stands behind the # of the URL: #VIEW?control=value&...
+export function read(views) {
+  const [name, words] = decodeURI(location.hash.slice(1)).split("?");
+  const view = views.find((one) => one.name === name) ?? views[0];
+  const given = new URLSearchParams(words ?? "");
+  const state = {};
+  for (const {name, default: value} of view.controls) state[name] = given.get(name) ?? value;
+  return {view, state};
+}
+
+export function write(view, state) {
+  const changed = view.controls.filter(({name, default: value}) => state[name] !== value);
+  const words = new URLSearchParams(changed.map(({name}) => [name, state[name]]));
+  const query = String(words);
+  return `#${view.name}${query ? `?${query}` : ""}`;
+}

@@ -1,0 +1,89 @@
+"""Figures as data: marks on two axes with units, which the page draws and exports as they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureAxis:
+    """What an axis shows, in which unit; `log` for equal ratios, `names` for categories in a row,
+    `bare` for one that is a place in a drawing and has no ticks."""
+
+    label: str = ""
+    unit: str = ""
+    log: bool = False
+    names: tuple[str, ...] = ()
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What is drawn: a `line` or `dot` through points x, y; a `bar` from 0 to x at the name y, bars
+    of one name stand one after the other; a `rect` from x to x2 and y to y2 with `text` in it; a
+    `rule` across at x or y; an `arrow` from x, y to x2, y2; `text` at points. `label` is its name
+    in the legend."""
+
+    kind: str
+    label: str = ""
+    x: Sequence[Any] = ()
+    y: Sequence[Any] = ()
+    x2: Sequence[float] = ()
+    y2: Sequence[float] = ()
+    text: Sequence[str] = ()
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureData:
+    """One figure."""
+
+    id: str
+    title: str
+    x: FigureAxis
+    y: FigureAxis
+    marks: Sequence[Mark]
+    square: bool = False
+    """Whether a unit of x is as long as one of y."""
+
+    def document(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableData:
+    """Rows under a header; numbers stay numbers, `units` of a column say what they are."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    units: Mapping[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def lines(found: Iterable[Mapping[str, Any]], dashed: Sequence[str] = ()) -> list[Mark]:
+    """A line of each series of a result; points that a logarithmic axis cannot have are left out
+    by the page."""
+    return [
+        Mark(
+            kind="line",
+            label=one["label"],
+            x=one["x"],
+            y=one["y"],
+            dashed=one["label"] in dashed,
+        )
+        for one in found
+    ]
+
+
+def facts(
+    title: str, found: Mapping[str, Any], units: Mapping[str, str] | None = None
+) -> TableData:
+    """A table of names with their values; `units` by name."""
+    units = units or {}
+    rows = [[name, value, units.get(name, "")] for name, value in found.items()]
+    return TableData(title=title, header=("", "value", "unit"), rows=rows)

@@ -1,0 +1,66 @@
+"""Listen, say where, and serve the page until Ctrl-C."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+
+import uvicorn
+
+from shardwise.apps.page.app import page_app
+from shardwise.errors import BadRequest
+
+
+def listener(host: str, port: int) -> socket:
+    """A socket that is bound. Raises BadRequest."""
+    made = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM)
+    made.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        remedy = "choose another --port, or 0 for a free one"
+        raise BadRequest(f"cannot listen on {host}, port {port}: {error}; {remedy}") from None
+    return made
+
+
+def address(made: socket) -> str:
+    """Where a browser finds it."""
+    host, port = made.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def serve_page(made: socket, ready: Callable[[str], None]) -> None:
+    """Until SIGTERM or Ctrl-C."""
+    server = _server()
+    threading.Thread(target=_when_started, args=(server, made, ready), daemon=True).start()
+    server.run(sockets=[made])
+
+
+def _server() -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(page_app(), log_config=None, access_log=False, lifespan="off")
+    )
+
+
+def _when_started(server: uvicorn.Server, made: socket, ready: Callable[[str], None]) -> None:
+    while not server.started:
+        time.sleep(0.01)
+    ready(address(made))
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """The page on a thread, for tests and measurements: its address."""
+    made, server = listener("127.0.0.1", 0), _server()
+    runs = threading.Thread(target=server.run, kwargs={"sockets": [made]})
+    runs.start()
+    while not server.started:
+        time.sleep(0.005)
+    try:
+        yield address(made)
+    finally:
+        server.should_exit = True
+        runs.join()
+        made.close()

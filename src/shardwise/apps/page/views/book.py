@@ -1,0 +1,75 @@
+"""The book: each of its numbers worked out, step by step, and a quiz."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, flag, text
+from shardwise.apps.page.figures import TableData
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.book import entries
+from shardwise.verbs.answer import Answer
+
+IDS = tuple(entries())
+
+
+def _calls(state: State) -> list[VerbCall]:
+    if state["quiz"]:
+        keywords = {"answers": state["answer"] or None}
+        return [
+            VerbCall(verb="book_quiz", command="book quiz", given=(state["id"],), keywords=keywords)
+        ]
+    keywords = {"edition": state["edition"], "constants": state["constants"]}
+    return [
+        VerbCall(verb="book_show", command="book show", given=(state["id"],), keywords=keywords)
+    ]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = answers[0].result
+    if state["quiz"]:
+        return Drawn(lines=str(answers[0]).splitlines(), source=f"ch. {_of(state).chapter}")
+    return Drawn(
+        tables=[_table("Inputs", found["inputs"], ("name", "value", "unit")),
+                _table("Steps", found["steps"], ("name", "function", "formula", "value", "unit"))],
+        lines=[found["asks"], f"Answer: {_cell(found['answer'])} {found['unit']}",
+               _printed(found), found["note"] or ""],
+        formula="; ".join(step["formula"] for step in found["steps"]),
+        source=found["source"],
+    )  # fmt: skip
+
+
+def _printed(found: Mapping[str, Any]) -> str:
+    edition = found["edition"]
+    return f"The {edition} edition prints {_cell(found['book'][edition])}."
+
+
+def _of(state: State):
+    return entries()[state["id"]]
+
+
+def _table(title: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableData:
+    rows = [[_cell(one.get(name)) for name in names] for one in found]
+    return TableData(title=title, header=("name", *names[1:-1], "in"), rows=rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return ", ".join(f"{one:.6g}" if isinstance(one, float) else str(one) for one in value)
+    return value if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+VIEW = PageView(
+    name="book",
+    title="Book and quizzes",
+    about="Each number of the book, from its inputs by its formulas; or asked as a question.",
+    controls=(
+        choice("id", "Number", IDS, "head.7.appA"),
+        choice("edition", "Edition", ("latest", "first"), "latest"),
+        choice("constants", "Constants", ("book", "seed", "vendor"), "book"),
+        flag("quiz", "Ask me"),
+        text("answer", "My answer", "", about="Numbers with commas between, once asked."),
+    ),
+    calls=_calls,
+    draw=_draw,
+)

@@ -1,0 +1,88 @@
+"""The transformer accountant: parameters, FLOPs and cache of two models side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.models import zoo_names
+from shardwise.verbs.answer import Answer
+
+NAMES = ("params_total", "params_active", "layers", "context", "forward_flops_per_token")
+NAMES += ("training_flops_per_token", "attention_crossover", "kv_bytes_per_token")
+NAMES += ("kv_bytes_per_sequence", "weight_bytes")
+
+
+def _calls(state: State) -> list[VerbCall]:
+    keywords = {"seq": state["seq"], "kv": state["kv"]}
+    names = dict.fromkeys((state["model"], state["beside"]))
+    return [
+        VerbCall(verb="model_show", command="model show", given=(name,), keywords=keywords)
+        for name in names
+    ]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = {one.result["name"]: one.result for one in answers}
+    params = {name: one["params_by_component"] for name, one in found.items()}
+    flops = {
+        name: {part: both["forward"] for part, both in one["flops_per_token_by_component"].items()}
+        for name, one in found.items()
+    }
+    design = dict.fromkeys(row for one in found.values() for row in one["design"])
+    return Drawn(
+        figures=[
+            _bars("params", "Parameters by component", "parameters", params),
+            _bars("flops", "Forward FLOPs per token", "FLOP", flops),
+        ],
+        tables=[
+            TableData(title="Design", header=("", *found), rows=_rows(design, found, "design")),
+            TableData(title="Counts", header=("", *found), rows=_rows(NAMES, found)),
+        ],
+        formula="training FLOPs per token = 6 params + attention; KV bytes = 2 K H L bytes",
+        source="ch. 4; each model's config.json",
+    )
+
+
+def _rows(
+    names: Sequence[str] | Mapping[str, Any], found: Mapping[str, Any], within: str = ""
+) -> list[list[Any]]:
+    each = [one[within] if within else one for one in found.values()]
+    return [[name, *(_cell(one.get(name)) for one in each)] for name in names]
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _bars(id: str, title: str, unit: str, found: Mapping[str, Mapping[str, float]]) -> FigureData:
+    parts = dict.fromkeys(part for one in found.values() for part in one)
+    marks = []
+    for part in parts:
+        named = [name for name, one in found.items() if part in one]
+        x = [found[name][part] for name in named]
+        marks.append(Mark(kind="bar", label=part, x=x, y=named))
+    return FigureData(
+        id=id,
+        title=title,
+        x=FigureAxis(label=unit),
+        y=FigureAxis(names=tuple(found)),
+        marks=marks,
+    )
+
+
+VIEW = PageView(
+    name="models",
+    title="Models",
+    about="What a transformer holds, computes and caches, beside another.",
+    controls=(
+        choice("model", "Model", tuple(zoo_names()), "llama-3-70b"),
+        choice("beside", "Beside", tuple(zoo_names()), "deepseek-v3"),
+        slider("seq", "Sequence", powers(10, 17), 8192, unit="tokens"),
+        choice("kv", "KV cache", ("bf16", "fp8", "int8"), "bf16"),
+    ),
+    calls=_calls,
+    draw=_draw,
+)

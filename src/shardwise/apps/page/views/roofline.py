@@ -1,0 +1,122 @@
+"""The roofline explorer: one product on a chip, beside another, over every batch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.views.chips import CHIPS, NONE
+from shardwise.verbs.answer import Answer
+
+BATCHES = "1:16384:141"
+"""Sizes M of the curves; ten for each factor of two, so that the steps of the tile show."""
+DTYPES = ("bf16", "fp8", "int8")
+UNITS = {"flops": "FLOP", "padded_flops": "FLOP", "intensity": "FLOP/B"}
+UNITS |= {"critical_intensity": "FLOP/B", "attainable_flops": "FLOP/s", "bandwidth": "bytes/s"}
+UNITS |= {"math_seconds": "s", "comms_seconds": "s", "latency_seconds": "s"}
+BOUNDS = {f"{bound} seconds": "s" for bound in ("lower", "expected", "upper")}
+
+
+def _calls(state: State) -> list[VerbCall]:
+    chips = [state["on"]] + [state["beside"]] * (state["beside"] not in (NONE, state["on"]))
+    return [_call(state, chip) for chip in chips]
+
+
+def _call(state: State, chip: str) -> VerbCall:
+    keywords = {
+        "on": chip,
+        "matmul": f"{state['m']}x{state['k']}x{state['n']}",
+        "dtype": state["dtype"],
+        "weights": None if state["weights"] == "same" else state["weights"],
+        "level": state["level"],
+        "batch": BATCHES,
+    }
+    return VerbCall(verb="matmul_roofline", command="roofline", keywords=keywords)
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = {
+        call.keywords["on"]: one.result for call, one in zip(_calls(state), answers, strict=True)
+    }
+    return Drawn(
+        figures=[_roof(found), _seconds(found, state["m"])],
+        tables=[
+            facts(f"M = {state['m']} on {chip}", _figures(one), UNITS | BOUNDS)
+            for chip, one in found.items()
+        ],
+        lines=[_said(chip, one) for chip, one in found.items()],
+        formula="T_math = 2MKN / C, T_comms = bytes / W; attainable FLOP/s = min(C, I W)",
+        source="ch. 1; rates of the chip's file (hardware view)",
+    )
+
+
+def _roof(found: Mapping[str, Any]) -> FigureData:
+    marks = []
+    for chip, one in found.items():
+        x, y = ([row[name] for row in one["rows"]] for name in ("intensity", "attainable_flops"))
+        marks.append(Mark(kind="line", label=chip, x=x, y=y))
+    for chip, one in found.items():
+        x, y = [one["intensity"]], [one["attainable_flops"]]
+        marks.append(Mark(kind="dot", label=chip, x=x, y=y))
+    return FigureData(
+        id="roofline",
+        title="What a chip attains at the intensity of each batch",
+        x=FigureAxis(label="arithmetic intensity", unit="FLOP/B", log=True),
+        y=FigureAxis(label="attainable", unit="FLOP/s", log=True),
+        marks=marks,
+    )
+
+
+def _seconds(found: Mapping[str, Any], m: int) -> FigureData:
+    marks = []
+    for chip, one in found.items():
+        sizes = [row["m"] for row in one["rows"]]
+        for name, label in (("math_seconds", "T_math"), ("comms_seconds", "T_comms")):
+            y = [row[name] for row in one["rows"]]
+            marks.append(Mark(kind="line", label=f"{label}, {chip}", x=sizes, y=y, dashed=True))
+        y = [row["seconds"]["expected"] for row in one["rows"]]
+        marks.append(Mark(kind="line", label=f"expected, {chip}", x=sizes, y=y))
+    marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
+    return FigureData(
+        id="seconds",
+        title="Seconds against the batch, dims padded to the chip's tile",
+        x=FigureAxis(label="batch M", unit="tokens", log=True),
+        y=FigureAxis(label="time", unit="s", log=True),
+        marks=marks,
+    )
+
+
+def _figures(one: Mapping[str, Any]) -> dict[str, Any]:
+    rest = {name: one[name] for name in UNITS}
+    return {**rest, **{f"{k} seconds": v for k, v in one["seconds"].items()}}
+
+
+def _said(chip: str, one: Mapping[str, Any]) -> str:
+    first = one["critical_batch"]["first"]
+    until = (
+        "no batch reaches the peak"
+        if first is None
+        else f"the peak is reached from M = {first:.0f}"
+    )
+    return f"{chip}: bound by {one['bound_by']}; {until}."
+
+
+VIEW = PageView(
+    name="roofline",
+    title="Roofline",
+    about="One matrix product [M, K] x [K, N] on one chip, beside another chip.",
+    controls=(
+        choice("on", "Chip", CHIPS, "v5e"),
+        choice("beside", "Beside", (NONE, *CHIPS), "h100"),
+        slider("m", "Batch M", powers(0, 14), 256, unit="tokens"),
+        slider("k", "K", powers(7, 16), 8192),
+        slider("n", "N", powers(7, 16), 32768),
+        choice("dtype", "Compute dtype", DTYPES, "bf16"),
+        choice("weights", "Weights stored as", ("same", "int8", "fp8", "bf16", "int4"), "same"),
+        choice("level", "Operands come from", ("hbm", "vmem", "ici", "dcn", "pcie"), "hbm"),
+    ),
+    calls=_calls,
+    draw=_draw,
+)

@@ -1,0 +1,120 @@
+"""The serving planner: latency, throughput and a step's parts as in ch. 8, and the best plan."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts, lines
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.views.chips import TORI, slice_name
+from shardwise.models import kv_bytes_per_token, load_model, params_total
+from shardwise.verbs.answer import Answer
+
+MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
+UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
+UNITS |= {"tokens_per_second_per_chip": "tokens/s", "usd_per_hour": "USD"}
+
+
+def _calls(state: State) -> list[VerbCall]:
+    cfg = load_model(state["model"])
+    server = {
+        "chip": state["on"],
+        "chips": state["chips"],
+        "params": float(params_total(cfg)),
+        "kv_bytes": float(kv_bytes_per_token(cfg, state["kv"])),
+    }
+    pareto = {**server, "contexts": state["context"]}
+    step = {**server, "context": state["context"]}
+    return [_figure("fig.8.pareto", pareto), _figure("fig.8.breakdown", step)]
+
+
+def _figure(figure_id: str, sets: Mapping[str, Any]) -> VerbCall:
+    return VerbCall(
+        verb="book_figure", command="book figure", given=(figure_id,), keywords={"sets": sets}
+    )
+
+
+def _search(state: State) -> list[VerbCall]:
+    given = (state["model"], slice_name(state["on"], state["chips"]))
+    keywords = {"input": state["context"], "output": state["output"], "kv": state["kv"]}
+    return [
+        VerbCall(
+            verb="plan_serve",
+            command="plan serve",
+            given=given,
+            first=("model", "on"),
+            keywords={**keywords, "weights": state["weights"], "software": "jax"},
+        )
+    ]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    figures = [_curves(one.result) for one in answers[:2]]
+    said: Any = {
+        "formula": "t = KV bytes / W + max(weight bytes / W, 2 params B / C)",
+        "source": "ch. 8, interactive figures; the plan: simulated (docs/serving.md)",
+    }
+    if len(answers) == 2:
+        return Drawn(figures=figures, lines=["The search for a plan follows."], **said)
+    found = answers[2].result
+    parts, memory = found["where_it_goes"], found["memory"]
+    held = {name: memory[name] for name in ("weights", "activations", "cache")}
+    names = ("slice", "batch", "prefill_chunk", "kv_sharding", "software", *UNITS)
+    plan = {name: found[name] for name in names}
+    plan |= {f"{n} seconds": found[f"{n}_seconds"]["expected"] for n in ("ttft", "tpot", "e2e")}
+    plan |= {
+        f"USD per million {n} tokens": found["usd_per_million_tokens"][n]
+        for n in ("input", "output")
+    }
+    units = UNITS | {f"{n} seconds": "s" for n in ("ttft", "tpot", "e2e")}
+    return Drawn(
+        figures=[
+            *figures,
+            _bars("where", "Where a decode step's time goes", "time", "s", parts),
+            _bars("memory", "Memory of a chip", "memory", "bytes", held),
+        ],
+        tables=[facts("The best plan", plan, units)],
+        lines=[found["price"]["text"]],
+        **said,
+    )
+
+
+def _curves(found: Mapping[str, Any]) -> FigureData:
+    x, y = found["x"], found["y"]
+    return FigureData(
+        id=found["id"],
+        title=found["title"],
+        x=FigureAxis(label=x["label"], unit=x["unit"], log=x["log"]),
+        y=FigureAxis(label=y["label"], unit=y["unit"], log=y["log"]),
+        marks=lines(found["series"]),
+    )
+
+
+def _bars(id: str, title: str, label: str, unit: str, parts: Mapping[str, float]) -> FigureData:
+    return FigureData(
+        id=id,
+        title=title,
+        x=FigureAxis(label=label, unit=unit),
+        y=FigureAxis(names=tuple(parts)),
+        marks=[Mark(kind="bar", label=unit, x=list(parts.values()), y=list(parts))],
+    )
+
+
+VIEW = PageView(
+    name="serving",
+    title="Serving planner",
+    about="Latency against throughput, a decode step by part, and the plan that a search finds.",
+    controls=(
+        choice("model", "Model", MODELS, "llama-3-70b"),
+        choice("on", "Chip", TORI, "v5e"),
+        slider("chips", "Chips", powers(2, 6), 16, unit="chips"),
+        slider("context", "Context", powers(10, 16), 8192, unit="tokens"),
+        slider("output", "Answer", powers(5, 11), 512, unit="tokens"),
+        choice("weights", "Weights", ("int8", "bf16"), "int8"),
+        choice("kv", "KV cache", ("int8", "bf16"), "int8"),
+    ),
+    calls=_calls,
+    slow=_search,
+    draw=_draw,
+)

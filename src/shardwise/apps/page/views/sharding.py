@@ -1,0 +1,102 @@
+"""Sharding: the notation, what each array is cut into, and the strategies with their cost."""
+
+from collections.abc import Sequence
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, slider, text
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.verbs.answer import Answer
+
+SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
+
+
+def _calls(state: State) -> list[VerbCall]:
+    keywords = {
+        "dims": state["dims"],
+        "mesh": state["mesh"],
+        "on": state["on"],
+        "dtype": state["dtype"],
+        "top": state["top"],
+    }
+    return [
+        VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
+    ]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = answers[0].result
+    if "strategies" not in found:
+        return Drawn(
+            tables=[_held(answers[0])],
+            lines=[
+                f"{found['array']}: {found['blocks']} blocks, {found['copies']} copies of each."
+            ],
+            formula="block = dim / degree of its axes",
+            source="ch. 3",
+        )
+    ways = {f"{i}. {one['summary']}": one for i, one in enumerate(found["strategies"], 1)}
+    seconds = [one["seconds"]["expected"] for one in ways.values()]
+    moved = [one["wire_bytes_per_device"] for one in ways.values()]
+    return Drawn(
+        figures=[
+            _bars("seconds", "Strategies by expected seconds", "time", "s", ways, seconds),
+            _bars("wire", "Bytes that each device sends", "bytes", "bytes", ways, moved),
+        ],
+        tables=[_shapes(found), _steps(found)],
+        lines=[found["slice_means"], *found["why"]],
+        formula="bytes on the wire: (n - 1) / n of the array per axis, twice for an AllReduce",
+        source="ch. 3",
+    )
+
+
+def _bars(id: str, title: str, label: str, unit: str, names, x: list[float]) -> FigureData:
+    return FigureData(
+        id=id,
+        title=title,
+        x=FigureAxis(label=label, unit=unit),
+        y=FigureAxis(names=tuple(names)),
+        marks=[Mark(kind="bar", label=label, x=x, y=list(names))],
+    )
+
+
+def _shapes(found) -> TableData:
+    rows = [
+        [name, found["layouts"].get(name, ""), *(
+            " x ".join(map(str, found[which][name])) for which in ("global_shapes", "local_shapes")
+        )]
+        for name in found["local_shapes"]
+    ]  # fmt: skip
+    return TableData(title="Arrays", header=("", "layout", "whole", "on each device"), rows=rows)
+
+
+def _steps(found) -> TableData:
+    return TableData(
+        title="Steps of the best", header=("step",), rows=[[s] for s in found["steps"]]
+    )
+
+
+def _held(answer: Answer) -> TableData:
+    devices = answer.result["devices"]
+    rows = [
+        [", ".join(map(str, one["at"])), " x ".join(f"{a}:{b}" for a, b in one["block"])]
+        for one in devices[:64]
+    ]
+    return TableData(title="Who holds what", header=("device", "block"), rows=rows)
+
+
+VIEW = PageView(
+    name="sharding",
+    title="Sharding",
+    about="An array, or a product of sharded arrays: what each device holds, and the cheapest way.",
+    controls=(
+        text("expression", "Expression", "A[I_X, J_Y] * B[J_Y, K] -> C[I_X, K]"),
+        text("dims", "Dims", "I=8192,J=8192,K=32768"),
+        text("mesh", "Mesh", "X=4,Y=4"),
+        choice("on", "Slice", SLICES, "v5e:4x4"),
+        choice("dtype", "Dtype", ("bf16", "f32", "int8"), "bf16"),
+        slider("top", "Strategies shown", (1, 2, 3, 5, 8), 5),
+    ),
+    calls=_calls,
+    draw=_draw,
+)

@@ -1,0 +1,207 @@
+"""Machines step by step: the simulators of `book figure`, a frame at a time."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import Control, State, choice, powers, slider
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.views.chips import TORI
+from shardwise.verbs.answer import Answer
+
+STEP = "step"
+"""The control that says which frame; every other is a setting of the simulator."""
+
+
+def _calls(figure_id: str, state: State) -> list[VerbCall]:
+    sets = {name: value for name, value in state.items() if name != STEP}
+    return [
+        VerbCall(
+            verb="book_figure",
+            command="book figure",
+            given=(figure_id,),
+            keywords={"sets": sets},
+        )
+    ]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = answers[0].result
+    frames = found["frames"]
+    frame = frames[min(state[STEP], len(frames) - 1)] if frames and STEP in state else None
+    figures = [_bars(found, frame)] if found["bars"] else []
+    figures += [_places(found, frame)] if frame and found["places"] else []
+    figures += [_cells(found, frame)] if frame and not found["bars"] and frame["cells"] else []
+    figures += [_curves(found)] if found["curves"] else []
+    return Drawn(
+        figures=figures,
+        tables=[facts("What came out", found["readings"], found["units"])],
+        lines=[*_shown(frame, len(frames)), *found["notes"]],
+        formula="simulated; the closed forms stand under `shardwise book rule`",
+        source=found["source"],
+    )
+
+
+def _shown(frame: Mapping[str, Any] | None, frames: int) -> list[str]:
+    return [f"Shown: {frame['label']}, of {frames} frames."] if frame else []
+
+
+def _rects(cells: Sequence[Mapping[str, Any]], kinds: Sequence[str], x0: float = 0.0) -> list[Mark]:
+    named = [kind for kind in kinds if any(cell["kind"] == kind for cell in cells)]
+    named += sorted({cell["kind"] for cell in cells} - set(named))
+    marks = []
+    for kind in named:
+        own = [cell for cell in cells if cell["kind"] == kind]
+        marks.append(
+            Mark(
+                kind="rect",
+                label=kind,
+                x=[cell["x"] for cell in own],
+                y=[cell["y"] for cell in own],
+                x2=[cell["x"] + cell["width"] for cell in own],
+                y2=[cell["y"] + cell["height"] for cell in own],
+                text=[cell["text"] for cell in own],
+            )
+        )
+    return marks
+
+
+def _bars(found: Mapping[str, Any], frame: Mapping[str, Any] | None) -> FigureData:
+    marks = _rects(found["bars"], found["kinds"])
+    if frame:
+        marks.append(Mark(kind="rule", label="shown", x=[frame["at"]]))
+    first, last = (found["rows"][i] for i in (0, -1))
+    return FigureData(
+        id="bars",
+        title=f"{found['title']}; rows from {first} to {last}",
+        x=FigureAxis(label=found["x_label"], unit=found["x_unit"]),
+        y=FigureAxis(bare=True),
+        marks=marks,
+    )
+
+
+def _cells(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
+    return FigureData(
+        id="cells",
+        title=found["title"],
+        x=FigureAxis(bare=True),
+        y=FigureAxis(bare=True),
+        marks=_rects(frame["cells"], found["kinds"]),
+        square=True,
+    )
+
+
+def _places(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
+    at = [(one["x"], one["y"]) for one in found["places"]]
+    marks = []
+    for kind in found["kinds"]:
+        own = [move for move in frame["moves"] if move["kind"] == kind]
+        ends = [(at[move["source"]], at[move["target"]]) for move in own]
+        if own:
+            marks.append(
+                Mark(
+                    kind="arrow",
+                    label=f"block {kind}",
+                    x=[a[0] for a, _ in ends],
+                    y=[a[1] for a, _ in ends],
+                    x2=[b[0] for _, b in ends],
+                    y2=[b[1] for _, b in ends],
+                    text=[move["text"] for move in own],
+                )
+            )
+    x, y = ([place[i] for place in at] for i in (0, 1))
+    marks += [Mark(kind="dot", x=x, y=y, text=[one["text"] for one in found["places"]])]
+    return FigureData(
+        id="places",
+        title=found["title"],
+        x=FigureAxis(bare=True),
+        y=FigureAxis(bare=True),
+        marks=marks,
+        square=True,
+    )
+
+
+def _curves(found: Mapping[str, Any]) -> FigureData:
+    x, y = found["curve_axes"]
+    marks = [Mark(kind="line", label=c["label"], x=c["x"], y=c["y"]) for c in found["curves"]]
+    return FigureData(
+        id="curves", title=f"{y} by {x}", x=FigureAxis(label=x), y=FigureAxis(label=y), marks=marks
+    )
+
+
+def _view(name: str, title: str, about: str, *controls: Control, steps: int = 0) -> PageView:
+    step = (slider(STEP, "Frame", range(steps), steps // 3),) if steps else ()
+    return PageView(
+        name=name,
+        title=title,
+        about=about,
+        controls=(*step, *controls),
+        calls=partial(_calls, name),
+        draw=_draw,
+    )
+
+
+SYSTOLIC = _view(
+    "systolic",
+    "Systolic array",
+    "Weights load from above, rows enter skewed from the left, a cycle at a time.",
+    slider("side", "Side of the array", (2, 3, 4, 6, 8), 4),
+    slider("rows", "Rows streamed", (2, 4, 8, 12, 16), 8),
+    slider("inner", "Inner dim", (2, 3, 4, 6, 8), 4),
+    slider("columns", "Columns", (2, 3, 4, 6, 8), 4),
+    slider("seed", "Seed of the numbers", range(5), 0),
+    steps=40,
+)
+HBM = _view(
+    "hbm",
+    "HBM pipeline",
+    "Chunks loaded into buffers while the chunk before them is computed with.",
+    choice("chip", "Chip", TORI, "v5e"),
+    slider("read", "Bytes read", [24e6 * k for k in (0.25, 0.5, 1, 2, 4)], 24e6, unit="bytes"),
+    slider("flops", "FLOPs", [4.8e9 * k for k in (0.25, 0.5, 1, 2, 4)], 4.8e9),
+    slider("chunks", "Chunks", (1, 2, 4, 8, 16, 32), 8),
+    slider("buffers", "Buffers", (1, 2, 3, 4), 2),
+)
+COLLECTIVE = _view(
+    "collective",
+    "Collectives",
+    "A collective hop by hop: who sends which block to whom, and over which links.",
+    choice(
+        "kind", "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
+    ),
+    choice("network", "Network", ("ring", "line", "switch"), "ring"),
+    choice("shape", "Shape", ("4", "8", "16"), "8"),
+    slider("bytes", "Bytes", [1e3, 1e4, 1e5, 1e6, 8e6, 64e6, 512e6], 8e6, unit="bytes"),
+    slider("bandwidth", "Bytes/s of a link", (1e10, 4.5e10, 9e10, 4.5e11), 4.5e10, unit="bytes/s"),
+    steps=16,
+)
+PIPELINE = _view(
+    "pipeline",
+    "Pipeline schedules",
+    "Forward and backward passes of every rank, and what idles.",
+    choice(
+        "schedule",
+        "Schedule",
+        ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"),
+        "interleaved",
+    ),
+    slider("stages", "Stages", (2, 4, 6, 8), 4),
+    slider("microbatches", "Microbatches", (4, 8, 12, 16, 24, 32), 8),
+    slider("chunks", "Chunks per rank", (1, 2, 4), 2),
+    slider("transfer", "Transfer", (0.0, 0.1, 0.2, 0.5, 1.0), 0.0, unit="s"),
+)
+BATCHING = _view(
+    "batching",
+    "Continuous batching",
+    "Requests in the slots of a server: the real scheduler, a step at a time.",
+    choice("policy", "Policy", ("chunked", "interleaved", "static"), "chunked"),
+    slider("slots", "Slots", powers(0, 4), 4),
+    slider("requests", "Requests", (4, 8, 12, 24, 48), 12),
+    slider("prompt", "Prompt", powers(6, 13), 512, unit="tokens"),
+    slider("answer", "Answer", powers(2, 7), 16, unit="tokens"),
+    slider("chunk", "Chunk", powers(6, 12), 512, unit="tokens"),
+)
+VIEWS = (COLLECTIVE, PIPELINE, SYSTOLIC, HBM, BATCHING)
+"""One view of each simulator."""

@@ -1,0 +1,204 @@
+"""The page's API: every view answers, says what its command says, and refuses with a remedy."""
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from subprocess import PIPE, run
+
+import pytest
+from starlette.testclient import TestClient
+from tests.apps.commands import run as command
+
+import shardwise as sw
+from shardwise.apps.page.app import BUNDLE, page_app
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import written
+from shardwise.apps.page.views import VIEWS
+
+KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
+PACKED = 300_000
+"""Bytes of the bundle, gzipped, at most."""
+
+
+@pytest.fixture(scope="module")
+def page():
+    with TestClient(page_app(), base_url="http://localhost") as client:
+        yield client
+
+
+def asked(page, name, **state):
+    found = page.get(f"/api/view/{name}", params=state)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
+def numbers(value) -> Iterator[float]:
+    """Every number within plain values."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(numbers, value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def others(control):
+    """Words of a control that are not its default."""
+    if control.kind == "flag":
+        return ["no" if control.default else "yes"]
+    if control.kind == "number":
+        return [written(min(control.default * 2 or 1, control.most))]
+    return [written(v) for v in control.values if v != control.default]
+
+
+def moved(page, name, control, fine):
+    """What a view shows with one control elsewhere: at the first position that its verb takes."""
+    for word in others(control):
+        found = page.get(f"/api/view/{name}", params={control.name: word, **fine})
+        if found.status_code == 200:
+            return found.json()
+    raise AssertionError(f"no other value of {control.name} is answered")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_says_what_its_commands_say(page, capsys, name):
+    """The results of its calls are the documents of its commands, and of the snippet's calls."""
+    for said in page.get(f"/api/answer/{name}").json():
+        code, out, err = command(capsys, *shlex.split(said["command"])[1:], "--json")
+        assert code == 0, err
+        assert_same(said["result"], json.loads(out)["result"], said["command"])
+
+
+def assert_same(first, second, where):
+    """Equal, numbers to 1e-9."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        assert first.keys() == second.keys(), where
+        for key in first:
+            assert_same(first[key], second[key], f"{where}: {key}")
+    elif isinstance(first, list) and isinstance(second, list):
+        assert len(first) == len(second), where
+        for one, two in zip(first, second, strict=True):
+            assert_same(one, two, where)
+    elif isinstance(first, float) or isinstance(second, float):
+        assert math.isclose(first, second, rel_tol=1e-9), where
+    elif not where.endswith("seconds_searched"):
+        assert first == second, where
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_drawn_stands_in_the_results(page, name):
+    """No number of a line or a bar is made by the page."""
+    found = asked(page, name, fine="yes")
+    known = set(numbers([one["result"] for one in page.get(f"/api/answer/{name}").json()]))
+    for figure in found["figures"]:
+        for mark in figure["marks"]:
+            assert mark["kind"] in KINDS
+            if mark["kind"] in ("line", "dot", "bar"):
+                assert set(numbers([mark["x"]])) <= known, (figure["id"], mark["label"])
+                assert set(numbers([mark["y"]])) <= known, (figure["id"], mark["label"])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_snippet_runs(name):
+    view = VIEWS[name]
+    document = view.document({c.name: c.default for c in view.controls}, fine=True)
+    made = [line for line in document["python"].splitlines() if line.startswith("answer_")]
+    assert len(made) == len(document["commands"])
+    for line in made:
+        compile(line, name, "exec")
+        assert hasattr(sw, line.partition("sw.")[2].partition("(")[0])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_control_changes_what_is_shown(page, name):
+    view = VIEWS[name]
+    fine = {"fine": "yes"} if view.slow else {}
+    before = asked(page, name, **fine)
+    for control in view.controls:
+        if control.kind != "text":
+            after = moved(page, name, control, fine)
+            shown = [(d["figures"], d["tables"], d["lines"]) for d in (before, after)]
+            assert shown[0] != shown[1], control.name
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_bad_state_names_control_rule_and_remedy(page, name):
+    for control in VIEWS[name].controls:
+        bad = "x" * 1000
+        found = page.get(f"/api/view/{name}", params={control.name: bad})
+        said = found.json()["error"]
+        assert found.status_code == 400
+        assert said.startswith(f"control '{control.name}' is 'xxx"), said
+        assert said.count(";") >= 2
+    found = page.get(f"/api/view/{name}", params={"nothing": "1"})
+    assert found.status_code == 400
+    assert "unknown control 'nothing'; known: " in found.json()["error"]
+
+
+def test_what_a_verb_refuses_is_said(page):
+    found = page.get("/api/view/training", params={"on": "v5e", "chips": "4096"})
+    assert found.status_code == 400
+    assert found.json()["error"].endswith("choose one of those")
+    assert "unknown view 'rofline'; did you mean 'roofline'?" in page.get("/api/view/rofline").text
+
+
+def test_a_call_is_words_and_python():
+    call = VerbCall(
+        verb="plan_train",
+        command="plan train",
+        given=("llama-3-8b", "v5p:2x2x2"),
+        first=("model", "on"),
+        keywords={"batch": "8seq", "remat": None, "sets": {"a": 1, "b": [1, 2]}, "spot": True},
+    )
+    assert call.shell() == (
+        "shardwise plan train --model llama-3-8b --on v5p:2x2x2 --batch 8seq --set a=1 --set b=1,2 "
+        "--spot"
+    )
+    assert call.python() == (
+        "sw.plan_train('llama-3-8b', 'v5p:2x2x2', batch='8seq', sets={'a': 1, 'b': [1, 2]}, "
+        "spot=True)"
+    )
+
+
+def test_the_page_is_of_this_host_alone(page):
+    found = page.get("/")
+    assert found.headers["Content-Security-Policy"].startswith("default-src 'self'")
+    assert page.get("/", headers={"Host": "elsewhere.example"}).status_code == 400
+    assert page.get("/app.py").status_code == 404
+    assert page.get("/..%2fapp.py").status_code == 404
+    text = (BUNDLE / "index.html").read_text() + (BUNDLE / "app.css").read_text()
+    assert "//" not in text.replace("</", ""), "the page loads from a host"
+
+
+def test_the_bundle_is_small():
+    import gzip
+
+    assert sum(len(gzip.compress(p.read_bytes())) for p in BUNDLE.iterdir()) < PACKED
+
+
+WITHOUT = """
+import sys
+sys.modules |= dict.fromkeys(("starlette", "uvicorn"))
+from shardwise.apps.cli import main
+main(["ui"])
+"""
+
+
+def test_without_the_extra_it_names_the_install_command():
+    done = run([sys.executable, "-c", WITHOUT], stderr=PIPE, text=True, cwd=Path(__file__).parent)
+    assert done.returncode == 5
+    assert done.stderr == "error: the page needs uvicorn: pip install '.[serve]'\n"
+
+
+def test_a_port_that_is_taken(capsys):
+    from shardwise.apps.page.run import listener
+
+    with listener("127.0.0.1", 0) as made:
+        made.listen()
+        code, _, err = command(capsys, "ui", "--port", made.getsockname()[1])
+    assert code == 2
+    assert "choose another --port" in err
