@@ -231,6 +231,13 @@ def test_source_and_run(capsys):
     assert result["collectives"][0]["predicted"] == {"count": 1, "bytes": 128}
 
 
+def test_partial_sums_are_run_in_two_styles(capsys):
+    text = "A[I, J_X] * B[J_X, K] -> C[I, K]{U_X}"
+    result = result_of(capsys, text, *SMALL, "--run")["run"]
+    assert [*result["programs"]] == ["shard_map", "jit"]
+    assert any(note.startswith("explicit: not run") for note in result["notes"])
+
+
 def test_strategies_as_csv(capsys, tmp_path):
     path = tmp_path / "strategies.csv"
     run(FSDP_TP, *SQUARE, "--csv", str(path))
