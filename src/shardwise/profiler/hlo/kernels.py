@@ -23,14 +23,14 @@ forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = 
 is that of a backward pass of 2.5 times the FLOPs of the forward one (`Chip.efficiency`)."""
 
 
-class Attention(NamedTuple):
+class KernelAttention(NamedTuple):
     """What a kernel of attention computes, and the widths of a head's queries and values."""
 
     flops: float
     head_dims: tuple[int, int]
 
 
-def attention_of(computation: Computation, call: Instruction) -> Attention | None:
+def attention_of(computation: Computation, call: Instruction) -> KernelAttention | None:
     """What a kernel of attention computes on one device, ragged or splash; None of another call.
 
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
@@ -50,13 +50,13 @@ def attention_of(computation: Computation, call: Instruction) -> Attention | Non
     q, k, v = tensors
     keys, values = _PRODUCTS[found[1]]
     scores, (H, U) = prod(q.dims[:-1]) * k.dims[-2], (q.dims[-1], v.dims[-1])
-    return Attention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
+    return KernelAttention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
 
 
 class RaggedReads(NamedTuple):
     """What ragged attention to pages computes, and what it reads of its operand `pages`."""
 
-    attention: Attention
+    attention: KernelAttention
     pages: int
     bytes: float
 
@@ -82,7 +82,9 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
     whole = float(R * M * S)
     read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
     place = pages.bytes / max(prod(pages.dims[:2]), 1)
-    return RaggedReads(Attention(4.0 * each * N * H * read, (H, H)), len(shapes) - 1, read * place)
+    return RaggedReads(
+        KernelAttention(4.0 * each * N * H * read, (H, H)), len(shapes) - 1, read * place
+    )
 
 
 def _live(given: list[Array]) -> float:
