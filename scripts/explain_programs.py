@@ -334,7 +334,7 @@ def placeless(text: str) -> str:
     return text.replace(f"{Path(__file__).resolve().parents[1]}/", "")
 
 
-def main(folder: Path, names: list[str]) -> None:
+def main(folder: Path, names: list[str], builder: str = "explain_programs:build") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.json"
     index: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
@@ -344,7 +344,7 @@ def main(folder: Path, names: list[str]) -> None:
                 piece = parse_slice(case.on)
                 made = compile_ahead(
                     target_of(piece, mesh_coordinates(piece, case.mesh)),
-                    "explain_programs:build",
+                    builder,
                     {"name": name, "faulty": faulty, "variant": variant},
                 )
                 kept = [asdict(b) for b in made.buffers[:20]]

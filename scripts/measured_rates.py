@@ -98,8 +98,8 @@ at 2,048 and 0.29 for 0.30 at 1,024. The median is `matmul` of the other four. I
 others, operands in HBM, the same products reach 0.88 on a v5e and 0.70 on a v6e: published steps
 are faster than that (v5e 0.89 of the peak in all, recomputation included). The attention is a lower
 bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of 0.24, and runs of 131,072
-tokens need 0.4 of an Ironwood's peak. Heads of 64 dims take as many bundles as those of 128, half the
-share, so heads are filled up to the tile (`roofline/price.py`).
+tokens need 0.4 of an Ironwood's peak. Heads of 64 dims take as many bundles as those of 128, half
+the share, so heads are filled up to the tile (`roofline/price.py`).
 """
 
 
@@ -135,7 +135,10 @@ def page(measured: Path, day: str) -> str:
             _gemm(gemm),
         ),
         TPU.format(**told),
-        *_lines(("chip", "dtype", "n", "median", "range", "ramp", "attention", "64 dims"), _tpus(compiled)),
+        *_lines(
+            ("chip", "dtype", "n", "median", "range", "ramp", "attention", "64 dims"),
+            _tpus(compiled),
+        ),
     ]
     return "\n".join(parts) + "\n"
 

@@ -6,11 +6,11 @@
 No TPU is needed. Products of training, forward and for the weights' gradients, are compiled one by
 one, so that the scheduler has all of VMEM to fetch their operands ahead, as it does within a step;
 `estimated_cycles` of their fusions are read from the scheduled HLO. Splash attention (JAX's Pallas
-kernel, heads of 64 and 128 dims) is compiled forward and backward, and the bundles of the final schedule in
-which a matrix or vector unit works are counted for one block of queries and keys: a core issues a
-bundle per cycle and multiplies no faster than its peak, so the larger of both is the least that a
-block takes. Both are lines of one table: cycles of a JAX device, FLOPs, and their share of the peak
-at the catalogue's `compiler_clock_hz`. Five chips take some eight CPU minutes.
+kernel, heads of 64 and 128 dims) is compiled forward and backward, and the bundles of the final
+schedule in which a matrix or vector unit works are counted for one block of queries and keys: a
+core issues a bundle per cycle and multiplies no faster than its peak, so the larger of both is the
+least that a block takes. Both are lines of one table: cycles of a JAX device, FLOPs, and their
+share of the peak at the catalogue's `compiler_clock_hz`. Five chips take some eight CPU minutes.
 """
 
 import argparse

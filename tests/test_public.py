@@ -55,6 +55,7 @@ NAMES = [
     "profile",
     "resolve",
     "save_plan",
+    "schema",
     "shard",
     "simulate",
     "slice_of",

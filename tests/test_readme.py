@@ -101,6 +101,8 @@ def test_python_examples_of_the_engine_run(capsys, tmp_path, monkeypatch):
     assert len(first) == len(second) == 8
 
 
-def test_python_example_of_the_book_runs(capsys):
-    exec(PYTHON[-1], {})
+def test_python_examples_of_the_book_run(capsys):
+    exec(PYTHON[-2], {})
     assert "235.188" in capsys.readouterr().out
+    exec(PYTHON[-1], {})
+    assert "'side': 4" in capsys.readouterr().out

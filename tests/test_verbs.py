@@ -31,6 +31,7 @@ FILES = {
     ("plan", "show", "output"): "writes `answer.best.plan`",
     ("export", "file"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",
+    ("explain", "graph"): "writes the graph of the answer",
     ("calibrate", "out"): "writes `answer.files`",
     ("simulate", "steps_path"): "writes the steps that were kept as a trace",
     ("simulate", "perfetto_until"): "says where that trace ends",

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from shardwise.verbs.plan_train import plan_train
     from shardwise.verbs.profile import profile
     from shardwise.verbs.roofline import matmul_roofline
+    from shardwise.verbs.schema import schema
     from shardwise.verbs.shard import shard
     from shardwise.verbs.simulate import simulate
     from shardwise.verbs.train import train
@@ -106,6 +107,7 @@ _HOMES = {
     "profile": ("shardwise.verbs.profile", "profile"),
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
+    "schema": ("shardwise.verbs.schema", "schema"),
     "shard": ("shardwise.verbs.shard", "shard"),
     "simulate": ("shardwise.verbs.simulate", "simulate"),
     "slice_of": ("shardwise.hardware", "parse_slice"),
@@ -157,6 +159,7 @@ __all__ = [
     "profile",
     "resolve",
     "save_plan",
+    "schema",
     "shard",
     "simulate",
     "slice_of",

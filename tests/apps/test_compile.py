@@ -151,6 +151,54 @@ def check_report(folder, seconds):
     assert {r["collective"] for r in rows} == {"", "all_reduce"}
 
 
+def test_a_plot_has_the_memory_over_the_schedule(capsys, compiler, tmp_path):
+    compiler("missing_remat.a.clean", occupancy=(("a", 2**29), ("b", 2**30), ("c", 2**28)))
+    path = tmp_path / "memory.svg"
+    code, out, _ = run(capsys, "compile", *ARGS, "--plot", path)
+    assert code == 0
+    assert f"Plot in {path}" in out
+    assert "</svg>" in path.read_text()
+
+
+@pytest.mark.parametrize("ending", ["svg", "dot"])
+def test_a_graph_has_the_dearest_ops(capsys, compiler, tmp_path, ending):
+    compiler("ping_pong.a.fault")
+    path = tmp_path / f"ops.{ending}"
+    code, out, _ = run(capsys, "explain", *ARGS, "--graph", path)
+    assert code == 0
+    assert f"Graph in {path}" in out
+    assert path.read_text().count("all-to-all, ") == 2
+
+
+def test_a_graph_of_another_ending_is_refused(capsys, compiler, tmp_path):
+    compiler("ping_pong.a.fault")
+    code, _, err = run(capsys, "explain", *ARGS, "--graph", tmp_path / "ops.pdf")
+    assert code == 2
+    assert ".svg" in err
+    assert ".dot" in err
+
+
+def test_what_is_unexplained_is_on_the_page_with_its_line(capsys, compiler):
+    compiler("bad_padding.a.clean")
+    out = run(capsys, "explain", *ARGS)[1]
+    assert "unexplained, " in out
+    assert "scripts/explain_programs.py:" in out.partition("unexplained, ")[2]
+    rest = json.loads(run(capsys, "explain", *ARGS, "--json")[1])["result"]["unexplained"]
+    assert rest["share"] > 0.15
+    assert rest["where"].startswith("scripts/explain_programs.py:")
+
+
+def test_memory_in_detail_adds_up_to_the_peak(capsys, compiler):
+    memory = {"arguments": 600, "outputs": 100, "aliased": 60, "temporaries": 300, "code": 20}
+    compiler("good_mlp.a.clean", memory={**memory, "peak": 1000}, needed_bytes=1000, buffers=())
+    out = run(capsys, "compile", *ARGS, "--detail")[1]
+    rows = [line.split("  ") for line in out.partition("memory as compiled")[2].splitlines()]
+    table = {row[1].strip(): row[-1].strip() for row in rows if len(row) > 2}
+    assert table["outputs that are no arguments"] == "40 B"
+    assert table["padding and the program"] == "640 B"
+    assert table["peak"] == "1 kB"
+
+
 def test_what_does_not_fit_ends_with_code_3_and_its_buffers(capsys, compiler):
     compiler("missing_remat.a.fault", fits=False, needed_bytes=2**35)
     code, out, err = run(capsys, "compile", *ARGS, "--json")

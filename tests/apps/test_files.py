@@ -47,7 +47,7 @@ def test_these_write():
     assert {" ".join(path) for path in WRITERS} == {
         *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
         *("book figure", "book show", "book rule", "book errata"),
-        *("shard", "compile", "profile", "calibrate", "export", "roofline"),
+        *("shard", "compile", "explain", "profile", "calibrate", "export", "roofline"),
         *("hw list", "hw diff", "model list", "model diff", "bench serve"),
     }
 

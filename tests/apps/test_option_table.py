@@ -19,7 +19,7 @@ from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
 
 COMMANDS = dict(options.commands())
-SILENT = ("plan schema", "serve", "ui", "generate", "chat")
+SILENT = ("plan schema", "schema", "serve", "ui", "generate", "chat")
 """Commands that print no answer of which there could be more or less."""
 HEAVY = ("numpy", "pydantic", "jax", "scipy", "yaml", "rich")
 

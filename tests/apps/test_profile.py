@@ -61,9 +61,19 @@ def test_with_the_compiled_text_its_ops_are_counted(capsys, capture, tmp_path):
     assert result["step_seconds"]["measured"] == pytest.approx(900e-6)
 
 
+def test_expected_seconds_stand_beside_those_of_a_capture(capsys, capture, tmp_path):
+    (tmp_path / "step.txt").write_text(HLO)
+    args = ("profile", "--capture", capture, "--hlo", tmp_path / "step.txt", "--on", "v5e:1x1")
+    code, out, _ = run(capsys, *args)
+    assert code == 0
+    assert " compiled\n" in out.partition("\n\n")[0] + "\n"
+    assert "compiled" in out.partition("op class")[2].partition("\n")[0]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("--capture", "a.json", "--on", "v5e:1x1"), "are of its program: add --hlo FILE"),
         ((), "name a plan or MODULE:FUNCTION to run, or a capture with --capture"),
         (("m:f",), "function 'm:f' needs --args"),
         (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are of plans"),

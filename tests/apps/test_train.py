@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from tests.apps.commands import refused as refusal
+from tests.apps.documents import check
 
 from runtime.trainer.made import TRAINER, make_plan
 from shardwise.plans import save_plan
@@ -93,6 +94,7 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
         env=TRAINER,
     )
     found = json.loads(done.stdout)
+    check("train", found)
     result = found["result"]
     assert (result["steps"], result["from_step"]) == (2, 0)
     assert result["step_seconds"]["predicted"] is None

@@ -1,5 +1,7 @@
 """The book's figures as data: every one well-formed, general in its sizes, and consistent."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -210,3 +212,36 @@ def test_megatron_s_table_has_what_was_measured_beside_what_is_predicted():
     assert np.all(by["expected"] < by["by the book's rates"])
     shown = sw.plan_show("audit:megatron-16b").result["mfu"]
     assert found.readings["by the book's rates.16B"] == pytest.approx(shown)
+
+
+# Rooflines and speculation ------------------------------------------------------------------------
+
+
+def test_narrow_weights_reach_the_peak_where_the_book_says():
+    """137 and 227 tokens (question 3 of ch. 1), seen on the curves too."""
+    found = figure("fig.1.batch")
+    knees = entry("1.3.crit").correct
+    assert list(found.readings.values()) == knees
+    for series, knee in zip(found.series, knees, strict=True):
+        at = int(knee) - 1
+        assert series.y[at] == 1.97e14 > series.y[at - 1]
+
+
+def test_square_products_lie_on_the_roof():
+    found = figure("fig.1.roofline", {"sizes": [96, 768]})
+    assert found.readings["intensity.96"] == pytest.approx(96 / 3)
+    assert found.series[1].y == (96 / 3 * 8.2e11, 1.97e14)
+    vmem = figure("fig.1.roofline", {"level": "vmem"}).readings
+    assert vmem["critical_intensity"] == pytest.approx(240.24 / 22, rel=2e-3)
+
+
+def test_flops_are_cubic_and_bytes_quadratic():
+    flops, moved = figure("fig.4.matmul").series
+    assert {b / a for a, b in pairwise(flops.y)} == {8}
+    assert {b / a for a, b in pairwise(moved.y)} == {4}
+
+
+def test_speculation_brings_all_guesses_and_one_more():
+    found = figure("fig.7.speculation", {"guesses": 4})
+    assert (found.series[0].y[0], found.series[0].y[-1]) == (1, 5)
+    assert found.readings["at_80_percent.4 guesses"] == pytest.approx((1 - 0.8**5) / 0.2)

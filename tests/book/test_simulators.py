@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from tests.apps.commands import answer, refused, run
+from tests.drawn import on_drawn
 
 from shardwise.book import figure, figure_settings
 from shardwise.book.figure_index import FIGURES
@@ -25,7 +25,7 @@ SIMULATORS = [name for name, entry in FIGURES.items() if entry.steps]
 dims = st.integers(1, 13)
 
 
-@given(st.integers(1, 6), dims, dims, dims, st.integers(0, 99))
+@on_drawn(400, st.integers(1, 6), dims, dims, dims, st.integers(0, 99))
 def test_the_array_computes_the_product(side, rows, inner, columns, seed):
     """Every cell that has work works, once per product; the cycles are the closed form's."""
     draw = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ def test_weights_and_activations_come_in_skewed():
 seconds = st.floats(0.0, 10.0, allow_subnormal=False)
 
 
-@given(seconds, seconds, seconds, st.integers(1, 40), st.integers(1, 4))
+@on_drawn(800, seconds, seconds, seconds, st.integers(1, 40), st.integers(1, 4))
 def test_copies_are_in_order_and_within_bounds(load, compute, store, chunks, buffers):
     copies = run_copies(load, compute, store, chunks, buffers)
     total = max(c.end for c in copies)
@@ -104,7 +104,7 @@ def test_copies_are_in_order_and_within_bounds(load, compute, store, chunks, buf
     assert all(a.end <= b.start + tiny for a, b in pairwise(engine))
 
 
-@given(seconds, seconds, seconds)
+@on_drawn(400, seconds, seconds, seconds)
 def test_time_tends_to_the_larger(load, compute, store):
     """With two buffers one chunk of the smaller over max(load + store, compute); with one buffer
     load and compute one after the other."""
@@ -145,6 +145,15 @@ def test_the_busiest_link_is_the_closed_form(kind, network, shape, bytes):
     all-to-all, all links of a torus at once."""
     found = collective(kind=kind, network=network, shape=shape, bytes=1e9).readings
     assert found["busiest_link_bytes"] == pytest.approx(bytes * 1e9)
+
+
+def test_a_switch_that_adds_up_is_a_place():
+    """Every move is between two places; half of an all-reduce's go up to the switch."""
+    found = collective(kind="all_reduce", network="sharp", shape="4")
+    kinds = [cell.kind for cell in found.places]
+    assert kinds == ["device"] * 4 + ["switch"] * 4
+    ends = [(kinds[m.source], kinds[m.target]) for f in found.frames for m in f.moves]
+    assert set(ends) == {("device", "switch"), ("switch", "device")}
 
 
 def test_frames_hold_every_transfer():

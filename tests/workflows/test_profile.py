@@ -138,6 +138,27 @@ def test_a_kept_capture_is_read_back_to_the_same_seconds(mlp, tmp_path):
     )
 
 
+def test_a_capture_has_its_mesh_and_layouts_and_stands_beside_what_was_expected(mlp, tmp_path):
+    found, keep = mlp
+    write_profile(tmp_path, found, {"result": 1})
+    on = parse_slice("h100:2")
+    _, again = profile_trace(keep, tmp_path / "program.hlo.txt", on)
+    assert again is not None
+    read, ran = profile_result(again), profile_result(found)
+    assert read["step_seconds"]["compiled"] == ran["step_seconds"]["compiled"]
+    (axis,) = read["mesh"]
+    assert read["mesh"] == {axis: 2}
+    assert [a["dims"] for a in read["arguments"]] == [a["dims"] for a in ran["arguments"]]
+    mine = [a["layout"].replace("_x", f"_{axis}") for a in ran["arguments"]]
+    assert [a["layout"] for a in read["arguments"]] == mine
+    assert any(f"_{axis}" in layout for layout in mine)
+    assert any("--mesh gives them their names" in note for note in again.notes)
+    _, named = profile_trace(keep, tmp_path / "program.hlo.txt", on, {"x": 2})
+    assert named is not None
+    assert profile_result(named)["arguments"] == ran["arguments"]
+    assert named.notes == ()
+
+
 def test_a_capture_that_was_cut_off_is_refused(mlp, tmp_path):
     _, keep = mlp
     (path,) = keep.rglob("*.xplane.pb")

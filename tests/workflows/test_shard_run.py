@@ -56,9 +56,25 @@ def runs():
 
 @pytest.mark.parametrize("name", ["long", "sums", "moved", "scattered"])
 def test_both_programs_equal_the_dense_product_and_its_gradient(runs, name):
-    for run in runs[name].runs.values():
+    for style, run in runs[name].runs.items():
         assert run.equal
-        assert (run.error, run.gradient_error) == (0.0, 0.0)
+        gradient = None if style == "explicit" else 0.0
+        assert (run.error, run.gradient_error) == (0.0, gradient)
+
+
+def test_three_styles_run_where_explicit_has_a_word_for_all(runs):
+    styles = {name: tuple(run.runs) for name, run in runs.items()}
+    three = ("shard_map", "jit", "explicit")
+    assert styles == {"long": three, "sums": three[:2], "moved": three, "scattered": three}
+    assert any(note.startswith("explicit: not run") for note in runs["sums"].notes)
+
+
+def test_what_explicit_mode_says_to_an_ambiguous_product(runs):
+    """Dims that are cut and added up may be reduced or left; a free product is typed by itself."""
+    assert runs["scattered"].ambiguous.startswith("ShardingTypeError: ")
+    assert "ambiguous how the output should be sharded" in runs["scattered"].ambiguous
+    assert runs["scattered"].notes[-1].endswith(runs["scattered"].ambiguous)
+    assert runs["moved"].ambiguous == ""
 
 
 @pytest.mark.parametrize("name", ["long", "sums", "moved", "scattered"])
@@ -72,7 +88,7 @@ def test_rows_and_notes_name_what_xla_chose_instead(runs):
     rows = {(r.kind, r.axes): r for r in runs["scattered"].rows}
     assert rows["reduce_scatter", ("X",)].predicted == (1, 512.0)
     assert rows["all_reduce", ("X",)].jit == (1, 512.0)
-    (note,) = runs["scattered"].notes
+    note, _ = runs["scattered"].notes
     assert "an all-reduce and a slice stand for the reduce-scatter over X" in note
 
 

@@ -1,6 +1,7 @@
 """Every figure of the book by its id, with the settings that it takes as plain values.
 
-A figure is curves (`figures.py`, `serving_figures.py`) or a machine to look at (`simulators/`).
+A figure is curves (`figures.py`, `roofline_figures.py`, `serving_figures.py`) or a machine to look
+at (`simulators/`).
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import getdoc, signature
 from typing import Any
 
-from shardwise.book import figures, serving_figures
+from shardwise.book import figures, roofline_figures, serving_figures
 from shardwise.book.figures import BookTorus, Figure
 from shardwise.book.megatron import megatron_mfu
 from shardwise.book.serving_figures import BookServer
@@ -64,11 +65,15 @@ class FigureEntry:
 
 
 FIGURES: Mapping[str, FigureEntry] = {
+    "fig.1.roofline": FigureEntry(roofline_figures.roofline_sizes, "1"),
+    "fig.1.batch": FigureEntry(roofline_figures.batch_knees, "1"),
+    "fig.4.matmul": FigureEntry(roofline_figures.matmul_growth, "4"),
     "fig.5.ratio_curves": FigureEntry(figures.ratio_curves, "5", figures.RATIOS),
     "fig.5.math_comms": FigureEntry(figures.math_comms, "5", figures.CUBE),
     "fig.5.interactive": FigureEntry(figures.interactive, "5", figures.CUBE),
     "fig.5.interactive.tp": FigureEntry(figures.interactive_tensor, "5", figures.CUBE),
     "fig.5.interactive.threshold": FigureEntry(figures.interactive_threshold, "5", figures.CUBE),
+    "fig.7.speculation": FigureEntry(roofline_figures.speculation, "7"),
     "fig.8.pareto": FigureEntry(serving_figures.pareto, "8", serving_figures.BOOK_SERVER),
     "fig.8.breakdown": FigureEntry(serving_figures.breakdown, "8", serving_figures.BOOK_SERVER),
     "fig.gpu.ar_curve": FigureEntry(figures.all_reduce_measured, "12"),

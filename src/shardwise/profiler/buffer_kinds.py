@@ -4,7 +4,7 @@ The compiler names arguments; what is temporary is told by its local shape: that
 it is stored (a gradient), of one as it is used (a gathered parameter, of one layer or of all),
 something stacked over the layers (an activation that waits for the backward pass), or else what
 comes and goes. `memory_of` sums places, which may be shared over time, so the kinds together are
-the compiler's own total of what it assigned and not the peak.
+the compiler's own total of what it assigned; a table adds what is left to the peak as `REST`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,14 @@ ARGUMENTS = (
     ("state['optimizer']", "optimizer"),
     ("params", "weights"),
     ("cache", "kv"),
+    ("state.pages", "kv"),
 )
 """How arguments' names begin, and the kind of memory that they are."""
+
+
+REST = "gaps, code and small ones"
+"""The peak less the kinds: holes between places, the program itself, buffers that are not listed;
+below zero where places are not all alive at the peak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 
+MOST_SAID = 300
+"""Characters of an error that are told."""
+
 
 def run_programs(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Compile every style of every case on virtual devices; run and differentiate where asked.
 
-    A case has `source` (as `program_source` writes it), `styles`, `run` and `gradients`. Its answer
+    A case has `source` (as `program_source` writes it), `styles`, `run` and `gradients`, and may
+    have `unsaid`, a source of which only JAX's refusal is wanted ("" where it takes it). Its answer
     maps a style to `hlo` (the compiled text), and if run to `error` and `gradient_error`: the
     largest difference from the dense product, and from its gradient for a random linear loss,
     over the largest value of each. The text is of the program's own shapes, the run of its small
@@ -32,7 +36,22 @@ def _case(case: Mapping[str, Any]) -> dict[str, Any]:
         answer[style] = {"hlo": _compiled(module, mesh, program)}
         if case["run"]:
             answer[style] |= _checked(module, mesh, program, case["gradients"])
+    if case.get("unsaid"):
+        answer["unsaid"] = _refusal(case["unsaid"])
     return answer
+
+
+def _refusal(source: str) -> str:
+    """What JAX says where it does not take a program in the explicit style."""
+    module = ModuleType("unsaid")
+    exec(compile(source, "unsaid.py", "exec"), module.__dict__)
+    mesh = module.make_mesh()
+    try:
+        _compiled(module, mesh, module.explicit_program(mesh))
+    except Exception as error:  # whatever its types refuse
+        said = " ".join(str(error).split())
+        return f"{type(error).__name__}: {said.partition(' Please')[0][:MOST_SAID]}"
+    return ""
 
 
 def _compiled(module: ModuleType, mesh: Any, program: Any) -> str:
@@ -42,7 +61,10 @@ def _compiled(module: ModuleType, mesh: Any, program: Any) -> str:
         jax.ShapeDtypeStruct(shape, module.DTYPE, sharding=jax.NamedSharding(mesh, spec))
         for shape, spec in zip(module.SHAPES, module.IN_SPECS, strict=True)
     ]
-    return program.lower(*shapes).compile().as_text()
+    if not hasattr(program, "jitted"):
+        return program.lower(*shapes).compile().as_text()
+    with jax.set_mesh(mesh):  # the explicit style: types are of the mesh
+        return program.jitted.lower(*shapes).compile().as_text()
 
 
 def _checked(module: ModuleType, mesh: Any, program: Any, gradients: bool) -> dict[str, float]:

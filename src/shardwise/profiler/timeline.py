@@ -246,9 +246,9 @@ def _seconds(
         wire = peak.get(op.stream, 0.0)
         return total, op.stream if wire >= total / 2 else "latency"
     if not peak:
-        return _vector_seconds(item, chip), "vector"
+        return vector_seconds(item, chip), "vector"
     bound = max(peak, key=lambda name: peak[name])
-    return max(total, _vector_seconds(item, chip)), bound
+    return max(total, vector_seconds(item, chip)), bound
 
 
 def trusted(item: HloOp, chip: Chip) -> bool:
@@ -259,8 +259,8 @@ def trusted(item: HloOp, chip: Chip) -> bool:
     return not set(useless) & set(item.op.flops)
 
 
-def _vector_seconds(item: HloOp, chip: Chip) -> float:
-    """Elementwise operations over the vector units' rate, where the catalogue has it."""
+def vector_seconds(item: HloOp, chip: Chip) -> float:
+    """Of one run: elementwise operations over the vector units' rate; 0 where none is known."""
     if chip.vector_flops is None:
         return 0.0
     return item.vector_flops * chip.jax_devices_per_chip / vector_ops(chip)

@@ -127,11 +127,12 @@ def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> 
     launch on top.
 
     Padding: a matmul's dims are rounded up to the chip's tile, and so are those of heads. Its
-    kernel's ramp comes on top of the math alone: a product bound by memory streams its weights during it (8 to 200 MB of weights
-    for m <= 64 on an H100 take 1.0 to 1.2 times what `hbm` alone says). A collective pays its bytes
-    at the derated link rate plus the latency of its hops. A device that is part of a chip has its
-    share of the chip's rates. The stack multiplies the memory traffic of elementwise work, save
-    that of the optimizer, which all stacks run as one fused kernel.
+    kernel's ramp comes on top of the math alone: a product bound by memory streams its weights
+    during it (8 to 200 MB of weights for m <= 64 on an H100 take 1.0 to 1.2 times what `hbm` alone
+    says). A collective pays its bytes at the derated link rate plus the latency of its hops. A
+    device that is part of a chip has its share of the chip's rates. The stack multiplies the memory
+    traffic of elementwise work, save that of the optimizer, which all stacks run as one fused
+    kernel.
     """
     return _op_time(op, chip, placement, stack)
 

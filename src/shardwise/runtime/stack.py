@@ -127,14 +127,21 @@ def _run_segment(
         used = call.options.use(place.group, p)
         return run_layer(used, x_BTD, cfg.groups[place.group], place.rope, call, past)
 
+    def taken(group: int, at: Any) -> Any:
+        """One layer of a stack that no gradient is asked for. Taken from the whole stack: what is
+        cut of a part of it, or of the layers of a period together, XLA copies in every step."""
+        return jax.tree.map(
+            lambda w: lax.dynamic_index_in_dim(w, at, keepdims=False), layers[group]
+        )
+
     def body(carry: tuple[jax.Array, Any], xs: tuple[Any, Any]) -> tuple[Any, None]:
         (x_BTD, held), (params, step) = carry, xs
         for place in segment.period:
+            at = starts[place.group] + step * segment.count(place.group) + place.index
             with jax.named_scope("parameters"):
-                p = _layer(params[place.group], place.index)
+                p = _layer(params[place.group], place.index) if params else taken(place.group, at)
             past = None
             if held is not None:
-                at = starts[place.group] + step * segment.count(place.group) + place.index
                 past = past_of(place.group, held[place.group], at)
             run = partial(one, place)
             if held is None:
@@ -144,17 +151,22 @@ def _run_segment(
                 held = (*held[: place.group], arrays, *held[place.group + 1 :])
         return (x_BTD, held), None
 
-    params = {
-        group: _slice(layers[group], segment, group, start) for group, start in starts.items()
-    }
-    if not looped:
-        carry = (x_BTD, cache)
-        for step, own in enumerate((_apart if stacked else _periods)(params, segment.times)):
-            carry, _ = body(carry, (own, step))
-        return carry
-    steps = jnp.arange(segment.times)
-    (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
-    return x_BTD, cache
+    params: Any = None
+    if cache is None or not stacked:
+        params = {
+            group: _slice(layers[group], segment, group, start) for group, start in starts.items()
+        }
+    if looped:
+        steps = jnp.arange(segment.times)
+        (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
+        return x_BTD, cache
+    own: Any = [None] * segment.times
+    if params is not None:
+        own = (_apart if stacked else _periods)(params, segment.times)
+    carry = (x_BTD, cache)
+    for step in range(segment.times):
+        carry, _ = body(carry, (own[step], step))
+    return carry
 
 
 def _apart(params: Any, times: int) -> list[Any]:

@@ -64,6 +64,16 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
     return "\n\n\n".join(parts) + "\n"
 
 
+def unsaid_source(program: Program) -> str:
+    """The explicit program without `out_sharding` at its products: what JAX's types then refuse is
+    a product whose result could lie in several ways. Raises BadRequest as `program_source`."""
+    source = program_source(program, ("explicit",))
+    for step in lowered(program).steps:
+        if step.kind == "einsum":
+            source = source.replace(f", out_sharding={_typed(step.output)})", ")")
+    return source
+
+
 def program_inputs(program: Program) -> tuple[Layout, ...]:
     """The layouts that a program reads before any of its steps makes them, in order."""
     made: set[str] = set()

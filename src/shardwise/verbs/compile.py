@@ -147,10 +147,21 @@ def _program_detail(r: Mapping[str, Any]) -> Page:
     if len(r["collectives"]) > MOST_NAMED:
         yield _figures(r, len(r["collectives"]))
     if found := _memory(r):
-        yield TextTable(
-            ["memory as compiled", "bytes"], [[n, format_bytes(size)] for n, size in found.items()]
-        )
+        yield TextTable(["memory as compiled", "bytes"], _to_the_peak(r, found))
     yield ""
+
+
+def _to_the_peak(r: Mapping[str, Any], found: Mapping[str, int]) -> list[list[str]]:
+    """What lies in memory, added up to the peak: outputs that are arguments, too, count once."""
+    kinds = r["memory_by_kind"]["compiled"]
+    rows = {name: size for name, size in found.items() if name not in (*SHARED, "host")}
+    if own := kinds.get("outputs", 0) - kinds.get("aliased", 0):
+        rows["outputs that are no arguments"] = own
+    peak = r["peak_bytes"]["compiled"]
+    if left := peak - sum(rows.values()):
+        rows["padding and the program" if left > 0 else "not alive at the peak"] = left
+    text = [[n, f"-{format_bytes(-s)}" if s < 0 else format_bytes(s)] for n, s in rows.items()]
+    return [*text, ["peak", format_bytes(peak)]]
 
 
 def _uncounted(r: Mapping[str, Any]) -> str:

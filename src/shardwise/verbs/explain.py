@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from shardwise.units import format_bytes, format_seconds
@@ -11,7 +10,7 @@ from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
 from shardwise.workflows.compile import PlanProgram, shortfall
-from shardwise.workflows.explain import explain_result, explained
+from shardwise.workflows.explain import OpGraph, explain_result, explained
 from shardwise.workflows.inputs import Hardware
 
 SHOWN = 12
@@ -21,9 +20,9 @@ SHOWN = 12
 class ExplainRequest(ProgramRequest):
     """Say where the time of a compiled step goes and what in it is a mistake.
 
-    Seconds by source line and named scope, what bounds each, the arguments' layouts in our
-    notation, and findings with their cost and a remedy. `phase` picks a program of a serving plan,
-    "decode" if not given. The other keywords are those of ProgramRequest.
+    Seconds by component, source line and named scope, what bounds each, the arguments' layouts in
+    our notation, and findings with their cost and a remedy. `phase` picks a program of a serving
+    plan, "decode" if not given. The other keywords are those of ProgramRequest.
     """
 
     phase: str | None = None
@@ -34,10 +33,12 @@ class ExplainRequest(ProgramRequest):
         program = made.programs[0]
         compiled = program.compiled
         piece = Hardware(files=self.hw_files).slice(compiled.slice).slice
-        found = explain_result(explained(program, piece))
+        explanation = explained(program, piece)
+        found = explain_result(explanation)
         unfit = "the program does not fit; times are of what would run"
         return ProgramExplained(
             program=program,
+            graph=explanation.graph,
             misses=[] if compiled.fits else [shortfall(program, made.plan)],
             result={"phase": program.phase, "slice": compiled.slice, **found},
             warnings=[*made.warnings, *([] if compiled.fits else [unfit])],
@@ -47,9 +48,10 @@ class ExplainRequest(ProgramRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProgramExplained(Answer):
-    """One program, explained; `misses` says why it does not fit."""
+    """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit."""
 
     program: PlanProgram
+    graph: OpGraph
     misses: Sequence[str]
 
     def table(self) -> list[Row]:
@@ -80,8 +82,26 @@ def _explained_page(r: Mapping[str, Any]) -> Page:
     )
     yield ""
     yield from _findings(r)
+    yield from _unexplained(r["unexplained"])
+    yield ""
+    yield _seconds(r, "by component", "components")
     yield ""
     yield _seconds(r, "by source line", "lines")
+
+
+def _unexplained(u: Mapping[str, Any] | None) -> Page:
+    """Seconds that neither the ops' work nor a finding explains."""
+    if u is None:
+        return
+    yield wrapped(
+        f"unexplained, {format_seconds(u['seconds'])} per step ({100 * u['share']:.0f} %): more "
+        "than its products, bytes and waits need, and no finding tells why; most of it, "
+        f"{format_seconds(u['most'])}, where '{u['name']}' takes {format_seconds(u['takes'])} and "
+        f"needs {format_seconds(u['needs'])}",
+        0,
+        2,
+    )
+    yield f"  at {_short(u['where'])}"
 
 
 def _findings(r: Mapping[str, Any]) -> Page:
@@ -131,5 +151,4 @@ def _seconds(r: Mapping[str, Any], title: str, key: str) -> TextTable:
 
 
 def _short(where: str) -> str:
-    where = where.removeprefix(f"{Path.cwd()}/")
     return where if len(where) <= 60 else "..." + where[-57:]

@@ -35,7 +35,8 @@ class ProfileRequest:
     `on` is a slice on which its compiled ops are priced. `steps` are timed, on `cpu_devices`
     virtual devices where given, within `timeout` seconds; `out` is a folder for the capture. With
     `capture`, one that was made elsewhere, nothing is run; `hlo` is its program's compiled
-    text. `sets` change a plan, `hw_files` add chips.
+    text, priced `on` a slice, its `mesh` read from its collectives where none is given. `sets`
+    change a plan, `hw_files` add chips.
     """
 
     what: Any = field(default=None, kw_only=False)
@@ -66,15 +67,20 @@ class ProfileRequest:
         return Profile(profiled=found, result=profile_result(found), warnings=list(found.notes))
 
     def _captured(self, trace: Path) -> "Profile":
-        others = ("cpu_devices", "phase", "args", "mesh", "on", "sets", "hw_files", "out")
+        others = ("cpu_devices", "phase", "args", "sets", "out")
+        others += () if self.hlo else ("mesh", "on", "hw_files")
         clash = [f"--{name.replace('_', '-')}" for name in others if getattr(self, name)]
         clash = [str(self.what), *clash] if self.what is not None else clash
         if clash:
-            said = f"leave out {', '.join(clash)}"
+            of = " (--on and --mesh are of its program: add --hlo FILE)" if not self.hlo else ""
+            said = f"leave out {', '.join(clash)}{of}"
             raise BadRequest(f"--capture reads a file and runs nothing; {said}")
-        captured, found = profile_trace(trace, None if self.hlo is None else Path(self.hlo))
-        result = trace_result(captured) if found is None else profile_result(found)
-        return Profile(profiled=found, result=result)
+        piece = Hardware(files=self.hw_files).slice(self.on).slice if self.on else None
+        hlo = None if self.hlo is None else Path(self.hlo)
+        captured, found = profile_trace(trace, hlo, piece, mesh_of(self.mesh))
+        if found is None:
+            return Profile(profiled=None, result=trace_result(captured))
+        return Profile(profiled=found, result=profile_result(found), warnings=list(found.notes))
 
     def _run(self, watch: Any) -> Profiled:
         hardware, devices = Hardware(files=self.hw_files), self.cpu_devices
@@ -126,6 +132,8 @@ def _profiled_page(r: Mapping[str, Any]) -> Page:
     times = [f"{format_seconds(step['measured'])} per step measured"]
     times += [f"{format_seconds(step[k]['expected'])} {k}" for k in _sides(step)]
     yield f"{r['phase']} on {r['devices']} of '{r['kind']}': {', '.join(times)}"
+    if len(r["mesh"]) > 1 or r["devices"] > 1:
+        yield f"mesh {' x '.join(f'{axis}={n}' for axis, n in r['mesh'].items())}"
     for title, key in (("op class", "by_class"), ("source line", "by_line"), ("scope", "by_scope")):
         yield ""
         sides = ("compiled", "predicted") if key == "by_class" else ("compiled",)
@@ -143,6 +151,16 @@ def _profiled_page(r: Mapping[str, Any]) -> Page:
             if row["measured"] or any(row[s] for s in shown)
         ]
         yield TextTable([title, "measured", "of ops", *shown, "rate"], rows)
+    if r["arguments"]:
+        yield ""
+        yield TextTable(
+            ["argument", "layout", "whole dims"],
+            [
+                [_short(a["name"]), f"{a['layout']} {a['dtype']}", "x".join(map(str, a["dims"]))]
+                for a in r["arguments"][:SHOWN]
+            ],
+            left=3,
+        )
     if r["unmatched"]:
         names = ", ".join(row["name"] for row in r["unmatched"][:5])
         yield f"\n{format_seconds(r['unmatched_seconds'])} matched no op: {names}"

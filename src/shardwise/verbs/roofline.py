@@ -64,11 +64,11 @@ class RooflineRequest(ChipWords):
         result = {**at(m), "level": level, "bandwidth": level_bandwidth(chip, level)}
         if self.batch is not None:
             result["rows"] = [{"m": m, **at(m)} for m in batches(self.batch)]
-        title = f"{dtype}[{m}, {k}] x {stored}[{k}, {n}] -> {dtype}[{m}, {n}] on {chip.id}"
+        rows = "M" if self.batch is not None else m
+        title = f"{dtype}[{rows}, {k}] x {stored}[{k}, {n}] -> {dtype}[{rows}, {n}] on {chip.id}"
+        come = "" if level == "hbm" else f", operands from {CHANNELS[level]}"
         return MatmulAnswer(
-            title=f"{title}, computed in {dtype}, operands in {CHANNELS[level]}"
-            if level != "hbm"
-            else f"{title}, computed in {dtype}",
+            title=f"{title}, computed in {dtype}{come}",
             peak_flops=chip.peak(dtype),
             result=result,
             resolved={

@@ -278,7 +278,7 @@ shard = verb("shard", ShardRequest)
 
 
 def _run_result(run: ShardRun) -> dict[str, Any]:
-    names = ("predicted", "shard_map", "jit")
+    names = ("predicted", "shard_map", "jit", "explicit")
     return {
         "programs": {
             style: {

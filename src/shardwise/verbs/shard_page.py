@@ -96,10 +96,12 @@ def extras_page(found: Mapping[str, Any]) -> Page:
 def _run_page(run: Mapping[str, Any]) -> Page:
     rows = []
     for row in run["collectives"]:
-        cells = [row[name] for name in ("predicted", "shard_map", "jit")]
+        cells = [row[name] for name in ("predicted", "shard_map", "jit", "explicit")]
         rows.append([row["kind"], ",".join(row["axes"]), *map(_counted, cells)])
     title = "Compiled and run on virtual CPU devices: collectives and their bytes V"
-    yield TextTable(("kind", "axes", "predicted", "shard_map", "jit"), rows, title=title, left=2)
+    yield TextTable(
+        ("kind", "axes", "predicted", "shard_map", "jit", "explicit"), rows, title=title, left=2
+    )
     for style, ran in run["programs"].items():
         word = "equals" if ran["equal"] else "DIFFERS FROM"
         gradient = ran["gradient_error"]

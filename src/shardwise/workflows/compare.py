@@ -12,16 +12,16 @@ from typing import Any
 
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan
-from shardwise.profiler.buffer_kinds import BufferPlace, memory_of, places
+from shardwise.profiler.buffer_kinds import REST, BufferPlace, memory_of, places
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
-from shardwise.profiler.hlo.work import HloOp
+from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace import Capture, MeasuredProgram, measure
 from shardwise.profiler.trace import read_trace as read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.work import Key, Work, tally
+from shardwise.work import Key, Op, Work, tally
 from shardwise.workflows.compile import PlanProgram, said_of, short_op, short_source
 from shardwise.workflows.plan_file import Priced
 
@@ -34,6 +34,10 @@ BY_KEY = ("flops", "hbm_bytes", "collective_bytes")
 UNNAMED = "(no scope)"
 WORTH = 0.02
 """Share of a part's total from which a difference is said in words."""
+
+
+LEFT = 1e-3
+"""Share of the peak from which what no kind of memory has is a row: figures have three digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def compare_program(
     found = places(program.compiled.buffers, priced.plan, cfg)
     work, _ = said_of(priced, program.phase)
     said = sums_of(work, priced.plan.mesh, program.phase)
-    made = sums_of(program.work.work, program.work.mesh, program.phase)
+    made = sums_of(adopted(program.work), program.work.mesh, program.phase)
     rows = (
         *_step(program, measured),
         *_seconds(priced, program, measured),
@@ -125,6 +129,27 @@ def _where_it_goes(priced: Priced, phase: str) -> Mapping[str, float]:
 # Keys ---------------------------------------------------------------------------------------------
 
 Sums = Mapping[Key, Mapping[str, Any]]
+
+
+def adopted(work: HloWork) -> Work:
+    """The counting of a program, in which what the compiler made without a name (copies, most) is
+    of the phase and component of the op that it is made for, or else of the one that made it."""
+    named = {item.op.id: item.op for item in work.ops if item.op.component}
+    readers: dict[str, Op] = {}
+    for item in reversed(work.ops):
+        heir = item.op if item.op.component else readers.get(item.op.id)
+        if heir is not None:
+            readers.update(dict.fromkeys(item.op.after, heir))
+    return Work(tuple(_adopted(item, readers, named) for item in work.ops))
+
+
+def _adopted(item: HloOp, readers: Mapping[str, Op], named: Mapping[str, Op]) -> Op:
+    op = item.op
+    if item.op_name or op.component or op.collective is not None:
+        return op
+    makers = (named[id] for id in op.after if id in named)
+    heir = readers.get(op.id) or next(makers, None)
+    return replace(op, phase=heir.phase, component=heir.component) if heir else op
 
 
 def sums_of(work: Work, mesh: Mapping[str, int], phase: str) -> Sums:
@@ -214,7 +239,11 @@ def _pairs(part: str, said: Mapping[str, float], made: Mapping[str, float]) -> I
 def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[Row]:
     peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
     yield Row("memory", "peak", *peak)
-    yield from _pairs("memory", program.predicted["memory_by_kind"], memory_of(found))
+    sides = program.predicted["memory_by_kind"], memory_of(found)
+    yield from _pairs("memory", *sides)
+    rest = [whole - sum(kinds.values()) for whole, kinds in zip(peak, sides, strict=True)]
+    if any(abs(left) > LEFT * whole for left, whole in zip(rest, peak, strict=True)):
+        yield Row("memory", REST, *rest)
 
 
 # Sentences ----------------------------------------------------------------------------------------
@@ -238,7 +267,7 @@ def memory_sentences(
             f"pass: +{format_gib(size)}"
         )
     for what, row in at.items():
-        if what == "peak" or abs(row.difference) < least:
+        if what in ("peak", REST) or abs(row.difference) < least:
             continue
         largest = max(
             (p.buffer for p in found if p.kind == what), key=lambda b: b.bytes, default=None

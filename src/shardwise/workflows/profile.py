@@ -8,6 +8,7 @@ plan for this very machine is priced.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from shardwise.hardware.device_names import is_chip
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
-from shardwise.profiler.explain.evidence import source_of
+from shardwise.profiler.explain.evidence import arguments_of, source_of
 from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.scopes import scope_of
 from shardwise.profiler.hlo.text import Module
@@ -110,6 +111,12 @@ def profile_function(
     return profiled(function, said, piece, None, ())
 
 
+RECOVERED = (
+    "the mesh is read from the groups of the program's collectives, its axes named in their order; "
+    "--mesh gives them their names"
+)
+
+
 def run_program(
     builder: str,
     arguments: Mapping[str, Any],
@@ -197,13 +204,20 @@ def matched(
     return work, measure(trace, work, module)
 
 
-def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Capture, Profiled | None]:
-    """A capture made elsewhere; matched to a compiled program where its text is given."""
+def profile_trace(
+    path: Path,
+    hlo: Path | None = None,
+    piece: Slice | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> tuple[Capture, Profiled | None]:
+    """A capture made elsewhere; matched to a compiled program where its text is given, whose ops
+    are priced on a slice if that is. The mesh names the axes, which are else recovered from the
+    groups of its collectives. Raises BadRequest for a slice of other devices."""
     module, text = read_hlo(hlo, "--hlo") if hlo is not None else (None, "")
     trace = read_trace(path)
     if module is None:
         return trace, None
-    work, measured = matched(trace, module, None)
+    work, measured = matched(trace, module, mesh)
     found = Profiled(
         phase=work.name,
         kind="as captured",
@@ -213,9 +227,9 @@ def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Capture, Profile
         reference_seconds=(),
         work=work,
         measured=measured,
-        timeline=None,
+        timeline=schedule(work, piece) if piece else None,
         predicted=None,
-        notes=(),
+        notes=() if mesh or work.mesh.size == 1 else (RECOVERED,),
     )
     return trace, found
 
@@ -269,7 +283,28 @@ def profile_result(p: Profiled) -> dict[str, Any]:
         "by_line": _grouped(p, source_of),
         "by_scope": _grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
         "compile_seconds": p.compile_seconds,
+        "mesh": dict(p.work.mesh),
+        "arguments": _arguments(p),
     }
+
+
+def _arguments(p: Profiled, most: int = 30) -> list[dict[str, Any]]:
+    """The largest arguments as they lie on the mesh, with whole dims."""
+    mesh, header = p.work.mesh, p.hlo.partition("\n")[0]
+    found = arguments_of(read_module(p.hlo), header, mesh)
+    return [
+        {
+            "name": a.name,
+            "layout": a.layout,
+            "dtype": a.dtype,
+            "dims": [
+                n * prod(mesh[axis] for axis in axes)
+                for n, axes in zip(a.dims, a.cuts, strict=True)
+            ],
+            "bytes": a.bytes,
+        }
+        for a in sorted(found, key=lambda a: -a.bytes)[:most]
+    ]
 
 
 def _grouped(p: Profiled, place: Callable[[HloOp], str]) -> list[dict[str, Any]]:

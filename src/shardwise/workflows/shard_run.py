@@ -1,9 +1,10 @@
 """A resolved program on a real compiler: run, checked, and its collectives beside the predicted.
 
-The shard_map program does the steps of the program one by one; the jit program has the same input
-and output shardings and leaves the rest to XLA. Both are compiled on virtual CPU devices in a child
-process at the program's sizes, and run at small ones that are cut alike. `to_source` gives the same
-programs as text.
+The shard_map program does the steps of the program one by one (JAX's Manual axes); the jit program
+has the same input and output shardings and leaves the rest to XLA (Auto); the explicit program says
+each result's layout as a type (Explicit), and its twin that does not is refused where a product is
+ambiguous. They are compiled on virtual CPU devices in a child process at the program's sizes, and
+run at small ones that are cut alike. `to_source` gives the same programs as text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from shardwise.errors import BadRequest, unknown
 from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
 from shardwise.sharding.lowering import predicted_collectives, small_sizes
-from shardwise.sharding.program_text import Style, program_source
+from shardwise.sharding.program_text import Style, program_source, unsaid_source
 from shardwise.sharding.steps import Program
 from shardwise.work import Collective
 
@@ -52,13 +53,15 @@ class StyleRow:
     predicted: tuple[int, float]
     shard_map: tuple[int, float]
     jit: tuple[int, float]
+    explicit: tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRun:
-    """Both programs side by side; `as_predicted` compares the shard_map program byte for byte.
+    """The programs side by side; `as_predicted` compares the shard_map program byte for byte.
 
-    `run_sizes` are those that the values were compared at.
+    `run_sizes` are those that the values were compared at. `ambiguous` is what JAX says to the
+    explicit program where its products do not say how their results lie; "" where it takes it.
     """
 
     program: Program
@@ -66,11 +69,12 @@ class ShardRun:
     runs: Mapping[str, StyleRun]
     rows: tuple[StyleRow, ...]
     as_predicted: bool
+    ambiguous: str
     notes: tuple[str, ...]
 
 
 def run_program(program: Program, *, gradients: bool = True, seconds: float = 300.0) -> ShardRun:
-    """Run the shard_map and the jit program of a Program on virtual CPU devices and compare.
+    """Run a Program in the three styles on virtual CPU devices and compare.
 
     Raises BadRequest for meshes too large to run here, MissingPart without JAX.
     """
@@ -83,15 +87,18 @@ def run_all(
 ) -> tuple[ShardRun, ...]:
     """`run_program` of many in one child process: starting JAX costs more than one program."""
     cases = [case_of(program, gradients=gradients) for program in programs]
+    typed = [explicit_case(program) for program in programs]
     devices = max(program.mesh.size for program in programs)
     answers = run_function(
         "shardwise.profiler.jobs:run_programs",
-        {"cases": cases},
+        {"cases": [*cases, *(case for case in typed if case)]},
         devices=devices,
         seconds=seconds,
         xla_flags=QUICK_COMPILE,
     )
-    return tuple(read_answer(p, a) for p, a in zip(programs, answers, strict=True))
+    third = iter(answers[len(programs) :])
+    each = zip(programs, answers, typed, strict=False)
+    return tuple(read_answer(p, {**a, **(next(third) if case else {})}) for p, a, case in each)
 
 
 def to_source(program: Program, form: Literal["jax", "explicit"]) -> str:
@@ -121,11 +128,31 @@ def case_of(program: Program, *, gradients: bool) -> dict[str, Any]:
     }
 
 
+def explicit_case(program: Program) -> dict[str, Any] | None:
+    """Like `case_of` for the explicit style, without gradients; None where it has no word for a
+    step, or its result would be partial sums."""
+    if program.output.unreduced:
+        return None
+    try:
+        source, unsaid = program_source(program, ("explicit",)), unsaid_source(program)
+    except BadRequest:
+        return None
+    return {
+        "source": source,
+        "unsaid": unsaid,
+        "styles": ("explicit",),
+        "run": True,
+        "gradients": False,
+    }
+
+
 def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
     """The child's answer for one program as the two runs side by side."""
-    runs = {style: _style_run(program, style, answer[style]) for style in ("shard_map", "jit")}
+    styles: tuple[Style, ...] = ("shard_map", "jit", "explicit")
+    runs = {style: _style_run(program, style, answer[style]) for style in styles if style in answer}
     predicted = predicted_collectives(program)
-    rows = _rows(predicted, runs["shard_map"], runs["jit"])
+    rows = _rows(predicted, runs)
+    ambiguous = answer.get("unsaid", "")
     return ShardRun(
         program=program,
         run_sizes=small_sizes(program),
@@ -133,7 +160,8 @@ def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
         rows=rows,
         as_predicted=not runs["shard_map"].partial
         and all(row.predicted[1] == row.shard_map[1] for row in rows),
-        notes=tuple(_notes(program, rows, runs)),
+        ambiguous=ambiguous,
+        notes=(*_notes(program, rows, runs), *_said(runs, ambiguous)),
     )
 
 
@@ -167,10 +195,19 @@ def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> Sty
     )
 
 
-def _rows(
-    predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun
-) -> tuple[StyleRow, ...]:
-    each = [sums(some) for some in (predicted, shard_map.collectives, jit.collectives)]
+def _said(runs: Mapping[str, StyleRun], ambiguous: str) -> list[str]:
+    """What the explicit style cannot say, or must be told."""
+    if "explicit" not in runs:
+        return ["explicit: not run, as it would multiply partial sums or hand them back"]
+    if ambiguous:
+        return [f"explicit: a product without out_sharding is ambiguous, and JAX says: {ambiguous}"]
+    return []
+
+
+def _rows(predicted: Sequence[Collective], runs: Mapping[str, StyleRun]) -> tuple[StyleRow, ...]:
+    styles = ("shard_map", "jit", "explicit")
+    made = [runs[style].collectives if style in runs else () for style in styles]
+    each = [sums(some) for some in (predicted, *made)]
     keys = dict.fromkeys(key for some in each for key in some)
     none = (0, 0.0)
     return tuple(
@@ -180,6 +217,7 @@ def _rows(
             predicted=each[0].get((kind, axes), none),
             shard_map=each[1].get((kind, axes), none),
             jit=each[2].get((kind, axes), none),
+            explicit=each[3].get((kind, axes), none),
         )
         for kind, axes in keys
     )
@@ -192,10 +230,10 @@ def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[str, StyleR
     if any(program.sizes[dim] != size for dim, size in small.items()):
         at = ", ".join(f"{dim}={size}" for dim, size in small.items())
         notes.append(f"compiled at the sizes given; values compared at {at}")
+    if wide := ", ".join(style for style, run in runs.items() if run.widened):
+        why = "XLA on CPUs adds up narrow floats in f32"
+        notes.append(f"{wide}: {why}; bytes are shown at {program.dtype}")
     for style, run in runs.items():
-        if run.widened:
-            wide = "XLA on CPUs adds up narrow floats in f32"
-            notes.append(f"{style}: {wide}; bytes are shown at {program.dtype}")
         if run.partial:
             notes.append(f"{style}: {', '.join(run.partial)} run over a part of a mesh axis")
     if any(row.predicted[1] == row.shard_map[1] for row in rows) and any(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.profiler.ahead.occupancy import hbm_peak, read_occupancy
+from shardwise.profiler.ahead.occupancy import hbm_peak, read_alive, read_occupancy
 
 ASSIGNMENT = """BufferAssignment:
 allocation 0: size 512, thread-local:
@@ -49,6 +49,15 @@ def test_shared_bytes_count_once_and_held_ones_always():
         ("loop", 172),
         ("end", 140),
     )
+
+
+def test_what_is_alive_at_the_peak_is_told_largest_first():
+    alive = read_alive(ASSIGNMENT, LIVE, "")
+    assert [(b.name, b.bytes, b.kind) for b in alive] == [
+        ("a", 32, "temporary"),
+        ("b", 32, "temporary"),
+    ]
+    assert read_alive(ASSIGNMENT, "", "") == ()
 
 
 def test_what_lies_in_vmem_is_no_part_of_the_peak():

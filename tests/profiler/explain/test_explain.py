@@ -1,6 +1,7 @@
 """Planted faults are found with their cost, clean twins and good programs are silent.
 
-`data/` holds programs compiled by `scripts/explain_programs.py`, which says what each is.
+`data/` holds programs compiled by `scripts/explain_programs.py` and `explain_programs_more.py`,
+which say what each is.
 """
 
 import gzip
@@ -28,6 +29,16 @@ RULES = {
     "all_reduce_for_scatter": "whole sums",
     "axis_order": "axis order",
     "host_transfer": "host transfer",
+    "duplicated_work": "duplicated work",
+    "ping_pong": "ping-pong",
+    "undonated_cache": "undonated cache",
+    "gathered_cache": "gathered cache",
+    "replicated_cache": "replicated cache",
+    "copied_weights": "copied weights",
+    "callback": "host callback",
+    "repeated_gather": "repeated collective",
+    "one_hot": "one-hot product",
+    "unused_gather": "unused gather",
 }
 FAULTY = [label for label, row in INDEX.items() if row["faulty"]]
 CLEAN = [label for label, row in INDEX.items() if not row["faulty"] and row["name"] in RULES]
@@ -46,8 +57,9 @@ def explained(label):
         )
 
 
-def test_ten_faults_two_ways_each_and_five_good_programs():
+def test_twenty_faults_two_ways_each_and_five_good_programs():
     assert {INDEX[label]["name"] for label in FAULTY} == set(RULES)
+    assert len(RULES) == len({*RULES.values()}) == 20
     assert len(FAULTY) == len(CLEAN) == 2 * len(RULES)
     assert len(GOOD) == 5
 
@@ -68,8 +80,9 @@ def test_a_planted_fault_is_found_with_its_cost_and_a_remedy(label):
 
 @pytest.mark.parametrize("label", CLEAN)
 def test_the_clean_twin_of_a_fault_is_silent_about_it(label):
+    """Of a twin in which the compiler turns an array, that alone is told."""
     rules = [f.rule for f in explained(label).findings]
-    assert RULES[INDEX[label]["name"]] not in rules
+    assert rules == (["re-layout"] if label == "unsharded_embedding.b.clean" else [])
 
 
 @pytest.mark.parametrize("label", GOOD)
@@ -80,7 +93,7 @@ def test_a_good_program_is_left_in_peace(label):
 @pytest.mark.parametrize("label", FAULTY)
 def test_seconds_by_line_and_scope_add_up_to_the_step(label):
     found = explained(label)
-    for lines in (found.lines, found.scopes):
+    for lines in (found.lines, found.components, found.scopes):
         total = sum(line.seconds for line in lines)
         assert total == pytest.approx(found.timeline.expected, rel=0.02)
         assert sum(line.flops for line in lines) == pytest.approx(found.timeline.flops)
@@ -93,3 +106,40 @@ def test_what_a_remedy_saves_is_what_the_clean_twin_saves():
         saved = fault.timeline.expected - clean.timeline.expected
         cost = sum(f.seconds for f in fault.findings if f.rule == "gathered weights")
         assert cost == pytest.approx(saved, rel=0.2)
+
+
+@pytest.mark.parametrize("label", FAULTY)
+def test_every_second_belongs_to_a_line_and_a_function(label):
+    """What the compiler made itself is of the line and the scope that it is made for; a copy of an
+    argument that is handed on as it is, of the argument."""
+    found = explained(label)
+    nowhere = [line for line in found.scopes if line.where == "(no scope)"]
+    assert sum(line.seconds for line in nowhere) < 0.01 * found.timeline.expected
+    given = {a.name for a in found.arguments}
+    lost = [line for line in found.lines if ".py:" not in line.where and line.where not in given]
+    assert sum(line.seconds for line in lost) < 0.01 * found.timeline.expected
+
+
+def test_exchanges_stand_by_their_axes():
+    found = explained("duplicated_work.a.fault")
+    parts = {line.where: line.seconds for line in found.components}
+    assert parts["exchange over tensor"] == pytest.approx(found.timeline.exposed_communication)
+
+
+@pytest.mark.parametrize("label", [*INDEX])
+def test_what_is_unexplained_is_told_with_the_line_that_has_most_of_it(label):
+    found = explained(label)
+    rest = found.unexplained
+    if rest is None:
+        return
+    assert rest.share > 0.15
+    assert rest.seconds == pytest.approx(rest.share * found.timeline.expected)
+    assert 0 < rest.most <= rest.seconds
+    assert rest.needs < rest.takes
+    (line,) = [line for line in found.lines if line.where == rest.where]
+    assert rest.most <= line.seconds
+
+
+def test_some_steps_are_unexplained_and_most_are_not():
+    told = [label for label in INDEX if explained(label).unexplained is not None]
+    assert 0 < len(told) < 0.5 * len(INDEX)

@@ -11,12 +11,13 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work:
 `serve.py` (the server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The
 page: `ui.py` (what it shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`,
-`roofline.py`, `book.py`. How right it is: `validate.py`, `calibrate.py`.
+`roofline.py`, `book.py`. Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
-`sweep_chart.py`, `roofline_chart.py`, `validate_plot.py`, `shard_pictures.py`, `shard_views.py`,
-`shard_animation.py`, and of the book's machines `simulation_pictures.py` and `simulation_html.py`.
+`sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_pictures.py`,
+`shard_views.py`, `shard_animation.py`, and of the book's machines `simulation_pictures.py` and
+`simulation_html.py`.
 What all share: `lazy.py`, `command.py` (groups of options in `--help`, of which `option_table.py`
 is the table), `options.py`, `numbers.py` (options that are numbers),
 `choice_table.py` (names of rows that options take), `files.py` (options that name files to write),
@@ -101,6 +102,11 @@ COMMANDS = {
     "ui": ("shardwise.apps.cli.ui", "ui", "A page on this machine with every view."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
+    "schema": (
+        "shardwise.apps.cli.schema",
+        "schema",
+        "What a command prints with --json, as a JSON Schema.",
+    ),
 }
 
 

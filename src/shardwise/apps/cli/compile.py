@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs, folder_option
+from shardwise.apps.cli.files import check_outputs, folder_option, plot_option
 from shardwise.apps.cli.numbers import NUMBER
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
@@ -46,6 +46,7 @@ def compile_options(command: Any) -> Any:
 @compile_options
 @click.option("--phase", "phases", multiple=True, type=PHASES, help="Of a serving plan; all.")
 @folder_option("--out", help="Report folder.")
+@plot_option("Memory over the schedule, and what fills it at the peak: .png or .svg.")
 def compile_(**options: Any) -> None:
     """Compile a plan's programs, or a function, for a slice that is not here.
 
@@ -59,16 +60,26 @@ def compile_(**options: Any) -> None:
     with stage_line() as watch:
         answer = request_of(CompileRequest, options).answer(watch)
     doc, out = document_of(answer, program_inputs(options)), options["out"]
+    more = [] if out is None else [f"Report in {out}"]
+    if options["plot_path"] is not None:
+        from shardwise.apps.cli.compile_plot import plot_memory
+
+        plot_memory(answer.programs, options["plot_path"])
+        more.append(f"Plot in {options['plot_path']}")
     if out is not None:
         doc["result"]["files"] = write_report(out, answer.programs, answer.plan, plain(doc))
-    show_answer(answer, options, doc=doc, more=[] if out is None else [f"Report in {out}"])
+    show_answer(answer, options, doc=doc, more=more)
     refuse_misses(answer.misses)
 
 
 def program_inputs(options: dict[str, Any]) -> dict[str, Any]:
     """What a document says was asked."""
     phase = options.get("phase")
-    asked = {k: v for k, v in options.items() if k not in ("as_json", "out", "phase", "capture")}
+    asked = {
+        k: v
+        for k, v in options.items()
+        if k not in ("as_json", "out", "phase", "capture", "plot_path", "graph")
+    }
     return given(asked) | ({"phases": (phase,)} if phase else {})
 
 

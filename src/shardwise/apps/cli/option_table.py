@@ -183,6 +183,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--csv": "also write the answer's table to a CSV file",
         "--plot": "also draw a picture, PNG or SVG",
         "--animate": "draw a collective hop by hop",
+        "--graph": "draw the dearest ops of a step, and what waits for what",
         "--html": "a page with the frames of what is shown",
         "--perfetto": "write what happens when as a trace for ui.perfetto.dev",
         "--perfetto-until": "where that trace ends",

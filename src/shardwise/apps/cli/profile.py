@@ -30,7 +30,9 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 @click.option("--phase", type=PHASES, help="Of a plan.")
 @click.option("--args", metavar="MODULE:NAME", help="Makes a function's arguments.")
 @click.option("--mesh", metavar="X=4,Y=2", help="Mesh of a function; default x, all devices.")
-@click.option("--on", metavar="SLICE", help="Prices a function's compiled ops on it.")
+@click.option(
+    "--on", metavar="SLICE", help="Prices compiled ops on it (with --capture: and --hlo)."
+)
 @click.option("--capture", type=PATH, metavar="FILE", help="Read one that was made elsewhere.")
 @click.option("--hlo", type=PATH, metavar="FILE", help="Compiled text of the capture's program.")
 @click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan.")
@@ -52,7 +54,7 @@ def profile(**options: Any) -> None:
     with stage_line() as watch:
         answer = request_of(ProfileRequest, options).answer(watch)
     captured = options["capture"] is not None
-    asked = ("capture", "hlo") if captured else [k for k in options if k != "as_json"]
+    asked = ("capture", "hlo", "on", "mesh") if captured else [k for k in options if k != "as_json"]
     doc = document_of(answer, given({name: options[name] for name in asked}))
     out, more = options["out"], []
     if out is not None and answer.profiled is not None:

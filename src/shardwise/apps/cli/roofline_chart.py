@@ -30,6 +30,6 @@ def draw_roofline(answer: MatmulAnswer, path: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("intensity [FLOP/byte]")
     axes.set_ylabel("attainable [FLOP/s]")
-    axes.set_title(answer.title, fontsize=10)
+    axes.set_title(answer.title.replace(", computed", ",\ncomputed"), fontsize=10)
     axes.legend(fontsize=8)
     save_figure(figure, path)

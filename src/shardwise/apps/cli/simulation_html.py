@@ -49,8 +49,8 @@ function add(parent, name, attributes, text) {
   parent.appendChild(node);
   return node;
 }
-const colour = kind => kind === "idle" ? "#8883" :
-  data.palette[data.kinds.indexOf(kind) % data.palette.length];
+const colour = kind => kind === "idle" ? "#8883" : data.kinds.includes(kind) ?
+  data.palette[data.kinds.indexOf(kind) % data.palette.length] : "#888";
 const every = timed ? data.bars : data.frames.flatMap(f => f.cells).concat(data.places);
 const ends = every.map(c => [c.x, c.y, c.x + c.width, c.y + c.height]);
 const low = [0, 1].map(i => Math.min(0, ...ends.map(e => e[i])));

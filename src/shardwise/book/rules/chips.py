@@ -169,8 +169,8 @@ class LevelRoofline:
 def level_roofline(
     chip: Chip, m: Quantity, k: Quantity, n: Quantity, level: str = "hbm", dtype: str = "bf16"
 ) -> LevelRoofline:
-    """The roofline of [m, k] x [k, n] with its operands in "hbm", "sram" (VMEM or SMEM), "l2" or
-    "host" (over PCIe) (ch. 1 and 2).
+    """The roofline of [m, k] x [k, n] with its operands in "hbm", "sram" (VMEM or SMEM), "l2",
+    "host" (over PCIe), on the next chip ("link") or in another slice ("dcn") (ch. 1 and 2).
 
     Raises BadRequest where the chip's catalogue has no bandwidth of that level.
     """

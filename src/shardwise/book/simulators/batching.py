@@ -38,6 +38,8 @@ MOST_REQUESTS, MOST_SLOTS, MOST_TOKENS = 500, 64, 131_072
 MOST_ANSWERED = 40_000
 """Tokens that are answered in all, a step for each of a slot."""
 PAGE = 16
+MOST_SHOWN = 16
+"""Waiting requests that a frame shows; its label counts all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +257,8 @@ def _frame(number: int, run: StepRun, outcome: Outcome, slot: dict[int, int]) ->
             )  # fmt: skip
         elif job.request.arrival <= at and (job.started is None or job.started > at):
             waiting += 1
-            cells.append(Cell(x=2, y=waiting - 1, text=str(name), kind="queue"))
+            if waiting <= MOST_SHOWN:
+                cells.append(Cell(x=2, y=waiting - 1, text=str(name), kind="queue"))
     label = f"step {number}: {run.plan.shape.decodes} decode, {len(chunks)} prefill, {waiting} wait"
     return Frame(at=(at - outcome.start) / TICKS, label=label, cells=tuple(cells))
 

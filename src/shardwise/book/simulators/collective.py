@@ -21,7 +21,7 @@ from shardwise.sharding.simulate import CollectiveTrace, Fabric, simulate, trace
 from shardwise.sharding.simulate.fabric import AxisKind, AxisPiece, Physical
 from shardwise.sharding.simulate.schedule import grain
 
-MOST_DEVICES = 256
+MOST_DEVICES = 64
 NETWORKS = {
     "ring": "both ways round a ring, along every axis of the shape",
     "one_way": "one way round a ring, along every axis",
@@ -157,24 +157,40 @@ def _places(data: dict) -> tuple[Cell, ...]:
     found = []
     for name, place in zip(data["devices"], data["places"], strict=True):
         if len(used) <= 1:
-            angle = 2 * pi * (place[used[0]] if used else 0) / len(data["devices"]) - pi / 2
-            radius = len(data["devices"]) / 4
-            x, y = radius * cos(angle), radius * sin(angle)
+            devices = len(data["devices"])
+            x, y = _round(place[used[0]] if used else 0, devices, 1.5 + devices / 4)
         else:
             *outer, row, column = (place[i] for i in used)
             width = data["shape"][used[-1]]
             x, y = column + sum(outer) * (width + 1), row
-        found.append(Cell(x=round(x, 6), y=round(y, 6), text=name, kind="device"))
+        found.append(Cell(x=x, y=y, text=name, kind="device"))
+    inner = [_round(i, len(_switches(data)), 1.0) for i in range(len(_switches(data)))]
+    named = zip(inner, _switches(data), strict=True)
+    found += [Cell(x=x, y=y, text=name, kind="switch") for (x, y), name in named]
     return tuple(found)
+
+
+def _switches(data: dict) -> list[str]:
+    """The ends of moves that are no devices: where a switch adds up what it is sent."""
+    moves = [move for moves in data["rounds"] for move in moves]
+    ends = [m[name] for m in moves for name, at in (("from", "src"), ("to", "dst")) if m[at] < 0]
+    return list(dict.fromkeys(ends))
+
+
+def _round(number: int, count: int, radius: float) -> tuple[float, float]:
+    """The place of one of so many on a circle, the first one on top."""
+    angle = 2 * pi * number / count - pi / 2
+    return round(radius * cos(angle), 6), round(radius * sin(angle), 6)
 
 
 def _frames(data: dict, scale: float) -> list[Frame]:
     found = [Frame(at=0, label="before the first round")]
+    place = {name: i for i, name in enumerate([*data["devices"], *_switches(data)])}
     for number, moves in enumerate(data["rounds"], 1):
         marks = tuple(
             Arrow(
-                source=move["src"],
-                target=move["dst"],
+                source=place[move["from"]],
+                target=place[move["to"]],
                 text=f"{move['from']} -> {move['to']}: {move['text'].rpartition(',')[0]}",
                 kind=data["devices"][move["colour"]],
                 bytes=scale * move["bytes"],

@@ -29,7 +29,7 @@ from shardwise.book.simulators.simulation import (
 from shardwise.errors import BadRequest
 
 MOST_SIDE, MOST_DIM = 256, 4096
-MOST_STEPS, MOST_DRAWN = 80_000_000, 20_000
+MOST_STEPS, MOST_DRAWN = 80_000_000, 8_000
 """Cells times cycles of what is run, and of what is kept as frames."""
 BLOCK = 8
 """Rows of X that the book counts at once: bf16[8, 128] @ bf16[128, 128] in 8 cycles (ch. 2.1)."""

@@ -61,7 +61,7 @@ def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ..
 
     `assignment` is the dump `*buffer-assignment.txt`, `hlo` the module's text.
     """
-    origin, names = _origins(hlo)
+    origin, names = origins(hlo)
     found: list[Buffer] = []
     for size, color, words, values in read_allocations(assignment.splitlines()):
         if color not in (HBM, HOST) or "thread-local" in words:
@@ -70,16 +70,16 @@ def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ..
         if parameter:
             value = values[0] if values else Value("", "", False, size, 0, "")
             op = names.get(int(parameter[1]), "")
-            found.append(_buffer(value, size, "argument", color, (op, "")))
+            found.append(buffer_of(value, size, "argument", color, (op, "")))
         elif "preallocated-temp" in words:
             found += [
-                _buffer(v, v.size, "temporary", color, origin.get(v.name, ("", "")))
-                for v in _places(values, origin)
+                buffer_of(v, v.size, "temporary", color, origin.get(v.name, ("", "")))
+                for v in places_of(values, origin)
             ]
         else:
             kind = "constant" if "constant" in words else "output"
             best = _named(values, origin)
-            found.append(_buffer(best, size, kind, color, origin.get(best.name, ("", ""))))
+            found.append(buffer_of(best, size, kind, color, origin.get(best.name, ("", ""))))
     found.sort(key=lambda b: -b.bytes)
     return tuple(found[:most])
 
@@ -90,7 +90,8 @@ def assigned_bytes(assignment: str) -> int:
     return sum(size for size, color, words, _ in sizes if color == HBM and "thread" not in words)
 
 
-def _buffer(value: Value, size: int, kind: str, color: str, origin: tuple[str, str]) -> Buffer:
+def buffer_of(value: Value, size: int, kind: str, color: str, origin: tuple[str, str]) -> Buffer:
+    """A value as a buffer; `origin` is its operation and its file:line."""
     return Buffer(
         bytes=size,
         kind="host" if color == HOST else kind,
@@ -124,7 +125,7 @@ def read_allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list
         yield held
 
 
-def _places(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[Value]:
+def places_of(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[Value]:
     """A set of values, largest first, that do not overlap: the places of a shared allocation."""
     taken: list[tuple[int, int]] = []
     by_place = grouped(values, lambda value: (value.offset, value.size))
@@ -141,7 +142,7 @@ def _named(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Value:
     return max(values, key=lambda v: (v.size, bool(origin.get(v.name, ("", ""))[1]), not v.phi))
 
 
-def _origins(hlo: str) -> tuple[dict[str, tuple[str, str]], dict[int, str]]:
+def origins(hlo: str) -> tuple[dict[str, tuple[str, str]], dict[int, str]]:
     """(instruction -> (operation, file:line), entry parameter -> the argument's name)."""
     lines = hlo.splitlines()
     frames = read_frames(takewhile(lambda line: not line.startswith(("%", "ENTRY")), lines))

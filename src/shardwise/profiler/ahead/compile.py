@@ -49,8 +49,8 @@ class CompiledProgram:
     temporaries, code, host. `flops_once` is XLA's count, in which a loop counts once. `seconds`
     are of lowering, compile, the whole process and its CPUs when it was compiled; `cached` says
     that it now came from the cache. `occupancy` is HBM in use at each change, by instruction
-    (`occupancy.py`); empty where the compiler does not say. `notes` are the builder's, of how the
-    program computes.
+    (`occupancy.py`), `alive` the largest temporaries at its peak; both empty where the compiler
+    does not say. `notes` are the builder's, of how the program computes.
     """
 
     key: str
@@ -73,6 +73,7 @@ class CompiledProgram:
     hlo: str = field(repr=False)
     occupancy: tuple[tuple[str, int], ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    alive: tuple[Buffer, ...] = ()
 
     def arguments_by_name(self) -> dict[str, float]:
         """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
@@ -180,7 +181,8 @@ def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) 
     buffers = tuple(Buffer(**b) for b in record["buffers"])
     steps = tuple((name, size) for name, size in record.get("occupancy", ()))
     notes = tuple(map(str, record.get("notes", ())))
-    read = {**record, "buffers": buffers, "occupancy": steps, "notes": notes}
+    alive = tuple(Buffer(**b) for b in record.get("alive", ()))
+    read = {**record, "buffers": buffers, "occupancy": steps, "notes": notes, "alive": alive}
     return CompiledProgram(key=key, cached=cached, hlo=hlo, **read)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
 from shardwise.profiler.ahead.cache import CompileCache, key_of, versions, write_entry
-from shardwise.profiler.ahead.occupancy import hbm_peak, read_occupancy
+from shardwise.profiler.ahead.occupancy import hbm_peak, read_alive, read_occupancy
 from shardwise.profiler.child import stage
 
 MEMORY_FIELDS = {
@@ -154,6 +154,7 @@ def compiled(
         "memory": memory,
         "buffers": [asdict(b) for b in read_buffers(assignment, hlo)],
         "occupancy": occupancy,
+        "alive": [asdict(b) for b in read_alive(assignment, live, hlo)],
         "flops_once": _flops(executable),
     }
     return found, hlo

@@ -8,8 +8,16 @@ the program returns are held from start to end.
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
-from shardwise.profiler.ahead.buffers import HBM, read_allocations
+from shardwise.profiler.ahead.buffers import (
+    HBM,
+    Buffer,
+    buffer_of,
+    origins,
+    places_of,
+    read_allocations,
+)
 
 _STEP = re.compile(r"^\s+(\d+):(\S+)$")
 _RANGE = re.compile(r"^\s+([\w.\-]+)(\{[\d,]*\}):(\d+)-(\d+)$")
@@ -37,6 +45,27 @@ def read_occupancy(assignment: str, live_ranges: str) -> tuple[tuple[str, int], 
             if span is not None and value.size:
                 places.append((span, value.offset, value.offset + value.size))
     return tuple((order[at], held + size) for at, size in _changes(places, len(order)))
+
+
+def read_alive(assignment: str, live_ranges: str, hlo: str, most: int = 12) -> tuple[Buffer, ...]:
+    """The largest temporaries that are alive where most of HBM is in use, largest first."""
+    order, ranges = _read_ranges(live_ranges)
+    found = [
+        (ranges[value.name, value.index], value)
+        for _, color, words, values in read_allocations(assignment.splitlines())
+        if color == HBM and TEMPORARY in words
+        for value in values
+        if value.size and (value.name, value.index) in ranges
+    ]
+    spans = [(span, value.offset, value.offset + value.size) for span, value in found]
+    fullest, _ = max(_changes(spans, len(order)), key=lambda change: change[1], default=(0, 0))
+    origin, _ = origins(hlo)
+    alive = [value for (first, last), value in found if first <= fullest <= last]
+    made = (
+        buffer_of(v, v.size, "temporary", HBM, origin.get(v.name, ("", "")))
+        for v in places_of(alive, origin)
+    )
+    return tuple(islice(made, most))
 
 
 def hbm_peak(peak: int, assignment: str, occupancy: tuple[tuple[str, int], ...]) -> int:

@@ -1,9 +1,12 @@
 """Explaining a compiled program: where its time goes, and what in it is a mistake.
 
-`tables.py` adds up the timeline by source line and scope. The rules read `evidence.py` (module,
+`tables.py` adds up the timeline by source line, component and scope, `unexplained.py` what of it
+nothing explains, `graph.py` draws its ops. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
-`rules_compute.py`, `rules_memory.py` and `rules_network.py`. Read `explain_program` below, then
+`rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
+part of) and `rules_twice.py` (what is done again, or for nothing). `flow.py` carries facts of
+values through the program for them, `lineage.py` says which. Read `explain_program` below, then
 `evidence.py`.
 """
 
@@ -12,10 +15,18 @@ from dataclasses import dataclass
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
-from shardwise.profiler.explain import rules_compute, rules_memory, rules_network
+from shardwise.profiler.explain import (
+    rules_cache,
+    rules_compute,
+    rules_memory,
+    rules_network,
+    rules_twice,
+)
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
-from shardwise.profiler.explain.tables import TimeShare, by_line, by_scope
+from shardwise.profiler.explain.graph import OpGraph, op_graph
+from shardwise.profiler.explain.tables import TimeShare, by_component, by_line, by_scope
+from shardwise.profiler.explain.unexplained import Unexplained, unexplained
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
@@ -23,19 +34,29 @@ from shardwise.sharding.mesh import Mesh
 
 __all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 
-RULES = (*rules_memory.RULES, *rules_network.RULES, *rules_compute.RULES)
+RULES = (
+    *rules_memory.RULES,
+    *rules_network.RULES,
+    *rules_compute.RULES,
+    *rules_cache.RULES,
+    *rules_twice.RULES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A step's timeline, its seconds by line and by scope, the arguments as they lie on the mesh,
-    and the findings that cost at least `WORTH` of the step, the dearest first."""
+    """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
+    mesh, the findings that cost at least `WORTH` of the step, the dearest first, what of it nothing
+    explains, if that is much, and its dearest ops as a graph."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
+    components: tuple[TimeShare, ...]
     scopes: tuple[TimeShare, ...]
     arguments: tuple[Argument, ...]
     findings: tuple[Finding, ...]
+    unexplained: Unexplained | None
+    graph: OpGraph
 
 
 def explain_program(
@@ -69,7 +90,10 @@ def explain_program(
     return Explanation(
         timeline=timeline,
         lines=by_line(evidence),
-        scopes=by_scope(timeline),
+        components=by_component(evidence),
+        scopes=by_scope(evidence),
         arguments=evidence.arguments,
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
+        unexplained=unexplained(evidence, found),
+        graph=op_graph(evidence),
     )

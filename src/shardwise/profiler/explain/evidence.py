@@ -1,7 +1,7 @@
 """What the rules look at: a compiled program, its timeline, and how its arguments lie."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -10,6 +10,8 @@ import numpy as np
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.explain.flow import Flow, together
+from shardwise.profiler.explain.lineage import lineage, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -20,7 +22,8 @@ from shardwise.sharding.mesh import Mesh
 
 LETTERS = "IJKLMNOPQR"
 MOST_OPERANDS = 1000
-"""Values among which the source of one is looked for, level by level."""
+FARTHEST = 4
+"""Values among which the source of one is looked for, level by level, and levels."""
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
 _WORD = re.compile(r"\w+")
 MOVES = frozenset(
@@ -38,7 +41,8 @@ HANDS_ON = ("get-tuple-element", "bitcast", "copy", "copy-start")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """An argument of the program on one device. `cuts` are the mesh axes that cut each dim, major
-    first, `copies` those over whose devices the same piece lies; `bytes` are of the piece."""
+    first, `copies` those over whose devices the same piece lies; `bytes` are of the piece. `number`
+    is its place among the program's parameters."""
 
     name: str
     dtype: str
@@ -47,6 +51,12 @@ class Argument:
     copies: tuple[str, ...]
     donated: bool
     bytes: float
+    number: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Of the piece."""
+        return prod(self.dims)
 
     @property
     def tree(self) -> str:
@@ -101,30 +111,55 @@ class Evidence:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments that the compiler says the sharding of."""
-        donated = set(_ALIAS.findall(_braces(self.header, "input_output_alias=")))
-        found = []
-        for p in self.module.computation(self.module.entry).parameters:
-            number = int(p.literal)
-            array = next(arrays(p.shape), None)
-            if array is None:
-                continue
-            cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), self.mesh)
-            found.append(
-                Argument(
-                    name=p.op_name.replace("\\'", "'") or p.name,
-                    dtype=array.dtype,
-                    dims=array.dims,
-                    cuts=cuts,
-                    copies=copies,
-                    donated=str(number) in donated,
-                    bytes=float(array.bytes),
-                )
-            )
-        return tuple(found)
+        return arguments_of(self.module, self.header, self.mesh)
 
     def floats(self) -> tuple[Argument, ...]:
         """The arguments of floats with dims."""
         return tuple(a for a in self.arguments if a.dims and a.dtype.startswith(("f", "bf")))
+
+    @cached_property
+    def spread(self) -> Flow:
+        """The mesh axes over which each value differs; an argument without a sharding, over all."""
+        cuts = {
+            int(p.literal): self._axes(p)
+            for p in self.module.computation(self.module.entry).parameters
+            if p.attribute("sharding")
+        }
+        return spread(self.module, self.mesh, cuts)
+
+    def _axes(self, parameter: Instruction) -> frozenset[str]:
+        dims = len(_dims(parameter))
+        cuts, _ = sharding_axes(parameter.attribute("sharding"), dims, self.mesh)
+        return frozenset(axis for names in cuts for axis in names)
+
+    @cached_property
+    def lineage(self) -> Flow:
+        """The arguments that each value is a copy or a piece of."""
+        return lineage(self.module)
+
+    @cached_property
+    def caches(self) -> tuple[Argument, ...]:
+        """The arguments that the program hands back with a part of them written anew."""
+        result, shape = self.lineage.result, self.module.computation(self.module.entry).root.shape
+        parts = result if isinstance(result, tuple) else (result,)
+        shapes = (shape,) if isinstance(shape, Array) else shape
+        written = {
+            (number, array.dims)
+            for facts, part in zip(parts, shapes, strict=False)
+            for array in arrays(part)
+            for number, changed in together(facts)
+            if changed
+        }
+        return tuple(a for a in self.arguments if a.dims and (a.number, a.dims) in written)
+
+    def pieces_of(self, computation: str, name: str) -> set[int]:
+        """The numbers of the arguments that a value is a copy or a piece of."""
+        return {number for number, _ in self.lineage.facts(computation, name)}
+
+    def of_cache(self, computation: str, name: str) -> tuple[Argument, ...]:
+        """The caches that a value is a copy or a piece of."""
+        numbers = self.pieces_of(computation, name)
+        return tuple(a for a in self.caches if a.number in numbers)
 
     @cached_property
     def rows(self) -> dict[str, OpRow]:
@@ -138,18 +173,38 @@ class Evidence:
                 yield row
 
     def where(self, item: HloOp) -> str:
-        """file:line of an op, or of what it reads where it has none; else its name."""
+        """file:line of an op, or where it has none of what it reads, or of what reads it; else its
+        name."""
+        if item.sources:
+            return source_of(item)
+        return self.near(item, self._line, (_read, _reading)) or source_of(item)
+
+    def _line(self, found: Instruction) -> str:
+        return str(next(iter(self.module.sources(found)), ""))
+
+    def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
+        """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
+        values it reads or those that read it; "" where nothing is."""
         computation = self.module.computation(item.computation)
         found = computation.find(item.name)
-        waiting = [found] if found and not item.sources else []
-        for _ in range(4):
-            for i in waiting:
-                if sources := self.module.sources(i):
-                    return str(sources[0])
-            names = dict.fromkeys(name for i in waiting for name in i.operands)
-            found = (computation.find(name) for name in list(names)[:MOST_OPERANDS])
-            waiting = [i for i in found if i is not None]
-        return source_of(item)
+        if found is None:
+            return ""
+        if own := self._within(found, said):
+            return own
+        for way in ways:
+            around = [found]
+            for _ in range(FARTHEST):
+                names = dict.fromkeys(i.name for one in around for i in way(computation, one))
+                around = [computation.names[name] for name in list(names)[:MOST_OPERANDS]]
+                if word := next(filter(None, (self._within(i, said) for i in around)), ""):
+                    return word
+        return ""
+
+    def _within(self, found: Instruction, said: Callable[[Instruction], str]) -> str:
+        """Of an instruction, or of the last in its fusion that has anything to say."""
+        called = found.called if found.opcode == "fusion" and not said(found) else ()
+        inside = (i for c in called for i in reversed(self.module.computation(c).instructions))
+        return said(found) or next(filter(None, map(said, inside)), "")
 
     def users(self, computation: Computation, name: str) -> list[Instruction]:
         """Instructions that read a value, those that only hand it on passed through."""
@@ -211,6 +266,45 @@ class Evidence:
             return False
         inside = (i for c in found.called for i in self.module.computation(c).instructions)
         return all(i.opcode in MOVES or self._moves(i) for i in inside)
+
+
+Way = Callable[[Computation, Instruction], Sequence[Instruction]]
+
+
+def _read(computation: Computation, found: Instruction) -> list[Instruction]:
+    return [computation.names[name] for name in found.operands if name in computation.names]
+
+
+def _reading(computation: Computation, found: Instruction) -> Sequence[Instruction]:
+    return computation.readers(found.name)
+
+
+TO_READERS: tuple[Way, ...] = (_reading, _read)
+"""What an op is made for, before what it is made of."""
+
+
+def arguments_of(module: Module, header: str, mesh: Mesh) -> tuple[Argument, ...]:
+    """The arguments of a module with first line `header`, as they lie on the mesh."""
+    donated = set(_ALIAS.findall(_braces(header, "input_output_alias=")))
+    found = []
+    for p in module.computation(module.entry).parameters:
+        array = next(arrays(p.shape), None)
+        if array is None:
+            continue
+        cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), mesh)
+        found.append(
+            Argument(
+                name=p.op_name.replace("\\'", "'") or p.name,
+                dtype=array.dtype,
+                dims=array.dims,
+                cuts=cuts,
+                copies=copies,
+                donated=p.literal.strip() in donated,
+                bytes=float(array.bytes),
+                number=int(p.literal),
+            )
+        )
+    return tuple(found)
 
 
 def sharding_axes(

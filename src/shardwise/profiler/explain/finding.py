@@ -31,6 +31,13 @@ class Finding:
 Rule = Callable[[Evidence], Iterable[Finding]]
 
 
+def moved(rows: Iterable[OpRow]) -> tuple[float, list[str]]:
+    """V of collectives per step, and the axes that they are over."""
+    wires = [(row.count, row.op.op.collective) for row in rows]
+    size = sum(count * float(wire.bytes) for count, wire in wires if wire is not None)
+    return size, sorted({axis for _, wire in wires if wire is not None for axis in wire.axes})
+
+
 def by_source(e: Evidence, rows: Iterable[OpRow]) -> dict[str, list[OpRow]]:
     """Rows grouped by the source line that they come from: of what they read, where the compiler
     made them itself."""

@@ -7,12 +7,12 @@ from math import prod
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.explain.evidence import Evidence, elements
-from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow, schedule
 from shardwise.sharding.mesh import Mesh
-from shardwise.units import format_bytes
+from shardwise.units import format_bytes, format_seconds
 from shardwise.work import Matmul
 
 FEW = 0.25
@@ -25,7 +25,7 @@ def gathered_weights(e: Evidence) -> Iterator[Finding]:
     """Stored weights gathered for a matmul of few tokens: moving the tokens would be less."""
     gathers = (row for row in e.collectives("all_gather") if _gathers_for_few(e, row))
     for where, rows in by_source(e, gathers).items():
-        size, axes = _moved(rows)
+        size, axes = moved(rows)
         yield Finding(
             rule="gathered weights",
             seconds=sum(row.exposed for row in rows),
@@ -46,6 +46,8 @@ def _gathers_for_few(e: Evidence, row: OpRow) -> bool:
     computation = e.module.computation(row.op.computation)
     gather = computation.find(row.op.name)
     if gather is None or not all(e.is_stored(computation, n) for n in gather.operands[:1]):
+        return False
+    if e.of_cache(computation.name, gather.name):
         return False
     matmul = _consumer(e, computation, gather)
     return matmul is not None and _few_tokens(matmul, gather)
@@ -69,13 +71,6 @@ def _few_tokens(matmul: Matmul, gather: Instruction) -> bool:
     return 0.9 * k * width <= weights and tokens * (k + width) < FEW * k * width
 
 
-def _moved(rows: list[OpRow]) -> tuple[float, list[str]]:
-    """V of collectives per step, and the axes that they are over."""
-    wires = [(row.count, row.op.op.collective) for row in rows]
-    size = sum(count * float(wire.bytes) for count, wire in wires if wire is not None)
-    return size, sorted({axis for _, wire in wires if wire is not None for axis in wire.axes})
-
-
 def whole_sums(e: Evidence) -> Iterator[Finding]:
     """An all-reduce of which every device then takes its own piece: a reduce-scatter would do."""
     found: dict[tuple[str, str], list[OpRow]] = {}
@@ -87,7 +82,7 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
         if pieces := _only_pieces(e, computation, reduced, row):
             found.setdefault((e.where(row.op), _scattering(reduced, pieces)), []).append(row)
     for (where, remedy), rows in found.items():
-        size, axes = _moved(rows)
+        size, axes = moved(rows)
         yield Finding(
             rule="whole sums",
             seconds=sum(row.per_step for row in rows) / 2,
@@ -180,7 +175,7 @@ def axis_order(e: Evidence) -> Iterator[Finding]:
 
 def host_transfers(e: Evidence) -> Iterator[Finding]:
     """Arrays that go to the host or come from it while the device waits."""
-    rows = (r for r in e.timeline.rows if r.op.op.stream == "host" or r.bound_by == "host link")
+    rows = (r for r in e.timeline.rows if _crosses(r) and not asks_host(e, r))
     for where, group in by_source(e, rows).items():
         waited = sum(r.exposed if r.op.op.stream == "host" else r.per_step for r in group)
         size = sum(float(r.op.op.host_bytes) * r.count for r in group)
@@ -197,4 +192,44 @@ def host_transfers(e: Evidence) -> Iterator[Finding]:
             )
 
 
-RULES: tuple[Rule, ...] = (gathered_weights, whole_sums, axis_order, host_transfers)
+def _crosses(row: OpRow) -> bool:
+    return row.op.op.stream == "host" or row.bound_by == "host link"
+
+
+def asks_host(e: Evidence, row: OpRow) -> bool:
+    """Whether it is an end of a call of the host's Python: a send or a receipt with a handler, or a
+    custom call of a GPU."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    if found is None:
+        return False
+    words = found.attribute("frontend_attributes")
+    handled = "_xla_host_transfer_handler_name" in words and "megascale" not in words
+    return "python" in found.target or (found.opcode in ("send", "recv") and handled)
+
+
+def callbacks(e: Evidence) -> Iterator[Finding]:
+    """Calls of the host's Python within the step."""
+    rows = (r for r in e.timeline.rows if asks_host(e, r) and r.op.opcode != "recv")
+    for where, group in by_source(e, rows).items():
+        calls = sum(r.count for r in group)
+        waited = sum(r.per_step for r in group)
+        yield Finding(
+            rule="host callback",
+            seconds=calls * CALLBACK + waited,
+            where=where,
+            what=(
+                f"the host's Python is called {calls:g} times per step, and every device waits "
+                f"{format_seconds(CALLBACK)} or more for each answer"
+            ),
+            remedy=(
+                "return the value and look at it after the step; what must stay (a print, a check) "
+                "belongs behind a flag that is off in production"
+            ),
+        )
+
+
+CALLBACK = 27e-6
+"""Seconds of a call that the timeline cannot know: what jax.pure_callback of a scalar adds to a
+program on the CPU backend, where no bus is crossed, so the least (median of 2,000, jax 0.10.2)."""
+
+RULES: tuple[Rule, ...] = (gathered_weights, whole_sums, axis_order, host_transfers, callbacks)

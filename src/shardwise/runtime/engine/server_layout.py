@@ -33,7 +33,7 @@ from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
-from shardwise.plans.paged_kernel import PagedLayer
+from shardwise.plans.paged_kernel import LANES, PagedLayer
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.cache_entry import CACHES, SCALE
@@ -43,6 +43,7 @@ from shardwise.runtime.init import PADDED, Tree, rows_tree, tree_of
 from shardwise.runtime.moe import ragged_experts
 from shardwise.runtime.options import Options, unmarked
 from shardwise.runtime.paged_cache import JOINED
+from shardwise.runtime.parallel.setup import axes_of
 from shardwise.runtime.quant import Quantized
 from shardwise.runtime.sharding import parameter_spec, platform_of
 
@@ -108,13 +109,25 @@ class ServerLayout:
         return jax.tree.map(lie, rows_tree(cfg), params)
 
     def _format(self, row: Any, sharding: NamedSharding) -> Any:
-        """How a parameter lies in a device's memory: on TPUs the heads of a projection into them
-        one after the other, each a matrix of D rows. Side by side in every row of D, which is how
-        an array lies otherwise, they fill no tile, and XLA copies all layers' in every step."""
-        heads = [letter for letter, _ in row.dims][1:2] in (["N"], ["K"])
-        if platform_of(self.mesh) != "tpu" or not heads or row.role != "matmul":
+        """How a parameter lies in a device's memory. XLA for TPUs copies all layers' of what lies
+        otherwise than its products want it, in every step: the heads of a projection into them, of
+        which it wants one after the other, each a matrix of D rows, as heads side by side in every
+        row of D fill no tile; and a matrix whose last dim is no whole number of lanes (29,568 of
+        Qwen2-72B over four devices) but the one before is, which it wants the other way round."""
+        if platform_of(self.mesh) != "tpu" or row.role != "matmul":
             return sharding
-        return Format(Layout((0, 2, 1, 3)), sharding)
+        letters = [letter for letter, _ in row.dims]
+        if letters[1:2] in (["N"], ["K"]):
+            return Format(Layout((0, 2, 1, 3)), sharding)
+        rank = len(letters) + (row.group is not None)
+        sizes = [size for _, size in row.dims][-2:]
+        spec = [*sharding.spec, *(rank - len(sharding.spec)) * [None]][-2:]
+        before, last = (
+            -(-size // self.degree(axes_of(entry))) for size, entry in zip(sizes, spec, strict=True)
+        )
+        if last % LANES == 0 or before % LANES:
+            return sharding
+        return Format(Layout((*range(rank - 2), rank - 1, rank - 2)), sharding)
 
     def weight_spec(self, row: Any) -> PartitionSpec:
         """A row over all of the plan's `tensor` where it divides, KV heads over the devices that

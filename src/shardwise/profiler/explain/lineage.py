@@ -1,0 +1,97 @@
+"""Three questions to the flow of values: over which axes they differ, which arguments they are
+pieces of, and whether they are ones and zeros."""
+
+from collections.abc import Mapping, Sequence
+
+from shardwise.profiler.explain.flow import NOTHING, Facts, Flow
+from shardwise.profiler.hlo.groups import mesh_axes, read_groups
+from shardwise.profiler.hlo.rules import FREE_CALLS, rule
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+from shardwise.sharding.mesh import Mesh
+
+OWN = frozenset({"partition-id", "replica-id", "recv", "infeed", "rng", "ragged-all-to-all"})
+"""Opcodes whose value may be another on every device."""
+WRITES = frozenset({"dynamic-update-slice", "scatter"})
+"""Opcodes that write a part of their first operand."""
+PIECES = frozenset(
+    (
+        *("bitcast", "reshape", "copy", "copy-start", "convert", "transpose", "slice", "tuple"),
+        *("dynamic-slice", "bitcast-convert", "concatenate", "pad", "all-gather"),
+        *("all-gather-start", "all-to-all", "all-to-all-start", "collective-permute"),
+        *("collective-permute-start", "opt-barrier"),
+    )
+)
+"""Opcodes whose result is made of the numbers of their operands, and of nothing computed."""
+MOVED_ONES = PIECES | {"broadcast"}
+
+
+def spread(module: Module, mesh: Mesh, cuts: Mapping[int, frozenset[str]]) -> Flow:
+    """The mesh axes over which each value differs: along the others every device has the same.
+
+    `cuts` are the axes that cut each argument of the entry; one that it lacks may differ anywhere.
+    """
+    every = frozenset(axis for axis in mesh if mesh[axis] > 1)
+
+    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        axes = NOTHING.union(*given)
+        if found.opcode in OWN:
+            return every
+        if rule(found.opcode) != "collective":
+            return axes
+        return _exchanged(found, axes, module.devices, mesh)
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [cuts.get(at, every) for at in range(count)])
+
+
+def _exchanged(found: Instruction, axes: Facts, devices: int, mesh: Mesh) -> Facts:
+    """Of what was gathered or summed all have the same; what was scattered differs."""
+    if "permute" in found.opcode:
+        return axes | {axis for axis in mesh if mesh[axis] > 1}
+    over, whole = mesh_axes(read_groups(found.attribute("replica_groups"), devices), mesh)
+    same = found.opcode.startswith(("all-gather", "all-reduce")) and whole
+    return axes - set(over) if same else axes | set(over)
+
+
+def lineage(module: Module) -> Flow:
+    """(argument, whether a part of it was written) of the arguments that a value is a copy or a
+    piece of; none of what was computed."""
+
+    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        if found.opcode in WRITES:
+            written = frozenset((number, True) for number, _ in given[0])
+            return written | (given[1] if found.opcode == "dynamic-update-slice" else NOTHING)
+        if found.opcode == "select":
+            return frozenset((number, True) for facts in given[1:] for number, _ in facts)
+        if found.opcode in PIECES or found.target in FREE_CALLS:
+            return NOTHING.union(*given)
+        return NOTHING
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [frozenset({(at, False)}) for at in range(count)])
+
+
+def ones(module: Module) -> Flow:
+    """ "iota" of what counts up, "one" of what is 1 where a number equals its place, else 0."""
+
+    def rules(computation: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        facts = NOTHING.union(*given)
+        if found.opcode == "iota":
+            return frozenset({"iota"})
+        if found.opcode == "compare":
+            equal = found.attribute("direction") == "EQ" and "iota" in facts
+            return frozenset({"one"}) if equal else NOTHING
+        if found.opcode == "select":
+            plain = all(_constant(computation, name) for name in found.operands[1:])
+            return given[0] & {"one"} if plain else NOTHING
+        return facts if found.opcode in MOVED_ONES else NOTHING
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [NOTHING] * count)
+
+
+def _constant(computation: Computation, name: str) -> bool:
+    found = computation.find(name)
+    while found is not None and found.opcode in ("broadcast", "bitcast", "convert"):
+        found = computation.find(found.operands[0])
+    return found is not None and found.opcode == "constant"

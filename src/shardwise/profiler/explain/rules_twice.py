@@ -1,0 +1,263 @@
+"""Faults of what is done again or for nothing: by all devices alike, there and back, again in the
+backward pass, or for ones and zeros."""
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
+from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.flow import Flow
+from shardwise.profiler.explain.lineage import ones
+from shardwise.profiler.hlo.flops import multiplies
+from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+from shardwise.profiler.timeline import OpRow
+from shardwise.units import format_bytes, format_flops
+from shardwise.work import grouped
+
+FARTHEST = 100
+"""Values that are followed from one collective to the next."""
+
+
+def duplicated_work(e: Evidence) -> Iterator[Finding]:
+    """Products whose operands are the same on all devices of an axis: each multiplies it all."""
+    products = [(r, _same(e, r)) for r in e.timeline.rows if r.flops]
+    found = grouped(
+        (pair for pair in products if pair[1]), lambda pair: (e.where(pair[0].op), pair[1])
+    )
+    for (where, axes), pairs in found.items():
+        rows, n = [row for row, _ in pairs], e.degree(axes)
+        over = " and ".join(axes)
+        yield Finding(
+            rule="duplicated work",
+            seconds=sum(r.per_step for r in rows) * (1 - 1 / n),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for r in rows))} per step multiply the same "
+                f"numbers on all {n} devices of {over}"
+            ),
+            remedy=(
+                f"cut the batch, the tokens or a width over {over}: in the arguments' shardings, "
+                "or with a constraint on what the product reads"
+            ),
+        )
+
+
+def _same(e: Evidence, row: OpRow) -> tuple[str, ...]:
+    """The axes over whose devices a product's result is the same."""
+    differs = e.spread.facts(row.op.computation, row.op.name)
+    return tuple(a for a in e.mesh if e.mesh[a] > 1 and a not in differs)
+
+
+def ping_pong(e: Evidence) -> Iterator[Finding]:
+    """Arrays that are cut another way, and back, with nothing in between that needed it."""
+    back = {r.op.op.id: r for r in e.collectives("all_to_all")}
+    pairs = [(r, b) for r in back.values() if (b := _returned(e, r, back)) is not None]
+    for where, same in grouped(pairs, lambda pair: e.where(pair[0].op)).items():
+        rows = [row for pair in same for row in pair]
+        size, axes = moved(rows)
+        yield Finding(
+            rule="ping-pong",
+            seconds=sum(r.exposed for r in rows),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are exchanged over {' and '.join(axes)} into "
+                "another layout and back, and only elementwise functions run in between"
+            ),
+            remedy="leave the array as it lies: take the constraint between the two away",
+        )
+
+
+def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> OpRow | None:
+    """The exchange that undoes this one, where it is all that comes of its result."""
+    computation = e.module.computation(row.op.computation)
+    waiting, seen, found = [row.op.name], set(), None
+    while waiting and len(seen) < FARTHEST:
+        for i in computation.readers(waiting.pop()):
+            other = back.get(i.name)
+            if i.name in seen:
+                continue
+            seen.add(i.name)
+            if other is not None and _undoes(row, other):
+                found = other
+            elif pointwise(e, i):
+                waiting.append(i.name)
+            else:
+                return None
+    return found if not waiting else None
+
+
+def _undoes(row: OpRow, other: OpRow) -> bool:
+    one, two = row.op.op.collective, other.op.op.collective
+    return (
+        one is not None
+        and two is not None
+        and one.axes == two.axes
+        and float(one.bytes) == float(two.bytes)
+    )
+
+
+def pointwise(e: Evidence, found: Instruction) -> bool:
+    """Whether each number of its result comes of the numbers at one place."""
+    if found.opcode == "fusion":
+        inside = (i for c in found.called for i in e.module.computation(c).instructions)
+        return all(pointwise(e, i) for i in inside)
+    handed = found.opcode in HANDS_ON or found.opcode.endswith("-done")
+    return handed or rule(found.opcode) in ("elementwise", "movement", "free")
+
+
+def repeated_collectives(e: Evidence) -> Iterator[Finding]:
+    """Activations that the backward pass exchanges again, where there is room to keep them."""
+    rows = [r for r in e.timeline.rows if _again(e, r)]
+    room = e.capacity - sum(b.bytes for b in e.buffers)
+    kept = sum(_made(e, r) * r.count for r in rows)
+    if not e.buffers or kept > room:
+        return
+    for where, group in by_source(e, rows).items():
+        size = sum(_made(e, r) * r.count for r in group)
+        _, axes = moved(group)
+        yield Finding(
+            rule="repeated collective",
+            seconds=sum(r.exposed for r in group),
+            where=where,
+            what=(
+                f"the backward pass runs {sum(r.count for r in group):g} collectives over "
+                f"{' and '.join(axes)} of the forward pass again; {format_bytes(room)} are free, "
+                f"and their results are {format_bytes(size)}"
+            ),
+            remedy=(
+                "keep their results: name them with checkpoint_name, and give jax.checkpoint "
+                "policy=save_only_these_names(...)"
+            ),
+        )
+
+
+def _again(e: Evidence, row: OpRow) -> bool:
+    op = row.op.op
+    if op.collective is None or op.phase != "recompute":
+        return False
+    return not e.pieces_of(row.op.computation, row.op.name)  # weights are gathered again on purpose
+
+
+def _made(e: Evidence, row: OpRow) -> float:
+    """Bytes of what a collective leaves on a device."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    return max((a.bytes for a in arrays(found.shape)), default=0.0) if found else 0.0
+
+
+def one_hot(e: Evidence) -> Iterator[Finding]:
+    """Products with ones and zeros that take rows of a table."""
+    facts = ones(e.module)
+    rows = (r for r in e.timeline.rows if r.flops and _takes_rows(e, facts, r))
+    for where, group in by_source(e, rows).items():
+        yield Finding(
+            rule="one-hot product",
+            seconds=sum(max(r.per_step - _taken(e, r), 0.0) for r in group),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply ones and "
+                "zeros, to take rows of a table"
+            ),
+            remedy="take the rows: table[ids], or jnp.take; to sort tokens by expert, a ragged dot",
+        )
+
+
+def _takes_rows(e: Evidence, facts: Flow, row: OpRow) -> bool:
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    return found is not None and any(
+        "one" in facts.facts(c.name, name)
+        for c, product in _products(e, computation, found)
+        for name in product.operands[:2]
+    )
+
+
+def _products(
+    e: Evidence, computation: Computation, found: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
+    if multiplies(found):
+        yield computation, found
+    for name in found.called if found.opcode == "fusion" else ():
+        inside = e.module.computation(name)
+        for i in inside.instructions:
+            yield from _products(e, inside, i)
+
+
+def _taken(e: Evidence, row: OpRow) -> float:
+    """Seconds in which the rows that come out could have been read and written."""
+    return 2 * _made(e, row) * row.count / e.bandwidth
+
+
+def unused_gathers(e: Evidence) -> Iterator[Finding]:
+    """Arrays gathered whole of which only a slice is read."""
+    rows = [(r, _read(e, r)) for r in e.collectives("all_gather")]
+    few = [(r, share) for r, share in rows if share <= 0.5]
+    share_of = {r.op.op.id: share for r, share in few}
+    for where, group in by_source(e, (r for r, _ in few)).items():
+        size, axes = moved(group)
+        share = max(share_of[r.op.op.id] for r in group)
+        yield Finding(
+            rule="unused gather",
+            seconds=sum(r.exposed * (1 - share_of[r.op.op.id]) for r in group),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)}, and only "
+                f"{100 * share:.2g} % of it is read"
+            ),
+            remedy="take the slice first (x[:, -1] before the product), then gather or multiply",
+        )
+
+
+def _read(e: Evidence, row: OpRow) -> float:
+    """The share of what was gathered that anything reads."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or found.opcode not in ("all-gather", "all-gather-start"):
+        return 1.0
+    if e.of_cache(computation.name, found.name):
+        return 1.0  # `gathered_caches` tells of it
+    whole = max(elements(found), 1)
+    return min(sum(_slices_of(e, computation, found.name)) / whole, 1.0)
+
+
+def _slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
+    """Elements that each reader takes of a value; of one that reads it all, infinitely many."""
+    readers = e.users(computation, name)
+    if not readers or computation.root.name == name:
+        yield float("inf")
+    for reader in readers:
+        if reader.opcode in ("slice", "dynamic-slice"):
+            yield float(prod(next(arrays(reader.shape)).dims))
+        elif reader.opcode == "fusion":
+            yield from map(float, _inside(e, reader, computation, name))
+        else:
+            yield float("inf")
+
+
+def _inside(e: Evidence, fusion: Instruction, outer: Computation, name: str) -> Iterator[float]:
+    inside = e.module.computation(fusion.called[0])
+    handed = partial(_comes_of, outer, name)
+    for parameter in inside.parameters:
+        if handed(fusion.operands[int(parameter.literal)]):
+            yield from _slices_of(e, inside, parameter.name)
+
+
+def _comes_of(computation: Computation, name: str, operand: str) -> bool:
+    """Whether an operand is a value, handed on as it is."""
+    found = computation.find(operand)
+    while found is not None and found.name != name:
+        if found.opcode not in HANDS_ON and not found.opcode.endswith("-done"):
+            return False
+        found = computation.find(found.operands[0])
+    return found is not None
+
+
+RULES: tuple[Rule, ...] = (
+    duplicated_work,
+    ping_pong,
+    repeated_collectives,
+    one_hot,
+    unused_gathers,
+)
