@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "src" / "shardwise" / "verbs" / "data" / "schemas"
 KEPT = "SHARDWISE_DOCUMENTS"
 """The variable that tells tests/apps where to keep documents (`tests/apps/documents.py`)."""
-SILENT = ("plan schema", "serve", "generate", "chat", "schema")
+SILENT = ("plan schema", "serve", "ui", "generate", "chat", "schema")
 """Commands that print no document."""
 _FIELD = re.compile(r"[a-z][a-z0-9_]*")
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}

@@ -39,6 +39,7 @@ FILES = {
 """The same, where the name means something else elsewhere."""
 SCREENS = {
     "serve": "runs until it is stopped",
+    "ui": "runs until it is stopped",
     "generate": "prints text as it comes; `runtime.engine` has it for Python",
     "chat": "is a conversation",
 }
