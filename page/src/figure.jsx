@@ -61,6 +61,7 @@ function plotOf(figure, width, labels) {
     marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, labels.indexOf(mark.label)))],
   });
   const svg = made.tagName === "svg" ? made : made.querySelector("svg");
+  for (const group of svg.querySelectorAll("[aria-label]")) group.removeAttribute("aria-label"); // of no role
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", figure.title);
   return svg;

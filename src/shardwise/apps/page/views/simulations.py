@@ -9,6 +9,8 @@ from shardwise.apps.page.controls import Control, State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
+from shardwise.scheduling.policies import POLICIES
 from shardwise.verbs.answer import Answer
 
 STEP = "step"
@@ -184,8 +186,8 @@ PIPELINE = _view(
     choice(
         "schedule",
         "Schedule",
-        ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"),
-        "interleaved",
+        PIPELINE_KINDS,
+        PIPELINE_KINDS[2],
     ),
     slider("stages", "Stages", (2, 4, 6, 8), 4),
     slider("microbatches", "Microbatches", (4, 8, 12, 16, 24, 32), 8),
@@ -196,7 +198,7 @@ BATCHING = _view(
     "batching",
     "Continuous batching",
     "Requests in the slots of a server: the real scheduler, a step at a time.",
-    choice("policy", "Policy", ("chunked", "interleaved", "static"), "chunked"),
+    choice("policy", "Policy", tuple(POLICIES), "chunked"),
     slider("slots", "Slots", powers(0, 4), 4),
     slider("requests", "Requests", (4, 8, 12, 24, 48), 12),
     slider("prompt", "Prompt", powers(6, 13), 512, unit="tokens"),
