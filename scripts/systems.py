@@ -32,8 +32,14 @@ TITLES = {
 HEAD = """# Every system of the book, and the command that shows it
 
 Written by `python scripts/systems.py`, which runs each command below from the repository's root and
-copies the line that answers; a test runs them again. Rows: [systems.toml](systems.toml).
+copies the line that answers; a test runs them again. Rows: [systems.toml](systems.toml). Where the
+command is `book show` or `book rule`, it works out one number or formula of the system, and does
+not run the system itself.
 """
+
+
+NUMBERS = ("shardwise book show", "shardwise book rule")
+"""Commands that work out one number or formula of a system."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,11 @@ def section(row: System) -> str:
 def page(rows: list[System]) -> str:
     """docs/systems.md."""
     shown = sum(not row.missing for row in rows)
-    parts = [HEAD, f"{shown} of {len(rows)} are shown by a command.\n"]
+    numbers = sum(row.command.startswith(NUMBERS) for row in rows)
+    parts = [
+        HEAD,
+        f"{shown} of {len(rows)} have a command; {numbers} of these work out a number or formula.\n",
+    ]
     for part, title in TITLES.items():
         parts += [f"## {part}. {title}\n", *(section(r) for r in rows if r.id[0] == part)]
     return "\n".join(parts)
