@@ -1,0 +1,34 @@
+"""docs/systems.md has every system of the book, and its commands answer now as it says."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+spec = importlib.util.spec_from_file_location("systems", ROOT / "scripts" / "systems.py")
+assert spec
+assert spec.loader
+systems = importlib.util.module_from_spec(spec)
+sys.modules["systems"] = systems
+spec.loader.exec_module(systems)
+ROWS = systems.systems()
+PAGE = systems.PAGE.read_text(encoding="utf-8")
+
+
+def test_every_system_of_the_book_is_there():
+    assert [row.id for row in ROWS] == systems.expected_ids()
+    assert len(ROWS) == 101
+    assert all(f"\n### {row.id} {row.name}\n" in PAGE for row in ROWS)
+
+
+def test_a_row_has_a_command_or_says_why_not():
+    assert all(bool(row.command and row.line) != bool(row.missing) for row in ROWS)
+    shown = sum(not row.missing for row in ROWS)
+    assert f"{shown} of {len(ROWS)} have a command; " in PAGE
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.missing], ids=lambda row: row.id)
+def test_the_command_answers_as_the_page_says(row):
+    assert systems.section(row) in PAGE, "run `python scripts/systems.py`"
