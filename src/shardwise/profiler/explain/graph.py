@@ -20,7 +20,7 @@ MOST = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class OpNode:
     """An op: its name, `kind` (class, or the collective), stream, the loop that it runs in, how
     often, seconds per step (waits alone, beside the compute stream), share of the step, what bounds
     it and where it is."""
@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class OpEdge:
     """`target` waits for `source`, which makes so many bytes."""
 
     source: str
@@ -50,8 +50,8 @@ class Edge:
 class OpGraph:
     """The dearest ops in the order of the schedule, and `left`, the seconds of the others."""
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: tuple[OpNode, ...]
+    edges: tuple[OpEdge, ...]
     left: float
 
 
@@ -63,7 +63,7 @@ def op_graph(e: Evidence, most: int = MOST) -> OpGraph:
     return OpGraph(
         nodes=tuple(_node(e, r) for r in rows if r.op.op.id in dear),
         edges=tuple(
-            Edge(source=source, target=target, bytes=made[source])
+            OpEdge(source=source, target=target, bytes=made[source])
             for target, sources in _waits(rows, dear).items()
             for source in sources
         ),
@@ -71,9 +71,9 @@ def op_graph(e: Evidence, most: int = MOST) -> OpGraph:
     )
 
 
-def _node(e: Evidence, row: OpRow) -> Node:
+def _node(e: Evidence, row: OpRow) -> OpNode:
     op = row.op.op
-    return Node(
+    return OpNode(
         id=op.id,
         name=op.name,
         kind=op.collective.kind.replace("_", "-") if op.collective else op.op_class,
@@ -114,11 +114,11 @@ WIRE = "#fdbf6f"
 """Of a class of ops, and of what crosses a network (ColorBrewer's "Paired")."""
 
 
-def _colour(node: Node) -> str:
+def _colour(node: OpNode) -> str:
     return WIRE if node.stream.startswith("net:") else COLOURS.get(node.kind, "#ffffff")
 
 
-def _words(node: Node) -> tuple[str, str, str]:
+def _words(node: OpNode) -> tuple[str, str, str]:
     """A box's three lines: name, cost, place."""
     runs = f" in {node.count:g} runs" if node.count > 1 else ""
     cost = f"{node.kind}, {format_seconds(node.seconds)} ({100 * node.share:.1f} %){runs}"
@@ -151,7 +151,7 @@ def _title(graph: OpGraph, title: str) -> str:
     return f"{title}: {len(graph.nodes)} ops{left}"
 
 
-def _box(node: Node) -> str:
+def _box(node: OpNode) -> str:
     label = "\\n".join(_escaped(word) for word in _words(node))
     return f'  {_quoted(node.id)} [label="{label}", fillcolor="{_colour(node)}"];'
 
@@ -194,7 +194,7 @@ def svg_text(graph: OpGraph, title: str) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _drawn(node: Node, x: int, y: int, part: float) -> Iterator[str]:
+def _drawn(node: OpNode, x: int, y: int, part: float) -> Iterator[str]:
     size = f'x="{x}" y="{y}" width="{WIDE}" height="{HIGH}"'
     yield f'<rect {size} fill="{_colour(node)}" stroke="#555"/>'
     yield f'<rect x="{x}" y="{y + HIGH - 4}" width="{WIDE * part:.1f}" height="4" fill="#333"/>'
@@ -202,7 +202,7 @@ def _drawn(node: Node, x: int, y: int, part: float) -> Iterator[str]:
         yield _text(x + 6, y + 13 + 13 * i, word if len(word) <= 52 else f"{word[:51]}…")
 
 
-def _curve(source: tuple[int, int], target: tuple[int, int], edge: Edge) -> str:
+def _curve(source: tuple[int, int], target: tuple[int, int], edge: OpEdge) -> str:
     x, y = source[0] + WIDE // 2, source[1] + HIGH
     to_x, to_y = target[0] + WIDE // 2, target[1]
     # Far ones of one column bend aside, so as not to run behind the boxes between.
