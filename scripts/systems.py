@@ -114,7 +114,7 @@ def page(rows: list[System]) -> str:
     numbers = sum(row.command.startswith(NUMBERS) for row in rows)
     parts = [
         HEAD,
-        f"{shown} of {len(rows)} have a command; {numbers} of these work out a number or formula.\n",
+        f"{shown} of {len(rows)} have a command; {numbers} work out a number or formula.\n",
     ]
     for part, title in TITLES.items():
         parts += [f"## {part}. {title}\n", *(section(r) for r in rows if r.id[0] == part)]
