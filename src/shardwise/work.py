@@ -98,7 +98,7 @@ class Op:
     chip where another implementation fuses the op with its neighbours: what is made and used within
     the step. The others, `hbm_least`, are arguments and results of the step, which lie in HBM
     between steps: weights, cache, optimizer state; they cross it whatever the implementation.
-    `head_dims` are the widths of a head's queries and of its values, of an attention.
+    `head_dims` are the widths of a head's queries and of its values, of an attention kernel.
 
     `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (on-chip
     memory to HBM and back), "host" (the copy engine to host memory), or "net:<axes>". `body` names

@@ -28,10 +28,10 @@ def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
 
 def test_what_is_lost_counts_against_the_deadline():
     lost = ("--straggler", "1.2")
-    result = answer(*JOB, *HELD, "--on", "v5p", "--days", "11", *lost)["result"]
+    result = answer(*JOB, *HELD, "--on", "v5p", "--days", "9.5", *lost)["result"]
     assert result["run"]["keeps_deadline"]
-    assert result["run"]["days"] <= 11
-    alone = answer(*JOB, *HELD, "--on", "v5p", "--days", "11")["result"]
+    assert result["run"]["days"] <= 9.5
+    alone = answer(*JOB, *HELD, "--on", "v5p", "--days", "9.5")["result"]
     assert alone["slice"] == "v5p:2x2x2"
     assert result["slice"] != alone["slice"]
 
@@ -67,14 +67,14 @@ def test_a_bare_chip_without_a_deadline_points_to_it(capsys):
 
 
 def test_a_deadline_that_the_slow_end_misses_is_said_and_what_to_ask_for(capsys):
-    words = (*JOB, *HELD, "--on", "v5p", "--days", "12")
+    words = (*JOB, *HELD, "--on", "v5p", "--days", "10")
     doc = answer(*words)
     run_, (said,) = doc["result"]["run"], doc["warnings"]
-    assert run_["days"] <= 12 < run_["days_80"]["high"]
+    assert run_["days"] <= 10 < run_["days_80"]["high"]
     for quiet in ("-q", "--brief"):
-        assert "days (9.2 to 13.3: may be late)" in flat(run(capsys, *words, quiet)[1])
-    assert "the slow end misses --days 12; --days 9.41" in said
+        assert "days (8.12 to 11.7: may be late)" in flat(run(capsys, *words, quiet)[1])
+    assert "the slow end misses --days 10; --days 7.8" in said
     safe = said.partition("; --days ")[2].split()[0]
     kept = answer(*words[:-1], safe)["result"]["run"]
-    assert kept["days_80"]["high"] <= 12
+    assert kept["days_80"]["high"] <= 10
     assert "late" not in flat(run(capsys, *words[:-1], "40", "-q")[1])

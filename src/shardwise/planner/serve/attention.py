@@ -76,7 +76,6 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         flops={inner.compute: flops * sequences * heads},
         hbm_bytes=cache + sequences * heads * mixer.heads * (query + answer) * size,
         hbm_least=own * inner.tokens / inner.together,
-        head_dims=(query, answer),
     )
     if not np.any(spread > 1):
         return [core]
@@ -176,7 +175,6 @@ def prefill_core(
         flops={inner.compute: flops / tensor},
         hbm_bytes=(read + queries + tokens * entry * stored) * np.greater(tokens, 0),
         hbm_least=inner.tokens * kv_elements(mixer) / inner.together * stored,
-        head_dims=(mixer.head_dim, mixer.v_head_dim),
     )
     if not shape.has(*MIXER_AXES):
         return [core]

@@ -349,7 +349,6 @@ def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
         flops={shape.activations: flops * shape.tokens / tensor},
         hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
-        head_dims=(mixer.head_dim, mixer.v_head_dim),
     )
     ops = [core, *_softmax(mixer, shape)] if whole else [core]
     if "context" not in shape.strategies:

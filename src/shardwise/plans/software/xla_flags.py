@@ -6,9 +6,12 @@ MaxText's rows in docs/maxtext.md are those of its v5p scripts, here by what the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-V5P = "LIBTPU_INIT_ARGS of AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh"
-TRILLIUM = "DENSE_VMEM_LIMIT_FLAG of MaxText's benchmarks/xla_flags_library.py"
+from shardwise.boundary import read_toml
+
+_FILE = Path(__file__).parents[1] / "data" / "software" / "xla_flags.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,58 +25,10 @@ class FlagSet:
     chips: Sequence[str] = ()
 
 
-FLAG_SETS = (
-    FlagSet(
-        name="async gathers",
-        about="weights are gathered beside matmuls, in steps",
-        options={
-            "xla_enable_async_all_gather": "true",
-            "xla_tpu_enable_async_collective_fusion": "true",
-            "xla_tpu_enable_async_collective_fusion_fuse_all_gather": "true",
-            "xla_tpu_enable_async_collective_fusion_multiple_steps": "true",
-            "xla_tpu_overlap_compute_collective_tc": "true",
-        },
-        source=V5P,
-    ),
-    FlagSet(
-        name="sums of gradients",
-        about="all-reduces of gradients beside the backward pass, whatever their sizes",
-        options={
-            "xla_tpu_enable_data_parallel_all_reduce_opt": "true",
-            "xla_tpu_data_parallel_opt_different_sized_ops": "true",
-        },
-        source=V5P,
-    ),
-    FlagSet(
-        name="pipelined backward",
-        about="a layer's weights are gathered while the next one's backward pass runs",
-        options={
-            "xla_tpu_enable_ag_backward_pipelining": "true",
-            "xla_enable_async_collective_permute": "true",
-        },
-        source=V5P,
-    ),
-    FlagSet(
-        name="whole einsums",
-        about="no chains of permutes in place of exchanges over tensor",
-        options={"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"},
-        source="MaxText's DISABLE_COLLECTIVE_MATMUL",
-    ),
-    FlagSet(
-        name="gathers apart",
-        about="gathers are not fused over the two cores of a chip",
-        options={"xla_tpu_megacore_fusion_allow_ags": "false"},
-        source=V5P,
-        chips=("v4", "v5p"),
-    ),
-    FlagSet(
-        name="more VMEM",
-        about="96 MiB of VMEM for a fusion's operands",
-        options={"xla_tpu_scoped_vmem_limit_kib": "98304"},
-        source=TRILLIUM,
-        chips=("v6e",),
-    ),
-)
+@cache
+def _table() -> tuple[FlagSet, ...]:
+    table = read_toml(_FILE, "the table of compiler flags")
+    return tuple(FlagSet(name=name, **row) for name, row in table.items())
 
 
 def flag_sets(chip: str) -> tuple[FlagSet, ...]:
@@ -82,7 +37,7 @@ def flag_sets(chip: str) -> tuple[FlagSet, ...]:
     >>> [one.name for one in flag_sets("v5e")]
     ['async gathers', 'sums of gradients', 'pipelined backward', 'whole einsums']
     """
-    return tuple(one for one in FLAG_SETS if not one.chips or chip in one.chips)
+    return tuple(one for one in _table() if not one.chips or chip in one.chips)
 
 
 def together(sets: Sequence[FlagSet]) -> dict[str, str]:

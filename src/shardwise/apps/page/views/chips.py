@@ -3,12 +3,16 @@
 from math import prod
 
 from shardwise.apps.page.view import refused
-from shardwise.hardware import chip_ids, load_chip
+from shardwise.hardware import Torus, chip_ids, load_chip
 
 CHIPS = tuple(chip_ids())
 """Every chip of the catalogue."""
-TORI = ("v5p", "v5e", "v6e", "v4", "tpu7x")
-"""Chips whose network is a torus, on which the figures of ch. 5 are drawn."""
+TORI = tuple(
+    name
+    for name in CHIPS
+    if isinstance(load_chip(name).network, Torus) and load_chip(name).compiler_clock_hz
+)
+"""Chips in a torus that JAX's compiler knows, for which the figures of ch. 5 are drawn."""
 NONE = "none"
 
 

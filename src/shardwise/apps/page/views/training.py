@@ -7,7 +7,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import TORI, slice_name
+from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.models import load_model
 from shardwise.verbs.answer import Answer
 
@@ -164,7 +164,7 @@ VIEW = PageView(
     about="Time per strategy against the batch, and the plan that a search finds.",
     controls=(
         choice("model", "Model", MODELS, "llama-3-70b"),
-        choice("on", "Chip", (*TORI, "h100", "h200", "b200"), "v5p"),
+        choice("on", "Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5p"),
         slider("chips", "Chips", powers(3, 12), 512, unit="chips"),
         slider("batch", "Batch", powers(16, 25), 1 << 22, unit="tokens"),
         slider("seq", "Sequence", powers(10, 17), 4096, unit="tokens"),
