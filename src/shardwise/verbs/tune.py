@@ -78,9 +78,9 @@ class Tuning:
         """A row for each set, and the line to run with."""
         yield ""
         yield TextTable(
-            ["flags", "step", "change", "what they do"],
+            ["flags", "what they do", "step", "change"],
             [_shown(t, self.change(t)) for t in self.tried],
-            left=1,
+            left=2,
             spare=("what they do",),
             ruled=False,
         )
@@ -141,5 +141,5 @@ def _tried(one: FlagSet, step: CompiledCandidate) -> Tried:
 def _shown(tried: Tried, change: float) -> list[str]:
     step = tried.step
     if not step.fits or step.seconds is None:
-        return [tried.name, "does not fit" if step.program else "refused", "-", step.refusal]
-    return [tried.name, format_seconds(step.seconds), f"{100 * change:+.1f} %", tried.about]
+        return [tried.name, step.refusal, "does not fit" if step.program else "refused", "-"]
+    return [tried.name, tried.about, format_seconds(step.seconds), f"{100 * change:+.1f} %"]
