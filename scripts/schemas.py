@@ -122,8 +122,8 @@ def _inputs(
 
 
 def collect(folder: Path) -> None:
-    """Run the tests of the command line and keep what its commands print."""
-    words = [sys.executable, "-m", "pytest", "-q", "tests/apps"]
+    """Run the tests of the command line, slow ones too, and keep what its commands print."""
+    words = [sys.executable, "-m", "pytest", "-q", "tests/apps", "-m", "not browser and not torch"]
     subprocess.run(words, cwd=ROOT, check=False, env={**os.environ, KEPT: str(folder)})
 
 
