@@ -143,7 +143,7 @@ def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path
     kernels = float(program.work.work.where(lambda op: op.op_class == "attention").flops())
     matmuls = float(predicted.where(lambda op: op.op_class == "matmul").flops())
     assert result["flops"]["compiled"] - kernels == matmuls
-    # Of a kernel the products that are asked for are counted: the causal half, forward and backward.
+    # Of a kernel the products asked for are counted: the causal half, forward and backward.
     attention = float(predicted.where(lambda op: op.op_class == "attention").flops())
     assert kernels == attention
     assert set(result["memory_by_kind"]["arguments"]) >= {"state['params']", "state['optimizer']"}
