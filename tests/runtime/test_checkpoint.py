@@ -45,9 +45,8 @@ def test_blocks_on_a_mesh_are_those_of_the_whole(name, tmp_path):
 
 
 def test_the_host_never_holds_the_model(tmp_path):
-    """Peak of host buffers while 32 MB are loaded: below a fifth of them. That is some blocks of
-    the largest tensor, let go late by JAX's threads (three to five on a busy machine; nine were
-    seen once, so the least of three loads counts), and small change."""
+    """Peak of host buffers while 32 MB are loaded: the buffer that blocks pass through and the one
+    tensor being read into it, each as large as the largest block, and small change."""
     raw = dict(goldens.document("llama")["config"], hidden_size=512, intermediate_size=1024)
     raw |= {"num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8}
     cfg = from_hf(raw, name="wide")
@@ -55,18 +54,15 @@ def test_the_host_never_holds_the_model(tmp_path):
     shardings = parameter_shardings(cfg, mesh)
     save(tmp_path, initialise(cfg, jax.random.key(0), shardings=shardings), cfg)
     load(tmp_path, cfg, shardings=shardings)  # imports and caches are not the measurement
-    peaks = []
-    for _ in range(3):
-        tracemalloc.start()
-        loaded = load(tmp_path, cfg, shardings=shardings)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    peak = min(peaks)
+    tracemalloc.start()
+    loaded = load(tmp_path, cfg, shardings=shardings)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     arrays = jax.tree.leaves(loaded)
     total = sum(w.nbytes for w in arrays)
     largest = max(w.addressable_shards[0].data.nbytes for w in arrays)
     assert total > 20 * largest
-    assert peak < total / 5, (peak, largest, total)
+    assert peak < 3 * largest, (peak, largest, total)
 
 
 def rewritten(folder, change):

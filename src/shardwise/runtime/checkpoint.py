@@ -57,6 +57,7 @@ def load(
     if shardings is None:
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: here, rows_tree(cfg))
+    buffer = _HostBuffer()
 
     def one(row: Any, sharding: jax.sharding.Sharding) -> Any:
         piece = by_row[row.group, row.name]
@@ -64,7 +65,7 @@ def load(
         kind = entries[spelt(held)].dtype if dtype is None else np.dtype(dtype)
         if kept is not None and summed_axes(row):
             return _place_small(piece, cfg, entries, spelt, kept, sharding)
-        return _place(piece, cfg, entries, spelt, kind, sharding)
+        return _place(piece, cfg, entries, spelt, kind, sharding, buffer)
 
     return jax.tree.map(one, rows_tree(cfg), shardings)
 
@@ -191,6 +192,25 @@ def _tensors(cfg: ModelConfig, piece: Piece) -> Iterator[tuple[tuple[int, int | 
         yield (at, expert), piece.template.format(layer=layer, expert=expert)
 
 
+class _HostBuffer:
+    """Host memory that every block passes through on its way to a device, as large as the largest.
+
+    JAX lets a host array go some time after it was copied, so blocks of their own would pile up.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array in the buffer's memory; the one before it is overwritten."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if size > self._bytes.size:
+            self._bytes = np.empty(size, np.uint8)
+        array = self._bytes[:size].view(dtype).reshape(shape)
+        array[...] = 0
+        return array
+
+
 def _place(
     piece: Piece,
     cfg: ModelConfig,
@@ -198,6 +218,7 @@ def _place(
     spelt: Any,
     dtype: Any,
     sharding: jax.sharding.Sharding,
+    buffer: _HostBuffer,
 ) -> jax.Array:
     """One sharded array, a device's block at a time; equal blocks are read once."""
     shape = padded_shape(piece.row, sharding)
@@ -210,12 +231,12 @@ def _place(
     for spans, owners in devices.items():
         real = stacked_shape(piece.row)
         held = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(spans, real, strict=True))
-        block = _block(piece, names, entries, held, dtype)
-        block = _padded(block, tuple(b - a for a, b in spans))
-        # Without may_alias=False the CPU backend would keep the host buffer as the device's.
+        block = buffer.zeros(tuple(b - a for a, b in spans), dtype)
+        _fill(block, piece, names, entries, held)
+        # Without may_alias=False the CPU backend would keep the host buffer as the device's; when
+        # its copies are ready, the next block may overwrite it.
         put = [jax.device_put(block, device, may_alias=False) for device in owners]
         blocks += jax.block_until_ready(put)
-        del block, put
     return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
 
@@ -236,8 +257,9 @@ def _place_small(
     found: list[list[np.ndarray]] = [[], []]
     for place in np.ndindex(real[:outer]):
         index = tuple(slice(i, i + 1) for i in place) + tuple(slice(0, n) for n in real[outer:])
-        block = _block(piece, names, entries, index, np.float32).reshape(real[outer:])
-        small = quantise(jnp.asarray(_padded(block, shape[outer:])), summed, kept)
+        block = np.zeros(shape[outer:], np.float32)
+        _fill(block.reshape((1,) * outer + block.shape), piece, names, entries, index)
+        small = quantise(jnp.asarray(block), summed, kept)
         for parts, array in zip(found, small, strict=True):
             parts.append(np.asarray(array))
     values, scale = (np.stack(parts).reshape(*real[:outer], *parts[0].shape) for parts in found)
@@ -264,17 +286,18 @@ def of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sha
     return NamedSharding(sharding.mesh, PartitionSpec(*cut))
 
 
-def _block(
+def _fill(
+    block: np.ndarray,
     piece: Piece,
     names: Mapping[tuple[int, int | None], str],
     entries: Mapping[str, Entry],
     index: Index,
-    dtype: Any,
-) -> np.ndarray:
-    out = np.empty([part.stop - part.start for part in index], dtype)
+) -> None:
+    """Write the array's part at `index` into the first places of `block`; a padded dim has more."""
+    out = block[tuple(slice(0, part.stop - part.start) for part in index)]
     if piece.row.group is None:
         out[...] = _whole(piece, entries[names[0, None]])[index]
-        return out
+        return
     layers, *rest = index
     for i, layer in enumerate(range(layers.start, layers.stop)):
         if not piece.per_expert:
@@ -282,14 +305,6 @@ def _block(
             continue
         for j, expert in enumerate(range(rest[0].start, rest[0].stop)):
             out[i, j] = _whole(piece, entries[names[layer, expert]])[tuple(rest[1:])]
-    return out
-
-
-def _padded(block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The block with zeros after it where a dim was padded."""
-    if block.shape == shape:
-        return block
-    return np.pad(block, [(0, n - m) for n, m in zip(shape, block.shape, strict=True)])
 
 
 def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
