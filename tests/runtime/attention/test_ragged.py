@@ -90,7 +90,7 @@ def layer(**changes):
     ("changes", "law"),
     [
         ({}, None),
-        ({"kind": "window", "window": 64}, None),
+        ({"kind": "window", "window": 64}, "mask"),
         ({"head_dim": 256, "v_head_dim": 256}, None),
         ({"cache": "f32"}, None),
         ({"platform": "cpu"}, "tpu"),
