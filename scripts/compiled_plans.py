@@ -1,7 +1,7 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
-    python scripts/compiled_plans.py --drawn
+    python scripts/compiled_plans.py --drawn [--renew PHASE|NAME]
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
@@ -19,7 +19,7 @@ from pathlib import Path
 from compiled.drawn_table import write_drawn
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
-from compiled.table import page, row_of, summary_of
+from compiled.table import later, page, row_of, summary_of
 from made import made
 
 from shardwise.errors import ShardwiseError
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--drawn", action="store_true")
     options = parser.parse_args()
     if options.drawn:
-        write_drawn(DOCS, options.cache)
+        write_drawn(DOCS, options.cache, options.renew)
         return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:
@@ -81,12 +81,6 @@ def main() -> None:
     }
     (DOCS / "compiled.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (DOCS / "compiled.md").write_text(page(doc), encoding="utf-8")
-
-
-def later(before: list[dict], names: list[str]) -> list[dict]:
-    """What was made after the table, each row once."""
-    kept = [{**one, "rows": [n for n in one["rows"] if n not in names]} for one in before]
-    return [*(one for one in kept if one["rows"]), {**made(), "rows": names}]
 
 
 if __name__ == "__main__":

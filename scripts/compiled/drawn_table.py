@@ -12,7 +12,7 @@ from made import made, table
 from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
 from compiled.programs import compiled_case
-from compiled.table import row_of
+from compiled.table import later, row_of
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.units import format_seconds
@@ -33,14 +33,33 @@ written and committed before any of them was compiled, and nothing is fitted on 
 slices, batches and lengths are drawn from all that our runtime computes, so this page shows what
 a first answer is worth on a model that nobody here has looked at. `cycles` is the share of the
 schedule that the compiler has estimated itself; shardwise prices the rest.
-
+{renewed}
+"""
+LATER = """
+Made later, on {date} at {commit}, without making the others anew: {rows}.
 """
 
 
-def write_drawn(docs: Path, cache: Path) -> None:
-    """Compile what the cache lacks, then write both files."""
-    rows = [_row(name, phase, plan, cache) for name, (phase, plan) in load_drawn().items()]
-    doc = {"schema_version": 1, **made(), "seed": SEED, "summary": summary_of(rows), "rows": rows}
+def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = ()) -> None:
+    """Compile what the cache lacks, then write both files. Where phases or names of rows to `renew`
+    are given, the others stay as they are in the committed table."""
+    known = json.loads((docs / "compiled_drawn.json").read_text(encoding="utf-8"))
+    kept = {row["name"]: row for row in known["rows"]} if renew else {}
+    rows, names = [], []
+    for name, (phase, plan) in load_drawn().items():
+        if not renew or phase in renew or name in renew:
+            rows.append(_row(name, phase, plan, cache))
+            names.append(name)
+        else:
+            rows.append(kept[name])
+    doc = {
+        "schema_version": 1,
+        **({key: known[key] for key in made()} if renew else made()),
+        "renewed": later(known.get("renewed", []), names) if renew else [],
+        "seed": SEED,
+        "summary": summary_of(rows),
+        "rows": rows,
+    }
     (docs / "compiled_drawn.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (docs / "compiled_drawn.md").write_text(page(doc), encoding="utf-8")
 
@@ -100,6 +119,10 @@ def page(doc: Mapping[str, Any]) -> str:
         versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
         count=len(doc["rows"]),
         seed=doc["seed"],
+        renewed="".join(
+            LATER.format(date=one["date"], commit=one["commit"], rows=_said(one["rows"], doc))
+            for one in doc["renewed"]
+        ),
     )
     names = ("phase", "plans", "median", "within the goal", "memory within 10 %", "collectives")
     said = [_summary(phase, one) for phase, one in doc["summary"].items()]
@@ -108,6 +131,17 @@ def page(doc: Mapping[str, Any]) -> str:
         rows = [row for row in doc["rows"] if row["phase"] == phase]
         parts += [f"## {phase.capitalize()}", _table(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def _said(names: Sequence[str], doc: Mapping[str, Any]) -> str:
+    """Rows that were made together: phases of which all were, and the names of others."""
+    found, left = [], set(names)
+    for phase in GOALS:
+        rows = {row["name"] for row in doc["rows"] if row["phase"] == phase}
+        if rows <= left:
+            found.append(f"all rows of {phase}")
+            left -= rows
+    return "; ".join([*found, *sorted(left)])
 
 
 def _summary(phase: str, one: Mapping[str, Any]) -> list[str]:

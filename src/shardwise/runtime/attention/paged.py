@@ -5,7 +5,8 @@ sequence's table names its pages in order, so that position s lies in place s mo
 table[s // S]. Keys are read in blocks of at most `BLOCK` places, from the first block that a window
 still sees to the last that any row has filled, so that what is read grows with what is used and not
 with what a table could hold. Blocks lie at fixed positions and a block that a row does not see adds
-exactly nothing to it: its answer is bit for bit the same in any batch of the same size.
+exactly nothing to it: its answer is bit for bit the same in any batch of the same size. On TPUs a
+kernel reads the blocks, each row its own (`paged_softmax.py`).
 
 Per row, with the greatest score so far m, a block of scores s changes the softmax under way to
 m' = max(m, max s), l' = l exp(m - m') + sum exp(s - m'), o' = o exp(m - m') + exp(s - m') v; a sink
