@@ -6,7 +6,7 @@ The kernel is `jax.experimental.pallas.ops.tpu.ragged_paged_attention` as JAX 0.
 by compiling it for v4, v5e, v5p, v6e and tpu7x (`tests/runtime/attention/test_ragged.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shardwise.models import Attention
@@ -44,6 +44,13 @@ class PagedLayer:
         parts = heads // self.kv_heads
         lanes = LANES if self.platform == "tpu" else 1
         return -(-entry // parts // lanes) * lanes * parts
+
+    def pairs(self, entries: Iterable[int]) -> bool:
+        """Whether keys and values share pages: on TPUs, where heads alone fill no whole lanes."""
+        both, kv = list(entries), self.attention
+        if self.platform != "tpu" or kv is None:
+            return False
+        return any(self.width(entry, kv.kv_heads) != entry for entry in both)
 
     @property
     def _divisors(self) -> list[int]:

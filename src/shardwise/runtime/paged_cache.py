@@ -1,7 +1,8 @@
 """The cache in pages: for each layer group arrays [L, P, S, X] that all sequences share.
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
-(`cache.py`), on TPUs filled up to whole lanes on each device; one of small numbers has scales
+(`cache.py`), on TPUs filled up to whole lanes on each device, for which keys and values may be one
+array; one of small numbers has scales
 [L, P, K, S] beside it. A latent cache keeps c and r as one entry, which what is absorbed reads as
 one key. Where JAX's kernel reads pages (`attention/ragged.py`) a layer has one array
 [L, P, G, S, 2 J, H] of G groups of J heads, the value of each after its key. A recurrent layer has
@@ -11,6 +12,7 @@ the same tokens share a pool and a table (`models.kv.CacheGroup`). Who has which
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -31,6 +33,8 @@ Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
 JOINED = "kv"
 """The array of a layer group whose keys and values lie side by side."""
+PAIRED = "k+v"
+"""The array of one whose heads fill no lanes: each head's key and then its value."""
 
 
 def empty_pages(
@@ -66,6 +70,8 @@ def _empty(
         joined = read.group
         shape = (heads // joined, page_size, 2 * joined, entries["k"] // heads)
         return {JOINED: jnp.zeros((count, pages, *shape), dtype)}
+    if read is not None and not is_small(dtype) and read.pairs(entries.values()):
+        entries = {PAIRED: sum(entries.values())}
     if read is not None:
         entries = {name: read.width(width, heads) for name, width in entries.items()}
     arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
@@ -107,6 +113,13 @@ def extend_pages(
         array, _ = _written(past, paging, positions_BX, JOINED, keys)
         K, H = new["k"].shape[2:]
         return {JOINED: array}, dict.fromkeys(new, PagedKeys(array, None, past.layer, K, H, paging))
+    if PAIRED in arrays:
+        pair = jnp.concatenate((new["k"], new["v"]), axis=-1)
+        array, _ = _written(past, paging, positions_BX, PAIRED, pair)
+        K, H = new["k"].shape[2:]
+        whole = pair.shape[-1]
+        keys = PagedKeys(array, None, past.layer, K, H, paging, whole)
+        return {PAIRED: array}, {"k": keys, "v": replace(keys, width=whole - H, after=H)}
     held = {}
     for name, value in new.items():
         array, scales = _written(past, paging, positions_BX, name, value)

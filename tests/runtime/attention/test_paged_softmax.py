@@ -51,6 +51,13 @@ def attention(reader, K, G, H, U, *, cache="f32", each=1, **named):
         if cache == "bf16":
             array = array.astype(jnp.bfloat16)
         held.append(PagedKeys(array, scales, LAYER, K, width, paging))
+    if cache == "paired":  # each head's key and then its value
+        shape = (LAYERS, PAGES, SIZE, K)
+        both = [part.array_LPSX.reshape(*shape, part.width) for part in held]
+        pair = jnp.concatenate(both, axis=-1).reshape(*shape[:3], -1)
+        pair = jnp.pad(pair, ((0, 0),) * 3 + ((0, -pair.shape[-1] % 128),))
+        held = [replace(part, array_LPSX=pair, whole=H + U) for part in held]
+        held[1] = replace(held[1], after=H)
     if cache == "latent":
         held[1] = replace(held[0], width=U)
     if cache == "bf16":
@@ -77,6 +84,13 @@ def test_the_kernel_says_what_the_loop_says(shape, named):
     said, wanted = (attention(reader, *shape, **named) for reader in ("interpreted", "loop"))
     near = 2e-2 if named.get("cache") == "bf16" else 2e-5
     np.testing.assert_allclose(said, wanted, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("reader", ["interpreted", "loop"])
+@pytest.mark.parametrize("shape", [(1, 4, 64, 64), (4, 1, 80, 80), (3, 2, 96, 32)], ids=str)
+def test_keys_and_values_in_one_array_are_those_of_two(shape, reader):
+    said = attention(reader, *shape, cache="paired", window=100)
+    np.testing.assert_allclose(said, attention("loop", *shape, window=100), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize(

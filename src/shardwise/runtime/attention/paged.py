@@ -122,8 +122,9 @@ class Paging:
 @dataclass(frozen=True, slots=True)
 class PagedKeys:
     """Keys or values of one layer: `heads` of `width` from the front of each entry of the array,
-    and int8 ones' scales [L, P, K, S]. Keys and values side by side, for JAX's kernel, are
-    one array [L, P, G, S, 2 J, H] (`ragged.py`)."""
+    and int8 ones' scales [L, P, K, S]. Of keys and values in one a head has `whole` numbers, and
+    these come `after` others. Keys and values side by side, for JAX's kernel, are one array
+    [L, P, G, S, 2 J, H] (`ragged.py`)."""
 
     array_LPSX: jax.Array
     scales_LPKS: jax.Array | None
@@ -131,33 +132,33 @@ class PagedKeys:
     heads: int
     width: int
     paging: Paging
+    whole: int = 0
+    after: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """As of [B, S, K, H]; S is a page's."""
         return (1, self.array_LPSX.shape[2], self.heads, self.width)
 
-    @property
-    def entry(self) -> int:
-        """Numbers of a head in an entry, which may have more behind them to fill lanes; a latent
-        one's are all that is there."""
-        return self.array_LPSX.shape[-1] if self.heads == 1 else self.width
-
     def first(self, width: int) -> "PagedKeys":
-        """The first channels of each head; of one head only, as the latent cache has."""
-        assert self.heads == 1
-        return replace(self, width=width)
+        """The first channels of each head, as the values of a latent cache are."""
+        return replace(self, width=width, whole=self.each)
+
+    @property
+    def each(self) -> int:
+        """Numbers of a head in an entry, of which these are `width`, `after` some others."""
+        return self.whole or self.width
 
     def read(self, pages_RG: jax.Array, dtype: Any) -> jax.Array:
         """The entries of G pages for each of R rows, [R, G S, K, H]."""
-        R, entry = pages_RG.shape[0], self.heads * self.entry
-        found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")[..., :entry]
-        entries = found.reshape(R, -1, self.heads, self.entry).astype(dtype)
+        R, filled = pages_RG.shape[0], self.heads * self.each
+        found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")[..., :filled]
+        entries = found.reshape(R, -1, self.heads, self.each).astype(dtype)
         if self.scales_LPKS is not None:
             scales_RGKS = self.scales_LPKS.at[self.layer, pages_RG].get(mode="clip")
             scale = jnp.swapaxes(scales_RGKS, 2, 3).reshape(R, -1, self.heads, 1)
             entries = (entries.astype(jnp.float32) * scale.astype(jnp.float32)).astype(dtype)
-        return entries[..., : self.width]
+        return entries[..., self.after : self.after + self.width]
 
 
 def paged_attention(
@@ -231,7 +232,7 @@ def _loop(
         top, total, out = state
         pages_RG = lax.dynamic_slice_in_dim(table_RM, at * group, group, axis=1)
         k_RSKH = keys.read(pages_RG, q_RQKGH.dtype)
-        same = values.array_LPSX is keys.array_LPSX
+        same = values.array_LPSX is keys.array_LPSX and not values.after
         v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQKGH.dtype)
         if apart:
             scores = (q_RQKGH[:, 0, None] * k_RSKH[:, :, :, None]).sum(-1)
@@ -274,10 +275,13 @@ def _kernel(
     s: Scoring,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The same by our kernel, each row through the blocks that it sees itself."""
-    (R, Q, *heads), paging = q_RQKGH.shape, keys.paging
+    paging = keys.paging
     array = keys.array_LPSX
     group = pages_at_once(array.shape[2], array.shape[3], array.dtype.itemsize, table_RM.shape[1])
-    each = queries_at_once(q_RQKGH.shape, values.width, group * array.shape[2])
+    apart = keys.each - keys.width  # of keys and values in one, the queries meet zeros
+    q_RQKGH = jnp.pad(q_RQKGH, (*[(0, 0)] * 4, (0, apart)))
+    (R, Q, *heads), U = q_RQKGH.shape, values.after + values.width
+    each = queries_at_once(q_RQKGH.shape, U, group * array.shape[2])
     parts = Q // each
     positions_RQ = positions_RQ.reshape(R * parts, each)
     begin_R, end_R = jax.vmap(lambda row: _blocks(row, group * paging.size, s))(positions_RQ)
@@ -297,7 +301,7 @@ def _kernel(
         PageParts(values.array_LPSX, values.scales_LPKS),
         table,
         s,
-        U=values.width,
+        U=U,
         interpret=paging.reader == "interpreted",
     )
 
@@ -307,7 +311,7 @@ def _kernel(
         x = jnp.moveaxis(x.reshape(R, parts, K, G, each, *rest), 1, 3)
         return x.reshape(R, K, G, Q, *rest)
 
-    return whole(top), whole(total), whole(out)
+    return whole(top), whole(total), whole(out)[..., values.after :]
 
 
 def _combined(
@@ -340,7 +344,12 @@ def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) 
             )
             for whole, (array, scales), width in zip(read, held, widths, strict=True)
         ]
-        return paged_attention(q, mine[0], replace(mine[-1], width=values.width), own)
+        return paged_attention(
+            q,
+            mine[0],
+            replace(mine[-1], width=values.width, whole=values.whole, after=values.after),
+            own,
+        )
 
     stored = [
         (letters_of(held.array_LPSX), None if held.scales_LPKS is None else "LPKS") for held in read
