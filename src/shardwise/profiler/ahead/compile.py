@@ -31,11 +31,14 @@ MEMORY_BYTES = 12 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere)."""
+    """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere). `stages` is
+    a folder for KEY.json.gz with the texts of all its stages (`profiler/stages`): the program is
+    then compiled anew."""
 
     seconds: float = SECONDS
     memory_bytes: int = MEMORY_BYTES
     cache: CompileCache | None = field(default_factory=lambda: CompileCache(root=default_root()))
+    stages: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ def compile_ahead(
     """
     need_compiler(target)
     limits = limits or Limits()
-    cache, options = limits.cache, dict(options or {})
+    cache, options = (None if limits.stages else limits.cache), dict(options or {})
     sent = json.loads(json.dumps(asdict(target)))
     request = key_of(sent, builder, dict(arguments), options, source_hash())
     known = cache.follow(request) if cache is not None and settled else None
@@ -134,7 +137,12 @@ def _in_a_child(
     with tempfile.TemporaryDirectory(prefix="shardwise-", ignore_cleanup_errors=True) as folder:
         answer = run_function(
             "shardwise.profiler.ahead.job:compile_job",
-            {**call, "folder": folder, "cache": None if cache is None else str(cache.root)},
+            {
+                **call,
+                "folder": folder,
+                "cache": None if cache is None else str(cache.root),
+                "stages": None if limits.stages is None else str(limits.stages),
+            },
             devices=1,
             seconds=limits.seconds,
             memory_bytes=limits.memory_bytes,
