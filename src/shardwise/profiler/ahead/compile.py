@@ -105,14 +105,15 @@ def compile_ahead(
     """
     need_compiler(target)
     limits = limits or Limits()
-    cache, options = (None if limits.stages else limits.cache), dict(options or {})
+    cache, options = limits.cache, dict(options or {})
+    asked = None if limits.stages else cache  # what is kept has no stages
     sent = json.loads(json.dumps(asdict(target)))
     request = key_of(sent, builder, dict(arguments), options, source_hash())
-    known = cache.follow(request) if cache is not None and settled else None
-    if cache is not None and known and (held := _held(cache, known)):
+    known = asked.follow(request) if asked is not None and settled else None
+    if asked is not None and known and (held := _held(asked, known)):
         return held
     call = {"target": sent, "builder": builder, "arguments": dict(arguments), "options": options}
-    key, held, found = _in_a_child(target, call, limits, cache, watch)
+    key, held, found = _in_a_child(target, call, limits, asked, watch)
     if held is None and found is None:  # it was there, and has gone since
         key, held, found = _in_a_child(target, call, limits, None, watch)
     if cache is not None:
