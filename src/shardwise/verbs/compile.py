@@ -10,15 +10,13 @@ from typing import Any
 
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
-from shardwise.profiler.hlo.door import read_module
-from shardwise.profiler.stages import Kept, read_stages, stages_of
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds, many
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.programs import ProgramRequest, Programs
 from shardwise.verbs.request import verb
 from shardwise.verbs.stages_page import passes_page, stages_page
 from shardwise.workflows.compile import PlanProgram, program_result
-from shardwise.workflows.compile_report import Followed
+from shardwise.workflows.compile_report import Followed, follow
 from shardwise.workflows.inputs import Words, words
 
 
@@ -41,17 +39,13 @@ class CompileRequest(ProgramRequest):
             return self._answer(self.programs(words(self.phases), watch))
         with TemporaryDirectory(prefix="shardwise-stages-") as folder:
             made = self.programs(words(self.phases), watch, Path(folder))
-            kept = [read_stages(Path(folder) / f"{p.compiled.key}.json.gz") for p in made.programs]
-        return self._answer(made, kept)
+            followed = tuple(follow(made.programs, Path(folder), str(self.stages)))
+        return self._answer(made, followed)
 
-    def _answer(self, made: Programs, kept: Sequence[Kept] = ()) -> "CompiledPrograms":
+    def _answer(self, made: Programs, followed: Sequence[Followed] = ()) -> "CompiledPrograms":
         results = [program_result(program, made.plan) for program in made.programs]
-        followed = []
-        for program, texts, result in zip(made.programs, kept, results, strict=False):
-            ops, module = program.work.ops, read_module(program.compiled.hlo)
-            found = stages_of(texts, module, ops, program.timeline, str(self.stages))
-            result["stages"] = found.result()
-            followed.append(Followed(program=program, kept=texts, stages=found))
+        for one, result in zip(followed, results, strict=False):
+            result["stages"] = one.stages.result()
         return CompiledPrograms(
             followed=tuple(followed),
             programs=made.programs,
@@ -86,7 +80,7 @@ class CompiledPrograms(Answer):
     def page(self) -> Page:
         """One table per program, or one op of each at every stage."""
         for one in self.followed:
-            yield from stages_page(one.stages)
+            yield from stages_page(one)
         for i, result in enumerate(() if self.followed else self.result["programs"]):
             if i:
                 yield ""
@@ -96,7 +90,7 @@ class CompiledPrograms(Answer):
         """All collectives, and all that lies in memory; of an op all that passes changed."""
         rows = self.result["programs"]
         figures = map(_program_page, rows if self.followed else ())
-        passes = (passes_page(one.stages) for one in self.followed)
+        passes = (passes_page(one) for one in self.followed)
         return {"detail": chain(*passes, *figures, *map(_program_detail, rows))}
 
 

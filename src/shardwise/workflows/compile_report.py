@@ -23,7 +23,8 @@ from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
-from shardwise.profiler.stages import Kept, Stages
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.stages import Stages, StageTexts, read_stages, stages_of
 from shardwise.profiler.timeline import HloTimeline, OpRow
 from shardwise.workflows.compile import PlanProgram, short_source
 
@@ -69,8 +70,17 @@ class Followed:
     """A program, the texts of its stages, and one of its ops at each."""
 
     program: PlanProgram
-    kept: Kept
+    kept: StageTexts
     stages: Stages
+
+
+def follow(programs: Sequence[PlanProgram], folder: Path, what: str) -> Iterator[Followed]:
+    """The op that `what` names in each program, of the texts that its compile left in a folder."""
+    for program in programs:
+        texts = read_stages(folder / f"{program.compiled.key}.json.gz")
+        module, ops = read_module(program.compiled.hlo), program.work.ops
+        found = stages_of(texts, module, ops, program.timeline, what)
+        yield Followed(program=program, kept=texts, stages=found)
 
 
 def _write_stages(folder: Path, one: Followed) -> Iterator[str]:

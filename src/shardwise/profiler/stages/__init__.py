@@ -6,6 +6,6 @@ another. The texts come from the child that compiles (`ahead/job.py`), which kee
 asked to; nothing is compiled here. Read `op.py` first.
 """
 
-from shardwise.profiler.stages.op import Kept, Stages, read_stages, stages_of
+from shardwise.profiler.stages.op import Stages, StageTexts, read_stages, stages_of
 
-__all__ = ["Kept", "Stages", "read_stages", "stages_of"]
+__all__ = ["StageTexts", "Stages", "read_stages", "stages_of"]

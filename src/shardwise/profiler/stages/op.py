@@ -23,7 +23,7 @@ _MOST = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StageTexts:
     """The texts of one compile: of JAX, and the module after each pass, by the pass."""
 
     jaxpr: str
@@ -70,15 +70,15 @@ class Stages:
         }
 
 
-def read_stages(path: Path) -> Kept:
+def read_stages(path: Path) -> StageTexts:
     """What a compile kept (`ahead/job.py`)."""
     found = json.loads(read_packed(path, "the stages of a compile", most=_MOST))
     passes = [(pass_name(name), str(text)) for name, text in found["passes"]]
-    return Kept(jaxpr=found["jaxpr"], stablehlo=found["stablehlo"], passes=passes)
+    return StageTexts(jaxpr=found["jaxpr"], stablehlo=found["stablehlo"], passes=passes)
 
 
 def stages_of(
-    kept: Kept,
+    kept: StageTexts,
     module: Module,
     ops: Sequence[HloOp],
     timeline: HloTimeline | None,
