@@ -199,11 +199,17 @@ def need_compiler(target: CompileTarget) -> None:
     """Raise MissingPart, with the install command, where the target's compiler is not there."""
     if target.platform == "tpu":
         need_libtpu()
-    elif importlib.util.find_spec("jax_cuda12_plugin") is None:
-        remedy = "install it with `pip install '.[gpu-compile]'`"
-        raise MissingPart(
-            f"compiling for '{target.slice}' needs XLA's CUDA plugin, which is missing; {remedy}"
-        )
+        return
+    for name, what in (("jax_cuda12_plugin", "XLA's CUDA plugin"), ("nvidia.cudnn", "cuDNN")):
+        try:
+            found = importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:
+            found = False
+        if not found:
+            remedy = "install it with `pip install '.[gpu-compile]'`"
+            raise MissingPart(
+                f"compiling for '{target.slice}' needs {what}, which is missing; {remedy}"
+            )
 
 
 def environment(target: CompileTarget) -> dict[str, str]:
