@@ -1,10 +1,11 @@
 """tests/kept: programs for TPUs whose compiled text tests read, so that CI need not compile them.
 
-    python scripts/kept_programs.py
+    python scripts/kept_programs.py [NAME ...]
 
 Compiles by libtpu for slices that are not here (about ten CPU seconds each; kept in the cache of
-`shardwise compile`) and writes tests/kept/NAME.hlo.gz and index.json, which has of each program a
-hash of what was lowered: a test lowers them anew, and one that has changed must be made again.
+`shardwise compile`), all or those named, and writes tests/kept/NAME.hlo.gz, of some NAME.json.gz
+with their stages, and index.json, which has of each program a hash of what was lowered: a test
+lowers them anew, and one that has changed must be made again.
 """
 
 import gzip
@@ -15,6 +16,7 @@ from contextlib import chdir
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +24,7 @@ from made import made
 
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
-from shardwise.profiler.ahead import target_of
+from shardwise.profiler.ahead import Limits, target_of
 from shardwise.profiler.ahead.compile import environment
 from shardwise.profiler.ahead.job import topology_devices
 from shardwise.profiler.ahead.user import user_program
@@ -44,19 +46,26 @@ PROGRAMS = {
     "gather_matmul": ("v5e:4x4", SQUARE),
     "matmul_scatter": ("v5e:4x4", SQUARE),
     "ffw": ("v2:2x2", {"x": 2, "y": 2, "core": 2}),
+    "decode_mlp": ("v5e:2x4", {"fsdp": 4, "tensor": 2}),
 }
 """The slice and the mesh of each; its function and its arguments are below."""
+STAGED = ("decode_mlp",)
+"""Of these the texts of all stages are kept, too."""
 
 
 def main():
-    """Compile every program, then write the folder."""
+    """Compile the programs, then write the folder."""
     head, hashes = made(), lowered()
-    for name, (on, mesh) in PROGRAMS.items():
-        with chdir(HERE):
+    for name in sys.argv[1:] or PROGRAMS:
+        on, mesh = PROGRAMS[name]
+        with chdir(HERE), TemporaryDirectory() as folder:
             names = f"kept_programs:{name}", f"kept_programs:{name}_args"
-            text = compile_function(*names, parse_slice(on), mesh).compiled.hlo
-        with gzip.GzipFile(FOLDER / f"{name}.hlo.gz", "wb", mtime=0) as file:
-            file.write(text.replace(f"{HERE.parent}/", "").encode())
+            limits = Limits(stages=Path(folder) if name in STAGED else None)
+            compiled = compile_function(*names, parse_slice(on), mesh, limits=limits).compiled
+            _write(f"{name}.hlo.gz", compiled.hlo)
+            if limits.stages is not None:
+                with gzip.open(limits.stages / f"{compiled.key}.json.gz", "rt") as file:
+                    _write(f"{name}.json.gz", file.read())
         print(name, file=sys.stderr, flush=True)
     rows = [
         {"name": name, "slice": on, "mesh": mesh, "lowered": hashes[name]}
@@ -64,6 +73,12 @@ def main():
     ]
     doc = {"schema_version": SCHEMA, **head, "rows": rows}
     (FOLDER / "index.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+
+
+def _write(name, text):
+    """A packed text without the path of this checkout."""
+    with gzip.GzipFile(FOLDER / name, "wb", mtime=0) as file:
+        file.write(text.replace(f"{HERE.parent}/", "").encode())
 
 
 def lowered():
@@ -159,6 +174,19 @@ def ffw(x, w_in, w_out):
     with jax.named_scope("ffw_down"):
         out = tmp @ w_out
     return jax.lax.with_sharding_constraint(out, jax.P(("x", "y"), None, "core"))
+
+
+def decode_mlp(x, w_in, w_out):
+    """examples/decode_mlp.py with its products cut over `tensor`, too: x + relu(x W_in) W_out."""
+    with jax.named_scope("mlp"):
+        hidden = jax.nn.relu(x @ w_in)
+        return x + hidden @ w_out
+
+
+def decode_mlp_args(mesh):
+    shapes = (64, 8192), (8192, 28672), (28672, 8192)
+    specs = ("fsdp",), ("fsdp", "tensor"), ("tensor", "fsdp")
+    return tuple(array(mesh, s, *p) for s, p in zip(shapes, specs, strict=True))
 
 
 def ffw_args(mesh):

@@ -17,6 +17,8 @@ from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target_of
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.stages import read_stages, stages_of
 from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
@@ -81,9 +83,13 @@ def compiled(args, limits, on="v5e:2x2", function="mycode:mlp", **more):
 
 @pytest.mark.slow
 def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
-    heard = []
-    program = compiled("mycode:args", limits, watch=lambda stage, s: heard.append(stage))
+    heard, staged = [], replace(limits, stages=here)
+    program = compiled("mycode:args", staged, watch=lambda stage, s: heard.append(stage))
     made = program.compiled
+    kept = read_stages(here / f"{made.key}.json.gz")
+    followed = stages_of(kept, read_module(made.hlo), program.work.ops, program.timeline, "mlp")
+    assert "dot_general" in followed.stablehlo[0]
+    assert {"given", "cut", "layout"} <= {kind for c in followed.changes for kind in c.kinds}
     assert made.fits
     assert made.mesh == {"x": 2, "y": 2}
     assert "is_scheduled=true" in made.hlo

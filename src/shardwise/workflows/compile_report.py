@@ -7,12 +7,15 @@
     PHASE.buffers.csv     the largest buffers
     PHASE.memory.csv      HBM in use over the schedule
     PHASE.trace.json.gz   the timeline for ui.perfetto.dev, one track per stream
+    PHASE.stages.txt      with --stages: one op at every stage, and the texts it was found in,
+    PHASE.jaxpr.txt       PHASE.stablehlo.txt and PHASE.given.hlo.txt
 
 Times are those of the timeline (`profiler/timeline.py`), per device. A loop's body is drawn once,
 in its first round; the track "loops" shows how long all rounds take.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.stages import Stages, StageTexts, read_stages, stages_of
 from shardwise.profiler.timeline import HloTimeline, OpRow
 from shardwise.workflows.compile import PlanProgram, short_source
 
@@ -39,6 +44,7 @@ def write_report(
     programs: Sequence[PlanProgram],
     plan: TrainPlan | ServePlan | None,
     doc: Mapping[str, Any],
+    followed: Sequence["Followed"] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
     try:
@@ -54,7 +60,58 @@ def write_report(
         names.append("plan.yaml")
     for program in programs:
         names += _write_program(folder, program)
+    for one in followed:
+        names += _write_stages(folder, one)
     return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A program, the texts of its stages, and one of its ops at each."""
+
+    program: PlanProgram
+    kept: StageTexts
+    stages: Stages
+
+
+def follow(programs: Sequence[PlanProgram], folder: Path, what: str) -> Iterator[Followed]:
+    """The op that `what` names in each program, of the texts that its compile left in a folder."""
+    for program in programs:
+        texts = read_stages(folder / f"{program.compiled.key}.json.gz")
+        module, ops = read_module(program.compiled.hlo), program.work.ops
+        found = stages_of(texts, module, ops, program.timeline, what)
+        yield Followed(program=program, kept=texts, stages=found)
+
+
+def _write_stages(folder: Path, one: Followed) -> Iterator[str]:
+    stem = one.program.phase.replace(":", ".")
+    texts = {
+        "stages.txt": stages_text(one.stages),
+        "jaxpr.txt": one.kept.jaxpr,
+        "stablehlo.txt": one.kept.stablehlo,
+        "given.hlo.txt": one.kept.passes[0][1] if one.kept.passes else "",
+    }
+    for ending, text in texts.items():
+        write_text(folder / f"{stem}.{ending}", text, option="--out")
+        yield f"{stem}.{ending}"
+
+
+def stages_text(stages: Stages) -> str:
+    """All of an op at every stage, nothing cut."""
+    heads = {"jaxpr": stages.jaxpr, "StableHLO": stages.stablehlo, "optimised HLO": stages.hlo}
+    lines = [f"{stages.op}  {stages.source}"]
+    for head, texts in heads.items():
+        lines += ["", head, *(f"  {text}" for text in texts)]
+    lines += ["", "schedule (start and seconds of the first run; * is of this op)"]
+    for turn in stages.schedule:
+        mark = "*" if turn.own else " "
+        lines.append(f"{mark} {turn.start:.9f} {turn.seconds:.9f} {turn.stream} {turn.name}")
+    lines += ["", "passes"]
+    for change in stages.changes:
+        lines.append(f"  {change.number} {change.name}: {', '.join(change.kinds)}")
+        lines += [f"    - {text}" for text in change.before]
+        lines += [f"    + {text}" for text in change.after]
+    return "\n".join([*lines, ""])
 
 
 def _write_program(folder: Path, program: PlanProgram) -> Iterator[str]:

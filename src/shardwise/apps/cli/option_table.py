@@ -155,6 +155,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--against": "a plan to price beside the best one",
         "--compile": "how many of the best plans are compiled; the best as compiled is the answer",
         "--tune": "sets of compiler flags are tried on the best plan as compiled",
+        "--stages": "an op of a program that is followed from JAX to the schedule",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
         "--top": "how many of the next best to show",
