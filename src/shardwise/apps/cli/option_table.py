@@ -157,7 +157,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--tune": "sets of compiler flags are tried on the best plan as compiled",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
-        "--top": "how many of the next best to show",
+        "--top": "how many to show: of the next best, of the dearest ops",
         "--source": "only rows of this source",
         "--grade": "only rows of this grade",
         "--serving": "rows of serving in place of training",

@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, flag, text
 from shardwise.apps.page.figures import TableData
-from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
 from shardwise.verbs.answer import Answer
 
@@ -20,9 +20,17 @@ def _calls(state: State) -> list[VerbCall]:
             VerbCall(verb="book_quiz", command="book quiz", given=(state["id"],), keywords=keywords)
         ]
     keywords = {"edition": state["edition"], "constants": state["constants"]}
+    keywords["sets"] = dict(word.split("=", 1) for word in _sets(state["set"])) or None
     return [
         VerbCall(verb="book_show", command="book show", given=(state["id"],), keywords=keywords)
     ]
+
+
+def _sets(text: str) -> list[str]:
+    for word in (words := text.split()):
+        if "=" not in word:
+            raise refused("set", word, "it is NAME=VALUE, with blanks between", "write params=7e9")
+    return words
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
@@ -32,7 +40,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     return Drawn(
         tables=[_table("Inputs", found["inputs"], ("name", "value", "unit")),
                 _table("Steps", found["steps"], ("name", "function", "formula", "value", "unit"))],
-        lines=[found["asks"], f"Answer: {_cell(found['answer'])} {found['unit']}",
+        lines=[found["asks"], f"Answer: {_said(found['answer'])} {found['unit']}",
                _printed(found), found["note"] or ""],
         formula="; ".join(step["formula"] for step in found["steps"]),
         source=found["source"],
@@ -41,7 +49,11 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
 
 def _printed(found: Mapping[str, Any]) -> str:
     edition = found["edition"]
-    return f"The {edition} edition prints {_cell(found['book'][edition])}."
+    return f"The {edition} edition prints {_said(found['book'][edition])}."
+
+
+def _said(value: Any) -> str:
+    return _number(value) if isinstance(value, float) else str(_cell(value))
 
 
 def _of(state: State):
@@ -50,13 +62,19 @@ def _of(state: State):
 
 def _table(title: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableData:
     rows = [[_cell(one.get(name)) for name in names] for one in found]
-    return TableData(title=title, header=("name", *names[1:-1], "in"), rows=rows)
+    return TableData(title=title, header=("name", *names[1:-1], "unit"), rows=rows)
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_number(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(f"{one:.6g}" if isinstance(one, float) else str(one) for one in value)
+        return ", ".join(map(_number, value))
     return value if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 VIEW = PageView(
@@ -67,6 +85,7 @@ VIEW = PageView(
         choice("id", "Number", IDS, "head.7.appA"),
         choice("edition", "Edition", ("latest", "first"), "latest"),
         choice("constants", "Constants", ("book", "seed", "vendor"), "book"),
+        text("set", "With other numbers", "", about="Such as params=7e9 chips=8."),
         flag("quiz", "Ask me"),
         text("answer", "My answer", "", about="Numbers with commas between, once asked."),
     ),
