@@ -8,6 +8,7 @@ from shardwise.apps.page.controls import State, choice, flag, text
 from shardwise.apps.page.figures import TableData
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
+from shardwise.units import many
 from shardwise.verbs.answer import Answer
 
 IDS = tuple(entries())
@@ -35,29 +36,38 @@ def _sets(text: str) -> list[str]:
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     found = answers[0].result
-    if state["quiz"]:
-        return Drawn(lines=str(answers[0]).splitlines(), source=f"ch. {_of(state).chapter}")
+    steps = found.get("steps", [])
+    names = ("name", "function", "formula", "value", "unit")
     return Drawn(
-        tables=[_table("Inputs", found["inputs"], ("name", "value", "unit")),
-                _table("Steps", found["steps"], ("name", "function", "formula", "value", "unit"))],
-        lines=[found["asks"], f"Answer: {_said(found['answer'])} {found['unit']}",
-               _printed(found), found["note"] or ""],
-        formula="; ".join(step["formula"] for step in found["steps"]),
+        tables=[
+            _table("Inputs", found["inputs"], ("name", "value", "unit")),
+            *([_table("Steps", steps, names)] if steps else []),
+        ],
+        lines=[found["asks"], *(_asked(found) if state["quiz"] else _printed(found))],
+        formula="; ".join(step["formula"] for step in steps),
         source=found["source"],
-    )  # fmt: skip
+    )
 
 
-def _printed(found: Mapping[str, Any]) -> str:
-    edition = found["edition"]
-    return f"The {edition} edition prints {_said(found['book'][edition])}."
+def _asked(found: Mapping[str, Any]) -> list[str]:
+    """Of a question what to type, then whether it is right, and what is."""
+    units = _said(found["unit"])
+    if "answer" not in found:
+        return [f"{many(found['numbers'], 'number')} in {units}, within {found['tolerance']:.0%}."]
+    said = ["right" if right else "not right" for right in found["right"]]
+    answer = f"It is {_said(found['answer'])} {units}."
+    return [f"Your answer is {', '.join(said)}.", answer, found["note"] or ""]
+
+
+def _printed(found: Mapping[str, Any]) -> list[str]:
+    edition, unit = found["edition"], _said(found["unit"])
+    measured = "Measured, and looked up" if found["kind"] == "measured" else "Answer"
+    book = f"The {edition} edition prints {_said(found['book'][edition])}."
+    return [f"{measured}: {_said(found['answer'])} {unit}", book, found["note"] or ""]
 
 
 def _said(value: Any) -> str:
     return _number(value) if isinstance(value, float) else str(_cell(value))
-
-
-def _of(state: State):
-    return entries()[state["id"]]
 
 
 def _table(title: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableData:

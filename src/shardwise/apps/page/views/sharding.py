@@ -15,18 +15,18 @@ SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 
 
 def _calls(state: State) -> list[VerbCall]:
+    named = list(dict.fromkeys(_ARRAY.findall(state["expression"])))
+    if [state["expression"].strip()] == named:
+        return [_held_call(state, named[0])]
     keywords = {
-        "dims": state["dims"],
+        "dims": _sizes(state, named),
         "mesh": state["mesh"],
         "on": state["on"],
         "dtype": state["dtype"],
         "top": state["top"],
     }
     whole = VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
-    named = _ARRAY.findall(state["expression"])
-    if len(named) < 2:
-        return [whole]
-    return [whole, *(_held_call(state, one) for one in dict.fromkeys(named[:MOST_ARRAYS]))]
+    return [whole, *(_held_call(state, one) for one in named[:MOST_ARRAYS])]
 
 
 _ARRAY = re.compile(r"\w+'?\[[^\]]*\](?:\{U_[^}]*\})?")
@@ -34,11 +34,16 @@ MOST_ARRAYS, MOST_DEVICES = 4, 64
 
 
 def _held_call(state: State, array: str) -> VerbCall:
-    """Who holds what of one array of a product."""
-    letters = Layout.parse(array).letters
-    sizes = [size for size in state["dims"].split(",") if size.partition("=")[0].strip() in letters]
-    keywords = {"dims": ",".join(sizes), "mesh": state["mesh"], "dtype": state["dtype"]}
+    """Who holds what of one array."""
+    keywords = {"dims": _sizes(state, [array]), "mesh": state["mesh"], "dtype": state["dtype"]}
     return VerbCall(verb="shard", command="shard", given=(array,), keywords=keywords)
+
+
+def _sizes(state: State, arrays: Sequence[str]) -> str:
+    """Of the dims those that these arrays have."""
+    letters = {letter for array in arrays for letter in Layout.parse(array).letters}
+    sizes = state["dims"].split(",")
+    return ",".join(s for s in sizes if not letters or s.partition("=")[0].strip() in letters)
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:

@@ -182,7 +182,11 @@ COLLECTIVE = _view(
     ),
     choice("network", "Network", tuple(NETWORKS), "ring"),
     choice(
-        "shape", "Shape", ("4", "8", "16", "4x4", "4x2x2"), "8", about="Several sides make a torus."
+        "shape",
+        "Shape",
+        ("4", "8", "16", "4x4", "4x2x2"),
+        "8",
+        about="Several sides: a torus, or nodes x devices.",
     ),
     slider("bytes", "Bytes", [1e3, 1e4, 1e5, 1e6, 8e6, 64e6, 512e6], 8e6, unit="bytes"),
     slider("bandwidth", "Bytes/s of a link", (1e10, 4.5e10, 9e10, 4.5e11), 4.5e10, unit="bytes/s"),
