@@ -13,10 +13,10 @@ import shardwise as sw
 from shardwise.book import book_answer, entries
 
 
-def shell(command: str, code: int = 0) -> None:
-    """Run a command as in a terminal and show it with what it prints."""
-    command = command.strip()
-    _console(command, console.run(command, code=code))
+def shell(command: str, code: int = 0, notes: bool = False) -> None:
+    """Run a command as in a terminal and show it with what it prints; `notes` are what it says on
+    stderr."""
+    _console(command, console.run(command, code=code, notes=notes))
 
 
 class Background:

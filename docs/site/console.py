@@ -14,14 +14,19 @@ from pathlib import Path
 SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
 
 
-def run(command: str, folder: Path | str = ".", code: int = 0) -> str:
+RUNS = ("bench", "chat", "generate", "serve", "train")
+"""Commands that start JAX, and have a process of their own."""
+
+
+def run(command: str, folder: Path | str = ".", code: int = 0, notes: bool = False) -> str:
     """What a command prints on stdout when it is run in a folder, with search times masked.
 
-    Raises RuntimeError where it ends with another exit code than `code`.
+    Before it what it says on stderr, where `notes` are wanted or a refusal is. Raises RuntimeError
+    where it ends with another exit code than `code`.
     """
-    program, *arguments = shlex.split(command.replace("\\\n", " "), comments=True)
-    if program != "shardwise" or "|" in arguments:
-        return _by_bash(command, folder, code)
+    program, *arguments = shlex.split(command)
+    if program != "shardwise" or arguments[0] in RUNS or {"|", ">", "&&"} & {*arguments}:
+        return _by_bash(command, folder, code, notes)
     if "--plot" in arguments:
         arguments.append("--force")  # a picture of an earlier time, which a checkout brings
     out, err = io.StringIO(), io.StringIO()
@@ -29,8 +34,7 @@ def run(command: str, folder: Path | str = ".", code: int = 0) -> str:
         ended = _shardwise(arguments)
     if ended != code:
         raise RuntimeError(f"{command} exits with {ended}: {err.getvalue()}")
-    shown = out.getvalue() if code == 0 else out.getvalue() + err.getvalue()
-    return SEARCH_TIME.sub("TIME", shown)
+    return SEARCH_TIME.sub("TIME", (err.getvalue() if notes or code else "") + out.getvalue())
 
 
 def _shardwise(arguments: list[str]) -> int:
@@ -43,14 +47,12 @@ def _shardwise(arguments: list[str]) -> int:
     return 0
 
 
-def _by_bash(command: str, folder: Path | str, code: int) -> str:
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=by_name(), text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, check=False, timeout=300,
-    )  # fmt: skip
+def _by_bash(command: str, folder: Path | str, code: int, notes: bool) -> str:
+    words = ["bash", "-o", "pipefail", "-c", command]
+    done = subprocess.run(words, cwd=folder, env=by_name(), text=True, capture_output=True)
     if done.returncode != code:
         raise RuntimeError(f"{command} exits with {done.returncode}: {done.stdout}{done.stderr}")
-    return done.stdout
+    return (done.stderr if notes or code else "") + done.stdout
 
 
 def by_name() -> dict[str, str]:
