@@ -10,7 +10,8 @@ import console
 from IPython.display import Image, Markdown, display
 
 import shardwise as sw
-from shardwise.book import book_answer, entries
+from shardwise.book import book_answer, entry, rule
+from shardwise.book.questions import agrees
 
 
 def shell(command: str, code: int = 0, notes: bool = False) -> None:
@@ -46,6 +47,12 @@ def picture(path: str) -> None:
     display(Image(path))
 
 
+def figure(command: str, path: str) -> None:
+    """A command that draws, its first lines, and the picture."""
+    shell(f"{command} --plot {path} --brief")
+    picture(path)
+
+
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> None:
     """Rows as a table."""
     lines = (header, ["---"] * len(header), *rows)
@@ -53,7 +60,10 @@ def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> None:
 
 
 def exercises(chapter: str | int, *only: str) -> None:
-    """Every number of a chapter, worked out now, beside what the book prints."""
+    """Every number of a chapter, worked out now, beside what the book prints.
+
+    Raises RuntimeError for one that is not what was worked out independently of these rules.
+    """
     rows = []
     for listed in sw.book_list(chapter=chapter).table():
         if listed["kind"] == "number" and (not only or listed["id"].startswith(only)):
@@ -78,7 +88,7 @@ def steps(entry_id: str, **inputs: Any) -> None:
     """The steps of an answer: each rule with its formula, what it took and what it gave."""
     found = book_answer(entry_id, set=inputs)
     rows = [
-        [w.step.name, f"`{w.step.rule}`", _formula(w.step.rule), _values(w.value)]
+        [w.step.name, f"`{w.step.rule}`", rule(w.step.rule).formula, _values(w.value)]
         for w in found.steps
     ]
     table(rows, ["step", "rule", "formula", "gives"])
@@ -98,7 +108,9 @@ def _console(command: str, output: str) -> None:
 
 
 def _exercise(result: Mapping[str, Any]) -> list[str]:
-    units = result["unit"]
+    known, units = entry(result["id"]), result["unit"]
+    if not agrees(result["answer"], known.correct, known.tolerance, known.abs_tol):
+        raise RuntimeError(f"{known.id} is {result['answer']}, and should be {known.correct}")
     latest, first = result["book"]["latest"], result["book"]["first"]
     book = _values(latest, units) if latest is not None else "prints none"
     if first != latest:
@@ -122,16 +134,5 @@ def _values(value: Any, unit: str | Sequence[str] = "") -> str:
     return "; ".join(said) + (f" {units[0]}" if one and units[0] else "")
 
 
-def _formula(name: str) -> str:
-    from shardwise.book import rule
-
-    return rule(name).formula
-
-
 def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|").replace("\n", " ")
-
-
-__all__ = [
-    "Background", "entries", "errata", "exercises", "number", "picture", "shell", "steps", "table",
-]  # fmt: skip
