@@ -263,13 +263,22 @@ def test_a_topology_that_the_compiler_does_not_know_is_refused():
 
 @pytest.mark.parametrize(
     ("on", "package", "extra"),
-    [("v5e:2x2", "libtpu", "tpu-compile"), ("h100:4", "jax_cuda12_plugin", "gpu-compile")],
+    [
+        ("v5e:2x2", "libtpu", "tpu-compile"),
+        ("h100:4", "jax_cuda12_plugin", "gpu-compile"),
+        ("h100:4", "nvidia.cudnn", "gpu-compile"),
+    ],
 )
 def test_a_missing_compiler_comes_with_its_install_command(here, monkeypatch, on, package, extra):
     import importlib.util
 
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == package else found(x))
+    others = {"jax_cuda12_plugin", "nvidia.cudnn"}  # not here, but not what is missing
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda x: None if x == package else found("jax") if x in others else found(x),
+    )
     with pytest.raises(MissingPart, match=rf"pip install '\.\[{extra}\]'") as error:
         compiled("mycode:args", Limits(cache=None), on=on)
     assert error.value.exit_code == 5
