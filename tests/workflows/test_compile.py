@@ -42,14 +42,17 @@ def huge(mesh):
     return args(mesh, tokens=2**18, d=2**14, f=2**16)
 def whole():
     return jax.ShapeDtypeStruct((8, 128), jnp.bfloat16), {}
-def step(x, count):
-    return jnp.sum(jnp.tanh(x)) * count
 def arrays():
-    return jnp.ones((256, 128)), 2.0
+    q, pages = jnp.ones((72, 20, 128), "bfloat16"), jnp.ones((2, 16, 5, 64, 4, 128), "bfloat16")
+    return q, pages, jnp.ones((12, 8), "int32"), jnp.arange(72), 2.0
+def step(q, pages, tables, positions, count):
+    from kept_programs import ragged
+    return ragged(q, pages, tables, positions) * count
 def broken(mesh):
     raise ValueError("no arguments today")
 NUMBER = 3
 """
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 HARDWARE = Hardware()
 QUICK = {"exec_time_optimization_effort": -1.0}
 """Less is tried to overlap: a fraction of the time of a compile."""
@@ -110,13 +113,17 @@ def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
 
 
 @pytest.mark.slow
-def test_arrays_and_numbers_are_compiled_and_explained(here, capsys):
+def test_arrays_and_numbers_are_compiled_and_explained(here, capsys, monkeypatch):
+    """Of the kernel of attention to pages, which tests/kept has as compiled for five generations:
+    here it is compiled anew for one."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS), os.environ["PYTHONPATH"]]))
     with pytest.raises(SystemExit) as stop:
         main(["explain", "mycode:step", "--args", "mycode:arrays", "--on", "v5e:2x2", "--detail"])
     assert not stop.value.code
     out = capsys.readouterr().out
     assert "count[] f32" in out
-    assert "x[I, J] f32" in out
+    assert "q[I, J, K] bf16" in out
+    assert "ragged" in out
 
 
 @pytest.mark.slow
@@ -256,13 +263,22 @@ def test_a_topology_that_the_compiler_does_not_know_is_refused():
 
 @pytest.mark.parametrize(
     ("on", "package", "extra"),
-    [("v5e:2x2", "libtpu", "tpu-compile"), ("h100:4", "jax_cuda12_plugin", "gpu-compile")],
+    [
+        ("v5e:2x2", "libtpu", "tpu-compile"),
+        ("h100:4", "jax_cuda12_plugin", "gpu-compile"),
+        ("h100:4", "nvidia.cudnn", "gpu-compile"),
+    ],
 )
 def test_a_missing_compiler_comes_with_its_install_command(here, monkeypatch, on, package, extra):
     import importlib.util
 
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == package else found(x))
+    others = {"jax_cuda12_plugin", "nvidia.cudnn"}  # not here, but not what is missing
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda x: None if x == package else found("jax") if x in others else found(x),
+    )
     with pytest.raises(MissingPart, match=rf"pip install '\.\[{extra}\]'") as error:
         compiled("mycode:args", Limits(cache=None), on=on)
     assert error.value.exit_code == 5
