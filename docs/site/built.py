@@ -1,4 +1,4 @@
-"""What `scripts/docs` says of a build, and its last check: `python docs/site/built.py HTML SECONDS`.
+"""What `scripts/docs` says of a build, and its last check: `python docs/site/built.py HTML S`.
 
 The pictures of the README and of docs/examples.md are drawn by the same commands on pages of the
 site: each must be there, the same to the eye.

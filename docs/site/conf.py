@@ -52,7 +52,7 @@ autodoc_preserve_defaults = True
 
 
 def setup(app):
-    """Links to files that are no pages keep their paths; pages are dealt to the processes evenly."""
+    """Links to files that are no pages keep their paths; pages are dealt out evenly."""
     app.connect("source-read", to_repository)
     app.connect("env-before-read-docs", dealt)
 

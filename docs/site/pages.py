@@ -1,4 +1,4 @@
-"""What the pages of the site run: their cells, the commands in them, and the public names called."""
+"""What the pages of the site run: their cells, the commands in them, the public names called."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ def commands() -> Iterator[str]:
 
 def public_calls() -> set[str]:
     """The names of `shardwise` that cells call, as `sw.NAME` or as the command of a verb."""
-    names = {name for _, cell in cells() for name in _attributes(cell)}
+    names = {name for _, cell in cells() for name in attributes(cell)}
     return names | {verb for command in commands() for verb in _verbs(command)}
 
 
@@ -38,11 +38,11 @@ def _calls(cell: ast.Module) -> Iterator[ast.Call]:
     yield from (node for node in ast.walk(cell) if isinstance(node, ast.Call))
 
 
-def _attributes(cell: ast.Module) -> Iterator[str]:
+def attributes(cell: ast.Module) -> Iterator[str]:
     for node in ast.walk(cell):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "sw":
-                yield node.attr
+        match node:
+            case ast.Attribute(value=ast.Name(id="sw"), attr=name):
+                yield name
 
 
 def _verbs(command: str) -> Iterator[str]:
