@@ -1,4 +1,4 @@
-"""What cells of the pages call to show something: commands, tables, pictures, the book's numbers."""
+"""What cells of the pages call to show something: commands, tables, pictures, book numbers."""
 
 import subprocess
 import time
@@ -130,7 +130,9 @@ def _values(value: Any, unit: str | Sequence[str] = "") -> str:
     units = [unit] * len(values) if isinstance(unit, str) else list(unit)
     units += units[-1:] * (len(values) - len(units))
     one = len(set(units)) == 1
-    said = [f"{number(v)}" if one else f"{number(v)} {u}" for v, u in zip(values, units)]
+    said = [
+        f"{number(v)}" if one else f"{number(v)} {u}" for v, u in zip(values, units, strict=False)
+    ]
     return "; ".join(said) + (f" {units[0]}" if one and units[0] else "")
 
 

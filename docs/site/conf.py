@@ -13,6 +13,7 @@ from sphinx.util.parallel import make_chunks
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from docstrings import as_fields  # noqa: E402  (found by the line above)
 from links import to_repository  # noqa: E402  (found by the line above)
 
 # Kernels inherit these: the helpers of the cells, JAX on the CPU, and no file in anyone's home.
@@ -26,11 +27,11 @@ author = "shardwise"
 html_title = "shardwise"
 root_doc = "index"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
-exclude_patterns = ["log.md", "site/README.md"]
+exclude_patterns = ["_build", "log.md"]
 html_theme = "furo"
 html_show_sourcelink = False
-html_css_files: list[str] = []
-templates_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
@@ -38,10 +39,10 @@ nb_execution_timeout = 300
 nb_execution_show_tb = True
 nb_output_stderr = "remove-warn"
 nb_merge_streams = True
+nb_render_markdown_format = "myst"
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
-suppress_warnings: list[str] = []
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 copybutton_line_continuation_character = "\\"
@@ -52,9 +53,10 @@ autodoc_preserve_defaults = True
 
 
 def setup(app):
-    """Links to files that are no pages keep their paths; pages are dealt to the processes evenly."""
+    """Links to files that are no pages keep their paths; pages are dealt out evenly."""
     app.connect("source-read", to_repository)
     app.connect("env-before-read-docs", dealt)
+    app.connect("autodoc-process-docstring", as_fields)
 
 
 def dealt(app, env, docnames: list[str]) -> None:
