@@ -14,7 +14,7 @@ SMALL = {
     "simulator": {"requests": "100"},
 }
 """Searches and simulations that end soon."""
-NEEDED = {"answer": {"quiz": "yes"}}
+NEEDED = {"answer": {"quiz": "yes"}, "software": {"weights": "bf16", "kv": "bf16"}}
 """What a control needs to take effect."""
 TEXTS = {
     "expression": "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]",
@@ -28,9 +28,14 @@ TEXTS = {
 KEYS = ("ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight")
 
 
+def start(view: str, control: str = "") -> dict[str, str]:
+    """The words of a state from which a control is moved; the others have their defaults."""
+    return {**SMALL.get(view, {}), **NEEDED.get(control, {})}
+
+
 def base(view: str, control: str, files: dict[str, str] | None = None) -> str:
-    """The link of a state from which a control is moved."""
-    state = {**SMALL.get(view, {}), **NEEDED.get(control, {})}
+    """The link of that state."""
+    state = start(view, control)
     if control == "phase" and files:
         state["folder"] = files["folder"]
     return f"{view}?{urlencode(state)}" if state else view

@@ -102,7 +102,7 @@ def _map(found: Mapping[str, Any]) -> FigureData:
     axes = ", ".join(found["mesh"])
     copies = f"{found['copies']} copies" if found["copies"] > 1 else "one copy"
     return FigureData(
-        id=f"held-{found['array'].partition('[')[0]}",
+        id=f"held-{found['array']}",
         title=f"Who holds what of {found['array']}, devices as ({axes}); {copies}",
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
