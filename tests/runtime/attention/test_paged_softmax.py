@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwise.profiler import run_source
 from shardwise.runtime.attention.paged import NOWHERE, PagedKeys, Paging, paged_attention
 from shardwise.runtime.attention.paged_softmax import queries_at_once, side_by_side
 from shardwise.runtime.attention.scoring import Scoring
@@ -104,67 +103,3 @@ def test_as_many_heads_as_end_on_a_tile_are_multiplied_at_once(K, widths, heads)
 def test_a_block_of_a_prompt_is_split_until_it_fits():
     assert queries_at_once((1, 16, 8, 1, 128), 128, 512) == 16
     assert queries_at_once((1, 16, 1, 128, 576), 576, 512) == 2
-
-
-AHEAD = """
-import os
-os.environ.update(
-    JAX_PLATFORMS="cpu",
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_ACCELERATOR_TYPE="none",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="true",
-)
-import jax, jax.numpy as jnp
-import numpy as np
-from dataclasses import replace
-from jax.experimental import topologies
-from shardwise.runtime.attention.paged import PagedKeys, Paging, paged_attention
-from shardwise.runtime.attention.scoring import Scoring
-
-def step(K, H, U, named, q, arrays, tables, positions):
-    paging = Paging(tables[:8], tables[8:], jnp.zeros(4, jnp.int32), 64, reader="kernel")
-    held = [PagedKeys(x, None, 1, K, w, paging) for x, w in zip(arrays, (H, U))]
-    if len(held) == 1:  # a latent cache is keys and values in one
-        held.append(replace(held[0], width=U))
-    places = {"q_positions_BT": positions[None], "k_positions_BS": positions[None]}
-    scoring = Scoring(scale=0.1, softcap=None, **{"window": None, "chunk": None, **named}, **places)
-    return paged_attention(q, held[0], held[1], scoring)
-
-GENERATIONS = {
-    "v4:2x2x1": {"chip_config_name": "megacore"},
-    "v5e:2x2": {},
-    "v5p:2x2x1": {},
-    "v6e:2x2": {},
-    "tpu7x:2x2x1": {},
-}
-SHAPES = (
-    (4, 1, (80, 80), (384, 384), {"window": 300}),
-    (2, 4, (64, 64), (128, 128), {"chunk": 512}),
-    (1, 16, (576, 512), (640,), {}),
-)
-for name, more in GENERATIONS.items():
-    found = topologies.get_topology_desc(platform="tpu", topology_name=name, **more)
-    mesh = jax.sharding.Mesh(np.array(found.devices[:1]), ("x",))
-    whole = jax.sharding.NamedSharding(mesh, jax.P())
-    shaped = lambda dtype, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
-    for K, G, (H, U), widths, named in SHAPES:
-        given = (
-            shaped(jnp.bfloat16, 1, 8 + 4 * 16, K * G, H),
-            [shaped(jnp.bfloat16, 2, 16, 64, width) for width in widths],
-            shaped(jnp.int32, 12, 8),
-            shaped(jnp.int32, 8 + 4 * 16),
-        )
-        own = lambda *given: step(K, H, U, named, *given)
-        local = jax.shard_map(own, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
-        made = jax.jit(local).lower(*given).compile().as_text()
-        print(name.partition(":")[0], made.count('custom_call_target="tpu_custom_call"'))
-"""
-
-
-@pytest.mark.slow
-def test_it_compiles_ahead_for_five_generations():
-    """Rows that decode and blocks of a prompt, of narrow heads side by side and a latent cache."""
-    said = run_source(AHEAD, devices=1).split()
-    assert said[::2] == [name for name in ("v4", "v5e", "v5p", "v6e", "tpu7x") for _ in range(3)]
-    assert set(said[1::2]) == {"2"}
