@@ -1,12 +1,8 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
-<<<<<<< HEAD
     python scripts/compiled_plans.py --drawn [--renew PHASE|NAME]
-=======
-    python scripts/compiled_plans.py --drawn
     python scripts/compiled_plans.py --gpus
->>>>>>> main
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not

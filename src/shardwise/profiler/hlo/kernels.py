@@ -3,13 +3,8 @@
 A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
 on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
 (`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10), and so is its
-<<<<<<< HEAD
 ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). Ours states what it
-computes and reads.
-=======
-ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). cuDNN's attention on
-GPUs is a custom call whose backend config has its mask.
->>>>>>> main
+computes and reads. cuDNN's attention on GPUs is a custom call whose backend config has its mask.
 """
 
 import re

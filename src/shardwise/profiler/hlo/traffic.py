@@ -7,11 +7,7 @@ a slice, gathered rows, nothing of what it updates in place; it writes only what
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-<<<<<<< HEAD
-from shardwise.profiler.hlo.kernels import paged_reads
-=======
-from shardwise.profiler.hlo.kernels import CUDNN_ATTENTION, ragged_reads
->>>>>>> main
+from shardwise.profiler.hlo.kernels import CUDNN_ATTENTION, paged_reads
 from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
