@@ -155,8 +155,8 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def page(doc: Mapping[str, Any]) -> str:
-    """docs/compiled.md of docs/compiled.json."""
+def page(doc: Mapping[str, Any], *more: str) -> str:
+    """docs/compiled.md of docs/compiled.json, with more sections below."""
     moved, memory, fits = (doc["summary"][name] for name in ("collectives", "memory", "fits"))
     parts = [
         PAGE.format(
@@ -198,6 +198,7 @@ def page(doc: Mapping[str, Any]) -> str:
         "\n".join(f"- **{name}**: {text}." for name, text in ADDED.items()),
         "## What is left",
         _left(doc["rows"]) or "Nothing.",
+        *more,
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

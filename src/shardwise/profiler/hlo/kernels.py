@@ -1,9 +1,10 @@
-"""FLOPs of kernels that carry no estimate of their own: attention on TPUs, by shapes and grid.
+"""FLOPs of kernels that carry no estimate of their own: attention, by shapes and grid or mask.
 
 A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
 on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
 (`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10), and so is its
-ragged attention to pages, which a server runs (`runtime/attention/ragged.py`).
+ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). cuDNN's attention on
+GPUs is a custom call whose backend config has its mask.
 """
 
 import re
@@ -11,6 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from shardwise.boundary.numbers import number
+from shardwise.profiler.hlo.numbers import integer
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 
@@ -23,6 +25,10 @@ forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = 
 is that of a backward pass of 2.5 times the FLOPs of the forward one (`Chip.efficiency`)."""
 
 
+CUDNN_ATTENTION = {"__cudnn$fmhaSoftmax": (1, 1), "__cudnn$fmhaSoftmaxBackward": (3, 2)}
+"""The same products of cuDNN's calls by their targets; the backward one makes dQ, dK and dV."""
+
+
 class KernelAttention(NamedTuple):
     """What a kernel of attention computes, and the widths of a head's queries and values."""
 
@@ -31,7 +37,8 @@ class KernelAttention(NamedTuple):
 
 
 def attention_of(computation: Computation, call: Instruction) -> KernelAttention | None:
-    """What a kernel of attention computes on one device, ragged or splash; None of another call.
+    """What a kernel of attention computes on one device: ragged, cuDNN's or splash; None of another
+    call.
 
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
@@ -40,6 +47,8 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
     """
     if (paged := ragged_reads(computation, call)) is not None:
         return paged.attention
+    if call.target in CUDNN_ATTENTION:
+        return _cudnn(computation, call)
     found = _SPLASH.search(call.op_name) or _SPLASH.match(call.name)
     if call.target != "tpu_custom_call" or found is None:
         return None
@@ -51,6 +60,26 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
     keys, values = _PRODUCTS[found[1]]
     scores, (H, U) = prod(q.dims[:-1]) * k.dims[-2], (q.dims[-1], v.dims[-1])
     return KernelAttention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
+
+
+def _cudnn(computation: Computation, call: Instruction) -> KernelAttention | None:
+    """Of a call of cuDNN's attention, q[B, T, N, H], k[B, S, K, H], v[B, S, K, U]: T S scores for
+    each head of each sequence, of which a causal mask leaves those of row i and before, and a
+    window of w the last w of them."""
+    given = [a for name in call.operands[:3] for a in arrays(computation.shape_of(name))]
+    if len(given) != 3 or not all(len(a.dims) == 4 for a in given):
+        return None
+    (B, T, N, H), S, U = given[0].dims, given[1].dims[1], given[2].dims[3]
+    config = call.config.get("cudnn_fmha_backend_config")
+    config = config if isinstance(config, dict) else {}
+    window = integer(str(config.get("sliding_window_length", 0)), "a sliding window", most=2**31)
+    pairs = float(T * S)
+    if "CAUSAL" in str(config.get("mask_type", "")):
+        seen = min(window or S, S)  # of the last row; row i of T sees min(i + 1, seen)
+        first = min(T, seen)
+        pairs = first * (first + 1) / 2 + (T - first) * seen
+    keys, values = CUDNN_ATTENTION[call.target]
+    return KernelAttention(2.0 * B * N * pairs * (keys * H + values * U), (H, U))
 
 
 class RaggedReads(NamedTuple):

@@ -7,7 +7,7 @@ a slice, gathered rows, nothing of what it updates in place; it writes only what
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.profiler.hlo.kernels import ragged_reads
+from shardwise.profiler.hlo.kernels import CUDNN_ATTENTION, ragged_reads
 from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -91,6 +91,8 @@ def _writes(module: Module, computation: Computation, instruction: Instruction) 
     outputs = list(arrays(instruction.shape))
     if instruction.target in PRODUCT_CALLS:
         outputs = outputs[:1]
+    elif instruction.target in CUDNN_ATTENTION:
+        outputs = [array for array in outputs if array.dtype != "uint8"]  # scratch
     inside = _fused(module, instruction)
     if inside is None:
         written = _written(computation, instruction)

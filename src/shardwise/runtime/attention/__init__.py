@@ -12,7 +12,7 @@ calibration times. Projections, rotations and caches are not here. Read `scoring
 """
 
 from shardwise.runtime.attention.all_gather import all_gather_attention
-from shardwise.runtime.attention.best import attention_on, best_attention
+from shardwise.runtime.attention.best import attention_on, best_attention, cudnn_head_dim
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
@@ -29,6 +29,7 @@ __all__ = [
     "attention_on",
     "best_attention",
     "count_tiles",
+    "cudnn_head_dim",
     "dense_attention",
     "flash_attention",
     "from_zigzag",
