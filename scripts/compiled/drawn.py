@@ -62,9 +62,7 @@ NEXT = 20
 class Draw:
     """One generator of draws of a seed."""
 
-    def __init__(
-        self, seed: int, hardware: Hardware, models: tuple[float, float] = MODELS
-    ) -> None:
+    def __init__(self, seed: int, hardware: Hardware, models: tuple[float, float] = MODELS) -> None:
         self.random, self.hardware = random.Random(seed), hardware
         sized = ((name, load_model(name)) for name in zoo_names())
         low, high = models

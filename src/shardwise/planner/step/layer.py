@@ -27,6 +27,7 @@ from shardwise.planner.step.strategies.stationary import (
     sums,
 )
 from shardwise.planner.step.strategies.tensor import tensor_step
+from shardwise.plans.context_methods import context_row
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity, make_op
@@ -230,7 +231,13 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         hbm_bytes=every,
         on_chip_bytes=every - least,
         matmul=Matmul(m=m, k=k, n=n, batch=batch),
+        head_dims=_head_dims(row) if shape.choices.stack_row.whole_heads else (),
     )
+
+
+def _head_dims(row: Parameter) -> tuple[int, ...]:
+    """The width of the heads that a row of attention's weights is laid out by."""
+    return tuple(n for letter, n in row.dims if letter in "HU" and row.component == "attention")
 
 
 def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
@@ -350,11 +357,35 @@ def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]
         flops={shape.activations: flops * shape.tokens / tensor},
         hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
     )
-    ops = [core, *_softmax(mixer, shape)] if whole else [core]
+    ops = [core, *_softmax(mixer, shape)] if whole else _kernel_or_tiles(core, mixer, shape)
     if "context" not in shape.strategies:
         return ops
     before, after = context_exchanges(mixer, queries, keys, shape)
     return [*before, *ops, *after]
+
+
+def _kernel_or_tiles(core: Op, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
+    """The core as a kernel; where software has none for tokens that are cut over context, as a loop
+    over tiles."""
+    row, context = shape.choices.stack_row, shape.degree("context")
+    if row.whole_heads:
+        core = replace(core, head_dims=(mixer.head_dim, mixer.v_head_dim))
+    cuts_heads = context_row(shape.choices.context_method).cuts_heads
+    if not row.tiles_cut_rows or cuts_heads or "context" not in shape.strategies:
+        return [core]
+    cut = np.where(np.asarray(context) > 1, 1.0, 0.0)
+    tiles = replace(core, id="attention.tiles", name="attention.tiles", tiled=True)
+    return [_times(core, 1.0 - cut), _times(tiles, cut)]
+
+
+def _times(op: Op, share: Quantity) -> Op:
+    """An op of so much of its work."""
+    return replace(
+        op,
+        flops={dtype: f * share for dtype, f in op.flops.items()},
+        hbm_bytes=op.hbm_bytes * share,
+        on_chip_bytes=op.on_chip_bytes * share,
+    )
 
 
 def _attention_flops(layer: Layer, shape: LayerShape, causal: bool) -> Quantity:

@@ -40,7 +40,7 @@ def _positions(c: Candidates) -> bool:
 JAX = SoftwareRow(
     name="jax",
     title="JAX (shardwise train)",
-    stack="xla",
+    stack="jax",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
     words={
         "remat": POLICIES,

@@ -27,6 +27,7 @@ from shardwise.runtime.attention import (
     to_zigzag,
     ulysses_attention,
 )
+from shardwise.runtime.attention.best import WIDE_TILE
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.sharding import platform_of
 
@@ -64,13 +65,18 @@ class MeshKernel:
         local = local_kernel(self.setup)
         if "context" not in self.setup.axes:
             return local
-        return _METHODS[self.setup.plan.context_method](local)
+        return _METHODS[self.setup.plan.context_method](local, platform_of(self.setup.mesh))
 
 
-_METHODS: Mapping[ContextMethod, Callable[[Kernel], Kernel]] = {
-    "all_gather": lambda local: partial(all_gather_attention, axis="context", kernel=local),
-    "ring": lambda local: partial(ring_attention, axis="context"),
-    "ulysses": lambda local: partial(ulysses_attention, axis="context", kernel=local),
+def _ring(_: Kernel, platform: str) -> Kernel:
+    wide = {} if platform == "cpu" else {"block_T": WIDE_TILE, "block_S": WIDE_TILE}
+    return partial(ring_attention, axis="context", **wide)
+
+
+_METHODS: Mapping[ContextMethod, Callable[[Kernel, str], Kernel]] = {
+    "all_gather": lambda local, _: partial(all_gather_attention, axis="context", kernel=local),
+    "ring": _ring,
+    "ulysses": lambda local, _: partial(ulysses_attention, axis="context", kernel=local),
 }
 
 
