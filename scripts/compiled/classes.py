@@ -1,13 +1,15 @@
-"""Where a step goes, planned and compiled, by the same classes.
+"""Where a step goes, planned and compiled, by the same classes: from each the constants of a stack.
 
-    products     matrix products but those of attention's core
-    attention    its core: a kernel, or loops over tiles with all that is between their products
-    elementwise  what is left on the compute stream: norms, activations, casts, copies, stacks
-    data         what compute waits for over axes that cut tokens or storage: weights, gradients
-    tensor       over tensor; context: keys and values over context; expert: tokens to experts
+    products     matrix products, but those of attention's core
+    kernel       the core by a kernel; tiles: by a loop over tiles, all that is between its products
+    elementwise  what else the compute stream does: norms, activations, casts, copies, stacks
+    optimizer    the update
+    gathers      weights on their way to their products; what else is sent over axes of storage
+    sums         gradients on their way back
+    tensor       activations over tensor; context: keys and values; expert: tokens
 
-Of what is compiled compute takes what its stream is busy, the others what it waits for them.
-Planned are all seconds of an op, whether something hides them or not.
+Compiled, compute takes what its stream is busy and a transfer what compute waits for it, so that
+the classes add up to the step. Planned are all seconds of an op, with what hides them.
 """
 
 from collections.abc import Mapping
@@ -15,44 +17,57 @@ from collections.abc import Mapping
 from shardwise.models.components import CORE
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline import Estimate
+from shardwise.roofline.price import is_sum, over_tensor
 from shardwise.work import Op, tally
 
-CLASSES = ("products", "attention", "elementwise", "data", "tensor", "context", "expert")
+CLASSES = (
+    *("products", "kernel", "tiles", "elementwise", "optimizer"),
+    *("gathers", "sums", "tensor", "context", "expert"),
+)
 
 
 def planned_classes(found: Estimate) -> dict[str, float]:
-    """Seconds of a priced step by class."""
-    return tally((class_of(t.op), float(t.total)) for t in found.ops)
+    """Seconds of a priced step by class, in the order of `CLASSES`."""
+    return _all((_class(t.op, t.op.tiled), float(t.total)) for t in found.ops)
 
 
-def compiled_classes(found: HloTimeline) -> dict[str, float]:
-    """Seconds of a compiled step by class; they add up to it."""
-    return tally(
-        (class_of(row.op.op), row.per_step if row.op.op.stream == "compute" else row.exposed)
+def compiled_classes(found: HloTimeline, tiled: bool) -> dict[str, float]:
+    """Seconds of a compiled step by class; `tiled` says how the plan's attention runs."""
+    return _all(
+        (
+            _class(row.op.op, tiled),
+            row.per_step if row.op.op.stream == "compute" else row.exposed,
+        )
         for row in found.rows
     )
 
 
-def class_of(op: Op) -> str:
-    """The class of an op, planned or compiled."""
+def _all(items) -> dict[str, float]:
+    seconds: Mapping[str, float] = tally(items)
+    return {name: seconds.get(name, 0.0) for name in CLASSES}
+
+
+def _class(op: Op, tiled: bool) -> str:
     if op.collective is not None:
-        return _exchanged(op, op.collective.axes)
+        return _exchange(op)
     if op.component == CORE or op.op_class == "attention":
-        return "attention"
+        return "tiles" if tiled else "kernel"
+    if op.component == "optimizer":
+        return "optimizer"
     return "products" if op.op_class == "matmul" else "elementwise"
 
 
-def _exchanged(op: Op, axes: tuple[str, ...]) -> str:
-    if op.component == CORE:
-        return "context" if "context" in axes else "tensor"
-    if set(axes) <= {"tensor"}:
+def _exchange(op: Op) -> str:
+    axes = op.collective.axes if op.collective else ()
+    if op.component == CORE and "context" in axes:
+        return "context"
+    if over_tensor(op) and set(axes) <= {"tensor", "context"}:
         return "tensor"
-    return "expert" if set(axes) <= {"expert", "tensor"} and op.component not in _STORED else "data"
+    if axes == ("expert",) and not is_sum(op):
+        return "expert"
+    return "sums" if is_sum(op) or _summed(op) else "gathers"
 
 
-_STORED = ("parameters", "gradients", "optimizer")
-
-
-def shares(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by class in the order of `CLASSES`."""
-    return {name: seconds.get(name, 0.0) for name in CLASSES}
+def _summed(op: Op) -> bool:
+    """A compiled sum that carries no name of what it adds up."""
+    return bool(op.collective) and op.collective.kind in ("all_reduce", "reduce_scatter")

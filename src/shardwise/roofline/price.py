@@ -30,7 +30,6 @@ _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
 _UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
-_SUMS = frozenset({"reduce_scatter", "all_reduce"})
 _STORED = frozenset({"parameters", "gradients", "optimizer"})
 """Components of transfers of what is stored, not of activations."""
 
@@ -191,11 +190,19 @@ def _op_time(
 
 def _longer(op: Op, stack: Stack) -> Quantity:
     """Times its own seconds that a collective takes under a stack."""
-    assert op.collective is not None
-    if op.component == "gradients" and op.collective.kind in _SUMS:
-        return stack.sums
-    over_tensor = op.component not in _STORED and "tensor" in op.collective.axes
-    return stack.exchanges if over_tensor else 1.0
+    return stack.sums if is_sum(op) else stack.exchanges if over_tensor(op) else 1.0
+
+
+def is_sum(op: Op) -> bool:
+    """Whether a collective adds gradients up."""
+    kind = op.collective.kind if op.collective else ""
+    return op.component == "gradients" and kind in ("reduce_scatter", "all_reduce")
+
+
+def over_tensor(op: Op) -> bool:
+    """Whether a collective sends activations over tensor."""
+    axes = op.collective.axes if op.collective else ()
+    return op.component not in _STORED and "tensor" in axes
 
 
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:

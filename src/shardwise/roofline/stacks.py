@@ -45,9 +45,9 @@ class Stack:
 
     `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
     or more. `products`, `tiles`, `sums` and `exchanges` are 1 where nothing is known of them
-    (`COMPILED_CONSTANTS`). `sources` says where each comes from. A serving engine (`engines.py`) launches the
-    experts of a layer as one `grouped` kernel and its collectives as kernels too, and pays `hops`
-    of the latency that the communication library shows.
+    (`COMPILED_CONSTANTS`). `sources` says where each comes from. A serving engine (`engines.py`)
+    launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
+    pays `hops` of the latency that the communication library shows.
     """
 
     name: str

@@ -17,7 +17,7 @@ from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
-from shardwise.planner.step.strategies.context import context_exchanges
+from shardwise.planner.step.strategies.context import context_exchanges, in_tiles
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
 from shardwise.planner.step.strategies.stationary import (
@@ -27,7 +27,6 @@ from shardwise.planner.step.strategies.stationary import (
     sums,
 )
 from shardwise.planner.step.strategies.tensor import tensor_step
-from shardwise.plans.context_methods import context_row
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity, make_op
@@ -96,11 +95,12 @@ def _mixer_block(
     matmul: Callable[[Parameter, LayerShape], Op],
     core: Callable[[Layer, LayerShape], Sequence[Op]],
 ) -> list[Yield]:
-    inner = _head_norm(layer, shape)
+    inner, inside = _head_norm(layer, shape), core(layer, shape)
     casts, more = (), ()
     if core is mixer_core:  # serving's kernels rotate while they write the cache
         inner += _rotary(cfg, layer, shape)
         casts, more = _casts("attention", rows, shape)
+        inside = in_tiles(inside, cfg, shape)
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [
@@ -108,7 +108,7 @@ def _mixer_block(
         *_all("norm", [*into, *casts]),
         *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
         *_all("qkv", inner),
-        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole, *more]),
+        *_all("attention", [*inside, *_output_gate(layer, shape), *whole, *more]),
         *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("attention_out", out),
     ]
@@ -356,36 +356,15 @@ def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
         flops={shape.activations: flops * shape.tokens / tensor},
         hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
+        head_dims=(
+            (mixer.head_dim, mixer.v_head_dim) if shape.choices.stack_row.whole_heads else ()
+        ),
     )
-    ops = [core, *_softmax(mixer, shape)] if whole else _kernel_or_tiles(core, mixer, shape)
+    ops = [core, *_softmax(mixer, shape)] if whole else [core]
     if "context" not in shape.strategies:
         return ops
     before, after = context_exchanges(mixer, queries, keys, shape)
     return [*before, *ops, *after]
-
-
-def _kernel_or_tiles(core: Op, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
-    """The core as a kernel; where software has none for tokens that are cut over context, as a loop
-    over tiles."""
-    row, context = shape.choices.stack_row, shape.degree("context")
-    if row.whole_heads:
-        core = replace(core, head_dims=(mixer.head_dim, mixer.v_head_dim))
-    cuts_heads = context_row(shape.choices.context_method).cuts_heads
-    if not row.tiles_cut_rows or cuts_heads or "context" not in shape.strategies:
-        return [core]
-    cut = np.where(np.asarray(context) > 1, 1.0, 0.0)
-    tiles = replace(core, id="attention.tiles", name="attention.tiles", tiled=True)
-    return [_times(core, 1.0 - cut), _times(tiles, cut)]
-
-
-def _times(op: Op, share: Quantity) -> Op:
-    """An op of so much of its work."""
-    return replace(
-        op,
-        flops={dtype: f * share for dtype, f in op.flops.items()},
-        hbm_bytes=op.hbm_bytes * share,
-        on_chip_bytes=op.on_chip_bytes * share,
-    )
 
 
 def _attention_flops(layer: Layer, shape: LayerShape, causal: bool) -> Quantity:
