@@ -137,11 +137,11 @@ def constants(rows: Sequence[Learned]) -> dict[str, float]:
         "overlap": 1 - shown,
         "attention": min(1 / kernel, 1.0),
         "launch_seconds": float(xla.launch_seconds),
-        "passes": ratio("elementwise", float(xla.passes)),
+        "passes": max(ratio("elementwise", float(xla.passes)), 1.0),
         "products": 1 / ratio("products", 1.0),
         "tiles": min(kernel / ratio("tiles", kernel), 1.0),
         "sums": ratio("sums", shown) / shown if shown else 1.0,
-        "exchanges": ratio("tensor", 1.0),
+        "exchanges": ratio("exchanges", 1.0),
     }
 
 

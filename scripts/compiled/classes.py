@@ -6,7 +6,8 @@
     optimizer    the update
     gathers      weights on their way to their products; what else is sent over axes of storage
     sums         gradients on their way back
-    tensor       activations over tensor; context: keys and values; expert: tokens
+    tensor       gathers of activations over tensor; exchanges: their sums
+    context      keys and values; expert: tokens
 
 Compiled, compute takes what its stream is busy and a transfer what compute waits for it, so that
 the classes add up to the step. Planned are all seconds of an op, with what hides them.
@@ -17,12 +18,12 @@ from collections.abc import Mapping
 from shardwise.models.components import CORE
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline import Estimate
-from shardwise.roofline.price import is_sum, over_tensor
+from shardwise.roofline.price import SUMS, over_tensor
 from shardwise.work import Op, tally
 
 CLASSES = (
     *("products", "kernel", "tiles", "elementwise", "optimizer"),
-    *("gathers", "sums", "tensor", "context", "expert"),
+    *("gathers", "sums", "tensor", "exchanges", "context", "expert"),
 )
 
 
@@ -58,16 +59,12 @@ def _class(op: Op, tiled: bool) -> str:
 
 
 def _exchange(op: Op) -> str:
-    axes = op.collective.axes if op.collective else ()
+    assert op.collective is not None
+    axes, adds = op.collective.axes, op.collective.kind in SUMS
     if op.component == CORE and "context" in axes:
         return "context"
     if over_tensor(op) and set(axes) <= {"tensor", "context"}:
-        return "tensor"
-    if axes == ("expert",) and not is_sum(op):
+        return "exchanges" if adds else "tensor"
+    if axes == ("expert",) and not adds:
         return "expert"
-    return "sums" if is_sum(op) or _summed(op) else "gathers"
-
-
-def _summed(op: Op) -> bool:
-    """A compiled sum that carries no name of what it adds up."""
-    return bool(op.collective) and op.collective.kind in ("all_reduce", "reduce_scatter")
+    return "sums" if adds else "gathers"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import shardwise
+from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
@@ -78,7 +79,8 @@ def compiled_case(
 def priced_as(plan: TrainPlan | ServePlan) -> TrainPlan | ServePlan:
     """The plan as its program is priced today: lists of plans are older than some stacks."""
     if isinstance(plan, TrainPlan) and plan.software in SOFTWARE:
-        return replace(plan, stack=SOFTWARE[plan.software].stack)
+        chip = parse_slice(plan.slice).chip
+        return replace(plan, stack=SOFTWARE[plan.software].stack_on(chip))
     return plan
 
 

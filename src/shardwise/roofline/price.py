@@ -30,6 +30,8 @@ _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
 _UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
+SUMS = frozenset({"reduce_scatter", "all_reduce"})
+"""Collectives that add up."""
 _STORED = frozenset({"parameters", "gradients", "optimizer"})
 """Components of transfers of what is stored, not of activations."""
 
@@ -190,13 +192,10 @@ def _op_time(
 
 def _longer(op: Op, stack: Stack) -> Quantity:
     """Times its own seconds that a collective takes under a stack."""
-    return stack.sums if is_sum(op) else stack.exchanges if over_tensor(op) else 1.0
-
-
-def is_sum(op: Op) -> bool:
-    """Whether a collective adds gradients up."""
-    kind = op.collective.kind if op.collective else ""
-    return op.component == "gradients" and kind in ("reduce_scatter", "all_reduce")
+    assert op.collective is not None
+    if op.collective.kind not in SUMS:
+        return 1.0
+    return stack.exchanges if over_tensor(op) else stack.sums if op.component in _STORED else 1.0
 
 
 def over_tensor(op: Op) -> bool:

@@ -33,8 +33,8 @@ COMPILED_CONSTANTS: Mapping[str, str] = {
     **CONSTANTS,
     "products": "rate of the stack's matrix products over the chip's",
     "tiles": "rate of attention as a loop over tiles over that of the stack's kernel",
-    "sums": "times the seconds of a reduce-scatter or all-reduce that a sum of gradients takes",
-    "exchanges": "times the seconds of their collectives that activations wait, over tensor",
+    "sums": "times its seconds that a reduce-scatter or all-reduce of gradients takes",
+    "exchanges": "times its seconds that one of activations over tensor takes",
 }
 """Those of a stack that is learned from compiled programs, class by class."""
 
@@ -118,7 +118,7 @@ _BOUNDS = {
     "overlap": (0.0, 1.0),
     "attention": (0.05, 1.0),
     "launch_seconds": (0.0, 1e-2),
-    "passes": (0.1, 20.0),
+    "passes": (1.0, 20.0),
     "products": (0.1, 2.0),
     "tiles": (0.001, 1.0),
     "sums": (0.5, 10.0),

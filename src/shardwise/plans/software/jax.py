@@ -40,7 +40,8 @@ def _positions(c: Candidates) -> bool:
 JAX = SoftwareRow(
     name="jax",
     title="JAX (shardwise train)",
-    stack="jax",
+    stack="xla",
+    tpu_stack="jax",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
     words={
         "remat": POLICIES,
