@@ -55,15 +55,10 @@ PLAIN = frozenset({"full", "latent"})
 def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence[Op]:
     """A mixer's ops, the core of attention as a loop over tiles where software has no kernel for
     tokens that are cut: all but a ring of rows that are dealt (`plans/stacks.py`)."""
-    choices = shape.choices
+    row, loops = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
     dealt = all(layer.mixer is None or layer.mixer.kind in PLAIN for layer in cfg.groups)
-    kernel = choices.context_method == "ring" and dealt
-    if (
-        not choices.stack_row.tiles_cut_rows
-        or "context" not in shape.strategies
-        or context_row(choices.context_method).cuts_heads
-        or kernel
-    ):
+    kernel = row.cuts_heads or (row.kernel and dealt)
+    if not loops or kernel or "context" not in shape.strategies:
         return ops
     cut = np.where(np.asarray(shape.degree("context")) > 1, 1.0, 0.0)
     found: list[Op] = []
