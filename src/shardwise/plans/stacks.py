@@ -11,7 +11,9 @@ from typing import Literal, get_args
 from shardwise.errors import entry_of
 from shardwise.plans.context_methods import ContextMethod
 
-StackName = Literal["xla", "megatron", "fsdp", "nanotron", "jax"]
+PublishedStack = Literal["xla", "megatron", "fsdp", "nanotron"]
+"""Stacks that published runs are of, and their constants fitted on."""
+StackName = Literal[PublishedStack, "jax"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
 
 Runner = Literal["maxtext", "megatron", "torchtitan", "jax"]
