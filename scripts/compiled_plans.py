@@ -1,14 +1,16 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
-    python scripts/compiled_plans.py --drawn
+    python scripts/compiled_plans.py --drawn [--renew train] [--kept]
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
-compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json.
+compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with
+`--renew PHASE` those of one phase, and with --kept nothing is compiled: a row whose program is not
+in the folder keeps what was compiled before.
 """
 
 import argparse
@@ -43,9 +45,10 @@ def main() -> None:
     parser.add_argument("--renew", action="append", default=[], metavar="NAME")
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     parser.add_argument("--drawn", action="store_true")
+    parser.add_argument("--kept", action="store_true", help="compile nothing (with --drawn)")
     options = parser.parse_args()
     if options.drawn:
-        write_drawn(DOCS, options.cache)
+        write_drawn(DOCS, options.cache, "".join(options.renew), options.kept)
         return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:
