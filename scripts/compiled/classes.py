@@ -2,7 +2,8 @@
 
     products     matrix products, but those of attention's core
     kernel       the core by a kernel; tiles: by a loop over tiles, all that is between its products
-    elementwise  what else the compute stream does: norms, activations, casts, copies, stacks
+    elementwise  what else the compute stream does: norms, activations, casts, copies, stacks, and
+                 what turns the inputs of a kernel round
     optimizer    the update
     gathers      weights on their way to their products; what else is sent over axes of storage
     sums         gradients on their way back
@@ -51,7 +52,7 @@ def _all(items) -> dict[str, float]:
 def _class(op: Op, tiled: bool) -> str:
     if op.collective is not None:
         return _exchange(op)
-    if op.component == CORE or op.op_class == "attention":
+    if op.op_class == "attention" or (tiled and op.component == CORE):
         return "tiles" if tiled else "kernel"
     if op.component == "optimizer":
         return "optimizer"
