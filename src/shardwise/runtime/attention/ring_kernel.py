@@ -39,7 +39,7 @@ class Halves(NamedTuple):
     high: jax.Array
 
 
-class Rule(NamedTuple):
+class RingRule(NamedTuple):
     """What is known before anything runs."""
 
     axis: str
@@ -64,7 +64,7 @@ def ring_kernel_attention(
 ) -> jax.Array:
     """`ring_attention` of rows dealt in zig-zag. Inside `shard_map`; `interpret` for CPUs."""
     q, k, v = (_halves(x.swapaxes(1, 2)) for x in (q_BTNH * scoring.scale, k_BSKH, v_BSKU))
-    out = _ring(Rule(axis, scoring.softcap, interpret), q, k, v)
+    out = _ring(RingRule(axis, scoring.softcap, interpret), q, k, v)
     return jnp.concatenate(out, 2).swapaxes(1, 2).astype(v_BSKU.dtype)
 
 
@@ -72,7 +72,7 @@ def _halves(x: jax.Array) -> Halves:
     return Halves(*jnp.split(x, 2, axis=2))
 
 
-def _values(rule: Rule, q: Halves, k: Halves, v: Halves) -> tuple[Halves, Halves]:
+def _values(rule: RingRule, q: Halves, k: Halves, v: Halves) -> tuple[Halves, Halves]:
     """Outputs and log-sum-exps."""
     own = _forward(rule, True, q, k, v)
     (seen,) = _forward(rule, False, (q.high,), (k.low,), (v.low,))
@@ -94,7 +94,7 @@ def _values(rule: Rule, q: Halves, k: Halves, v: Halves) -> tuple[Halves, Halves
     return Halves(state.low[0], state.high[0]), Halves(state.low[1], state.high[1])
 
 
-def _round(rule: Rule, step: Any, state: Any, here: Any) -> Any:
+def _round(rule: RingRule, step: Any, state: Any, here: Any) -> Any:
     """`step(state, i, blocks)` for the blocks of all others, each on its way while the one before
     is worked on."""
     hops = lax.axis_size(rule.axis) - 1
@@ -110,7 +110,7 @@ def _round(rule: Rule, step: Any, state: Any, here: Any) -> Any:
     return step(state, jnp.int32(hops), last)
 
 
-def _forward_rule(rule: Rule, q: Halves, k: Halves, v: Halves):
+def _forward_rule(rule: RingRule, q: Halves, k: Halves, v: Halves):
     out, lse = _values(rule, q, k, v)
     out, lse = (
         Halves(*(ad_checkpoint.checkpoint_name(x, "attention") for x in both))
@@ -119,7 +119,7 @@ def _forward_rule(rule: Rule, q: Halves, k: Halves, v: Halves):
     return out, (q, k, v, out, lse)
 
 
-def _backward_rule(rule: Rule, kept: Any, dout: Halves):
+def _backward_rule(rule: RingRule, kept: Any, dout: Halves):
     q, k, v, out, lse = kept
     wide = partial(jnp.asarray, dtype=jnp.float32)
     own = _backward(rule, True, tuple(q), tuple(k), tuple(v), out, lse, dout)
@@ -185,7 +185,7 @@ def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[jax.Array, jax
 # The kernel, for blocks of the same form stacked along the batch ---------------------------------
 
 
-def _kernel(rule: Rule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
+def _kernel(rule: RingRule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
     mask = masks.CausalMask((n, n)) if causal else masks.FullMask((n, n))
     size = next(b for b in (WIDEST, 256, LANES) if n % b == 0)
     names = [f for f in splash.BlockSizes.__dataclass_fields__ if f.startswith("block_")]
@@ -198,7 +198,9 @@ def _kernel(rule: Rule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
     )
 
 
-def _forward(rule: Rule, causal: bool, q: Any, k: Any, v: Any) -> list[tuple[jax.Array, jax.Array]]:
+def _forward(
+    rule: RingRule, causal: bool, q: Any, k: Any, v: Any
+) -> list[tuple[jax.Array, jax.Array]]:
     """(output, lse) of each pair of blocks."""
     parts = len(q)
     q, k, v = (jnp.concatenate(x, 0) for x in (q, k, v))
@@ -208,7 +210,7 @@ def _forward(rule: Rule, causal: bool, q: Any, k: Any, v: Any) -> list[tuple[jax
     return list(zip(outs, lses, strict=True))
 
 
-def _backward(rule: Rule, causal: bool, *blocks: Any) -> list[tuple[jax.Array, ...]]:
+def _backward(rule: RingRule, causal: bool, *blocks: Any) -> list[tuple[jax.Array, ...]]:
     """(dq, dk, dv) of each pair of blocks, from (q, k, v, out, lse, dout)."""
     parts = len(blocks[0])
     q, k, v, out, lse, dout = (jnp.concatenate(x, 0) for x in blocks)
