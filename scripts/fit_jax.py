@@ -6,9 +6,10 @@ Each plan of `compiled/learning.json` is compiled once at the compiler's own eff
 seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is not
 there is left out, and the page says so. Planned and compiled seconds are told apart by the classes
 of `compiled/classes.py`; each constant is the ratio of one class's mean shares of the compiled
-step, so that every plan counts the same and no constant sees the seconds of another class. Errors
-are of plans left out, and a term that does not lower them stays out. Writes `docs/fit_jax.md`,
-`.json` and `src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
+step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
+is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
+out, and those without each term stand beside them. Writes `docs/fit_jax.md`, `.json` and
+`src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
 """
 
 import argparse
@@ -18,12 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
 from compiled.programs import compiled_case, kept_case
+from compiled.tiles import tile_rates
 from made import made, table
 
 from shardwise.errors import ShardwiseError
@@ -58,8 +60,10 @@ not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among
 
 A constant is the ratio of what a class of ops takes as compiled to what it takes as counted, each
 as a share of its compiled step, averaged over the plans that have the class. `overlap` is one less
-that of the gathers. Narrow heads and loops over tiles have their formulas in the counting
-(`planner/step/layer.py`, `planner/step/strategies/context.py`), which the stack `jax` asks for.
+that of the gathers. `tiles` is the geometric mean of attention alone, forward and backward, as a
+loop over tiles on five generations: {tiles}.
+Narrow heads and loops over tiles have their formulas in the counting (`planner/step/layer.py`,
+`planner/step/strategies/context.py`), which the stack `jax` asks for.
 
 Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 
@@ -122,8 +126,8 @@ def learned(name: str, plan: TrainPlan, cache: Path, kept: bool) -> Learned | No
     )
 
 
-def constants(rows: Sequence[Learned]) -> dict[str, float]:
-    """Every constant, from the ratios of the classes."""
+def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
+    """Every constant, from the ratios of the classes and the rate of a loop over tiles."""
     xla = load_stack("xla")
 
     def ratio(name: str, usual: float) -> float:
@@ -139,7 +143,7 @@ def constants(rows: Sequence[Learned]) -> dict[str, float]:
         "launch_seconds": float(xla.launch_seconds),
         "passes": max(ratio("elementwise", float(xla.passes)), 1.0),
         "products": 1 / ratio("products", 1.0),
-        "tiles": min(kernel / ratio("tiles", kernel), 1.0),
+        "tiles": tiles,
         "sums": ratio("sums", shown) / shown if shown else 1.0,
         "exchanges": ratio("exchanges", 1.0),
     }
@@ -152,11 +156,12 @@ def stack_of(values: Mapping[str, float], without: str = "") -> Stack:
     return Stack(name="jax", sources={}, **values)
 
 
-def left_out(rows: Sequence[Learned], without: str = "") -> list[float]:
+def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:
     """Compiled over predicted seconds of every plan by the constants of the others."""
+    others = [[r for r in rows if r is not row] for row in rows]
     return [
-        row.seconds / row.priced(stack_of(constants([r for r in rows if r is not row]), without))
-        for row in rows
+        row.seconds / row.priced(stack_of(constants(some, tiles), without))
+        for row, some in zip(rows, others, strict=True)
     ]
 
 
@@ -170,9 +175,10 @@ def summary(ratios: Sequence[float]) -> dict[str, float]:
     }
 
 
-def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
+def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) -> dict[str, Any]:
     """All that the page shows."""
-    xla, values = load_stack("xla"), constants(rows)
+    tiles = geometric_mean(rates.values())
+    xla, values = load_stack("xla"), constants(rows, tiles)
     before = [row.seconds / evaluate(row.plan, xla) for row in rows]
     return {
         "schema_version": 1,
@@ -180,12 +186,13 @@ def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
         "seed": LEARNING_SEED,
         "plans": count,
         "constants": values,
+        "tiles": dict(rates),
         "summary": {
             "as the stack xla": summary(before),
-            "left out": summary(left_out(rows)),
+            "left out": summary(left_out(rows, tiles)),
             "in-sample": summary([row.seconds / row.priced(stack_of(values)) for row in rows]),
         },
-        "terms": {name: summary(left_out(rows, name)) for name in TERMS},
+        "terms": {name: summary(left_out(rows, tiles, name)) for name in TERMS},
         "rows": [
             {
                 "name": row.name,
@@ -195,7 +202,7 @@ def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
                 "planned": row.planned,
                 "compiled": row.compiled,
             }
-            for row, ratio in zip(rows, left_out(rows), strict=True)
+            for row, ratio in zip(rows, left_out(rows, tiles), strict=True)
         ],
     }
 
@@ -222,6 +229,7 @@ def page(doc: Mapping[str, Any]) -> str:
         count=n,
         all=doc["plans"],
         seed=doc["seed"],
+        tiles=", ".join(f"{chip} {rate:.2f}" for chip, rate in doc["tiles"].items()),
         low=GOAL[0],
         high=GOAL[1],
         summary=table(head, [[name, *said(one)] for name, one in doc["summary"].items()]),
@@ -280,7 +288,7 @@ def main() -> None:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         rows += [found] if found else []
-    doc = document(rows, len(plans))
+    doc = document(rows, len(plans), tile_rates(options.cache))
     (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
     TOML.write_text(toml(doc), encoding="utf-8")

@@ -102,6 +102,7 @@ def test_what_data_decides_has_no_count(old, new):
     ("bound", "op_name", "want"),
     [
         ("get-tuple-element(%p), index=1", "jit(f)/attention/rounds_36/while", 36),
+        ("get-tuple-element(%p), index=1", "jit(f)/transpose(jvp(rounds_36))/while", 36),
         ("get-tuple-element(%p), index=1", "jit(f)/rounds_36/body/while", None),
         ("constant(9)", "jit(f)/attention/rounds_36/while", 9),
     ],

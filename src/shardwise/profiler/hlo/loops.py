@@ -52,7 +52,7 @@ def trip_counts(module: Module) -> dict[tuple[str, str], int | None]:
     }
 
 
-_STATED = re.compile(r"/rounds_(\d{1,9})/while$")
+_STATED = re.compile(r"\brounds_(\d{1,9})\)*/while$")
 
 
 def _stated(loop: Instruction) -> int | None:
