@@ -158,7 +158,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--stages": "an op of a program that is followed from JAX to the schedule",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
-        "--top": "how many of the next best to show",
+        "--top": "how many to show: of the next best, of the dearest ops",
         "--source": "only rows of this source",
         "--grade": "only rows of this grade",
         "--serving": "rows of serving in place of training",
