@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from made import made
+
 from compiled.plans import Serve, Train
 from compiled.programs import OPTIONS, Case, options_of
 from shardwise.models import load_model
@@ -270,3 +272,9 @@ def _left(rows: Sequence[Mapping[str, Any]]) -> str:
                     f"{planned / 1e6:,.1f} MB, compiled {compiled / 1e6:,.1f} MB"
                 )
     return "\n".join(lines)
+
+
+def later(before: list[dict], names: list[str]) -> list[dict]:
+    """What was made after the table, each row once."""
+    kept = [{**one, "rows": [n for n in one["rows"] if n not in names]} for one in before]
+    return [*(one for one in kept if one["rows"]), {**made(), "rows": names}]

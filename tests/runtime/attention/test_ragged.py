@@ -1,6 +1,7 @@
 """Attention to pages: our gathers beside JAX's reference, and where JAX's kernel serves."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import jax.numpy as jnp
@@ -94,7 +95,7 @@ def layer(**changes):
     ("changes", "law"),
     [
         ({}, None),
-        ({"kind": "window", "window": 64}, None),
+        ({"kind": "window", "window": 64}, "mask"),
         ({"head_dim": 256, "v_head_dim": 256}, None),
         ({"cache": "f32"}, None),
         ({"platform": "cpu"}, "tpu"),
@@ -133,6 +134,25 @@ def test_no_latent_cache():
 def test_heads_lie_in_groups_that_fill_tiles(kv_heads, cache, group):
     held = PagedLayer(mixer=None, platform="tpu", cache=cache, kv_heads=kv_heads)
     assert held.group == group
+
+
+@pytest.mark.parametrize(
+    ("changes", "entries", "shared", "width"),
+    [
+        ({"platform": "cpu", "head_dim": 64, "v_head_dim": 64}, (512, 512), False, 512),
+        ({"head_dim": 64, "v_head_dim": 64}, (512, 512), False, 512),
+        ({"head_dim": 80, "v_head_dim": 80}, (640, 640), True, 768),
+        ({"cache": "int8"}, (1024, 1024), False, 1024),
+    ],
+    ids=str,
+)
+def test_entries_fill_whole_lanes_of_each_of_four_devices(changes, entries, shared, width):
+    """8 KV heads, two on each device: 2 x 64 are 128 lanes, 2 x 80 take 256 and both 384."""
+    held = layer(**{"heads": 8, "kv_heads": 8, **changes})
+    held = replace(held, kv_heads=2)
+    assert held.pairs(entries) is shared
+    assert held.width(entries[0], 8) == (1024 if shared else width)
+    assert held.width(sum(entries), 8) == (1536 if shared else 2 * width)
 
 
 GENERATIONS = [row["name"] for row in INDEX["rows"] if row["name"].startswith("ragged_")]

@@ -3,8 +3,8 @@
 A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
 on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
 (`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10), and so is its
-ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). cuDNN's attention on
-GPUs is a custom call whose backend config has its mask.
+ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). Ours states what it
+computes and reads. cuDNN's attention on GPUs is a custom call whose backend config has its mask.
 """
 
 import re
@@ -18,6 +18,7 @@ from shardwise.profiler.hlo.text import Computation, Instruction
 
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 _RAGGED = "ragged_paged_attention"
+_PAGED = "paged_softmax"
 _PRODUCTS = {"fwd": (1, 1), "dq": (1, 0), "dkv": (2, 2)}
 """Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
 forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = dS' Q
@@ -42,10 +43,10 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
 
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
-    has min(i + 1, that) of them. Those at the ends of what a row sees count by half, as rates of
-    kernels are those of the scores that are asked for.
+    has min(i + 1, that) of them, or all where the call has no mask. Those at the ends of what a row
+    sees count by half, as rates of kernels are those of the scores that are asked for.
     """
-    if (paged := ragged_reads(computation, call)) is not None:
+    if (paged := paged_reads(computation, call)) is not None:
         return paged.attention
     if call.target in CUDNN_ATTENTION:
         return _cudnn(computation, call)
@@ -83,11 +84,33 @@ def _cudnn(computation: Computation, call: Instruction) -> KernelAttention | Non
 
 
 class RaggedReads(NamedTuple):
-    """What ragged attention to pages computes, and what it reads of its operand `pages`."""
+    """What attention to pages computes, and the bytes that it reads of its operands `pages`."""
 
     attention: KernelAttention
-    pages: int
+    pages: tuple[int, ...]
     bytes: float
+
+
+def paged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Of a call of JAX's kernel of ragged pages, or of ours; None of any other call."""
+    if call.target != "tpu_custom_call":
+        return None
+    if _PAGED in (call.op_name or call.name):
+        return _stated_reads(computation, call)
+    return ragged_reads(computation, call)
+
+
+def _stated_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Our kernel (`runtime/attention/paged_softmax.py`) states what it computes and reads: after
+    numbers come queries [R, J, rows, H], then pages [L, P, S, X], those of a block one by one."""
+    shapes = [list(arrays(computation.shape_of(name))) for name in call.operands]
+    tall = [i for i, found in enumerate(shapes) if len(found) == 1 and len(found[0].dims) == 4]
+    read = _stated(call, "bytes_accessed")
+    if len(tall) < 2 or not read:
+        return None
+    (queries, *pages), outs = tall, list(arrays(call.shape))
+    widths = (shapes[queries][0].dims[-1], outs[0].dims[-1] if outs else 0)
+    return RaggedReads(KernelAttention(stated_flops(call), widths), tuple(pages), read)
 
 
 def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
@@ -112,16 +135,19 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
     read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
     place = pages.bytes / max(prod(pages.dims[:2]), 1)
     return RaggedReads(
-        KernelAttention(4.0 * each * N * H * read, (H, H)), len(shapes) - 1, read * place
+        KernelAttention(4.0 * each * N * H * read, (H, H)), (len(shapes) - 1,), read * place
     )
 
 
 def _live(given: list[Array]) -> float:
-    """The share of scores that are asked for, by the first array of the mask, [heads or 1, ...]."""
+    """The share of scores that are asked for, by the first array of the mask, [heads or 1, ...].
+    Without places of queries, ids or parts of tiles beside such arrays nothing in a tile is masked:
+    the call is of whole blocks, as a ring's are (`runtime/attention/ring_kernel.py`)."""
+    whole = [a for a in given if a.dtype.startswith(("int", "uint", "bool", "pred"))]
     grid = next(
-        (a.dims[-2:] for a in given if a.dtype.startswith("int") and len(a.dims) == 3), None
+        (a.dims[-2:] for a in whole if a.dtype.startswith("int") and len(a.dims) == 3), None
     )
-    if grid is None:
+    if grid is None or all(a.dims[-2:] == grid for a in whole):
         return 1.0
     rows, most = max(grid), min(grid)
     # The sum of min(row + 1, most) over all rows, less half a tile at each end of what a row sees.
@@ -132,9 +158,13 @@ def _live(given: list[Array]) -> float:
 def stated_flops(call: Instruction) -> float:
     """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none. Raises
     BadRequest for what is no number of FLOPs."""
+    return _stated(call, "flops")
+
+
+def _stated(call: Instruction, name: str) -> float:
     if call.opcode != "custom-call":
         return 0.0
     config = call.config.get("custom_call_config", call.config)
     estimate = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
-    said = estimate.get("flops", 0) if isinstance(estimate, dict) else 0
-    return number(said, "'flops' of its cost estimate", least=0, most=1e30)
+    said = estimate.get(name, 0) if isinstance(estimate, dict) else 0
+    return number(said, f"'{name}' of its cost estimate", least=0, most=1e30)

@@ -85,8 +85,9 @@ class StepProgram:
     def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
         """Where a step's sequences lie, for each layer group."""
         over = (None, None) if self.layout is None else (self.layout.over, PLACES)
+        reader = "kernel" if self.platform == "tpu" else "loop"
         by_group = [
-            Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each)
+            Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each, reader)
             for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
         ]
         return tuple(by_group[group] for group in self.tables[: len(self.cfg.groups)])
