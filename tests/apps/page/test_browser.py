@@ -278,4 +278,4 @@ def check_alone(tab, slider):
             break
     else:
         raise AssertionError(f"{slider.name} changes nothing")
-    assert tab.locator(".controls :disabled").count() == tab.locator(".control").count() - 1
+    assert tab.locator(".control > :disabled").count() == tab.locator(".control").count() - 1
