@@ -50,7 +50,8 @@ def empty_pages(
     made: dict[int, dict[str, jax.Array]] = {}
     for group, count in zip(groups, pages, strict=True):
         for layer in group.layers:
-            made[layer] = _empty(cfg, layer, count, page_size, dtype, layers and layers[layer])
+            read = layers[layer] if layers else None
+            made[layer] = _empty(cfg, layer, count, page_size, dtype, read)
     return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
@@ -93,7 +94,8 @@ def page_bytes(
     each pool where a `layout` (`engine/server_layout.py`) cuts them."""
     pools, size = 1 if layout is None else layout.pool_count, 0
     for layer in group.layers:
-        make = partial(_empty, cfg, layer, pools, page_size, dtype, layers and layers[layer])
+        read = layers[layer] if layers else None
+        make = partial(_empty, cfg, layer, pools, page_size, dtype, read)
         for name, x in jax.eval_shape(make).items():
             shape = x.shape
             if layout is not None:

@@ -154,3 +154,28 @@ def test_attention_of_cudnn_reads_keys_and_values_once_and_its_scratch_is_none()
     # Read: q, k, v, statistics, the output and its gradient; written: dq, dk, dv.
     assert backward.op.hbm_bytes == 4 * queries + 4 * keys + stats
     assert not any(op.note for op in cudnn())
+
+
+PAGED = """HloModule m, is_scheduled=true, num_partitions=1
+
+ENTRY %main () -> (f32[8,1,8,128], f32[8,1,8,128]) {
+  %table = s32[512]{0} parameter(0)
+  %q = bf16[8,1,8,128]{3,2,1,0} parameter(1)
+  %offsets = s32[1,128]{1,0} parameter(2)
+  %pages = bf16[4,600,64,128]{3,2,1,0} parameter(3)
+  ROOT %paged_softmax.1 = (f32[8,1,8,128]{3,2,1,0}, f32[8,1,8,128]{3,2,1,0}) \
+custom-call(%table, %q, %offsets, %pages, %pages), custom_call_target="tpu_custom_call", \
+metadata={op_name="jit(f)/paged_softmax/pallas_call"}, backend_config={"custom_call_config": \
+{"cost_estimate":{"flops":"1000000","transcendentals":"10","bytes_accessed":"500000"}}}
+}
+"""
+
+
+def test_our_kernel_of_pages_reads_what_it_states():
+    """Not the whole cache, which two of its operands are: the pages of its rows, and its queries,
+    numbers and answers whole."""
+    found = only(PAGED)
+    assert found.op.op_class == "attention"
+    assert float(found.op.flops["bf16"]) == 1e6
+    others = 512 * 4 + 8 * 8 * 128 * 2 + 128 * 4 + 2 * 8 * 8 * 128 * 4
+    assert float(found.op.hbm_bytes) == pytest.approx(500000 + others, rel=0.02)

@@ -140,9 +140,7 @@ def paged_softmax(
         ins += [pl.BlockSpec((J, rows, K), lambda *_: (0, 0, 0)), *([at] * len(scales))]
         given += [jnp.asarray(owner, jnp.bfloat16), *scales]
     f32 = jnp.float32
-    kernel = partial(
-        _kernel, scoring=s, group=group, span=group * table.size, heads=K, same=same, narrow=narrow
-    )
+    kernel = partial(_kernel, scoring=s, group=group, span=group * table.size, same=same)
     out_RJYV, stats_RJYW = pl.pallas_call(
         kernel,
         out_shape=(
@@ -151,7 +149,7 @@ def paged_softmax(
         ),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=6,
-            grid=(steps.count,),
+            grid=(steps.total,),
             in_specs=ins,
             out_specs=(
                 pl.BlockSpec((1, J, rows, side * U), own),
@@ -182,7 +180,7 @@ class Steps(NamedTuple):
 
     row_W: jax.Array
     block_W: jax.Array
-    count: jax.Array
+    total: jax.Array
 
 
 def _steps(table: RowTable) -> Steps:
@@ -219,9 +217,7 @@ def _kernel(
     scoring: Scoring,
     group: int,
     span: int,
-    heads: int,
     same: bool,
-    narrow: bool,
 ) -> None:
     *inputs, out_ref, stats_ref = refs
     step = pl.program_id(0)
@@ -252,14 +248,14 @@ def _kernel(
 
     k_SX = read(inputs[:group])
     v_SX = k_SX if same else read(inputs[group : 2 * group])
-    owner_ref, *scale_refs = inputs[(1 if same else 2) * group :] if narrow else (None,)
+    owners = inputs[(1 if same else 2) * group :]  # of small numbers, and then their scales
     side_U = out_ref.shape[-1]
     for j in range(J):
         k_S = k_SX[:, j * width : (j + 1) * width]
         v_S = v_SX[:, j * side_U : (j + 1) * side_U]
         scores = dot(q_ref[0, j], k_S, (((1,), (1,)), ((), ())))
-        if narrow:
-            by = [dot(owner_ref[j], ref[0], (((1,), (0,)), ((), ()))) for ref in scale_refs]
+        by = [dot(owners[0][j], ref[0], (((1,), (0,)), ((), ()))) for ref in owners[1:]]
+        if by:
             scores = scores * by[0]
         scores = jnp.where(seen, capped(scores, scoring.softcap), lowest)
         before = stats_ref[0, j]
@@ -268,7 +264,7 @@ def _kernel(
         weights = jnp.where(seen, jnp.exp(scores - higher_1), 0.0)
         less_1 = jnp.exp(top_1 - higher_1)
         total_1 = total_1 * less_1 + weights.sum(-1, keepdims=True)
-        if narrow:
+        if by:
             weights = weights * by[-1]
         added = dot(weights.astype(kept), v_S, (((1,), (0,)), ((), ())))
         out_ref[0, j] = out_ref[0, j] * less_1 + added
