@@ -61,7 +61,8 @@ def tile_rates(cache: Path) -> dict[str, float]:
 def _rate(on: str, limits: Limits) -> float:
     piece = parse_slice(on)
     found = compile_function(STEP, ARGUMENTS, piece, limits=limits)
-    assert found.timeline is not None and not found.timeline.uncounted
+    assert found.timeline is not None
+    assert not found.timeline.uncounted
     rates = piece.chip.efficiency
     # Half of the scores, four FLOPs for each of their dims forward and ten backward.
     flops = 14 * B * N * H * T * T / 2
