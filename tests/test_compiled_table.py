@@ -16,6 +16,7 @@ from shardwise.workflows.plan_file import price_plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
+from compiled.gpus import GPUS, section  # noqa: E402
 from compiled.plans import FITS, MATCHED, phase_of, plan_of  # noqa: E402
 from compiled.table import page, summary_of  # noqa: E402
 
@@ -35,7 +36,7 @@ def test_the_table_has_every_plan():
 
 def test_the_page_and_the_sums_are_of_the_rows():
     assert summary_of(DOC["rows"]) == DOC["summary"]
-    assert (ROOT / "docs" / "compiled.md").read_text() == page(DOC)
+    assert (ROOT / "docs" / "compiled.md").read_text() == page(DOC, section(DOC["gpus"]))
 
 
 @over_every(PLANS)
@@ -43,6 +44,26 @@ def test_the_planner_still_says_so(name):
     row, hardware = PLANS[name], Hardware()
     said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase_of(row))
     assert said["peak_bytes"] == pytest.approx(ROWS[name]["memory"]["predicted"], rel=0.01)
+
+
+def test_gpus_have_every_plan_and_training_attends_with_cudnn():
+    rows = {row["name"]: row for row in DOC["gpus"]["rows"]}
+    assert list(rows) == list(GPUS)
+    assert {row["slice"] for row in rows.values()} == {
+        f"{chip}:{n}" for chip in ("h100", "b200") for n in (1, 2, 4)
+    }
+    for row in rows.values():
+        assert row["attention"] == ("cuDNN" if row["phase"] == "train" else "XLA")
+        assert row["flops"]["compiled"] >= 0.95 * row["flops"]["predicted"]
+
+
+@over_every(GPUS)
+def test_the_planner_still_says_so_of_gpus(name):
+    row, hardware = GPUS[name], Hardware()
+    rows = {row["name"]: row for row in DOC["gpus"]["rows"]}
+    said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase_of(row))
+    assert said["peak_bytes"] == pytest.approx(rows[name]["memory"]["predicted"], rel=0.01)
+    assert said["flops"] == pytest.approx(rows[name]["flops"]["predicted"], rel=0.01)
 
 
 def test_the_measures_of_issue_6_hold():

@@ -158,7 +158,11 @@ def loads_jax(module: str) -> bool:
     return path is not None and any(loads_jax(i.module) for i in imports_of(path) if not i.inside)
 
 
-COSTLY = {"shardwise.verbs.second_opinion"}
+COSTLY = {
+    "shardwise.verbs.candidate",
+    "shardwise.verbs.second_opinion",
+    "shardwise.verbs.served_opinion",
+}
 """Imported where they are used: a search without --compile would wait a tenth of a second, a fifth
 of its imports, for the readers of compiled programs."""
 

@@ -53,6 +53,7 @@ NAMES = [
     "plan_train",
     "price",
     "profile",
+    "report",
     "resolve",
     "save_plan",
     "schema",

@@ -37,7 +37,8 @@ function readable(value, unit) {
   if (Number.isNaN(number)) return value;
   const power = Math.log2(number);
   if (Number.isInteger(power) && power >= 14) return `${2 ** (power % 10)} ${["", "Ki", "Mi", "Gi", "Ti"][Math.floor(power / 10)]} ${unit}`;
-  return short(number, unit === "bytes" || unit === "s" ? unit : "") + (unit && !["bytes", "s"].includes(unit) ? ` ${unit}` : "");
+  const own = ["bytes", "bytes/s", "s"].includes(unit);
+  return short(number, own ? unit : "") + (unit && !own ? ` ${unit}` : "");
 }
 
 function Input({id, control, value, change, fixed}) {

@@ -1,7 +1,7 @@
 // Draws one figure: its marks as Plot's, its colours from the page's variables.
 import * as Plot from "@observablehq/plot";
 import {useEffect, useRef} from "react";
-import {logTicks, short} from "./numbers.js";
+import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
 
 const COLOURS = 8;
 const colour = (i) => `var(--series-${(i % COLOURS) + 1})`;
@@ -25,13 +25,15 @@ export function Figure({figure, width, refer}) {
 
 function Legend({labels, figure}) {
   if (labels.length < 2) return null;
-  const dashed = new Set(figure.marks.filter((m) => m.dashed).map((m) => m.label));
+  const dashed = new Set(figure.marks.filter((m) => m.dashed || m.kind === "rule").map((m) => m.label));
+  const solid = new Set(figure.marks.filter((m) => ["bar", "rect", "dot"].includes(m.kind)).map((m) => m.label));
+  const key = (label) => `key${dashed.has(label) ? " dashed" : ""}${solid.has(label) ? " solid" : ""}`;
   return (
     <ul className="legend">
       {labels.map((label, i) => (
         <li key={label}>
-          <span className={dashed.has(label) ? "key dashed" : "key"} style={{"--key": colour(i)}} />
-          {label}
+          <span className={key(label)} style={{"--key": colour(i)}} />
+          {asWords(label)}
         </li>
       ))}
     </ul>
@@ -46,7 +48,7 @@ function plotOf(figure, width, labels) {
   const narrow = width < 520;
   const rows = figure.y.names.length;
   const longest = Math.max(0, ...figure.y.names.map((name) => name.length));
-  const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 66;
+  const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 72;
   const height = figure.square ? square(figure, width) : rows ? 64 + rows * 26 : narrow ? 280 : 340;
   const made = Plot.plot({
     width,
@@ -81,6 +83,13 @@ function extent(figure, which) {
   return [Math.min(...drawn), Math.max(...drawn)];
 }
 
+// The longest row of bars that stand one after the other.
+function longest(bars) {
+  const ends = {};
+  for (const mark of bars) mark.y.forEach((name, i) => { ends[name] = (ends[name] ?? 0) + mark.x[i]; });
+  return Math.max(...Object.values(ends));
+}
+
 function scale(figure, which, most) {
   const {label, unit, log, names, bare} = figure[which];
   if (names.length) return {type: "band", domain: names, label: null, tickFormat: shortened};
@@ -88,14 +97,20 @@ function scale(figure, which, most) {
   if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
   const options = {label: title, labelArrow: "none", tickFormat: (v) => short(v, plainUnit(unit))};
   options.labelAnchor = which === "x" ? "right" : "top";
-  if (!log) return {...options, ticks: most, nice: true, ...(figure.marks.some((m) => m.kind === "bar") && which === "x" ? {zero: true} : {})};
+  const bars = figure.marks.filter((m) => m.kind === "bar");
+  if (!log && unit === "bytes") {
+    const most_bytes = bars.length && which === "x" ? Math.max(longest(bars), extent(figure, which)[1]) : extent(figure, which)[1];
+    return {...options, domain: [0, most_bytes || 1], ticks: binaryTicks(0, most_bytes || 1, most)};
+  }
+  if (!log) return {...options, ticks: most, nice: true, ...(bars.length && which === "x" ? {zero: true} : {})};
   const [low, high] = extent(figure, which);
-  const wide = low === high ? [low / 10, high * 10] : [low, high];
+  const room = figure.marks.every((m) => m.kind === "dot") ? 1.12 : 1;
+  const wide = low === high ? [low / 10, high * 10] : [low / room, high * room];
   return {...options, type: "log", domain: wide, ticks: logTicks(...wide, most), tickFormat: options.tickFormat};
 }
 
 const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
-const shortened = (name) => (name.length > 26 ? `${name.slice(0, 25)}…` : name);
+const shortened = (name) => (name.length > 26 ? `${asWords(name).slice(0, 25)}…` : asWords(name));
 
 function marks(mark, figure, index) {
   const stroke = colour(Math.max(index, 0));
@@ -126,7 +141,7 @@ function marks(mark, figure, index) {
         ...(mark.y.length ? [Plot.ruleY(points, {y: "y", stroke, strokeDasharray: "2,3", strokeWidth: 1.5, title})] : []),
       ];
     case "arrow":
-      return [Plot.arrow(points, {x1: "x", y1: "y", x2: "x2", y2: "y2", stroke, bend: true, strokeWidth: 2, headLength: 6, title})];
+      return [Plot.arrow(points, {x1: "x", y1: "y", x2: "x2", y2: "y2", stroke, bend: figure.square, strokeWidth: 2, headLength: 6, title})];
     case "text":
       return [Plot.text(points, {x: "x", y: "y", text: "text", fill: "var(--ink)"})];
     default:

@@ -4,7 +4,7 @@ import {createRoot} from "react-dom/client";
 import {Controls} from "./controls.jsx";
 import {csvOf, pageOf, pngOf, save, svgText} from "./exports.js";
 import {Figure} from "./figure.jsx";
-import {short} from "./numbers.js";
+import {short, words} from "./numbers.js";
 import {answer, exported, views} from "./source.js";
 import {read, write} from "./url.js";
 import "./page.css";
@@ -76,11 +76,13 @@ function useAnswer(view, state) {
 }
 
 function Menu({all, at}) {
+  const here = useRef(null);
+  useEffect(() => { here.current?.scrollIntoView({block: "nearest", inline: "center"}); }, [at]);
   return (
     <nav aria-label="Views">
       <ul>
         {all.map((view) => (
-          <li key={view.name}><a href={`#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
+          <li key={view.name}><a ref={view === at ? here : null} href={`#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
         ))}
       </ul>
     </nav>
@@ -142,12 +144,12 @@ function Table({table}) {
     <div className="table" tabIndex={0} role="region" aria-label={table.title}>
       <table>
         <caption>{table.title}</caption>
-        <thead><tr>{header.map((name, i) => <th key={i} scope="col">{name || "name"}</th>)}</tr></thead>
+        <thead><tr>{header.map((name, i) => <th key={i} scope="col">{words(name) || "name"}</th>)}</tr></thead>
         <tbody>
           {table.rows.map((row, i) => (
             <tr key={i}>{header.map((name, j) => {
-              const cell = short(row[j], units ? (j === 1 ? row[2] : "") : table.units[name] ?? "");
-              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : ""}>{cell}</td> : <th key={j} scope="row">{cell}</th>;
+              const cell = short(row[j], units ? (name === "ratio" ? "" : row.at(-1) ?? "") : table.units[name] ?? "");
+              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : cell.length < 30 ? "short" : ""}>{cell}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
             })}</tr>
           ))}
         </tbody>
@@ -163,7 +165,7 @@ function Said({title, text}) {
     <div className="said">
       <h2>{title}</h2>
       <button type="button" onClick={copy}>{copied ? "Copied" : `Copy ${title === "Python" ? "Python" : "command"}`}</button>
-      <pre tabIndex={0} aria-label={title}>{text}</pre>
+      <pre tabIndex={0} aria-label={title}>{text.split(/(\s)/).map((word, i) => (word.length < 32 ? <span key={i}>{word}</span> : word))}</pre>
     </div>
   );
 }

@@ -32,6 +32,26 @@ function digits(value) {
   return String(Number(value.toPrecision(3)));
 }
 
+// Memory's ticks: as many as there is room for, a power of two apart.
+export function binaryTicks(low, high, most) {
+  let step = 2 ** Math.floor(Math.log2((high - low) / most || 1));
+  while ((high - low) / step > most) step *= 2;
+  const found = [];
+  for (let at = Math.ceil(low / step) * step; at <= high; at += step) found.push(at);
+  return found;
+}
+
+function evenTicks(low, high, most) {
+  const raw = (high - low) / Math.min(most, 4), power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= raw);
+  const found = [];
+  for (let i = Math.ceil(low / step); i * step <= high; i += 1) found.push(Number((i * step).toPrecision(12)));
+  return found;
+}
+
+// Names of fields as words.
+export const words = (name) => (/^[a-z0-9_.,]+( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
+
 // Ticks that do not touch: whole powers of ten, as many as there is room for.
 export function logTicks(low, high, most) {
   const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9);
@@ -41,5 +61,6 @@ export function logTicks(low, high, most) {
   if (found.length >= 2) return found;
   const few = [1, 2, 3, 5].flatMap((m) => [first - 1, first, last].map((p) => m * 10 ** p));
   const inside = [...new Set(few)].filter((v) => v >= low && v <= high).sort((a, b) => a - b);
+  if (inside.length < 3) return evenTicks(low, high, most);
   return inside.filter((_, i) => i % Math.ceil(inside.length / most) === 0);
 }

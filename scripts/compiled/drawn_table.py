@@ -40,15 +40,15 @@ schedule that the compiler has estimated itself; shardwise prices the rest.
 """
 
 
-def write_drawn(docs: Path, cache: Path, renew: str = "", kept: bool = False) -> None:
-    """Compile what the cache lacks, then write both files. With `renew` the rows of other phases
-    stay; with `kept` nothing is compiled, and a row without a program in the cache keeps what was
-    compiled before beside what is predicted today."""
+def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = (), kept: bool = False) -> None:
+    """Compile what the cache lacks, then write both files. Where phases or names of rows to `renew`
+    are given, the others stay as they are; with `kept` nothing is compiled, and a row without a
+    program in the cache keeps what was compiled before beside what is predicted today."""
     before = json.loads((docs / "compiled_drawn.json").read_text(encoding="utf-8"))
     known = {row["name"]: {"made": _head(before), **row} for row in before["rows"]}
     rows = []
     for name, (phase, plan) in load_drawn().items():
-        if renew and phase != renew:
+        if renew and phase not in renew and name not in renew:
             rows.append(known[name])
         elif kept and kept_case(plan, phase, Hardware(), cache, {}) is None:
             rows.append(_predicted(known[name], plan))

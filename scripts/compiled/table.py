@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from made import made
+
 from compiled.plans import Serve, Train
 from compiled.programs import OPTIONS, Case, options_of
 from shardwise.models import load_model
@@ -155,8 +157,8 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def page(doc: Mapping[str, Any]) -> str:
-    """docs/compiled.md of docs/compiled.json."""
+def page(doc: Mapping[str, Any], *more: str) -> str:
+    """docs/compiled.md of docs/compiled.json, with more sections below."""
     moved, memory, fits = (doc["summary"][name] for name in ("collectives", "memory", "fits"))
     parts = [
         PAGE.format(
@@ -198,6 +200,7 @@ def page(doc: Mapping[str, Any]) -> str:
         "\n".join(f"- **{name}**: {text}." for name, text in ADDED.items()),
         "## What is left",
         _left(doc["rows"]) or "Nothing.",
+        *more,
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -269,3 +272,9 @@ def _left(rows: Sequence[Mapping[str, Any]]) -> str:
                     f"{planned / 1e6:,.1f} MB, compiled {compiled / 1e6:,.1f} MB"
                 )
     return "\n".join(lines)
+
+
+def later(before: list[dict], names: list[str]) -> list[dict]:
+    """What was made after the table, each row once."""
+    kept = [{**one, "rows": [n for n in one["rows"] if n not in names]} for one in before]
+    return [*(one for one in kept if one["rows"]), {**made(), "rows": names}]

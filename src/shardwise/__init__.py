@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from shardwise.verbs.plan_sweep import plan_sweep
     from shardwise.verbs.plan_train import plan_train
     from shardwise.verbs.profile import profile
+    from shardwise.verbs.report import report
     from shardwise.verbs.roofline import matmul_roofline
     from shardwise.verbs.schema import schema
     from shardwise.verbs.shard import shard
@@ -105,6 +106,7 @@ _HOMES = {
     "plan_train": ("shardwise.verbs.plan_train", "plan_train"),
     "price": ("shardwise.roofline.price", "price"),
     "profile": ("shardwise.verbs.profile", "profile"),
+    "report": ("shardwise.verbs.report", "report"),
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
     "schema": ("shardwise.verbs.schema", "schema"),
@@ -157,6 +159,7 @@ __all__ = [
     "plan_train",
     "price",
     "profile",
+    "report",
     "resolve",
     "save_plan",
     "schema",

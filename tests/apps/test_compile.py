@@ -18,6 +18,7 @@ from shardwise.workflows import compile as workflow
 
 DATA = Path(__file__).parents[1] / "profiler" / "explain" / "data"
 INDEX = json.loads((DATA / "index.json").read_text())
+KEPT = Path(__file__).parents[1] / "kept"
 
 
 def run(capsys, *args):
@@ -264,3 +265,36 @@ def test_requests_that_make_no_sense_are_refused(capsys, command, args, words):
     assert err.startswith("error: ")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_one_op_is_followed_from_jax_to_the_schedule(capsys, tmp_path, monkeypatch):
+    """As text, in the document and in the report; the texts are those that a compile kept."""
+    texts, index = KEPT / "decode_mlp", json.loads((KEPT / "index.json").read_text())
+    row = next(row for row in index["rows"] if row["name"] == "decode_mlp")
+
+    def compile_ahead(*_, limits, **__):
+        if limits.stages is not None:
+            (limits.stages / "k.json.gz").write_bytes(Path(f"{texts}.json.gz").read_bytes())
+        hlo = gzip.decompress(Path(f"{texts}.hlo.gz").read_bytes()).decode()
+        return kept("good_mlp.a.clean", hlo=hlo, slice=row["slice"], mesh=row["mesh"], buffers=())
+
+    monkeypatch.setattr(workflow, "compile_ahead", compile_ahead)
+    asked = ("compile", "mycode:mlp", "--args", "mycode:args", "--on", row["slice"])
+    asked = (*asked, "--mesh", "fsdp=4,tensor=2")
+    code, page, _ = run(capsys, *asked, "--stages", "--out", tmp_path / "report")
+    assert code == 0
+    assert page.startswith("jit(decode_mlp)/mlp/dot_general (kept_programs.py:")
+    assert "stablehlo.dot_general" in page
+    report = (tmp_path / "report" / "mycode.mlp.stages.txt").read_text()
+    assert (
+        "+ convolution bf16[16,14336]{1,0:T(8,128)(2,1)}, fused with broadcast, maximum" in report
+    )
+    for name in ("jaxpr", "stablehlo", "given.hlo"):
+        assert (tmp_path / "report" / f"mycode.mlp.{name}.txt").read_text()
+    code, out, _ = run(capsys, *asked, "--stages", "mlp", "--json")
+    (program,) = json.loads(out)["result"]["programs"]
+    assert program["stages"]["op"] == "jit(decode_mlp)/mlp/dot_general"
+    assert next(c["kinds"] for c in program["stages"]["changes"]) == ["given"]
+    code, _, said = run(capsys, *asked, "--stages", "softmax")
+    assert code == 2
+    assert "--stages 'softmax' names no op of the program" in said

@@ -18,7 +18,7 @@ from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
-from shardwise.verbs import second_opinion
+from shardwise.verbs import candidate
 from shardwise.workflows.compile import CompiledPlan, PlanProgram
 from shardwise.workflows.inputs import Hardware
 
@@ -56,8 +56,8 @@ def compiler(monkeypatch):
             )
             return CompiledPlan(priced=None, programs=(found,))
 
-        monkeypatch.setattr(second_opinion, "compile_plan", compile_plan)
-        monkeypatch.setattr(second_opinion, "places_for", lambda size: 1)
+        monkeypatch.setattr(candidate, "compile_plan", compile_plan)
+        monkeypatch.setattr(candidate, "places_for", lambda size: 1)
         return asked
 
     return stand_in

@@ -12,6 +12,7 @@ from tests.runtime import goldens
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf
 from shardwise.runtime import initialise, load, mesh_of, parameter_shardings, save
+from shardwise.runtime.checkpoint import _HostBuffer
 from shardwise.runtime.tensor_file import INDEX, read_folder, write_file
 
 ROUND_TRIP = ["llama", "gpt2", "gpt-neox", "phi3", "gpt-oss", "deepseek-v3", "qwen2-moe", "opt"]
@@ -63,6 +64,19 @@ def test_the_host_never_holds_the_model(tmp_path):
     largest = max(w.addressable_shards[0].data.nbytes for w in arrays)
     assert total > 20 * largest
     assert peak < 3 * largest, (peak, largest, total)
+
+
+@pytest.mark.parametrize("count", [1, 16, 100, 4096])
+def test_a_device_keeps_what_passed_through_the_buffer(count):
+    """XLA's CPU backend takes arrays at multiples of 64 bytes as they are, without a copy."""
+    buffer = _HostBuffer()
+    kept = []
+    for value in range(1, 5):
+        block = buffer.zeros((count,), np.dtype(np.float32))
+        block += value
+        kept.append(jax.block_until_ready(jax.device_put(block)))
+    assert [float(w.max()) for w in kept] == [1, 2, 3, 4]
+    assert [float(w.min()) for w in kept] == [1, 2, 3, 4]
 
 
 def rewritten(folder, change):

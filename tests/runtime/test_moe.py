@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from tests.runtime.test_model import close, step, tiny
 
+from shardwise.models import Moe
 from shardwise.models.numerics import Routing
 from shardwise.runtime import Options
-from shardwise.runtime.moe import route
+from shardwise.runtime.model import call_of
+from shardwise.runtime.moe import dense_experts, ragged_experts, route
 
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, 1.5, -1.0], np.float32)
 
@@ -54,3 +56,28 @@ def test_dispatches_have_equal_gradients(name):
     cfg, params = tiny(name)
     dense, ragged = Options(), Options(experts="ragged", remat="block")
     close(step(cfg, params, dense), step(cfg, params, ragged), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss"])
+def test_experts_of_several_devices_add_up(name):
+    """Each device runs its own experts on all tokens; their sums are those of all experts."""
+    cfg, params = tiny(name)
+    x_BTD = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, cfg.d_model)), jnp.float32)
+    weights_BTk = jnp.asarray([0.7, 0.3] * 6, jnp.float32).reshape(2, 3, 2)
+    chosen_BTk = jnp.asarray([0, 3, 1, 2, 3, 1] * 2, jnp.int32).reshape(2, 3, 2)
+    group = next(i for i, layer in enumerate(cfg.groups) if isinstance(layer.mlp, Moe))
+    p = {n: w[0] for n, w in params["layers"][group].items() if n.startswith("experts.")}
+    call = call_of(jnp.zeros((2, 3), jnp.int32), cfg, Options())
+
+    def sums(run):
+        E = p["experts.up"].shape[0]
+        parts = [{n: w[at : at + E // 2] for n, w in p.items()} for at in (0, E // 2)]
+        firsts = (jnp.int32(0), jnp.int32(E // 2))
+        return sum(
+            run(part, x_BTD, weights_BTk, chosen_BTk, call, first=first)
+            for part, first in zip(parts, firsts, strict=True)
+        )
+
+    whole = ragged_experts(p, x_BTD, weights_BTk, chosen_BTk, call)
+    np.testing.assert_allclose(sums(dense_experts), whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(sums(ragged_experts), whole, rtol=1e-5, atol=1e-5)

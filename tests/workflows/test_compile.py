@@ -17,6 +17,8 @@ from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target_of
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.stages import read_stages, stages_of
 from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
@@ -40,14 +42,17 @@ def huge(mesh):
     return args(mesh, tokens=2**18, d=2**14, f=2**16)
 def whole():
     return jax.ShapeDtypeStruct((8, 128), jnp.bfloat16), {}
-def step(x, count):
-    return jnp.sum(jnp.tanh(x)) * count
 def arrays():
-    return jnp.ones((256, 128)), 2.0
+    q, pages = jnp.ones((72, 20, 128), "bfloat16"), jnp.ones((2, 16, 5, 64, 4, 128), "bfloat16")
+    return q, pages, jnp.ones((12, 8), "int32"), jnp.arange(72), 2.0
+def step(q, pages, tables, positions, count):
+    from kept_programs import ragged
+    return ragged(q, pages, tables, positions) * count
 def broken(mesh):
     raise ValueError("no arguments today")
 NUMBER = 3
 """
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 HARDWARE = Hardware()
 QUICK = {"exec_time_optimization_effort": -1.0}
 """Less is tried to overlap: a fraction of the time of a compile."""
@@ -81,9 +86,13 @@ def compiled(args, limits, on="v5e:2x2", function="mycode:mlp", **more):
 
 @pytest.mark.slow
 def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
-    heard = []
-    program = compiled("mycode:args", limits, watch=lambda stage, s: heard.append(stage))
+    heard, staged = [], replace(limits, stages=here)
+    program = compiled("mycode:args", staged, watch=lambda stage, s: heard.append(stage))
     made = program.compiled
+    kept = read_stages(here / f"{made.key}.json.gz")
+    followed = stages_of(kept, read_module(made.hlo), program.work.ops, program.timeline, "mlp")
+    assert "dot_general" in followed.stablehlo[0]
+    assert {"given", "cut", "layout"} <= {kind for c in followed.changes for kind in c.kinds}
     assert made.fits
     assert made.mesh == {"x": 2, "y": 2}
     assert "is_scheduled=true" in made.hlo
@@ -104,13 +113,17 @@ def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
 
 
 @pytest.mark.slow
-def test_arrays_and_numbers_are_compiled_and_explained(here, capsys):
+def test_arrays_and_numbers_are_compiled_and_explained(here, capsys, monkeypatch):
+    """Of the kernel of attention to pages, which tests/kept has as compiled for five generations:
+    here it is compiled anew for one."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS), os.environ["PYTHONPATH"]]))
     with pytest.raises(SystemExit) as stop:
         main(["explain", "mycode:step", "--args", "mycode:arrays", "--on", "v5e:2x2", "--detail"])
     assert not stop.value.code
     out = capsys.readouterr().out
     assert "count[] f32" in out
-    assert "x[I, J] f32" in out
+    assert "q[I, J, K] bf16" in out
+    assert "ragged" in out
 
 
 @pytest.mark.slow
@@ -250,13 +263,22 @@ def test_a_topology_that_the_compiler_does_not_know_is_refused():
 
 @pytest.mark.parametrize(
     ("on", "package", "extra"),
-    [("v5e:2x2", "libtpu", "tpu-compile"), ("h100:4", "jax_cuda12_plugin", "gpu-compile")],
+    [
+        ("v5e:2x2", "libtpu", "tpu-compile"),
+        ("h100:4", "jax_cuda12_plugin", "gpu-compile"),
+        ("h100:4", "nvidia.cudnn", "gpu-compile"),
+    ],
 )
 def test_a_missing_compiler_comes_with_its_install_command(here, monkeypatch, on, package, extra):
     import importlib.util
 
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == package else found(x))
+    others = {"jax_cuda12_plugin", "nvidia.cudnn"}  # not here, but not what is missing
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda x: None if x == package else found("jax") if x in others else found(x),
+    )
     with pytest.raises(MissingPart, match=rf"pip install '\.\[{extra}\]'") as error:
         compiled("mycode:args", Limits(cache=None), on=on)
     assert error.value.exit_code == 5

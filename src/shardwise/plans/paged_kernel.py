@@ -1,11 +1,12 @@
 """Where a serving step's attention is JAX's Pallas kernel: one table, of which the first row that
-does not hold is the reason why a layer's pages are gathered by XLA instead.
+does not hold is the reason why a layer's pages are read by our own kernel instead, or off TPUs
+gathered by XLA (`runtime/attention/`).
 
 The kernel is `jax.experimental.pallas.ops.tpu.ragged_paged_attention` as JAX 0.10.2 has it, tried
 by compiling it for v4, v5e, v5p, v6e and tpu7x (`tests/runtime/attention/test_ragged.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from shardwise.models import Attention
@@ -37,6 +38,20 @@ class PagedLayer:
         rows = {heads: 2 * heads // (2 if self.cache == "bf16" else 1) for heads in self._divisors}
         return max(heads for heads, n in rows.items() if n in (1, 2, 4, 8) or n % 8 == 0)
 
+    def width(self, entry: int, heads: int) -> int:
+        """Numbers of a token's entry of all `heads` in a page: on TPUs those of each device fill
+        whole lanes, which they take there anyway, and pages lie as a kernel reads them."""
+        parts = heads // self.kv_heads
+        lanes = LANES if self.platform == "tpu" else 1
+        return -(-entry // parts // lanes) * lanes * parts
+
+    def pairs(self, entries: Iterable[int]) -> bool:
+        """Whether keys and values share pages: on TPUs, where heads alone fill no whole lanes."""
+        both, kv = list(entries), self.attention
+        if self.platform != "tpu" or kv is None:
+            return False
+        return any(self.width(entry, kv.kv_heads) != entry for entry in both)
+
     @property
     def _divisors(self) -> list[int]:
         return [n for n in range(1, self.kv_heads + 1) if self.kv_heads % n == 0]
@@ -60,7 +75,7 @@ def _wide(layer: PagedLayer) -> bool:
 
 def _plain(layer: PagedLayer) -> bool:
     a = layer.attention
-    return a is not None and not a.sinks and a.kind in ("full", "window")
+    return a is not None and not a.sinks and a.kind == "full"
 
 
 KERNEL_LAWS: tuple[KernelLaw, ...] = (
@@ -84,8 +99,8 @@ KERNEL_LAWS: tuple[KernelLaw, ...] = (
     ),
     KernelLaw(
         name="mask",
-        rule="a token sees all before it or a window, without sinks",
-        reason="it has no other mask and no score without a value",
+        rule="a token sees all before it, without sinks",
+        reason="it reads all pages whatever a window hides, and has no score without a value",
         holds=_plain,
     ),
     KernelLaw(

@@ -4,7 +4,8 @@
 `jobs.py` holds the functions that run inside such a child and import JAX; `hlo/` reads compiled
 text and `timeline.py` lays it out on a slice, both without JAX; `ahead/` compiles for slices that
 are not here, `buffer_kinds.py` says what its buffers hold, `collectives/` holds its collectives
-against a plan's, and `explain/` says where the time goes. `trace/` captures and reads profiles,
+against a plan's, `explain/` says where the time goes, and `stages/` follows one op from JAX to the
+schedule. `trace/` captures and reads profiles,
 `micro/` measures the devices here. Nothing is predicted here. Read `child.py` first.
 """
 

@@ -192,10 +192,16 @@ def _tensors(cfg: ModelConfig, piece: Piece) -> Iterator[tuple[tuple[int, int | 
         yield (at, expert), piece.template.format(layer=layer, expert=expert)
 
 
+_KEPT = 64
+"""XLA's CPU backend keeps host arrays at multiples of so many bytes as the device's memory."""
+
+
 class _HostBuffer:
     """Host memory that every block passes through on its way to a device, as large as the largest.
 
     JAX lets a host array go some time after it was copied, so blocks of their own would pile up.
+    The buffer lies between multiples of `_KEPT`, so that a CPU copies what it is given:
+    `device_put(may_alias=False)` does not ask that of NumPy's arrays (JAX 0.10.2).
     """
 
     def __init__(self) -> None:
@@ -205,7 +211,8 @@ class _HostBuffer:
         """An array in the buffer's memory; the one before it is overwritten."""
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size > self._bytes.size:
-            self._bytes = np.empty(size, np.uint8)
+            memory = np.empty(size + 2 * _KEPT, np.uint8)
+            self._bytes = memory[-memory.ctypes.data % _KEPT + _KEPT // 2 :]
         array = self._bytes[:size].view(dtype).reshape(shape)
         array[...] = 0
         return array
@@ -233,10 +240,8 @@ def _place(
         held = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(spans, real, strict=True))
         block = buffer.zeros(tuple(b - a for a, b in spans), dtype)
         _fill(block, piece, names, entries, held)
-        # Without may_alias=False the CPU backend would keep the host buffer as the device's; when
-        # its copies are ready, the next block may overwrite it.
-        put = [jax.device_put(block, device, may_alias=False) for device in owners]
-        blocks += jax.block_until_ready(put)
+        # When its copies are ready, the next block may overwrite this one.
+        blocks += jax.block_until_ready([jax.device_put(block, device) for device in owners])
     return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
 

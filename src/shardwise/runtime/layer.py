@@ -21,12 +21,19 @@ Params = Mapping[str, jax.Array]
 
 
 def run_layer(
-    p: Params, x_BTD: jax.Array, layer: Layer, rope: Rope | None, call: Call, past: Past | None
+    p: Params,
+    x_BTD: jax.Array,
+    layer: Layer,
+    rope: Rope | None,
+    call: Call,
+    past: Past | None,
+    wanted: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """x + attention(norm x), then x + mlp(norm x); parallel layers add both to the same x.
 
     Norms named "post_..." are taken of what is added; "input" is shared by a parallel layer's two
-    branches. Returns x and the cache arrays of the group ({} without a past).
+    branches. Returns x, of the `wanted` places of T alone where these are given, and the cache
+    arrays of the group ({} without a past).
     """
     scale = call.numerics.residual_scale
     x_BTD = call.options.mark("block_input", x_BTD)
@@ -34,6 +41,8 @@ def run_layer(
         normed_BTD = _normed(p, "attention", x_BTD, layer, call)
         mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
         mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
+    if wanted is not None:
+        x_BTD, mixed_BTD = x_BTD[:, wanted], mixed_BTD[:, wanted]
     if layer.parallel:
         out_BTD = _feed(p, x_BTD, layer, call)
         return _added(x_BTD, scale, mixed_BTD + out_BTD), arrays

@@ -24,7 +24,7 @@ Params = Mapping[str, jax.Array]
 def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
     """Routed experts plus shared ones, [B, T, D]."""
     weights_BTk, chosen_BTk = route(p, x_BTD, m.experts_per_token, call.numerics.routing)
-    run = ragged_experts if call.options.experts == "ragged" else _dense
+    run = ragged_experts if call.options.experts == "ragged" else dense_experts
     if call.options.dispatch is not None:
         run = call.options.dispatch
     out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
@@ -77,23 +77,33 @@ def _within_groups(ranking_BTE: jax.Array, routing: Routing) -> jax.Array:
     return jnp.where(eligible[..., None], grouped, -jnp.inf).reshape(B, T, E)
 
 
-def _dense(
-    p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
+def dense_experts(
+    p: Params,
+    x_BTD: jax.Array,
+    weights_BTk: jax.Array,
+    chosen_BTk: jax.Array,
+    call: Call,
+    *,
+    first: jax.Array | int = 0,
+    summed: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
+    """Every expert of this device on every token; `first` and `summed` as of `ragged_experts`."""
     mark, E = call.options.mark, _experts(p["experts.up"])
-    hot_BTkE = jax.nn.one_hot(chosen_BTk, E, dtype=x_BTD.dtype)
+    hot_BTkE = jax.nn.one_hot(chosen_BTk - first, E, dtype=x_BTD.dtype)
     share_BTE = jnp.einsum("BTk,BTkE->BTE", weights_BTk, hot_BTkE)
-    up = mark("mlp_in", _every(p, "experts.up", "BTD,EDF->EBTF", x_BTD))
+    up = mark("mlp_in", _every(p, "experts.up", "BTD,EDF->EBTF", x_BTD, summed))
     gate = None
     if "experts.gate" in p:
-        gate = mark("mlp_in", _every(p, "experts.gate", "BTD,EDF->EBTF", x_BTD))
+        gate = mark("mlp_in", _every(p, "experts.gate", "BTD,EDF->EBTF", x_BTD, summed))
     act_EBTF = mark("activation", activate(up, gate, call.numerics))
-    out_EBTD = _every(p, "experts.down", "EBTF,EFD->EBTD", act_EBTF)
+    out_EBTD = _every(p, "experts.down", "EBTF,EFD->EBTD", act_EBTF, lambda x: x)
     return mark("mlp_out", jnp.einsum("EBTD,BTE->BTD", out_EBTD, share_BTE))
 
 
-def _every(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
-    out = product(spec, x, p[name])
+def _every(
+    p: Params, name: str, spec: str, x: jax.Array, summed: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    out = summed(product(spec, x, p[name]))
     bias_EF = p.get(f"{name}.bias")
     return out if bias_EF is None else out + bias_EF.astype(out.dtype)[:, None, None]
 

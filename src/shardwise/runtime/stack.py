@@ -93,20 +93,24 @@ def run_stack(
     paging: Sequence[Paging] | None = None,
     first: int = 0,
     last: int | None = None,
+    wanted: jax.Array | None = None,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     """All layers, or those of a stage; the cache is carried through the loop and updated in place.
 
     `layers[group]` maps names to `[layers of the group in the range, ...]`; or it is a tuple of
-    these layers (`unstacked`), which are run without a loop. `paging` has one for each group.
+    these layers (`unstacked`), which are run without a loop. `paging` has one for each group. Where
+    only some places of T are `wanted`, x is of those, and so is the MLP of a last layer that is in
+    no loop.
     """
 
     def past(group: int, arrays: dict[str, jax.Array], layer: Any) -> Past:
         place = None if paging is None else paging[group]
         return Past(arrays, layer, fresh, paging=place, lengths_B=lengths_B)
 
-    for segment in segments(cfg, first, last):
+    *others, end = segments(cfg, first, last)
+    for segment in others:
         x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, past, segment)
-    return x_BTD, cache
+    return _run_segment(layers, x_BTD, cfg, call, cache, past, end, wanted)
 
 
 def _run_segment(
@@ -117,15 +121,16 @@ def _run_segment(
     cache: tuple[Any, ...] | None,
     past_of: Callable[..., Past],
     segment: Segment,
+    wanted: jax.Array | None = None,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     starts, stacked = dict(segment.starts), isinstance(layers[segment.starts[0][0]], Mapping)
     looped = segment.times > 1 and call.options.scan and stacked
 
     def one(
-        place: PeriodLayer, p: Any, x_BTD: jax.Array, past: Past | None
+        place: PeriodLayer, wanted: Any, p: Any, x_BTD: jax.Array, past: Past | None
     ) -> tuple[jax.Array, Any]:
         used = call.options.use(place.group, p)
-        return run_layer(used, x_BTD, cfg.groups[place.group], place.rope, call, past)
+        return run_layer(used, x_BTD, cfg.groups[place.group], place.rope, call, past, wanted)
 
     def taken(group: int, at: Any) -> Any:
         """One layer of a stack that no gradient is asked for. Taken from the whole stack: what is
@@ -143,7 +148,8 @@ def _run_segment(
             past = None
             if held is not None:
                 past = past_of(place.group, held[place.group], at)
-            run = partial(one, place)
+            ends = not looped and step == segment.times - 1 and place is segment.period[-1]
+            run = partial(one, place, wanted if ends else None)
             if held is None:
                 run = rematerialised(run, call.options, looped=looped)
             x_BTD, arrays = run(p, x_BTD, past)
@@ -159,7 +165,7 @@ def _run_segment(
     if looped:
         steps = jnp.arange(segment.times)
         (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
-        return x_BTD, cache
+        return x_BTD if wanted is None else x_BTD[:, wanted], cache
     own: Any = [None] * segment.times
     if params is not None:
         own = (_apart if stacked else _periods)(params, segment.times)

@@ -70,7 +70,8 @@ class BookShown(Answer):
         yield Facts(_facts(self.found))
         yield _inputs_table(self.found.inputs.values())
         yield _steps_table(self.found.steps)
-        yield next_step("ask it with other numbers:", self.result["command"])
+        if not looked_up(asked):
+            yield next_step("ask it with other numbers:", self.result["command"])
 
     def sections(self) -> Mapping[str, Page]:
         """The Python that gives the same, and a command for each step."""
@@ -257,6 +258,8 @@ def _facts(found: BookAnswer) -> list[Fact]:
     verdict = _verdict(found, printed)
     tone = {True: "good", False: "bad", None: ""}[verdict]
     facts = [Fact("answer", said(found.values, asked.unit))]
+    if looked_up(asked):
+        facts.append(Fact("", "looked up: a measurement that the book prints, which no rule gives"))
     if printed is None:
         facts.append(Fact("book", "prints no number"))
     else:
@@ -268,6 +271,11 @@ def _facts(found: BookAnswer) -> list[Fact]:
     if asked.note:
         facts.append(Fact("erratum" if erratum(asked) else "note", asked.note))
     return facts
+
+
+def looked_up(asked: BookEntry) -> bool:
+    """Whether nothing is computed: each step reads what was published."""
+    return all(step.rule == "published" for step in asked.steps)
 
 
 def said(values: Sequence[float], unit: str | Sequence[str]) -> str:

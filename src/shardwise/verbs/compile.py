@@ -1,8 +1,10 @@
 """`compile`: a plan, or any JAX function, by the real compiler for a slice elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any
 
@@ -10,9 +12,11 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds, many
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.programs import ProgramRequest
+from shardwise.verbs.programs import ProgramRequest, Programs
 from shardwise.verbs.request import verb
+from shardwise.verbs.stages_page import passes_page, stages_page
 from shardwise.workflows.compile import PlanProgram, program_result
+from shardwise.workflows.compile_report import Followed, follow
 from shardwise.workflows.inputs import Words, words
 
 
@@ -20,17 +24,30 @@ from shardwise.workflows.inputs import Words, words
 class CompileRequest(ProgramRequest):
     """Compile for a slice that is not here, by the real compiler; no accelerator is needed.
 
-    `phases` are those of a serving plan, "decode" and "prefill"; all where none is given. The other
-    keywords are those of ProgramRequest.
+    `phases` are those of a serving plan, "decode" and "prefill"; all where none is given. `stages`
+    follows one op from JAX to the schedule: "dearest", a rank, a line ("mine.py:11"), a scope, an
+    instruction or what JAX calls it; the program is then compiled anew. The other keywords are
+    those of ProgramRequest.
     """
 
     phases: Words = ()
+    stages: str | int | None = None
 
     def answer(self, watch: Any = None) -> "CompiledPrograms":
         """Compile; `watch` hears what the compiling process is at, and for how long."""
-        made = self.programs(words(self.phases), watch)
+        if self.stages is None:
+            return self._answer(self.programs(words(self.phases), watch))
+        with TemporaryDirectory(prefix="shardwise-stages-") as folder:
+            made = self.programs(words(self.phases), watch, Path(folder))
+            followed = tuple(follow(made.programs, Path(folder), str(self.stages)))
+        return self._answer(made, followed)
+
+    def _answer(self, made: Programs, followed: Sequence[Followed] = ()) -> "CompiledPrograms":
         results = [program_result(program, made.plan) for program in made.programs]
+        for one, result in zip(followed, results, strict=False):
+            result["stages"] = one.stages.result()
         return CompiledPrograms(
+            followed=tuple(followed),
             programs=made.programs,
             plan=made.plan,
             result={"programs": results},
@@ -44,6 +61,7 @@ class CompiledPrograms(Answer):
     """Programs, each with what was predicted beside what the compiler made."""
 
     programs: tuple[PlanProgram, ...]
+    followed: tuple[Followed, ...] = ()
     plan: TrainPlan | ServePlan | None
 
     @property
@@ -60,15 +78,20 @@ class CompiledPrograms(Answer):
         ]
 
     def page(self) -> Page:
-        """One table per program."""
-        for i, result in enumerate(self.result["programs"]):
+        """One table per program, or one op of each at every stage."""
+        for one in self.followed:
+            yield from stages_page(one)
+        for i, result in enumerate(() if self.followed else self.result["programs"]):
             if i:
                 yield ""
             yield from _program_page(result)
 
     def sections(self) -> Mapping[str, Page]:
-        """All collectives, and all that lies in memory."""
-        return {"detail": chain(*map(_program_detail, self.result["programs"]))}
+        """All collectives, and all that lies in memory; of an op all that passes changed."""
+        rows = self.result["programs"]
+        figures = map(_program_page, rows if self.followed else ())
+        passes = (passes_page(one) for one in self.followed)
+        return {"detail": chain(*passes, *figures, *map(_program_detail, rows))}
 
 
 _SIDES = ("predicted", "compiled")

@@ -1,27 +1,27 @@
 """`plan serve`: the cheapest servers for a load within its targets, confirmed by simulation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from shardwise.errors import NoFeasiblePlan
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
-from shardwise.plans.servers import SERVING_SOFTWARE
+from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
-from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
-from shardwise.workflows.inputs import Hardware, parse_pins
+from shardwise.workflows.inputs import Hardware, Words, parse_pins
 from shardwise.workflows.predict_fleet import (
     DEFINITIONS,
     rows_result,
@@ -30,19 +30,66 @@ from shardwise.workflows.predict_fleet import (
 )
 from shardwise.workflows.serve_words import ServeWords
 
+if TYPE_CHECKING:
+    from shardwise.verbs.served_opinion import ServedOpinion
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlanRequest(ServeWords):
     """The cheapest servers for a load.
 
-    The words are those of ServeWords. Raises BadRequest, or NoFeasiblePlan with the nearest miss,
-    unless `anyway` asks for that as a plan.
+    The words are those of ServeWords. With `compile` decode and prefill of the first so many plans
+    for our own server are compiled, each within `timeout` seconds and with the options `xla`
+    ({"NAME": VALUE}), and the cheapest as compiled is the answer. Raises BadRequest, or
+    NoFeasiblePlan with the nearest miss, unless `anyway` asks for that as a plan.
     """
 
     anyway: bool = False
+    compile: int | str | None = None
+    timeout: float | str = 900.0
+    xla: Words = ()
 
-    def answer(self, progress: Progress | None = None) -> "ServePlanned":
-        """Search and simulate on each chip; the cheapest answers."""
+    def answer(
+        self, progress: Progress | None = None, watch: Watch | None = None
+    ) -> "ServePlanned":
+        """Search and simulate on each chip; the cheapest answers. `watch` hears of compiles."""
+        if self.compile is not None:
+            return self._compiled(progress, watch)
+        found, missed = self._searched(progress)
+        return self._planned(found, missed)
+
+    def _compiled(self, progress: Progress | None, watch: Watch | None) -> "ServePlanned":
+        """The answer whose plan is the cheapest as compiled."""
+        from shardwise.verbs.candidate import Compiling
+        from shardwise.verbs.served_opinion import served_opinion
+
+        compiling = Compiling.of(self.compile or 0, self.hardware, self.timeout, self.xla, watch)
+        asked = self._of_one_server()
+        (serving,), missed = asked._searched(progress)
+        trace = None if self.trace is None else str(self.trace)
+        opinion = served_opinion(serving, asked.demand(), trace, compiling)
+        return asked._planned([opinion.reranked(serving)], missed, opinion)
+
+    def _of_one_server(self) -> Self:
+        """The same for our server on one chip, with a plan that holds."""
+        if self.software not in (None, JAX.name):
+            raise BadRequest(
+                f"--compile compiles our own server's steps, and --for is {self.software}; leave "
+                "out one of the two"
+            )
+        if len(self.places()) > 1:
+            raise BadRequest(
+                f"--compile takes one chip or slice, and --on is {self.on}; compile on each"
+            )
+        if self.anyway:
+            raise BadRequest(
+                "--compile ranks plans by the load that they hold, and --anyway asks for one that "
+                "holds none; leave out one of the two"
+            )
+        return replace(self, software=JAX.name, compile=None)
+
+    def _searched(self, progress: Progress | None) -> tuple[list[Serving], list[str]]:
+        """The cheapest plan of each place that has one, and why others have none."""
         demand, places = self.demand(), self.places()
         asked = {place: self.requests(place, demand) for place in places}
         steps = 0
@@ -67,9 +114,14 @@ class ServePlanRequest(ServeWords):
                     raise
         if not found:
             raise NoFeasiblePlan("; ".join(missed))
-        return self._planned(found, missed)
+        return found, missed
 
-    def _planned(self, found: Sequence[Serving], missed: Sequence[str]) -> "ServePlanned":
+    def _planned(
+        self,
+        found: Sequence[Serving],
+        missed: Sequence[str],
+        opinion: "ServedOpinion | None" = None,
+    ) -> "ServePlanned":
         ordered = sorted(found, key=lambda s: (not s.served.held.kept, s.served.dearness))
         best = ordered[0]
         served = best.served
@@ -77,15 +129,22 @@ class ServePlanRequest(ServeWords):
         rows = [answer_row(best), *(alternatives(best, others) if served.held.kept else [])]
         return ServePlanned(
             serving=best,
+            opinion=opinion,
             result={
                 **served_result(served),
                 "instead": rows_result(rows),
                 "front": rows_result(serving_front(best)),
                 "chips_compared": [served_result(s.served) for s in ordered],
                 "search": {"candidates": best.searched.columns, "simulated": best.simulated},
+                **({} if opinion is None else {"compiled": opinion.result()}),
             },
             resolved=self._resolved(served.plan),
-            warnings=[*self._notes(), *missed, *served_cautions(served)],
+            warnings=[
+                *self._notes(),
+                *missed,
+                *([] if opinion is None else [Remark(AS_COMPILED)]),
+                *served_cautions(served),
+            ],
             provenance={
                 "efficiency": served.piece.chip.efficiency.source,
                 "engine": dict(load_engine(served.plan.engine).sources),
@@ -119,7 +178,11 @@ class ServePlanRequest(ServeWords):
             name: {"value": value, "origin": "computed" if getattr(self, name) is None else "flag"}
             for name, value in words.items()
         }
-        found["software"] = {"value": self.software, "origin": "flag"}
+        software = self.software
+        found["software"] = {
+            "value": software or VLLM.name,
+            "origin": "flag" if software else "default",
+        }
         found["slice"] = {"value": plan.slice, "origin": "computed"}
         assert plan.workload is not None
         for name in ("rate", "ttft", "tpot", "e2e"):
@@ -136,6 +199,11 @@ class ServePlanRequest(ServeWords):
 COMPARED_SINCE = "2022"
 """An answer is compared with chips that have a price and came out from then on (ours)."""
 
+AS_COMPILED = (
+    "load and times are those of the compiled steps; what fills a decode step, the front and `plan "
+    "show` of the plan's file are priced"
+)
+
 _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 """Multiples of the number in flight of which --detail shows the step."""
 
@@ -145,6 +213,7 @@ class ServePlanned(Answer):
     """The cheapest servers that hold the load."""
 
     serving: Serving
+    opinion: "ServedOpinion | None" = None
 
     @property
     def best(self) -> Served:
@@ -170,8 +239,11 @@ class ServePlanned(Answer):
 
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
-        yield from served_page(self.best, self.result)
-        if len(self.result["chips_compared"]) > 1:
+        compiled = self.opinion.facts() if self.opinion else []
+        yield from served_page(self.best, self.result, compiled)
+        if self.opinion:
+            yield from self.opinion.page()
+        elif len(self.result["chips_compared"]) > 1:
             yield from chips_table(self.result["chips_compared"])
         elif self.shown_instead:
             yield instead_table(self.shown_instead)

@@ -38,12 +38,10 @@ from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.deadline import DatedRun, SliceChoice
 from shardwise.workflows.inputs import (
     Words,
-    compiler_options,
     flag_of,
     parse_pins,
     parse_share,
     parse_total,
-    whole_number,
 )
 from shardwise.workflows.predict import (
     batch_hints,
@@ -122,23 +120,14 @@ class TrainPlanRequest(TrainChoices):
     def _compiled(self, progress: Progress | None, watch: Watch | None) -> "TrainPlanned":
         """The answer whose best plan is the best as compiled."""
         # Here, as the readers of compiled programs are a fifth of the imports of a plain search.
-        from shardwise.verbs.second_opinion import MOST, TRIED, second_opinion
+        from shardwise.verbs.candidate import TRIED, Compiling
+        from shardwise.verbs.second_opinion import second_opinion
 
-        count = whole_number(self.compile or 0, "--compile", least=1, most=MOST)
-        seconds = number(self.timeout, "--timeout", above=0, most=1e7, suffix=True)
-        options = compiler_options(self.xla)
-        asked = replace(self._of_one_program(), top=TRIED * count, compile=None, tune=False)
+        compiling = Compiling.of(self.compile or 0, self.hardware, self.timeout, self.xla, watch)
+        top = TRIED * compiling.count
+        asked = replace(self._of_one_program(), top=top, compile=None, tune=False)
         return asked._planned(
-            progress,
-            lambda planning: second_opinion(
-                planning,
-                count,
-                self.hardware,
-                seconds=seconds,
-                options=options,
-                watch=watch,
-                tune=self.tune,
-            ),
+            progress, lambda planning: second_opinion(planning, compiling, tune=self.tune)
         )
 
     def _of_one_program(self) -> Self:

@@ -1,7 +1,7 @@
 """What a program is compiled of: a plan, or any JAX function, by name or live."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,13 @@ class ProgramRequest:
     sets: Words = ()
     hw_files: Words = ()
 
-    def programs(self, phases: Sequence[str], watch: Any = None) -> Programs:
-        """Compile the phases of a plan, all where none is named, or the function."""
+    def programs(
+        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+    ) -> Programs:
+        """Compile the phases of a plan, all where none is named, or the function; `stages` is a
+        folder for the texts of all stages (`Limits.stages`)."""
         if not is_function(self.what):
-            done = self.planned(phases, watch)
+            done = self.planned(phases, watch, stages)
             warnings = [*done.priced.warnings, *made_elsewhere(done.priced.plan)]
             return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
         for name in ("args", "on"):
@@ -76,7 +79,7 @@ class ProgramRequest:
         if self.sets or phases:
             raise BadRequest("--set and --phase are of plans; a function takes neither")
         spelling = self._hardware.slice(str(self.on))
-        common = self._common(watch)
+        common = self._common(watch, stages)
         if isinstance(self.what, str):
             degrees = mesh_of(self.mesh)
             program = compile_function(self.what, self.args, spelling.slice, degrees, **common)
@@ -86,14 +89,16 @@ class ProgramRequest:
             program = compile_live(self.what, args, spelling.slice, mesh, **common)
         return Programs(programs=(program,), priced=None, warnings=spelling.notes)
 
-    def planned(self, phases: Sequence[str], watch: Any = None) -> CompiledPlan:
+    def planned(
+        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+    ) -> CompiledPlan:
         """Compile a plan's programs, with what it was priced as."""
         check_plans(self, ("args", "mesh"))
         plan = given_plan(self.what, pairs(self.sets, "--set", "NAME=VALUE", "remat=block"))
-        common = self._common(watch)
+        common = self._common(watch, stages)
         return compile_plan(plan, self._hardware, on=self.on, phases=phases, **common)
 
-    def _common(self, watch: Any) -> dict[str, Any]:
+    def _common(self, watch: Any, stages: Path | None = None) -> dict[str, Any]:
         """What every compile takes."""
         kept = int(parse_bytes(self.cache_size, "--cache-size"))
         limits = limits_of(
@@ -101,6 +106,8 @@ class ProgramRequest:
             memory_bytes=int(parse_bytes(self.memory, "--memory")),
             cache_bytes=None if self.no_cache else kept,
         )
+        if stages is not None:
+            limits = replace(limits, stages=stages)
         return {"options": compiler_options(self.xla), "limits": limits, "watch": watch}
 
     @property

@@ -18,12 +18,13 @@ from shardwise.verbs.layout import Fact, Facts, both_ends, shares_text
 Result = Mapping[str, Any]
 
 
-def served_page(served: Served, result: Result) -> Page:
-    """One plan under its load: the load, the servers, what holds, times, memory, cost."""
+def served_page(served: Served, result: Result, more: Sequence[Fact] = ()) -> Page:
+    """One plan under its load: the load, the servers, what holds, times, memory, cost; and `more`
+    that is known of it."""
     yield headline(served, result)
     yield both_ends(f"  {servers_line(served, result)}", runs_in(result))
     step = f"{shares_text(result['where_it_goes'])} of a decode step"
-    facts = [*_speed(result), _memory(result), *_cost(served, result), Fact("time", step)]
+    facts = [*_speed(result), _memory(result), *more, *_cost(served, result), Fact("time", step)]
     yield Facts(facts)
 
 

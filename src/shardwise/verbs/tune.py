@@ -29,7 +29,7 @@ class Tried:
     name: str
     about: str
     options: Mapping[str, str]
-    step: CompiledCandidate
+    step: CompiledCandidate[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,9 @@ class Tuning:
 
 
 def tuned(
-    base: CompiledCandidate,
+    base: CompiledCandidate[Any],
     chip: Chip,
-    compiled: Callable[[Mapping[str, str]], CompiledCandidate],
+    compiled: Callable[[Mapping[str, str]], CompiledCandidate[Any]],
     room: int,
 ) -> Tuning:
     """Compile the plan of `base` with each set of its chip, in parallel as memory allows.
@@ -134,7 +134,7 @@ def init_args(options: Mapping[str, str]) -> str:
     return " ".join(f"--{name}={value}" for name, value in options.items())
 
 
-def _tried(one: FlagSet, step: CompiledCandidate) -> Tried:
+def _tried(one: FlagSet, step: CompiledCandidate[Any]) -> Tried:
     return Tried(name=one.name, about=one.about, options=one.options, step=step)
 
 

@@ -1,4 +1,4 @@
-"""The report folder of a compile: all that was found, in files that other tools open.
+"""The report folder of a compile, written and read: what was found, in files that other tools open.
 
     compile.json          what the command printed, as one document
     plan.yaml             the plan, where there was one
@@ -7,29 +7,49 @@
     PHASE.buffers.csv     the largest buffers
     PHASE.memory.csv      HBM in use over the schedule
     PHASE.trace.json.gz   the timeline for ui.perfetto.dev, one track per stream
+    PHASE.stages.txt      with --stages: one op at every stage, and the texts it was found in,
+    PHASE.jaxpr.txt       PHASE.stablehlo.txt and PHASE.given.hlo.txt
 
 Times are those of the timeline (`profiler/timeline.py`), per device. A loop's body is drawn once,
-in its first round; the track "loops" shows how long all rounds take.
+in its first round; the track "loops" shows how long all rounds take. What is read back is
+`compile.json`, the ops and the trace.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import finite, to_json, write_table, write_text
-from shardwise.errors import BadRequest
+from shardwise.boundary import (
+    finite,
+    is_file,
+    number,
+    parse_json,
+    read_json,
+    read_packed,
+    read_table,
+    to_json,
+    write_table,
+    write_text,
+)
+from shardwise.errors import BadRequest, ShardwiseError, check_known
+from shardwise.hardware import parse_slice
 from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
+from shardwise.profiler.explain.graph import waits
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.stages import Stages, StageTexts, read_stages, stages_of
 from shardwise.profiler.timeline import HloTimeline, OpRow
 from shardwise.workflows.compile import PlanProgram, short_source
 
 OPS = (
-    *("op", "opcode", "class", "phase", "scope", "source", "stream"),
+    *("id", "after", "op", "opcode", "class", "phase", "scope", "source", "stream"),
     *("runs", "seconds", "seconds_per_step", "exposed_seconds", "lower_seconds"),
     *("bound_by", "of_roofline", "cycles", "flops", "hbm_bytes", "padding_bytes"),
     *("flops_per_byte", "collective", "axes", "collective_bytes"),
 )
-"""Columns of PHASE.ops.csv: amounts and `seconds` of one run, the others say of what."""
+"""Columns of PHASE.ops.csv: amounts and `seconds` of one run, the others say of what; `after` are
+the ids of ops that it waits for, with blanks between."""
 BUFFERS = ("bytes", "kind", "shape", "op", "source")
 MEMORY = ("instruction", "bytes_in_use")
 
@@ -39,6 +59,7 @@ def write_report(
     programs: Sequence[PlanProgram],
     plan: TrainPlan | ServePlan | None,
     doc: Mapping[str, Any],
+    followed: Sequence["Followed"] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
     try:
@@ -54,7 +75,58 @@ def write_report(
         names.append("plan.yaml")
     for program in programs:
         names += _write_program(folder, program)
+    for one in followed:
+        names += _write_stages(folder, one)
     return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A program, the texts of its stages, and one of its ops at each."""
+
+    program: PlanProgram
+    kept: StageTexts
+    stages: Stages
+
+
+def follow(programs: Sequence[PlanProgram], folder: Path, what: str) -> Iterator[Followed]:
+    """The op that `what` names in each program, of the texts that its compile left in a folder."""
+    for program in programs:
+        texts = read_stages(folder / f"{program.compiled.key}.json.gz")
+        module, ops = read_module(program.compiled.hlo), program.work.ops
+        found = stages_of(texts, module, ops, program.timeline, what)
+        yield Followed(program=program, kept=texts, stages=found)
+
+
+def _write_stages(folder: Path, one: Followed) -> Iterator[str]:
+    stem = one.program.phase.replace(":", ".")
+    texts = {
+        "stages.txt": stages_text(one.stages),
+        "jaxpr.txt": one.kept.jaxpr,
+        "stablehlo.txt": one.kept.stablehlo,
+        "given.hlo.txt": one.kept.passes[0][1] if one.kept.passes else "",
+    }
+    for ending, text in texts.items():
+        write_text(folder / f"{stem}.{ending}", text, option="--out")
+        yield f"{stem}.{ending}"
+
+
+def stages_text(stages: Stages) -> str:
+    """All of an op at every stage, nothing cut."""
+    heads = {"jaxpr": stages.jaxpr, "StableHLO": stages.stablehlo, "optimised HLO": stages.hlo}
+    lines = [f"{stages.op}  {stages.source}"]
+    for head, texts in heads.items():
+        lines += ["", head, *(f"  {text}" for text in texts)]
+    lines += ["", "schedule (start and seconds of the first run; * is of this op)"]
+    for turn in stages.schedule:
+        mark = "*" if turn.own else " "
+        lines.append(f"{mark} {turn.start:.9f} {turn.seconds:.9f} {turn.stream} {turn.name}")
+    lines += ["", "passes"]
+    for change in stages.changes:
+        lines.append(f"  {change.number} {change.name}: {', '.join(change.kinds)}")
+        lines += [f"    - {text}" for text in change.before]
+        lines += [f"    + {text}" for text in change.after]
+    return "\n".join([*lines, ""])
 
 
 def _write_program(folder: Path, program: PlanProgram) -> Iterator[str]:
@@ -85,7 +157,17 @@ def _op_row(row: OpRow) -> list[Any]:
     source = short_source(str(item.sources[0])) if item.sources else ""
     sent = op.collective
     kind, axes, size = (sent.kind, "+".join(sent.axes), sent.bytes) if sent else ("", "", "")
-    where = [op.name, item.opcode, op.op_class, op.phase, item.scope, source, op.stream]
+    where = [
+        op.id,
+        " ".join(op.after),
+        op.name,
+        item.opcode,
+        op.op_class,
+        op.phase,
+        item.scope,
+        source,
+        op.stream,
+    ]
     times = [float(op.count), row.seconds, row.per_step, row.exposed, row.lower]
     limits = [row.bound_by, row.of_roofline, item.cycles]
     amounts = [row.flops, float(op.hbm_bytes), item.padding, row.intensity]
@@ -169,3 +251,124 @@ def _memory(line: HloTimeline, occupancy: Sequence[tuple[str, int]]) -> Iterator
             "name": "HBM in use",
             "args": {"bytes": size},
         }
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+WORDS = ("id", "op", "class", "phase", "scope", "source", "stream", "bound_by")
+AMOUNTS = ("runs", "seconds", "seconds_per_step", "exposed_seconds", "flops", "hbm_bytes")
+AMOUNTS += ("flops_per_byte", "of_roofline")
+"""Columns of PHASE.ops.csv that are read."""
+REMEDY = "give a folder that `shardwise compile --out` wrote"
+
+
+def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
+    """A program of a report: its spans, its `most` dearest ops in the order of the schedule with
+    what they wait for, and HBM in use over the step. Seconds are per device.
+
+    Raises BadRequest for what is no such folder, a phase that it lacks, or a program without times.
+    """
+    whole = _key(read_json(folder / "compile.json", "report", remedy=REMEDY), "result")
+    programs = {_key(one, "phase"): one for one in _key(whole, "programs")}
+    check_known("program of the report", phase or next(iter(programs), ""), programs)
+    program = programs[phase or next(iter(programs))]
+    stem = program["phase"].replace(":", ".")
+    if not is_file(folder / f"{stem}.ops.csv"):
+        raise BadRequest(f"report '{folder}' has no times of '{program['phase']}'; {REMEDY}")
+    rows = read_table(folder / f"{stem}.ops.csv", "ops", needed=("after", *WORDS, *AMOUNTS)).rows
+    ops = [_op(row) for row in rows]
+    dear = {op["id"] for op in sorted(ops, key=lambda op: -op["spent_seconds"])[:most]}
+    found = _nearest(waits([(row["id"], row["after"].split()) for row in rows], dear))
+    events = _events(folder / f"{stem}.trace.json.gz")
+    return {
+        **{name: program[name] for name in ("phase", "slice", "mesh", "fits", "usable_bytes")},
+        **{name: program[name] for name in ("peak_bytes", "flops", "step_seconds", "collectives")},
+        "phases": list(programs),
+        "device": _device(program["slice"]),
+        "ops": _placed([op for op in ops if op["id"] in dear]),
+        "waits": [{"source": a, "target": b} for b, sources in found.items() for a in sources],
+        "left_seconds": sum(op["spent_seconds"] for op in ops if op["id"] not in dear),
+        "spans": _named_spans(events, {op["op"] for op in ops if op["id"] in dear}),
+        "memory": [
+            {"seconds": float(one["ts"]) / 1e6, "bytes": float(one["args"]["bytes"])}
+            for one in events
+            if one["ph"] == "C"
+        ],
+    }
+
+
+def _placed(ops: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With a place in a drawing: one after the other, three rows for each stream."""
+    streams = sorted({op["stream"] for op in ops}, key=lambda name: (name != "compute", name))
+    rows = {name: 4 * i for i, name in enumerate(streams)}
+    return [{**op, "place": {"x": i, "y": rows[op["stream"]] + i % 3}} for i, op in enumerate(ops)]
+
+
+def _nearest(found: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of what each op waits for the last ones: without those that one of the others waits for."""
+    bit = {name: 1 << i for i, name in enumerate(found)}
+    before: dict[str, int] = {}
+    nearest = {}
+    for name, sources in found.items():
+        earlier = 0
+        for source in sources:
+            earlier |= before.get(source, 0)
+        nearest[name] = [source for source in sources if not bit[source] & earlier]
+        before[name] = earlier | sum(bit[source] for source in sources)
+    return nearest
+
+
+def _key(document: Any, name: str) -> Any:
+    if not isinstance(document, dict) or name not in document:
+        raise BadRequest(f"the report has no '{name}'; {REMEDY}")
+    return document[name]
+
+
+def _op(row: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: row[name] for name in WORDS}
+    for name in AMOUNTS:
+        found[name] = None if row[name] == "inf" else number(row[name], f"column {name} of ops")
+    seconds = found["seconds"]
+    found["attained_flops"] = found["flops"] / seconds if seconds else 0.0
+    waited = found["stream"] != "compute"
+    found["spent_seconds"] = found["exposed_seconds" if waited else "seconds_per_step"]
+    return found
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    """Spans and counters of a trace. Raises BadRequest for another document."""
+    text = read_packed(path, "timeline", remedy=REMEDY).decode("utf-8", "replace")
+    events = _key(parse_json(text, f"timeline '{path}'"), "traceEvents")
+    try:
+        found = [one for one in events if one["ph"] in ("X", "C")]
+        for one in found:
+            number(one["ts"], "ts of an event")
+            number(one["args"]["bytes"] if one["ph"] == "C" else one["dur"], "dur of an event")
+    except (TypeError, KeyError, ShardwiseError):
+        raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
+    return found
+
+
+def _named_spans(events: Sequence[Mapping[str, Any]], names: set[str]) -> list[dict[str, Any]]:
+    """Runs of these ops, and loops."""
+    return [
+        {
+            "op": one["name"],
+            "stream": one["cat"],
+            "start": float(one["ts"]) / 1e6,
+            "seconds": float(one["dur"]) / 1e6,
+        }
+        for one in events
+        if one["ph"] == "X" and (one["name"] in names or one["cat"] == "loops")
+    ]
+
+
+def _device(slice_name: str) -> dict[str, Any]:
+    """Peak rates of a device, unknown where the catalogue lacks its chip."""
+    try:
+        chip = parse_slice(slice_name).chip
+    except ShardwiseError:
+        return {"chip": None, "bf16_flops": None, "hbm_bandwidth": None}
+    each = chip.jax_devices_per_chip
+    rates = {"bf16_flops": chip.peak_flops.get("bf16"), "hbm_bandwidth": chip.hbm_bandwidth}
+    return {"chip": chip.id, **{k: v / each if v else None for k, v in rates.items()}}

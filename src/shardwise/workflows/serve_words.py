@@ -66,7 +66,7 @@ class ServeWords(HardwareWords):
     ttft: float | str | None = None
     tpot: float | str | None = None
     e2e: float | str | None = None
-    software: str = VLLM.name
+    software: str | None = None
     pools: str = "one"
     max_chips: int | str | None = None
     weights: str | None = None
@@ -115,7 +115,7 @@ class ServeWords(HardwareWords):
             pieces, most = parts_of(target.slice), min(most, target.slice.chips)
         else:
             pieces = candidate_slices(target)
-        rows = serving_software(self.software)
+        rows = serving_software(self.software or VLLM.name)
         return [
             ServeRequest(
                 cfg=cfg,

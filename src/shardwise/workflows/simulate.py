@@ -15,7 +15,7 @@ from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.served import Served, served_plan
 from shardwise.planner.simulate.clock import seconds
-from shardwise.planner.simulate.metrics import Objectives, summary
+from shardwise.planner.simulate.metrics import Objectives, over_time, summary
 from shardwise.planner.simulate.rates import about_rate, largest_rate
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
@@ -168,7 +168,7 @@ def simulate_plan(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
-    result["price"] = price_of(piece.chip)
+    result |= {"price": price_of(piece.chip), "over_time": over_time(outcome)}
     return Simulated(
         plan=plan,
         fleet=fleet,
@@ -249,7 +249,7 @@ def _steady(
     run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
     result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
-    result |= {"cache": cache_of(fleet)}
+    result |= {"cache": cache_of(fleet), "over_time": over_time(outcome)}
     result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
     result["holds"] = run.keeps(objectives)
     if found is not None:

@@ -1,41 +1,74 @@
 """Every view in a browser: `pytest -m browser`, with playwright, Debian's chromium, axe-core.
 
 CI installs them (`.ci/run`) and builds `page/`, which brings axe-core. Pictures of every view are
-kept under `$SHARDWISE_SHOTS`, where that is set.
+kept under `$SHARDWISE_SHOTS`, where that is set. What is drawn is read from the CSV that the view
+saves, and held against the documents of the commands that the view names.
 """
 
+import csv
+import io
 import json
 import os
+import re
 import shlex
 import shutil
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.apps.commands import run as command
+from click.testing import CliRunner
+from tests.apps.page.states import base, other_words, report_folder, trace_file
 
+from shardwise.apps.cli import cli
 from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 
 pytestmark = pytest.mark.browser
 AXE = Path(__file__).parents[3] / "page" / "node_modules" / "axe-core" / "axe.min.js"
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+FLAGS += ("--disable-background-networking",)
 WIDTHS, THEMES = (1280, 390), ("light", "dark")
-WAIT = 60_000
+BOTH = ((1280, "light"), (390, "dark"))
+"""Each width and each theme once."""
+WAIT = 90_000
 """Milliseconds for a search, beside other workers."""
-TEXTS = {"expression": "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]", "dims": "I=4096,J=8192,K=32768"}
-TEXTS |= {"mesh": "X=8,Y=2"}
+RELATIVE, ABSOLUTE = 1e-9, 1e-15
+"""How near a drawn number lies to one of its command."""
 OVERLAPS = """() => {
-  const found = [];
-  for (const svg of document.querySelectorAll("figure svg")) {
-    const boxes = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim())
-      .map((t) => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width);
-    boxes.forEach(([text, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
-      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (wide > 1 && high > 2) found.push(`${text} | ${other}`);
-    }));
+  const found = [], boxes = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const clips = (e) => e && e !== document.body &&
+    (/auto|scroll|hidden/.test(getComputedStyle(e).overflow) && !(e instanceof SVGElement)
+      ? e : clips(e.parentElement));
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    if (!node.textContent.trim() || node.parentElement.closest("option, script, .skip")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const clip = clips(node.parentElement), by = clip && clip.getBoundingClientRect();
+    for (const box of range.getClientRects()) {
+      const a = {left: box.left, right: box.right, top: box.top, bottom: box.bottom};
+      if (by) {
+        a.left = Math.max(a.left, by.left); a.right = Math.min(a.right, by.right);
+        a.top = Math.max(a.top, by.top); a.bottom = Math.min(a.bottom, by.bottom);
+      }
+      if (a.right - a.left > 1 && a.bottom - a.top > 2) boxes.push([node, a]);
+    }
   }
+  boxes.sort(([, a], [, b]) => a.top - b.top);
+  boxes.forEach(([node, a], i) => {
+    for (const [other, b] of boxes.slice(i + 1)) {
+      if (b.top > a.bottom) break;
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - b.top;
+      const least = 0.34 * Math.min(a.bottom - a.top, b.bottom - b.top);
+      if (node !== other && wide > 1 && high > least)
+        found.push(`${node.textContent.trim()} | ${other.textContent.trim()}`);
+    }
+  });
   if (document.documentElement.scrollWidth > innerWidth) found.push("the page is too wide");
-  return found;
+  return found.slice(0, 20);
 }"""
 SHOWN = """() => [...document.querySelectorAll("figure svg, .tables, .line")]
   .map((one) => one.outerHTML).join("")"""
@@ -48,7 +81,7 @@ def browser():
     with sync_playwright() as started:
         path = shutil.which("chromium")
         assert path, "install chromium: apt-get install chromium"
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        chromium = started.chromium.launch(executable_path=path, args=list(FLAGS))
         yield chromium
         chromium.close()
 
@@ -59,28 +92,38 @@ def address():
         yield url
 
 
-def opened(browser, address, name, width, theme):
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """What text controls may name: a report folder, a trace."""
+    folder = tmp_path_factory.mktemp("page")
+    return {"folder": report_folder(folder / "report"), "trace": trace_file(folder / "trace.jsonl")}
+
+
+def opened(browser, address, link, width, theme):
     """A tab of the view, and what went wrong there: errors, requests to other hosts."""
     tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
     wrong: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))
     tab.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     tab.on("request", lambda asked: foreign(asked.url, address, wrong))
-    tab.goto(f"{address}#{name}")
+    tab.goto(f"{address}#{link}")
     settled(tab)
     return tab, wrong
 
 
 def foreign(url, address, wrong):
-    if not url.startswith((address, "data:", "blob:")):
+    if not url.startswith((address, "data:", "blob:", "file:")):
         wrong.append(f"asks {url}")
 
 
 def settled(tab):
     """Until the search has answered too, and what it answered is drawn."""
-    tab.wait_for_timeout(80)
+    tab.wait_for_timeout(20)
     tab.wait_for_selector('[data-waits="no"]', timeout=WAIT)
-    tab.wait_for_timeout(60)
+    tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")
+
+
+# ---- each view at rest ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -104,19 +147,21 @@ def test_a_view_is_drawn(browser, address, name, width, theme):
     tab.close()
 
 
+# ---- each control --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "theme"), BOTH)
 @pytest.mark.parametrize("name", VIEWS)
-def test_every_control_redraws(browser, address, name):
-    """By keyboard, or by a word; the URL then brings back the same picture."""
-    tab, wrong = opened(browser, address, name, 1280, "light")
+def test_every_control_redraws_what_the_command_says(browser, address, files, name, width, theme):
+    """By keyboard, or by a word. The URL then brings back the same picture."""
+    tab, wrong = opened(browser, address, base(name, ""), width, theme)
     for control in VIEWS[name].controls:
-        if control.name == "answer":
-            continue
-        tab.goto(f"{address}#{name}")
+        tab.goto(f"{address}#{base(name, control.name, files)}")
         settled(tab)
-        before = tab.evaluate(SHOWN)
-        moved(tab, control, before)
-    link = tab.url
-    after = tab.evaluate(SHOWN)
+        moved(tab, control, files)
+        same_as_its_commands(tab, f"{name}, {control.name}")
+        assert tab.evaluate(OVERLAPS) == [], control.name
+    link, after = tab.url, tab.evaluate(SHOWN)
     tab.goto("about:blank")
     tab.goto(link)
     settled(tab)
@@ -125,28 +170,18 @@ def test_every_control_redraws(browser, address, name):
     tab.close()
 
 
-def moved(tab, control, before):
+def moved(tab, control, files):
     """Turn a control until an answer differs: what a verb refuses is said, and passed over."""
-    field = tab.locator(f"#control-{control.name}")
-    for word in turns(control):
-        turn(tab, field, control, word)
+    field, before = tab.locator(f"#control-{control.name}"), tab.evaluate(SHOWN)
+    for word in other_words(control, files):
+        turn(field, control, word)
         settled(tab)
         if tab.locator(".error").count() == 0 and tab.evaluate(SHOWN) != before:
             return
     raise AssertionError(f"{control.name} changes nothing")
 
 
-def turns(control):
-    if control.kind == "text":
-        return [TEXTS[control.name]]
-    if control.kind == "flag":
-        return ["yes"]
-    if control.kind == "slider":
-        return ["ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight"]
-    return [str(value) for value in control.values if value != control.default][:8]
-
-
-def turn(tab, field, control, word):
+def turn(field, control, word):
     if control.kind == "slider":
         field.press(word)
     elif control.kind == "flag":
@@ -157,32 +192,90 @@ def turn(tab, field, control, word):
         field.fill(word)
 
 
-def test_what_is_saved(browser, address, tmp_path, capsys):
-    """SVG, PNG, CSV, the command; and a page that needs no server, at every position."""
-    tab, wrong = opened(browser, address, "roofline?m=64", 1280, "light")
-    saved = {}
-    for button in ("CSV", "One HTML file"):
-        with tab.expect_download() as waits:
-            tab.get_by_role("button", name=button, exact=True).click()
-        saved[button] = tmp_path / waits.value.suggested_filename
-        waits.value.save_as(saved[button])
-    for button, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
-        with tab.expect_download() as waits:
-            tab.get_by_role("button", name=button, exact=True).click()
-        waits.value.save_as(tmp_path / button)
-        content = (tmp_path / button).read_bytes()
-        assert content.startswith(begins)
-        assert b"var(--" not in content
-    line = tab.locator("pre[aria-label=Command]").inner_text().splitlines()[0]
-    _, out, _ = command(capsys, *shlex.split(line)[1:], "--json")
-    expected = json.loads(out)["result"]["rows"][0]["attainable_flops"]
-    assert str(expected).removesuffix(".0") in saved["CSV"].read_text()
-    tab.goto(saved["One HTML file"].as_uri())
+def same_as_its_commands(tab, where):
+    """Every number of a line, a dot or a bar stands in the JSON of the commands that are shown."""
+    said = sorted(n for line in lines(tab) for n in numbers_of(line))
+    drawn = list(drawn_numbers(saved(tab, "CSV").read_text()))
+    strange = [n for n in drawn if not near(n, said)]
+    assert strange == [], f"{where}: {strange[:3]}"
+
+
+def lines(tab) -> list[str]:
+    return tab.locator("pre[aria-label=Command]").inner_text().splitlines()
+
+
+@cache
+def numbers_of(line: str) -> tuple[float, ...]:
+    done = CliRunner().invoke(cli, [*shlex.split(line)[1:], "--json"])
+    assert done.exit_code == 0, (line, done.output[-500:])
+    return tuple(numbers(json.loads(done.stdout)["result"]))
+
+
+def numbers(value) -> Iterator[float]:
+    """Every number within plain values."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from numbers(one)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def drawn_numbers(text: str) -> Iterator[float]:
+    """Those of the figures in a saved CSV, whose rows are label, x, y, to x, to y, text. Ends of
+    rectangles and arrows are places in a drawing, and what stands across (a rule) is a state."""
+    within = False
+    for row in csv.reader(io.StringIO(text)):
+        if not row or row[0].startswith(("figure: ", "table: ")):
+            within = bool(row) and row[0].startswith("figure: ")
+        elif within and row[1] and row[2] and not row[3]:
+            yield from (float(cell) for cell in row[1:3] if re.fullmatch(r"-?[\d.]+(e.*)?", cell))
+
+
+def near(value: float, known: list[float]) -> bool:
+    i, most = bisect_left(known, value), max(RELATIVE * abs(value), ABSOLUTE)
+    return any(abs(n - value) <= most for n in known[max(i - 1, 0) : i + 1])
+
+
+# ---- what is saved -------------------------------------------------------------------------------
+
+
+def saved(tab, button):
+    with tab.expect_download(timeout=WAIT) as waits:
+        tab.get_by_role("button", name=button, exact=True).click()
+    return Path(waits.value.path())
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_a_view_saves(browser, address, name):
+    """SVG, PNG, the snippet; and a page that needs no server, at every position of a slider."""
+    tab, wrong = opened(browser, address, base(name, ""), 1280, "light")
+    if tab.locator("figure svg").count():
+        for button, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
+            content = saved(tab, button).read_bytes()
+            assert content.startswith(begins)
+            assert b"var(--" not in content
+    compile(tab.locator("pre[aria-label=Python]").inner_text(), name, "exec")
+    sliders = [c for c in VIEWS[name].controls if c.kind == "slider"]
+    slider = min(sliders, key=lambda c: len(c.values)) if sliders else None
+    if slider:
+        tab.get_by_label("Slider of the saved page").select_option(slider.name)
+    page = saved(tab, "One HTML file").rename(saved(tab, "CSV").with_suffix(f".{name}.html"))
+    tab.goto(page.as_uri())
     settled(tab)
-    before = tab.evaluate(SHOWN)
-    tab.locator("#control-m").press("ArrowRight")
-    settled(tab)
-    assert tab.evaluate(SHOWN) != before
-    assert tab.locator("#control-k").is_disabled()
-    assert [one for one in wrong if not one.startswith("asks file:")] == []
+    if slider:
+        check_alone(tab, slider)
+    assert wrong == []
     tab.close()
+
+
+def check_alone(tab, slider):
+    """A saved page: its slider redraws, the other controls stand still."""
+    field, before = tab.locator(f"#control-{slider.name}"), tab.evaluate(SHOWN)
+    for key in ("ArrowRight", "ArrowLeft", "ArrowLeft"):
+        field.press(key)
+        settled(tab)
+        if tab.locator(".error").count() == 0 and tab.evaluate(SHOWN) != before:
+            break
+    else:
+        raise AssertionError(f"{slider.name} changes nothing")
+    assert tab.locator(".controls :disabled").count() == tab.locator(".control").count() - 1

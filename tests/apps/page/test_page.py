@@ -12,11 +12,12 @@ from subprocess import PIPE, run
 import pytest
 from starlette.testclient import TestClient
 from tests.apps.commands import run as command
+from tests.apps.page.states import start
 
 import shardwise as sw
 from shardwise.apps.page.app import BUNDLE, page_app
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import written
+from shardwise.apps.page.controls import state_of, written
 from shardwise.apps.page.views import VIEWS
 
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
@@ -47,18 +48,20 @@ def numbers(value) -> Iterator[float]:
 
 
 def others(control):
-    """Words of a control that are not its default."""
+    """Words of a control."""
     if control.kind == "flag":
         return ["no" if control.default else "yes"]
     if control.kind == "number":
         return [written(min(control.default * 2 or 1, control.most))]
-    return [written(v) for v in control.values if v != control.default]
+    return [written(v) for v in control.values]
 
 
 def moved(page, name, control, fine):
     """What a view shows with one control elsewhere: at the first position that its verb takes."""
-    for word in others(control):
-        found = page.get(f"/api/view/{name}", params={control.name: word, **fine})
+    here = start(name, control.name).get(control.name, written(control.default))
+    for word in [word for word in others(control) if word != here]:
+        state = {**start(name, control.name), control.name: word}
+        found = page.get(f"/api/view/{name}", params={**state, **fine})
         if found.status_code == 200:
             return found.json()
     raise AssertionError(f"no other value of {control.name} is answered")
@@ -67,7 +70,7 @@ def moved(page, name, control, fine):
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_says_what_its_commands_say(page, capsys, name):
     """The results of its calls are the documents of its commands, and of the snippet's calls."""
-    for said in page.get(f"/api/answer/{name}").json():
+    for said in page.get(f"/api/answer/{name}", params=start(name)).json():
         code, out, err = command(capsys, *shlex.split(said["command"])[1:], "--json")
         assert code == 0, err
         assert_same(said["result"], json.loads(out)["result"], said["command"])
@@ -92,8 +95,9 @@ def assert_same(first, second, where):
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_drawn_stands_in_the_results(page, name):
     """No number of a line or a bar is made by the page."""
-    found = asked(page, name, fine="yes")
-    known = set(numbers([one["result"] for one in page.get(f"/api/answer/{name}").json()]))
+    found = asked(page, name, fine="yes", **start(name))
+    answers = page.get(f"/api/answer/{name}", params=start(name)).json()
+    known = set(numbers([one["result"] for one in answers]))
     for figure in found["figures"]:
         for mark in figure["marks"]:
             assert mark["kind"] in KINDS
@@ -105,7 +109,7 @@ def test_what_is_drawn_stands_in_the_results(page, name):
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_snippet_runs(name):
     view = VIEWS[name]
-    document = view.document({c.name: c.default for c in view.controls}, fine=True)
+    document = view.document(state_of(view.controls, start(name)), fine=True)
     made = [line for line in document["python"].splitlines() if line.startswith("answer_")]
     assert len(made) == len(document["commands"])
     for line in made:
@@ -117,9 +121,9 @@ def test_a_snippet_runs(name):
 def test_every_control_changes_what_is_shown(page, name):
     view = VIEWS[name]
     fine = {"fine": "yes"} if view.slow else {}
-    before = asked(page, name, **fine)
     for control in view.controls:
         if control.kind != "text":
+            before = asked(page, name, **start(name, control.name), **fine)
             after = moved(page, name, control, fine)
             shown = [(d["figures"], d["tables"], d["lines"]) for d in (before, after)]
             assert shown[0] != shown[1], control.name

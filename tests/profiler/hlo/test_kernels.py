@@ -1,5 +1,7 @@
 """FLOPs of attention kernels, which carry no estimate of their own."""
 
+import json
+
 import pytest
 
 from shardwise.hardware import parse_slice
@@ -98,3 +100,57 @@ def test_narrow_heads_cost_what_those_of_a_tile_do():
     assert seconds(64) == pytest.approx(seconds(128))
     assert seconds(80) == pytest.approx(seconds(128))
     assert seconds(256) == pytest.approx(2 * seconds(128), rel=1e-3)
+
+
+CUDNN = """HloModule m, is_scheduled=true, num_partitions=1
+
+ENTRY %main () -> bf16[{B},{N},{T},128] {{
+  %q = bf16[{B},{T},{N},128]{{3,2,1,0}} parameter(0)
+  %k = bf16[{B},{S},{K},128]{{3,2,1,0}} parameter(1)
+  %v = bf16[{B},{S},{K},128]{{3,2,1,0}} parameter(2)
+  %stats = f32[{B},{N},{T}]{{2,1,0}} parameter(3)
+  %given = bf16[{B},{T},{N},128]{{3,2,1,0}} parameter(4)
+  %fwd = (bf16[{B},{N},{T},128]{{3,1,2,0}}, f32[{B},{N},{T}]{{2,1,0}}, u8[64]{{0}}) \
+custom-call(%q, %k, %v), custom_call_target="__cudnn$fmhaSoftmax", \
+metadata={{op_name="jit(f)/attention/custom_partitioning"}}, backend_config={config}
+  %bwd = (bf16[{B},{N},{T},128]{{3,1,2,0}}, bf16[{B},{K},{S},128]{{3,1,2,0}}, \
+bf16[{B},{K},{S},128]{{3,1,2,0}}, u8[4096]{{0}}) custom-call(%q, %k, %v, %stats, %given, %given), \
+custom_call_target="__cudnn$fmhaSoftmaxBackward", \
+metadata={{op_name="jit(f)/transpose(attention)/custom_partitioning"}}, backend_config={config}
+  ROOT %out = bf16[{B},{N},{T},128]{{3,1,2,0}} get-tuple-element(%fwd), index=0
+}}
+"""
+
+
+def cudnn(*, B=2, N=32, K=8, T=2048, S=2048, mask="CAUSAL", window=0):
+    """Forward and backward of cuDNN's attention, as XLA writes their calls."""
+    config = {"fmha_scale": 0.1, "mask_type": mask, "sliding_window_length": window}
+    text = json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config})
+    return module_work(read_module(CUDNN.format(B=B, N=N, K=K, T=T, S=S, config=text))).ops
+
+
+@pytest.mark.parametrize(
+    ("named", "pairs"),
+    [
+        ({"mask": "NO_MASK"}, 2048**2),
+        ({}, 2048 * 2049 / 2),
+        ({"mask": "CAUSAL", "window": 512}, 512 * 513 / 2 + (2048 - 512) * 512),
+        ({"mask": "PADDING_CAUSAL", "T": 128, "S": 128}, 128 * 129 / 2),
+    ],
+    ids=str,
+)
+def test_attention_of_cudnn_counts_what_its_mask_leaves(named, pairs):
+    """Two products of 128 dims forward and five backward, for each pair that a query sees."""
+    forward, backward = (op for op in cudnn(**named) if op.op.op_class == "attention")
+    assert forward.op.flops == {"bf16": 2 * 32 * pairs * 2 * 128 * 2}
+    assert backward.op.flops["bf16"] == 2.5 * forward.op.flops["bf16"]
+    assert forward.op.head_dims == (128, 128)
+
+
+def test_attention_of_cudnn_reads_keys_and_values_once_and_its_scratch_is_none():
+    forward, backward = (op for op in cudnn() if op.op.op_class == "attention")
+    queries, keys, stats = 2 * 2048 * 32 * 128 * 2, 2 * 2048 * 8 * 128 * 2, 2 * 32 * 2048 * 4
+    assert forward.op.hbm_bytes == 2 * queries + 2 * keys + stats
+    # Read: q, k, v, statistics, the output and its gradient; written: dq, dk, dv.
+    assert backward.op.hbm_bytes == 4 * queries + 4 * keys + stats
+    assert not any(op.note for op in cudnn())

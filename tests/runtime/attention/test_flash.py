@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +13,18 @@ from tests.runtime.attention import cases
 from shardwise.errors import BadRequest
 from shardwise.runtime.attention import (
     attention_on,
+    best,
     best_attention,
     count_tiles,
     dense_attention,
     flash_attention,
 )
-from shardwise.runtime.attention.best import cudnn_serves, pallas_attention, pallas_serves
+from shardwise.runtime.attention.best import (
+    cudnn_head_dim,
+    cudnn_serves,
+    pallas_attention,
+    pallas_serves,
+)
 
 # 50 tokens leave the last tile of either kind incomplete.
 B, T, N, K, H, U = 2, 50, 6, 2, 8, 12
@@ -158,6 +165,19 @@ class TestBest:
         assert not cudnn_serves(q.astype(jnp.float32), v, plain, 128)
         assert not cudnn_serves(q, v[..., :32], plain, 128)
         assert not cudnn_serves(q, v, plain, 32)
+
+    def test_cudnn_is_chosen_by_the_devices_of_the_program(self, monkeypatch):
+        """Which need not be here: a device of a topology says what it computes on."""
+        asked = []
+        monkeypatch.setattr(best, "_cudnn", lambda *given: asked.append(given) or given[0])
+        arrays = [x.astype(jnp.bfloat16) for x in cases.inputs(1, 16, 4, 2, 64, 64)[:3]]
+        plain = cases.scoring_for("in order", 1, 16, 4)
+        for capability, width in (("9.0", 256), ("10.0", 128), ("8.0", 128), ("7.5", 0)):
+            device = SimpleNamespace(platform="gpu", compute_capability=capability)
+            assert cudnn_head_dim(device) == width
+            attention_on(*arrays, plain, platform="gpu", cudnn=cudnn_head_dim(device))
+        assert len(asked) == 3
+        assert cudnn_head_dim(jax.devices()[0]) == 0
 
     def test_the_pallas_kernel_equals_dense(self):
         arrays = cases.inputs(1, 128, 2, 1, 64, 32)

@@ -277,7 +277,7 @@ def compiled():
 class Even:
     """A form that allows even tokens, for ever."""
 
-    done = False
+    complete, done = True, False
 
     def fresh(self):
         return self

@@ -97,6 +97,25 @@ def test_an_end_id_that_is_text_comes_where_the_form_is_complete_alone(tmp_path)
     assert json.loads(walk(text, text.grammars.constraint("json_schema", POINT), 3))
 
 
+@pytest.mark.parametrize("wanted", ["aib", "ai", "ii", "(i, i)"])
+@pytest.mark.parametrize("changes", [{}, {"min_tokens": 9}, {"ignore_end": True}])
+def test_an_end_id_that_is_text_is_text_where_a_form_goes_on_with_nothing_else(
+    tmp_path, wanted, changes
+):
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 76}))
+    text = read_model_text(folder_of(tmp_path))
+    assert text.decode([76]) == "i"
+    executor = MockExecutor(pages=8, page_size=4, batch=2, vocabulary=text.vocabulary)
+    config = SchedulerConfig(pages=8, page_size=4, batch=2, budget=8, margin=0.0)
+    engine = Engine(config, executor, end_ids=text.end_ids)
+    form = text.grammars.constraint("choice", [wanted])
+    (generation,) = engine.add([1], Sampling(form=form, **changes))
+    while not engine.idle:
+        engine.step()
+    assert (generation.finish, generation.refusal) == ("stop", "")
+    assert text.decode(generation.tokens) == wanted
+
+
 @pytest.mark.parametrize(
     ("form", "what", "says"),
     [

@@ -8,10 +8,11 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 (the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
 `plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
 `simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.
-Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work:
-`serve.py` (the server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The
-page: `ui.py` (what it shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`,
-`roofline.py`, `book.py`. Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
+Programs: `compile.py` (`report.py` reads what it wrote), `compare.py`, `explain.py`, `profile.py`
+and `train.py`. Models at work: `serve.py` (the server itself is `apps/server/`), `generate.py` (a
+text, a chat), `bench.py`. The page: `ui.py` (what it shows is `apps/page/`). Sharding: `shard.py`.
+Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. Documents: `schema.py`. How right it is:
+`validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
@@ -69,6 +70,11 @@ COMMANDS = {
         "shardwise.apps.cli.compile",
         "compile_",
         "A plan, or any JAX function, by the real compiler, with no accelerator.",
+    ),
+    "report": (
+        "shardwise.apps.cli.report",
+        "report",
+        "What a report folder of compile holds: timeline, ops, memory, graph.",
     ),
     "compare": (
         "shardwise.apps.cli.compare",

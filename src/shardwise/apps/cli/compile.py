@@ -45,6 +45,13 @@ def compile_options(command: Any) -> Any:
 @click.argument("what", metavar="PLAN|MODULE:FUNCTION")
 @compile_options
 @click.option("--phase", "phases", multiple=True, type=PHASES, help="Of a serving plan; all.")
+@click.option(
+    "--stages",
+    is_flag=False,
+    flag_value="dearest",
+    metavar="[OP]",
+    help="Follow one op from jaxpr to schedule: the dearest, or a rank, FILE:LINE, scope or name.",
+)
 @folder_option("--out", help="Report folder.")
 @plot_option("Memory over the schedule, and what fills it at the peak: .png or .svg.")
 def compile_(**options: Any) -> None:
@@ -67,7 +74,9 @@ def compile_(**options: Any) -> None:
         plot_memory(answer.programs, options["plot_path"])
         more.append(f"Plot in {options['plot_path']}")
     if out is not None:
-        doc["result"]["files"] = write_report(out, answer.programs, answer.plan, plain(doc))
+        doc["result"]["files"] = write_report(
+            out, answer.programs, answer.plan, plain(doc), answer.followed
+        )
     show_answer(answer, options, doc=doc, more=more)
     refuse_misses(answer.misses)
 

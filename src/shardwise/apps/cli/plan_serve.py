@@ -10,7 +10,8 @@ from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import as_option, hardware_options, renamed, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.plan_train_options import compile_options
+from shardwise.apps.cli.progress import progress_line, stage_line
 
 GONE = {
     "--objective": "there is one answer now, the cheapest servers for a load; leave it out",
@@ -55,10 +56,8 @@ def all_gone(command: Any) -> Any:
 @click.option(
     "--for",
     "software",
-    default="vllm",
-    show_default=True,
     metavar="vllm|sglang|jax|any",
-    help="The software that serves; jax is our own (shardwise serve).",
+    help="The software that serves; jax is our own (shardwise serve). [default: vllm]",
 )
 @click.option(
     "--pools",
@@ -81,6 +80,10 @@ def all_gone(command: Any) -> Any:
 )
 @file_option("-o", "plan_path", help="Plan file.")
 @click.option("--anyway", is_flag=True, help="Answer with, and write, a plan that does not hold.")
+@compile_options(
+    "Compile decode and prefill of the N best plans for our server (implies --for jax; a minute or "
+    "two each on a core, then kept): the cheapest as compiled is the answer."
+)
 @plot_option("The front of speed and cost, and a decode step's parts, as a PNG or SVG.")
 @hardware_options()
 @sections_options("detail", "why")
@@ -95,7 +98,9 @@ def serve(**options: Any) -> None:
     from shardwise.verbs.plan_serve import ServePlanRequest, next_line
 
     check_outputs()
-    answer = request_of(ServePlanRequest, options).answer(progress_line("simulating", "runs"))
+    with stage_line() as watch:
+        asked = request_of(ServePlanRequest, options)
+        answer = asked.answer(progress_line("simulating", "runs"), watch)
     path = options["plan_path"]
     if path:
         save_plan(answer.plan, path)

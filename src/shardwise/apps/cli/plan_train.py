@@ -16,6 +16,7 @@ from shardwise.apps.cli.plan_train_options import (
     objective_option,
     run_options,
     search_options,
+    tune_option,
 )
 from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
@@ -45,7 +46,11 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
     metavar="PLAN",
     help="A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
 )
-@compile_options
+@compile_options(
+    "Compile the N best plans for our trainer (implies --for jax; about a minute each on a core, "
+    "then kept): the best as compiled is the answer."
+)
+@tune_option
 @file_option("-o", "plan_path", help="Plan file.")
 @sections_options("detail", "why", "book")
 @hardware_options()

@@ -98,24 +98,24 @@ def run_options(command: Any) -> Any:
     return command
 
 
-_COMPILE = (
-    click.option(
-        "--compile",
-        type=WHOLE,
-        metavar="N",
-        help="Compile the N best plans for our trainer (implies --for jax; about a minute each on "
-        "a core, then kept): the best as compiled is the answer.",
-    ),
-    click.option(
-        "--tune", is_flag=True, help="With --compile: also which compiler flags shorten the best."
-    ),
-    click.option("--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="A plan.  [900]"),
-    click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
+def compile_options(about: str) -> Any:
+    """The options of a second opinion by the compiler: what --compile does is each command's."""
+    options = (
+        click.option("--compile", type=WHOLE, metavar="N", help=about),
+        click.option(
+            "--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="A program.  [900]"
+        ),
+        click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
+    )
+
+    def added(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return added
+
+
+tune_option = click.option(
+    "--tune", is_flag=True, help="With --compile: also which compiler flags shorten the best."
 )
-
-
-def compile_options(command: Any) -> Any:
-    """The options of a second opinion by the compiler."""
-    for option in reversed(_COMPILE):
-        command = option(command)
-    return command

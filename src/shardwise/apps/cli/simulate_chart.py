@@ -6,8 +6,7 @@ import numpy as np
 
 from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.planner.simulate.clock import TICKS
-from shardwise.planner.simulate.metrics import latencies, levels
+from shardwise.planner.simulate.metrics import latencies, over_time
 from shardwise.units import format_seconds
 from shardwise.workflows.simulate import Simulated
 
@@ -37,16 +36,9 @@ def plot_simulation(found: Simulated, path: Path) -> None:
 
 
 def _loads(found: Simulated, axis) -> None:
-    outcome = found.outcome
-    moments = np.linspace(outcome.start, outcome.end, _MOST_POINTS)
-    for column, name in ((1, "waiting"), (2, "running")):
-        total = np.zeros(_MOST_POINTS)
-        for replica in outcome.replicas:
-            rows = levels(replica)
-            if rows.size:
-                at = np.searchsorted(rows[:, 0], moments, side="right") - 1
-                total += np.where(at >= 0, rows[at, column], 0.0)
-        axis.plot((moments - outcome.start) / TICKS, total, label=name, linewidth=1)
-    title = f"{len(outcome.jobs):,} requests on {len(outcome.replicas)} replicas"
+    levels = over_time(found.outcome, _MOST_POINTS)
+    for name in ("waiting", "running"):
+        axis.plot(levels["seconds"], levels[name], label=name, linewidth=1)
+    title = f"{len(found.outcome.jobs):,} requests on {len(found.outcome.replicas)} replicas"
     titled(axis, "seconds", "requests, all replicas", title)
     legend(axis)

@@ -11,7 +11,7 @@ from shardwise.verbs.answer import Answer
 
 KEPT = 256
 """Answers that are kept, for a slider that comes back."""
-OPTIONS = {"sets": "set", "software": "for", "pins": "pin"}
+OPTIONS = {"sets": "set", "software": "for", "pins": "pin", "answers": "answer"}
 """Keywords whose option has another name."""
 
 

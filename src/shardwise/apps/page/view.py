@@ -26,8 +26,9 @@ class Drawn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageView:
     """One view of the page. `calls` are made at once; `slow` are those of a search or a
-    simulation, which the page asks for once a control has come to rest. `draw` takes the answers
-    of both, in that order, or of `calls` alone."""
+    simulation, which the page asks for once a control has come to rest, and `coarse` what stands in
+    their place until then. `draw` takes the answers of `calls` and of one of the other two, in that
+    order, or of `calls` alone."""
 
     name: str
     title: str
@@ -36,14 +37,16 @@ class PageView:
     calls: Callable[[State], Sequence[VerbCall]]
     draw: Callable[[State, Sequence[Answer]], Drawn]
     slow: Callable[[State], Sequence[VerbCall]] | None = None
+    coarse: Callable[[State], Sequence[VerbCall]] | None = None
     known: dict[str, Control] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "known", {one.name: one for one in self.controls})
 
     def made(self, state: State, fine: bool = False) -> list[VerbCall]:
-        """The calls of a state, the slow ones too where `fine`."""
-        return [*self.calls(state), *(self.slow(state) if fine and self.slow else ())]
+        """The calls of a state: with the slow ones where `fine`, else with the coarse ones."""
+        more = self.slow if fine else self.coarse
+        return [*self.calls(state), *(more(state) if more else ())]
 
     def document(self, state: State, fine: bool = False) -> dict[str, Any]:
         """The answer for a state. Raises BadRequest where a verb refuses it."""

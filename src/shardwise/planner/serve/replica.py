@@ -13,7 +13,7 @@ from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import Server, server_of
 from shardwise.planner.simulate.clock import TICKS
-from shardwise.planner.simulate.cost import Lag, ReplicaModel
+from shardwise.planner.simulate.cost import Lag, ReplicaModel, ScaledCost
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
@@ -77,6 +77,16 @@ def fleet_of(
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = _pool(plan, cfg, source, plan.prefill_replicas, prefill=True)
     return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def scaled(fleet: SimulatedFleet, decode: float, prefill: float) -> SimulatedFleet:
+    """The fleet with the steps of its servers so many times as long (`ScaledCost`)."""
+
+    def of(pool: Pool) -> Pool:
+        cost = ScaledCost(cost=pool.model.cost, decode=decode, prefill=prefill)
+        return replace(pool, model=replace(pool.model, cost=cost))
+
+    return replace(fleet, pool=of(fleet.pool), prefill=fleet.prefill and of(fleet.prefill))
 
 
 def _between_pools(model: ReplicaModel, plan: ServePlan) -> ReplicaModel:

@@ -23,7 +23,7 @@ from shardwise.planner.serve.fleet import (
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
-from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.serve.replica import fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.rates import STEEP, about_rate, largest_rate
@@ -243,13 +243,24 @@ class Contender:
         return self.fleet.piece, self.fleet.prefill_server.piece
 
 
-def contender(request: ServeRequest, fleet: Fleet, demand: Demand) -> Contender | None:
+def contender(
+    request: ServeRequest,
+    fleet: Fleet,
+    demand: Demand,
+    *,
+    decode: float = 1.0,
+    prefill: float = 1.0,
+) -> Contender | None:
     """A fleet after short runs, with as many servers as hold the rate by those; None where it holds
     nothing, or the chips do not suffice. Two pools for a rate keep the numbers of the closed form:
-    what one of them could do says nothing of the other."""
+    what one of them could do says nothing of the other. Its steps take `decode` and `prefill` times
+    what they are priced at (`ScaledCost`)."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = roomy(fleet.plan(), request)
     simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
+    if (decode, prefill) != (1.0, 1.0):
+        simulated = scaled(simulated, decode, prefill)
+        rate /= max(decode, prefill)
     if not (request.rate and plan.prefill_replicas):
         near = about_rate(simulated, demand, request.goal, rate)
         if near is None:

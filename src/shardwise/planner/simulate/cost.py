@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
-__all__ = ["DecodeLine", "Lag", "ReplicaModel", "StepCost", "StepShape"]
+__all__ = ["DecodeLine", "Lag", "ReplicaModel", "ScaledCost", "StepCost", "StepShape"]
 
 
 class DecodeLine(NamedTuple):
@@ -45,6 +45,46 @@ class StepCost(Protocol):
     def host_seconds(self, tokens: int) -> float:
         """Copying the cache of so many tokens between HBM and the host's memory, one way."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledCost:
+    """The steps of a `cost` where decoding takes `decode` times as long, and what prompts add to a
+    step `prefill` times: seconds = decode * d + prefill * (s - d), s of the whole step and d of
+    its decoding sequences alone (0 where none decode). Copies take what they took."""
+
+    cost: StepCost
+    decode: float
+    prefill: float
+
+    def seconds(self, shape: StepShape) -> float:
+        """One step of any batch."""
+        alone = 0.0
+        if shape.decodes:
+            alone = self.cost.seconds(
+                StepShape(
+                    decodes=shape.decodes,
+                    decode_tokens=shape.decode_tokens,
+                    decode_context=shape.decode_context,
+                    samples=min(shape.samples, shape.decode_tokens),
+                )
+            )
+            if not shape.prefill_tokens:
+                return self.decode * alone
+        return self.decode * alone + self.prefill * (self.cost.seconds(shape) - alone)
+
+    def decode_line(self, decodes: int, context: int) -> DecodeLine:
+        """Steps that only decode."""
+        line = self.cost.decode_line(decodes, context)
+        return DecodeLine(self.decode * line.base, self.decode * line.per_token, line.until)
+
+    def transfer_seconds(self, tokens: int) -> float:
+        """As of the cost below."""
+        return self.cost.transfer_seconds(tokens)
+
+    def host_seconds(self, tokens: int) -> float:
+        """As of the cost below."""
+        return self.cost.host_seconds(tokens)
 
 
 class Lag(NamedTuple):

@@ -287,3 +287,38 @@ def _times(job: Job, lag: Lag) -> list[float | None]:
         tpot,
         (job.finished - job.request.arrival) / TICKS + late,
     ]
+
+
+MOMENTS = 96
+"""Points of a run over time."""
+
+
+def over_time(outcome: Outcome, moments: int = MOMENTS) -> dict[str, list[float | None]]:
+    """Waiting and running requests of all replicas at so many moments, and the median TTFT and TPOT
+    of those that came between one moment and the next; None where none came."""
+    at = np.linspace(outcome.start, outcome.end, moments)
+    found: dict[str, Any] = {"seconds": (at - outcome.start) / TICKS}
+    for column, name in ((1, "waiting"), (2, "running")):
+        found[name] = sum(_level(levels(one), column, at) for one in outcome.replicas)
+    came = [job.request.arrival for job in completed(outcome)]
+    window = np.searchsorted(at, came, side="right") - 1
+    times = latencies(outcome)
+    for name in ("ttft", "tpot"):
+        found[f"{name}_seconds"] = _medians(getattr(times, name), window, moments)
+    return {name: list(map(_plain, values)) for name, values in found.items()}
+
+
+def _level(rows: np.ndarray, column: int, at: np.ndarray) -> np.ndarray:
+    if not rows.size:
+        return np.zeros(at.size)
+    place = np.searchsorted(rows[:, 0], at, side="right") - 1
+    return np.where(place >= 0, rows[place, column], 0.0)
+
+
+def _medians(seconds: np.ndarray, window: np.ndarray, count: int) -> list[float]:
+    known = [seconds[(window == i) & ~np.isnan(seconds)] for i in range(count)]
+    return [float(np.median(one)) if one.size else float("nan") for one in known]
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

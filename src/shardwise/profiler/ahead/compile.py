@@ -31,11 +31,14 @@ MEMORY_BYTES = 12 * 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere)."""
+    """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere). `stages` is
+    a folder for KEY.json.gz with the texts of all its stages (`profiler/stages`): the program is
+    then compiled anew."""
 
     seconds: float = SECONDS
     memory_bytes: int = MEMORY_BYTES
     cache: CompileCache | None = field(default_factory=lambda: CompileCache(root=default_root()))
+    stages: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +106,14 @@ def compile_ahead(
     need_compiler(target)
     limits = limits or Limits()
     cache, options = limits.cache, dict(options or {})
+    asked = None if limits.stages else cache  # what is kept has no stages
     sent = json.loads(json.dumps(asdict(target)))
     request = key_of(sent, builder, dict(arguments), options, source_hash())
-    known = cache.follow(request) if cache is not None and settled else None
-    if cache is not None and known and (held := _held(cache, known)):
+    known = asked.follow(request) if asked is not None and settled else None
+    if asked is not None and known and (held := _held(asked, known)):
         return held
     call = {"target": sent, "builder": builder, "arguments": dict(arguments), "options": options}
-    key, held, found = _in_a_child(target, call, limits, cache, watch)
+    key, held, found = _in_a_child(target, call, limits, asked, watch)
     if held is None and found is None:  # it was there, and has gone since
         key, held, found = _in_a_child(target, call, limits, None, watch)
     if cache is not None:
@@ -134,7 +138,12 @@ def _in_a_child(
     with tempfile.TemporaryDirectory(prefix="shardwise-", ignore_cleanup_errors=True) as folder:
         answer = run_function(
             "shardwise.profiler.ahead.job:compile_job",
-            {**call, "folder": folder, "cache": None if cache is None else str(cache.root)},
+            {
+                **call,
+                "folder": folder,
+                "cache": None if cache is None else str(cache.root),
+                "stages": None if limits.stages is None else str(limits.stages),
+            },
             devices=1,
             seconds=limits.seconds,
             memory_bytes=limits.memory_bytes,
@@ -190,11 +199,17 @@ def need_compiler(target: CompileTarget) -> None:
     """Raise MissingPart, with the install command, where the target's compiler is not there."""
     if target.platform == "tpu":
         need_libtpu()
-    elif importlib.util.find_spec("jax_cuda12_plugin") is None:
-        remedy = "install it with `pip install '.[gpu-compile]'`"
-        raise MissingPart(
-            f"compiling for '{target.slice}' needs XLA's CUDA plugin, which is missing; {remedy}"
-        )
+        return
+    for name, what in (("jax_cuda12_plugin", "XLA's CUDA plugin"), ("nvidia.cudnn", "cuDNN")):
+        try:
+            found = importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:
+            found = False
+        if not found:
+            remedy = "install it with `pip install '.[gpu-compile]'`"
+            raise MissingPart(
+                f"compiling for '{target.slice}' needs {what}, which is missing; {remedy}"
+            )
 
 
 def environment(target: CompileTarget) -> dict[str, str]:

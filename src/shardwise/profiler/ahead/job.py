@@ -3,12 +3,15 @@
 JAX is imported when the job starts, with the environment that the parent made for it.
 """
 
+import gzip
 import importlib
+import json
+import re
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
 from shardwise.profiler.ahead.cache import CompileCache, key_of, versions, write_entry
 from shardwise.profiler.ahead.occupancy import hbm_peak, read_alive, read_occupancy
 from shardwise.profiler.child import stage
+from shardwise.work import tally
 
 MEMORY_FIELDS = {
     "peak": "peak_memory_in_bytes",
@@ -38,10 +42,12 @@ def compile_job(
     options: Mapping[str, Any],
     folder: str,
     cache: str | None,
+    stages: str | None = None,
 ) -> dict[str, Any]:
     """Compile what `builder(devices, **arguments)` gives and write the entry into `folder`.
 
     The answer is {"key", "hit"}; with a hit nothing was compiled. `builder` is "module:function".
+    With `stages` the texts of all stages are written there, too, as KEY.json.gz.
     """
     started = time.monotonic()
     stage(f"reading the topology of {target['slice']}")
@@ -53,7 +59,15 @@ def compile_job(
         return {"key": key, "hit": True}
     stage("compiling")
     begun = time.monotonic()
-    found, hlo = compiled(lowered, options, target["capacity"])
+    passes: list[tuple[str, str]] | None = None if stages is None else []
+    found, hlo = compiled(lowered, options, target["capacity"], passes)
+    if stages is not None:
+        jaxpr = program.function.trace(*program.arguments).jaxpr.pretty_print(
+            source_info=True, name_stack=True, use_color=False
+        )
+        kept = {"jaxpr": jaxpr, "stablehlo": text, "passes": passes}
+        with gzip.open(Path(stages) / f"{key}.json.gz", "wt", encoding="utf-8") as file:
+            json.dump(kept, file)
     record = {
         "slice": target["slice"],
         "platform": target["platform"],
@@ -127,11 +141,17 @@ def _place(device: Any, target: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def compiled(
-    lowered: Any, options: Mapping[str, Any], capacity: float
+    lowered: Any,
+    options: Mapping[str, Any],
+    capacity: float,
+    passes: list[tuple[str, str]] | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """What a compile gave, as plain values, and the scheduled HLO with cycle estimates."""
+    """What a compile gave, as plain values, and the scheduled HLO with cycle estimates. `passes`
+    is filled with the module after each pass that changed it."""
     with tempfile.TemporaryDirectory(prefix="shardwise-dump-") as folder:
         dumping = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        if passes is not None:
+            dumping["xla_dump_hlo_pass_re"] = ".*"
         refusal, executable = "", None
         try:
             executable = lowered.compile(compiler_options={**dumping, **options})
@@ -141,6 +161,8 @@ def compiled(
                 raise ShardwiseError(f"the compiler refused the program: {refusal}") from None
         hlo = _dumped(folder, "after_codegen", "oom_intermediate_module", "after_optimizations")
         hlo = hlo or (executable.as_text() if executable is not None else "")
+        if passes is not None:
+            passes += _passes(Path(folder))
         assignment, live = _dumped(folder, "buffer-assignment"), _dumped(folder, "live-range")
     memory = _memory(executable) if executable is not None else {}
     occupancy = read_occupancy(assignment, live)
@@ -167,6 +189,22 @@ def _dumped(folder: str, *endings: str) -> str:
         if found:
             return found[-1].read_text(encoding="utf-8", errors="replace")
     return ""
+
+
+_PASS = re.compile(r"\.\d{4}\.[^.]+\.(?:after|before)_")
+
+
+def _passes(folder: Path) -> Iterator[tuple[str, str]]:
+    """(dumped file, module) after each pass of the largest dumped module, each text once."""
+    files = sorted(p for p in folder.glob("*.txt") if _PASS.search(p.name))
+    sizes = tally((p.name[: _PASS.search(p.name).start()], p.stat().st_size) for p in files)  # type: ignore[union-attr]
+    main = max(sizes, key=lambda name: sizes[name], default="")
+    last = ""
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if path.name.startswith(f"{main}.") and text != last:
+            last = text
+            yield path.name, text
 
 
 def _memory(executable: Any) -> dict[str, int]:

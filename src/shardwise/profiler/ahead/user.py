@@ -47,7 +47,8 @@ def user_program(
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """A jitted function that is lowered with its mesh set, so that bare PartitionSpecs work."""
+    """A jitted function that is traced and lowered with its mesh set, so that bare PartitionSpecs
+    work."""
 
     jitted: Any
     mesh: Any
@@ -57,6 +58,12 @@ class _Within:
 
         with jax.set_mesh(self.mesh):
             return self.jitted.lower(*args, **kwargs)
+
+    def trace(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        import jax
+
+        with jax.set_mesh(self.mesh):
+            return self.jitted.trace(*args, **kwargs)
 
 
 def named(text: str, what: str) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ An edge goes from op to op through those that are left out. `dot_text` writes it
 `svg_text` as a picture: top to bottom in the order of the schedule, a column per stream.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from html import escape
 
@@ -64,7 +64,7 @@ def op_graph(e: Evidence, most: int = MOST) -> OpGraph:
         nodes=tuple(_node(e, r) for r in rows if r.op.op.id in dear),
         edges=tuple(
             OpEdge(source=source, target=target, bytes=made[source])
-            for target, sources in _waits(rows, dear).items()
+            for target, sources in waits(((r.op.op.id, r.op.op.after) for r in rows), dear).items()
             for source in sources
         ),
         left=sum(spent(r) for r in rows if r.op.op.id not in dear),
@@ -92,15 +92,20 @@ def _made(e: Evidence, row: OpRow) -> float:
     return sum(a.bytes for a in arrays(found.shape)) if found else 0.0
 
 
-def _waits(rows: Sequence[OpRow], dear: set[str]) -> Mapping[str, tuple[str, ...]]:
-    """Of each op that is shown those that are shown and that it waits for, through the others."""
+def waits(
+    ops: Iterable[tuple[str, Sequence[str]]], dear: Set[str]
+) -> Mapping[str, tuple[str, ...]]:
+    """Of each op that is shown those that are shown and that it waits for, through the others.
+
+    `ops` are ids with the ids that they come after, in the order of the schedule.
+    """
     before: dict[str, dict[str, None]] = {}
-    for row in rows:
+    for op_id, after in ops:
         found: dict[str, None] = {}
-        for id in row.op.op.after:
+        for id in after:
             found |= {id: None} if id in dear else before.get(id, {})
-        before[row.op.op.id] = found
-    return {r.op.op.id: tuple(before[r.op.op.id]) for r in rows if r.op.op.id in dear}
+        before[op_id] = found
+    return {op_id: tuple(found) for op_id, found in before.items() if op_id in dear}
 
 
 COLOURS = {

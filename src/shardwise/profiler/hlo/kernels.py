@@ -1,9 +1,10 @@
-"""FLOPs of kernels that carry no estimate of their own: attention on TPUs, by shapes and grid.
+"""FLOPs of kernels that carry no estimate of their own: attention, by shapes and grid or mask.
 
 A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
 on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
 (`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10), and so is its
-ragged attention to pages, which a server runs (`runtime/attention/ragged.py`).
+ragged attention to pages, which a server runs (`runtime/attention/ragged.py`). Ours states what it
+computes and reads. cuDNN's attention on GPUs is a custom call whose backend config has its mask.
 """
 
 import re
@@ -11,16 +12,22 @@ from math import prod
 from typing import NamedTuple
 
 from shardwise.boundary.numbers import number
+from shardwise.profiler.hlo.numbers import integer
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 _RAGGED = "ragged_paged_attention"
+_PAGED = "paged_softmax"
 _PRODUCTS = {"fwd": (1, 1), "dq": (1, 0), "dkv": (2, 2)}
 """Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
 forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = dS' Q
 (FlashAttention-2, algorithm 2). What dq computes again, S and dP, is in the rate of kernels, which
 is that of a backward pass of 2.5 times the FLOPs of the forward one (`Chip.efficiency`)."""
+
+
+CUDNN_ATTENTION = {"__cudnn$fmhaSoftmax": (1, 1), "__cudnn$fmhaSoftmaxBackward": (3, 2)}
+"""The same products of cuDNN's calls by their targets; the backward one makes dQ, dK and dV."""
 
 
 class KernelAttention(NamedTuple):
@@ -31,15 +38,18 @@ class KernelAttention(NamedTuple):
 
 
 def attention_of(computation: Computation, call: Instruction) -> KernelAttention | None:
-    """What a kernel of attention computes on one device, ragged or splash; None of another call.
+    """What a kernel of attention computes on one device: ragged, cuDNN's or splash; None of another
+    call.
 
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
     has min(i + 1, that) of them, or all where the call has no mask. Those at the ends of what a row
     sees count by half, as rates of kernels are those of the scores that are asked for.
     """
-    if (paged := ragged_reads(computation, call)) is not None:
+    if (paged := paged_reads(computation, call)) is not None:
         return paged.attention
+    if call.target in CUDNN_ATTENTION:
+        return _cudnn(computation, call)
     found = _SPLASH.search(call.op_name) or _SPLASH.match(call.name)
     if call.target != "tpu_custom_call" or found is None:
         return None
@@ -53,12 +63,54 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
     return KernelAttention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
 
 
+def _cudnn(computation: Computation, call: Instruction) -> KernelAttention | None:
+    """Of a call of cuDNN's attention, q[B, T, N, H], k[B, S, K, H], v[B, S, K, U]: T S scores for
+    each head of each sequence, of which a causal mask leaves those of row i and before, and a
+    window of w the last w of them."""
+    given = [a for name in call.operands[:3] for a in arrays(computation.shape_of(name))]
+    if len(given) != 3 or not all(len(a.dims) == 4 for a in given):
+        return None
+    (B, T, N, H), S, U = given[0].dims, given[1].dims[1], given[2].dims[3]
+    config = call.config.get("cudnn_fmha_backend_config")
+    config = config if isinstance(config, dict) else {}
+    window = integer(str(config.get("sliding_window_length", 0)), "a sliding window", most=2**31)
+    pairs = float(T * S)
+    if "CAUSAL" in str(config.get("mask_type", "")):
+        seen = min(window or S, S)  # of the last row; row i of T sees min(i + 1, seen)
+        first = min(T, seen)
+        pairs = first * (first + 1) / 2 + (T - first) * seen
+    keys, values = CUDNN_ATTENTION[call.target]
+    return KernelAttention(2.0 * B * N * pairs * (keys * H + values * U), (H, U))
+
+
 class RaggedReads(NamedTuple):
-    """What ragged attention to pages computes, and what it reads of its operand `pages`."""
+    """What attention to pages computes, and the bytes that it reads of its operands `pages`."""
 
     attention: KernelAttention
-    pages: int
+    pages: tuple[int, ...]
     bytes: float
+
+
+def paged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Of a call of JAX's kernel of ragged pages, or of ours; None of any other call."""
+    if call.target != "tpu_custom_call":
+        return None
+    if _PAGED in (call.op_name or call.name):
+        return _stated_reads(computation, call)
+    return ragged_reads(computation, call)
+
+
+def _stated_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Our kernel (`runtime/attention/paged_softmax.py`) states what it computes and reads: after
+    numbers come queries [R, J, rows, H], then pages [L, P, S, X], those of a block one by one."""
+    shapes = [list(arrays(computation.shape_of(name))) for name in call.operands]
+    tall = [i for i, found in enumerate(shapes) if len(found) == 1 and len(found[0].dims) == 4]
+    read = _stated(call, "bytes_accessed")
+    if len(tall) < 2 or not read:
+        return None
+    (queries, *pages), outs = tall, list(arrays(call.shape))
+    widths = (shapes[queries][0].dims[-1], outs[0].dims[-1] if outs else 0)
+    return RaggedReads(KernelAttention(stated_flops(call), widths), tuple(pages), read)
 
 
 def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
@@ -83,7 +135,7 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
     read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
     place = pages.bytes / max(prod(pages.dims[:2]), 1)
     return RaggedReads(
-        KernelAttention(4.0 * each * N * H * read, (H, H)), len(shapes) - 1, read * place
+        KernelAttention(4.0 * each * N * H * read, (H, H)), (len(shapes) - 1,), read * place
     )
 
 
@@ -106,9 +158,13 @@ def _live(given: list[Array]) -> float:
 def stated_flops(call: Instruction) -> float:
     """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none. Raises
     BadRequest for what is no number of FLOPs."""
+    return _stated(call, "flops")
+
+
+def _stated(call: Instruction, name: str) -> float:
     if call.opcode != "custom-call":
         return 0.0
     config = call.config.get("custom_call_config", call.config)
     estimate = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
-    said = estimate.get("flops", 0) if isinstance(estimate, dict) else 0
-    return number(said, "'flops' of its cost estimate", least=0, most=1e30)
+    said = estimate.get(name, 0) if isinstance(estimate, dict) else 0
+    return number(said, f"'{name}' of its cost estimate", least=0, most=1e30)

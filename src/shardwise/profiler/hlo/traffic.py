@@ -7,7 +7,7 @@ a slice, gathered rows, nothing of what it updates in place; it writes only what
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.profiler.hlo.kernels import ragged_reads
+from shardwise.profiler.hlo.kernels import CUDNN_ATTENTION, paged_reads
 from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -67,11 +67,12 @@ _Moved = tuple[Array, float]
 def _reads(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Moved]:
     opcode = instruction.opcode
     inside = _fused(module, instruction)
-    paged = ragged_reads(computation, instruction)
+    paged = paged_reads(computation, instruction)
     for number, name in enumerate(instruction.operands):
         given = list(arrays(computation.shape_of(name)))
-        if paged is not None and number == paged.pages:
-            yield given[0], paged.bytes / given[0].bytes if given[0].bytes else 0.0
+        if paged is not None and number in paged.pages:
+            read = paged.bytes / len(paged.pages)
+            yield given[0], read / given[0].bytes if given[0].bytes else 0.0
         elif inside is not None and len(given) == 1:
             name = inside.parameters[number].name
             read = _read(module, inside, name)
@@ -91,6 +92,8 @@ def _writes(module: Module, computation: Computation, instruction: Instruction) 
     outputs = list(arrays(instruction.shape))
     if instruction.target in PRODUCT_CALLS:
         outputs = outputs[:1]
+    elif instruction.target in CUDNN_ATTENTION:
+        outputs = [array for array in outputs if array.dtype != "uint8"]  # scratch
     inside = _fused(module, instruction)
     if inside is None:
         written = _written(computation, instruction)

@@ -2,8 +2,8 @@
 
 `scoring.py` holds what all share (scale, soft cap, windows, positions, sinks) and the signature.
 `dense.py` is the reference, which makes the whole matrix of scores; `flash.py` goes through it in
-tiles (`tiles.py`), `paged.py` reads keys from pages, with JAX's kernel of
-`ragged.py` where it serves, and `best.py` picks a library's kernel where
+tiles (`tiles.py`), `paged.py` reads keys from pages, on TPUs by JAX's kernel of `ragged.py` where
+it serves and by ours of `paged_softmax.py` elsewhere, and `best.py` picks a library's kernel where
 there is a faster one. Where tokens are cut over a mesh axis, `ring.py`, `all_gather.py` and
 `ulysses.py` stand in for them, inside `jax.shard_map`, where `varying.py` makes several values vary
 over the same axes; `zigzag.py` deals the tokens so that devices share the work, and rings of such
@@ -12,7 +12,7 @@ Projections, rotations and caches are not here. Read `scoring.py` first, then `f
 """
 
 from shardwise.runtime.attention.all_gather import all_gather_attention
-from shardwise.runtime.attention.best import attention_on, best_attention
+from shardwise.runtime.attention.best import attention_on, best_attention, cudnn_head_dim
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
@@ -29,6 +29,7 @@ __all__ = [
     "attention_on",
     "best_attention",
     "count_tiles",
+    "cudnn_head_dim",
     "dense_attention",
     "flash_attention",
     "from_zigzag",

@@ -36,23 +36,31 @@ CUDNN_HEAD_DIM = {8: 128, 9: 256, 10: 128, 12: 128}
 def best_attention(
     q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
 ) -> jax.Array:
-    """The kernel for JAX's default backend; see `attention_on`."""
-    return attention_on(q_BTNH, k_BSKH, v_BSKU, scoring, platform=jax.default_backend())
+    """The kernel for JAX's default devices; see `attention_on`."""
+    widest = cudnn_head_dim(jax.devices()[0])
+    platform = jax.default_backend()
+    return attention_on(q_BTNH, k_BSKH, v_BSKU, scoring, platform=platform, cudnn=widest)
 
 
 def attention_on(
-    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring, *, platform: str
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKU: jax.Array,
+    scoring: Scoring,
+    *,
+    platform: str,
+    cudnn: int = 0,
 ) -> jax.Array:
     """`dense_attention` of these inputs, by the best kernel of a platform: cpu, gpu or tpu.
 
-    The platform is named, so that a program can be compiled for another than it is traced on.
-    Raises BadRequest for another name.
+    The platform is named, and the widest head that `cudnn` takes on its devices, so that a program
+    can be compiled for others than it is traced on. Raises BadRequest for another name.
     """
     check_known("platform", platform, PLATFORMS)
     scoring = _plain(scoring, q_BTNH.shape[1])
     if axes_of((q_BTNH, k_BSKH, v_BSKU)):
         return _flash(q_BTNH, k_BSKH, v_BSKU, scoring, platform)
-    if platform == "gpu" and cudnn_serves(q_BTNH, v_BSKU, scoring, _head_dim_of_device()):
+    if platform == "gpu" and cudnn_serves(q_BTNH, v_BSKU, scoring, cudnn):
         return _cudnn(q_BTNH, k_BSKH, v_BSKU, scoring)
     if platform == "tpu" and pallas_serves(q_BTNH, scoring):
         return pallas_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
@@ -88,12 +96,11 @@ def cudnn_serves(q_BTNH: jax.Array, v_BSKU: jax.Array, s: Scoring, head_dim: int
     return s.in_order and plain and shapes and q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
 
 
-def _head_dim_of_device() -> int:
-    """0 where there is no GPU: a program compiled ahead has no cuDNN to be compiled against."""
-    if jax.default_backend() != "gpu":
-        return 0
-    major, _, _ = str(jax.devices()[0].compute_capability).partition(".")
-    return CUDNN_HEAD_DIM.get(int(major), 0)
+def cudnn_head_dim(device: Any) -> int:
+    """The widest head that cuDNN's attention takes on a device, here or of a topology; 0 on one
+    that is no GPU of NVIDIA."""
+    major, _, _ = str(getattr(device, "compute_capability", "")).partition(".")
+    return CUDNN_HEAD_DIM.get(int(major), 0) if major.isdecimal() else 0
 
 
 def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring) -> jax.Array:

@@ -5,7 +5,8 @@ sequence's table names its pages in order, so that position s lies in place s mo
 table[s // S]. Keys are read in blocks of at most `BLOCK` places, from the first block that a window
 still sees to the last that any row has filled, so that what is read grows with what is used and not
 with what a table could hold. Blocks lie at fixed positions and a block that a row does not see adds
-exactly nothing to it: its answer is bit for bit the same in any batch of the same size.
+exactly nothing to it: its answer is bit for bit the same in any batch of the same size. On TPUs a
+kernel reads the blocks, each row its own (`paged_softmax.py`).
 
 Per row, with the greatest score so far m, a block of scores s changes the softmax under way to
 m' = max(m, max s), l' = l exp(m - m') + sum exp(s - m'), o' = o exp(m - m') + exp(s - m') v; a sink
@@ -15,12 +16,19 @@ is one more score without a value. The answer is o / l (Milakov and Gimelshein, 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from shardwise.runtime.attention.paged_softmax import (
+    PageParts,
+    RowTable,
+    paged_softmax,
+    pages_at_once,
+    queries_at_once,
+)
 from shardwise.runtime.attention.ragged import RaggedRows, ragged_attention
 from shardwise.runtime.attention.scoring import Scoring, capped
 from shardwise.runtime.precision import wide
@@ -32,6 +40,7 @@ NEAR = 2**18
 """Bytes of keys that single rows on a CPU read at once, so that a core's own cache (1 MiB here) has
 them and the values when the products come: of 32 rows x 150 places x 512 bytes in 4 layers
 attention took 9.3 ms of CPU by blocks of 128 places, 6.2 ms by blocks of 32."""
+Reader = Literal["loop", "kernel", "interpreted"]
 NOWHERE = -1
 """The position of a row that is only padding: it sees nothing and writes nothing."""
 
@@ -39,7 +48,7 @@ NOWHERE = -1
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("decode_DM", "blocks_CM", "starts_C"),
-    meta_fields=("size", "over", "places", "each"),
+    meta_fields=("size", "over", "places", "each", "reader"),
 )
 @dataclass(frozen=True, slots=True)
 class Paging:
@@ -49,7 +58,8 @@ class Paging:
 
     On a mesh `over` makes a function of one device's part (`ServerLayout.over`), inside of which
     the places of each page may be cut over the axis `places`. A row that decodes has `each` tokens,
-    more than one where guesses are checked.
+    more than one where guesses are checked. `reader`: whether blocks are read by a loop of XLA's or
+    by our kernel, which is "interpreted" where there is no TPU.
     """
 
     decode_DM: Any
@@ -59,6 +69,7 @@ class Paging:
     over: Callable[..., Any] | None = None
     places: str | None = None
     each: int = 1
+    reader: Reader = "loop"
 
     @property
     def decoding(self) -> int:
@@ -111,8 +122,9 @@ class Paging:
 @dataclass(frozen=True, slots=True)
 class PagedKeys:
     """Keys or values of one layer: `heads` of `width` from the front of each entry of the array,
-    and int8 ones' scales [L, P, K, S]. Keys and values side by side, for JAX's kernel, are
-    one array [L, P, G, S, 2 J, H] (`ragged.py`)."""
+    and int8 ones' scales [L, P, K, S]. Of keys and values in one a head has `whole` numbers, and
+    these come `after` others. Keys and values side by side, for JAX's kernel, are one array
+    [L, P, G, S, 2 J, H] (`ragged.py`)."""
 
     array_LPSX: jax.Array
     scales_LPKS: jax.Array | None
@@ -120,6 +132,8 @@ class PagedKeys:
     heads: int
     width: int
     paging: Paging
+    whole: int = 0
+    after: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,20 +141,24 @@ class PagedKeys:
         return (1, self.array_LPSX.shape[2], self.heads, self.width)
 
     def first(self, width: int) -> "PagedKeys":
-        """The first channels of each head; of one head only, as the latent cache has."""
-        assert self.heads == 1
-        return replace(self, width=width)
+        """The first channels of each head, as the values of a latent cache are."""
+        return replace(self, width=width, whole=self.each)
+
+    @property
+    def each(self) -> int:
+        """Numbers of a head in an entry, of which these are `width`, `after` some others."""
+        return self.whole or self.width
 
     def read(self, pages_RG: jax.Array, dtype: Any) -> jax.Array:
         """The entries of G pages for each of R rows, [R, G S, K, H]."""
-        R = pages_RG.shape[0]
-        found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")
-        entries = found.reshape(R, -1, self.heads, found.shape[-1] // self.heads).astype(dtype)
+        R, filled = pages_RG.shape[0], self.heads * self.each
+        found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")[..., :filled]
+        entries = found.reshape(R, -1, self.heads, self.each).astype(dtype)
         if self.scales_LPKS is not None:
             scales_RGKS = self.scales_LPKS.at[self.layer, pages_RG].get(mode="clip")
             scale = jnp.swapaxes(scales_RGKS, 2, 3).reshape(R, -1, self.heads, 1)
             entries = (entries.astype(jnp.float32) * scale.astype(jnp.float32)).astype(dtype)
-        return entries[..., : self.width]
+        return entries[..., self.after : self.after + self.width]
 
 
 def paged_attention(
@@ -175,24 +193,47 @@ def _attend(
 ) -> jax.Array:
     """Q tokens of each of R rows, [R, Q, N, U]."""
     R, Q, N, H = q_RQNH.shape
-    K, U, dtype = keys.heads, values.width, wide(q_RQNH)
+    K, U, dtype, paging = keys.heads, values.width, wide(q_RQNH), keys.paging
+    q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
+    read = _loop if paging.reader == "loop" else _kernel
+    top, total, out = read(q_RQKGH, positions_RQ, table_RM, keys, values, s)
+    if paging.places is not None:
+        top, total, out = _combined(paging.places, top, total, out)
+    if s.sinks_N is not None:
+        sink = s.sinks_N.astype(dtype).reshape(1, K, N // K, 1)
+        higher = jnp.maximum(top, sink)
+        kept = jnp.exp(top - higher)
+        total, out = total * kept + jnp.exp(sink - higher), out * kept[..., None]
+    out = out / jnp.where(total == 0, 1, total)[..., None]
+    return jnp.moveaxis(out, 3, 1).reshape(R, Q, N, U).astype(q_RQNH.dtype)
+
+
+def _loop(
+    q_RQKGH: jax.Array,
+    positions_RQ: jax.Array,
+    table_RM: jax.Array,
+    keys: PagedKeys,
+    values: PagedKeys,
+    s: Scoring,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The softmax under way after all blocks, whose rows see them together."""
+    R, Q, K, G, _ = q_RQKGH.shape
+    U, dtype, paging = values.width, wide(q_RQKGH), keys.paging
     size = keys.array_LPSX.shape[2]
-    apart = Q == 1 and q_RQNH.dtype == dtype  # on CPUs a batched product of single rows is slow
+    apart = Q == 1 and q_RQKGH.dtype == dtype  # on CPUs a batched product of single rows is slow
     entry = keys.array_LPSX.shape[-1] * keys.array_LPSX.dtype.itemsize
     most = max(LEAST_BLOCK, NEAR // (R * entry)) if apart else BLOCK
     group = max(1, min(most, BLOCK) // size)
-    paging = keys.paging
     span = group * paging.size
     table_RM = jnp.pad(table_RM, ((0, 0), (0, -table_RM.shape[1] % group)))
-    q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
     lowest = jnp.finfo(dtype).min
 
     def block(at: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, out = state
         pages_RG = lax.dynamic_slice_in_dim(table_RM, at * group, group, axis=1)
-        k_RSKH = keys.read(pages_RG, q_RQNH.dtype)
-        same = values.array_LPSX is keys.array_LPSX
-        v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
+        k_RSKH = keys.read(pages_RG, q_RQKGH.dtype)
+        same = values.array_LPSX is keys.array_LPSX and not values.after
+        v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQKGH.dtype)
         if apart:
             scores = (q_RQKGH[:, 0, None] * k_RSKH[:, :, :, None]).sum(-1)
             scores = scores.transpose(0, 2, 3, 1)[:, :, :, None]
@@ -218,20 +259,59 @@ def _attend(
             )
         return higher, total * kept + weights.sum(-1), out * kept[..., None] + added
 
-    shape = (R, K, N // K, Q)
+    shape = (R, K, G, Q)
     state = (jnp.full(shape, lowest), jnp.zeros(shape, dtype), jnp.zeros((*shape, U), dtype))
     first, end = _blocks(positions_RQ, span, s)
     end = jnp.minimum(end, table_RM.shape[1] // group)  # which says how long it can take
-    top, total, out = lax.fori_loop(first, end, block, state)
-    if paging.places is not None:
-        top, total, out = _combined(paging.places, top, total, out)
-    if s.sinks_N is not None:
-        sink = s.sinks_N.astype(dtype).reshape(1, K, N // K, 1)
-        higher = jnp.maximum(top, sink)
-        kept = jnp.exp(top - higher)
-        total, out = total * kept + jnp.exp(sink - higher), out * kept[..., None]
-    out = out / jnp.where(total == 0, 1, total)[..., None]
-    return jnp.moveaxis(out, 3, 1).reshape(R, Q, N, U).astype(q_RQNH.dtype)
+    return lax.fori_loop(first, end, block, state)
+
+
+def _kernel(
+    q_RQKGH: jax.Array,
+    positions_RQ: jax.Array,
+    table_RM: jax.Array,
+    keys: PagedKeys,
+    values: PagedKeys,
+    s: Scoring,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same by our kernel, each row through the blocks that it sees itself."""
+    paging = keys.paging
+    array = keys.array_LPSX
+    group = pages_at_once(array.shape[2], array.shape[3], array.dtype.itemsize, table_RM.shape[1])
+    apart = keys.each - keys.width  # of keys and values in one, the queries meet zeros
+    q_RQKGH = jnp.pad(q_RQKGH, (*[(0, 0)] * 4, (0, apart)))
+    (R, Q, *heads), U = q_RQKGH.shape, values.after + values.width
+    each = queries_at_once(q_RQKGH.shape, U, group * array.shape[2])
+    parts = Q // each
+    positions_RQ = positions_RQ.reshape(R * parts, each)
+    begin_R, end_R = jax.vmap(lambda row: _blocks(row, group * paging.size, s))(positions_RQ)
+    table = RowTable(
+        pages_RM=jnp.repeat(table_RM, parts, axis=0),
+        position_R=positions_RQ[:, 0],
+        begin_R=begin_R,
+        end_R=jnp.clip(end_R, begin_R + 1, -(-table_RM.shape[1] // group)),
+        size=paging.size,
+        group=group,
+        first=paging.first(array.shape[2]),
+        layer=keys.layer,
+    )
+    top, total, out = paged_softmax(
+        q_RQKGH.reshape(R * parts, each, *heads),
+        PageParts(array, keys.scales_LPKS),
+        PageParts(values.array_LPSX, values.scales_LPKS),
+        table,
+        s,
+        U=U,
+        interpret=paging.reader == "interpreted",
+    )
+
+    def whole(x: jax.Array) -> jax.Array:
+        """[R parts, K, G, Q / parts, ...] as [R, K, G, Q, ...]."""
+        _, K, G, _, *rest = x.shape
+        x = jnp.moveaxis(x.reshape(R, parts, K, G, each, *rest), 1, 3)
+        return x.reshape(R, K, G, Q, *rest)
+
+    return whole(top), whole(total), whole(out)[..., values.after :]
 
 
 def _combined(
@@ -264,7 +344,12 @@ def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) 
             )
             for whole, (array, scales), width in zip(read, held, widths, strict=True)
         ]
-        return paged_attention(q, mine[0], replace(mine[-1], width=values.width), own)
+        return paged_attention(
+            q,
+            mine[0],
+            replace(mine[-1], width=values.width, whole=values.whole, after=values.after),
+            own,
+        )
 
     stored = [
         (letters_of(held.array_LPSX), None if held.scales_LPKS is None else "LPKS") for held in read

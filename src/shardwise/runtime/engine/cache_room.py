@@ -7,6 +7,7 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
+from shardwise.runtime.engine.server_layout import paged_layers
 from shardwise.runtime.paged_cache import page_bytes
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.kept import KeptGroup, least_pages
@@ -55,4 +56,5 @@ class CacheRoom:
         return min(batch * width, int(left // each)) if each else batch * width
 
     def _bytes(self, group: CacheGroup) -> int:
-        return page_bytes(self.cfg, group, self.page_size, self.dtype, self.layout)
+        layers = paged_layers(self.cfg, self.dtype, self.layout)
+        return page_bytes(self.cfg, group, self.page_size, self.dtype, self.layout, layers)

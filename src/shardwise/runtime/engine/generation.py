@@ -30,6 +30,11 @@ class Constrained(Protocol):
         ...
 
     @property
+    def complete(self) -> bool:
+        """Whether the answer may end here."""
+        ...
+
+    @property
     def done(self) -> bool:
         """Whether nothing can follow."""
         ...
@@ -159,8 +164,10 @@ class Generation:
         return len(self.prompt) + len(self.tokens)
 
     def ends(self, end_ids: frozenset[int]) -> set[int]:
-        """The tokens that end it, of its own and the model's."""
-        return {*self.sampling.stop_ids, *(() if self.sampling.ignore_end else end_ids)}
+        """The tokens that end it if they come next, of its own and the model's; the model's are
+        text in a form that is not complete."""
+        text = self.sampling.ignore_end or (self.form is not None and not self.form.complete)
+        return {*self.sampling.stop_ids, *(() if text else end_ids)}
 
     def is_bent(self, end_ids: frozenset[int]) -> bool:
         """Whether the host changes the logits of its next token by the tokens before."""

@@ -19,7 +19,6 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
-from shardwise.plans.paged_kernel import kernel_problem
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
@@ -280,9 +279,8 @@ def empty_state(
     """What a program's steps begin with: a cache of zeros with `pages` of each of the groups, and
     as many slots."""
     size, draft = program.page_size, program.draft
-    layers = enumerate(paged_layers(program.cfg, dtype, program.layout))
-    joined = {i: layer.group for i, layer in layers if kernel_problem(layer) is None}
-    cache = empty_pages(program.cfg, groups, pages, size, dtype, joined)
+    layers = paged_layers(program.cfg, dtype, program.layout)
+    cache = empty_pages(program.cfg, groups, pages, size, dtype, layers)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))
         cache += empty_pages(draft, [every], pages[:1], size, dtype)

@@ -85,8 +85,9 @@ class StepProgram:
     def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
         """Where a step's sequences lie, for each layer group."""
         over = (None, None) if self.layout is None else (self.layout.over, PLACES)
+        reader = "kernel" if self.platform == "tpu" else "loop"
         by_group = [
-            Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each)
+            Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each, reader)
             for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
         ]
         return tuple(by_group[group] for group in self.tables[: len(self.cfg.groups)])
@@ -187,12 +188,16 @@ def _once(
     D, each = tokens_DK1.shape
     tokens_X = _by_pool(pools, tokens_DK1, inputs.tokens_T)
     positions_X = _by_pool(pools, positions_DK1, inputs.positions_T)
-    x_1XD, pages, call = _layers(program, params, state.pages, inputs, tokens_X, positions_X, each)
     at_X = jnp.arange(tokens_X.shape[0]).reshape(pools, -1)
     first = D * each // pools
     at_T = at_X[:, first:].reshape(-1)
     rows_R = jnp.concatenate((at_X[:, :first].reshape(-1), at_T[inputs.ends_E]))
-    logits_RV = head(params, x_1XD[:, rows_R], cfg, call)[0].astype(jnp.float32)
+    # On a mesh all tokens go on, as they are laid out by pool; for their logprobs, too.
+    alone = program.layout is None and not choices.prompts and len(inputs.tokens_T)
+    run = partial(_layers, program, params, state.pages, inputs, tokens_X, positions_X, each)
+    x_1XD, pages, call = run(rows_R if alone else None)
+    x_1RD = x_1XD if alone else x_1XD[:, rows_R]
+    logits_RV = head(params, x_1RD, cfg, call)[0].astype(jnp.float32)
     settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
     chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices, program.by_rows)
     reported = ()
@@ -226,12 +231,16 @@ def _layers(
     tokens_X: jax.Array,
     positions_X: jax.Array,
     each: int = 1,
+    wanted: jax.Array | None = None,
 ) -> tuple[jax.Array, Pages, Call]:
-    """What the layers make of a step's tokens, of which each row that decodes has `each`."""
+    """What the layers make of a step's tokens, of which each row that decodes has `each`; of the
+    `wanted` ones, where these are given."""
     cfg, paging = program.cfg, program.paging(inputs, each)
     call = call_of(tokens_X[None], cfg, program.options, positions_X[None])
     x_1XD = embed(params, tokens_X[None], cfg, call)
-    x_1XD, pages = run_stack(params["layers"], x_1XD, cfg, call, cache, paging=paging)
+    x_1XD, pages = run_stack(
+        params["layers"], x_1XD, cfg, call, cache, paging=paging, wanted=wanted
+    )
     assert pages is not None
     return x_1XD, pages, call
 

@@ -22,6 +22,7 @@ from shardwise.runtime.attention import (
     Scoring,
     all_gather_attention,
     attention_on,
+    cudnn_head_dim,
     dense_attention,
     ring_attention,
     to_zigzag,
@@ -99,7 +100,8 @@ def local_kernel(setup: Setup) -> Kernel:
     mesh's devices, which need not be here."""
     if setup.plan.attention_kernel == "scores":
         return dense_attention
-    return partial(attention_on, platform=platform_of(setup.mesh))
+    widest = cudnn_head_dim(setup.mesh.devices.flat[0])
+    return partial(attention_on, platform=platform_of(setup.mesh), cudnn=widest)
 
 
 def kernel_for(setup: Setup) -> Kernel:

@@ -32,6 +32,7 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.quant import NARROW, quantise_params
+from shardwise.runtime.sharding import platform_of
 from shardwise.scheduling.forecast import pages_for
 
 
@@ -81,17 +82,18 @@ def serve_program(
 
 
 def _notes(cfg: ModelConfig, plan: ServePlan, layout: ServerLayout) -> tuple[str, ...]:
-    """Which layers read their pages by JAX's kernel, and why others do not."""
+    """Which layers read their pages by JAX's kernel and which by ours, and why."""
     laws = map(kernel_problem, paged_layers(cfg, _cache_dtype(plan), layout))
     found: dict[KernelLaw | None, int] = Counter()
+    here = platform_of(layout.mesh) == "tpu"
+    other = "our kernel of pages" if here else "pages gathered by XLA"
     for law, (layer, count) in zip(laws, cfg.layer_groups(), strict=True):
         if not isinstance(layer.mixer, RecurrentMixer):
             found[law] += count
     return tuple(
         f"attention of {count} layers: JAX's kernel of ragged pages"
         if law is None
-        else f"attention of {count} layers: pages gathered by XLA; JAX's kernel serves where "
-        f"{law.rule}"
+        else f"attention of {count} layers: {other}; JAX's kernel serves where {law.rule}"
         for law, count in found.items()
     )
 

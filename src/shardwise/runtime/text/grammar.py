@@ -23,7 +23,8 @@ LONGEST_ERROR = 300
 
 class Constraint:
     """What may come next of one answer, and whether anything may. Tokens that end an answer
-    (`end_ids`) may where the form is complete, even those that are text, too."""
+    (`end_ids`) may where the form is complete, even those that are text, too; before that as text,
+    where the form goes on with nothing else."""
 
     def __init__(self, matcher: Any, vocabulary: int, end_ids: Sequence[int]) -> None:
         self._matcher, self._vocabulary, self._end_ids = matcher, vocabulary, end_ids
@@ -35,16 +36,23 @@ class Constraint:
     def allowed(self) -> np.ndarray:
         """A bit for every token of the vocabulary, uint32 [ceil(vocabulary / 32)]."""
         words = -(-self._vocabulary // 32)
-        bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words].copy()
-        if not self._matcher.is_accepting():
-            for token in self._end_ids:
-                bits_W[token // 32] &= ~np.uint32(1 << token % 32)
-        return bits_W
+        bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+        if self.complete:
+            return bits_W
+        others_W = bits_W.copy()
+        for token in self._end_ids:
+            others_W[token // 32] &= ~np.uint32(1 << token % 32)
+        return others_W if others_W.any() else bits_W
 
     def take(self, token: int) -> str:
         """Go on by a token; what is wrong with that, if anything is."""
         self._matcher.consume_token(token)
         return _short(self._matcher.get_error())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer may end here."""
+        return self._matcher.is_accepting()
 
     @property
     def done(self) -> bool:

@@ -1,7 +1,8 @@
 """The views of the page, in the order of its menu; `chips.py` has chips and slices to choose from.
 
 `roofline.py`, `sharding.py`, `models.py` (the accountant), `training.py` and `serving.py` (the
-planners), `simulations.py` (machines step by step), `hardware.py`, `validation.py`, `book.py`.
+planners), `simulator.py` (a server under a load), `programs.py` (compiled ones), `simulations.py`
+(machines step by step), `hardware.py`, `validation.py`, `book.py`.
 """
 
 from collections.abc import Mapping
@@ -11,15 +12,17 @@ from shardwise.apps.page.views import (
     book,
     hardware,
     models,
+    programs,
     roofline,
     serving,
     sharding,
     simulations,
+    simulator,
     training,
     validation,
 )
 
-ALL = (roofline.VIEW, sharding.VIEW, models.VIEW, training.VIEW, serving.VIEW, *simulations.VIEWS)
-ALL += (hardware.VIEW, validation.VIEW, book.VIEW)
+ALL = (roofline.VIEW, sharding.VIEW, models.VIEW, training.VIEW, serving.VIEW, simulator.VIEW)
+ALL += (programs.VIEW, *simulations.VIEWS, hardware.VIEW, validation.VIEW, book.VIEW)
 VIEWS: Mapping[str, PageView] = {view.name: view for view in ALL}
 """Every view by its name."""

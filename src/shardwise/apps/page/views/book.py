@@ -6,8 +6,9 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, flag, text
 from shardwise.apps.page.figures import TableData
-from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
+from shardwise.units import many
 from shardwise.verbs.answer import Answer
 
 IDS = tuple(entries())
@@ -20,43 +21,70 @@ def _calls(state: State) -> list[VerbCall]:
             VerbCall(verb="book_quiz", command="book quiz", given=(state["id"],), keywords=keywords)
         ]
     keywords = {"edition": state["edition"], "constants": state["constants"]}
+    keywords["sets"] = dict(word.split("=", 1) for word in _sets(state["set"])) or None
     return [
         VerbCall(verb="book_show", command="book show", given=(state["id"],), keywords=keywords)
     ]
 
 
+def _sets(text: str) -> list[str]:
+    for word in (words := text.split()):
+        if "=" not in word:
+            raise refused("set", word, "it is NAME=VALUE, with blanks between", "write params=7e9")
+    return words
+
+
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     found = answers[0].result
-    if state["quiz"]:
-        return Drawn(lines=str(answers[0]).splitlines(), source=f"ch. {_of(state).chapter}")
+    steps = found.get("steps", [])
+    names = ("name", "function", "formula", "value", "unit")
     return Drawn(
-        tables=[_table("Inputs", found["inputs"], ("name", "value", "unit")),
-                _table("Steps", found["steps"], ("name", "function", "formula", "value", "unit"))],
-        lines=[found["asks"], f"Answer: {_cell(found['answer'])} {found['unit']}",
-               _printed(found), found["note"] or ""],
-        formula="; ".join(step["formula"] for step in found["steps"]),
+        tables=[
+            _table("Inputs", found["inputs"], ("name", "value", "unit")),
+            *([_table("Steps", steps, names)] if steps else []),
+        ],
+        lines=[found["asks"], *(_asked(found) if state["quiz"] else _printed(found))],
+        formula="; ".join(step["formula"] for step in steps),
         source=found["source"],
-    )  # fmt: skip
+    )
 
 
-def _printed(found: Mapping[str, Any]) -> str:
-    edition = found["edition"]
-    return f"The {edition} edition prints {_cell(found['book'][edition])}."
+def _asked(found: Mapping[str, Any]) -> list[str]:
+    """Of a question what to type, then whether it is right, and what is."""
+    units = _said(found["unit"])
+    if "answer" not in found:
+        return [f"{many(found['numbers'], 'number')} in {units}, within {found['tolerance']:.0%}."]
+    said = ["right" if right else "not right" for right in found["right"]]
+    answer = f"It is {_said(found['answer'])} {units}."
+    return [f"Your answer is {', '.join(said)}.", answer, found["note"] or ""]
 
 
-def _of(state: State):
-    return entries()[state["id"]]
+def _printed(found: Mapping[str, Any]) -> list[str]:
+    edition, unit = found["edition"], _said(found["unit"])
+    measured = "Measured, and looked up" if found["kind"] == "measured" else "Answer"
+    book = f"The {edition} edition prints {_said(found['book'][edition])}."
+    return [f"{measured}: {_said(found['answer'])} {unit}", book, found["note"] or ""]
+
+
+def _said(value: Any) -> str:
+    return _number(value) if isinstance(value, float) else str(_cell(value))
 
 
 def _table(title: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableData:
     rows = [[_cell(one.get(name)) for name in names] for one in found]
-    return TableData(title=title, header=("name", *names[1:-1], "in"), rows=rows)
+    return TableData(title=title, header=("name", *names[1:-1], "unit"), rows=rows)
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_number(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(f"{one:.6g}" if isinstance(one, float) else str(one) for one in value)
+        return ", ".join(map(_number, value))
     return value if isinstance(value, int | float) else "" if value is None else str(value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 VIEW = PageView(
@@ -67,6 +95,7 @@ VIEW = PageView(
         choice("id", "Number", IDS, "head.7.appA"),
         choice("edition", "Edition", ("latest", "first"), "latest"),
         choice("constants", "Constants", ("book", "seed", "vendor"), "book"),
+        text("set", "With other numbers", "", about="Such as params=7e9 chips=8."),
         flag("quiz", "Ask me"),
         text("answer", "My answer", "", about="Numbers with commas between, once asked."),
     ),

@@ -1,4 +1,4 @@
-"""The hardware catalogue: every chip, and the numbers of one with sources and prices."""
+"""The hardware catalogue: every chip, two side by side, numbers with sources, and prices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,26 +20,54 @@ def _calls(state: State) -> list[VerbCall]:
     return [
         VerbCall(verb="hw_list", command="hw list", keywords=keywords),
         VerbCall(verb="hw_show", command="hw show", given=(state["chip"],), keywords=keywords),
+        VerbCall(
+            verb="hw_diff",
+            command="hw diff",
+            given=(state["chip"], state["beside"]),
+            keywords=keywords,
+        ),
     ]
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     chips, shown = answers[0].result["chips"], answers[1].result
     return Drawn(
-        figures=[_plane(chips, state["x"], state["y"], state["chip"])],
-        tables=[_numbers(shown), _prices(shown), _list(chips)],
+        figures=[_plane(chips, state)],
+        tables=[
+            _both(answers[2].result, _units(shown)),
+            _numbers(shown),
+            _prices(shown),
+            _list(chips),
+        ],
         lines=[f"{shown['name']}: {shown['network']}.", *shown["notes"]],
         formula="catalogue",
         source="each number has its own, below",
     )
 
 
-def _plane(chips: Sequence[Mapping[str, Any]], x: str, y: str, chip: str) -> FigureData:
+def _units(shown: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: one["unit"] or "" for name, one in shown["numbers"].items()}
+    return {**found, "usd_per_chip_hour": "USD/h"}
+
+
+def _both(found: Mapping[str, Any], units: Mapping[str, str]) -> TableData:
+    first, second = found["first"], found["second"]
+    rows = [
+        [name, *(_cell(one[side]) for side in ("first", "second")), one["ratio"], units.get(name)]
+        for name, one in found["numbers"].items()
+    ]
+    header = ("", first, f"{second} ", "ratio", "unit")
+    return TableData(title=f"{first} beside {second}", header=header, rows=rows)
+
+
+def _plane(chips: Sequence[Mapping[str, Any]], state: State) -> FigureData:
+    x, y = state["x"], state["y"]
     known = [one for one in chips if one[x] and one[y]]
+    named = dict.fromkeys((state["chip"], state["beside"]))
     marks = []
     for label, own in (
-        ("other chips", [one for one in known if one["chip"] != chip]),
-        (chip, [one for one in known if one["chip"] == chip]),
+        ("other chips", [one for one in known if one["chip"] not in named]),
+        *((name, [one for one in known if one["chip"] == name]) for name in named),
     ):
         xs, ys = ([one[axis] for one in own] for axis in (x, y))
         marks.append(Mark(kind="dot", label=label, x=xs, y=ys, text=[one["chip"] for one in own]))
@@ -54,15 +82,16 @@ def _plane(chips: Sequence[Mapping[str, Any]], x: str, y: str, chip: str) -> Fig
 
 def _numbers(shown: Mapping[str, Any]) -> TableData:
     rows = [
-        [name, one["value"], one["unit"] or "", one["source"] or ""]
+        [name, _cell(one["value"]), one["source"] or "", one["unit"] or ""]
         for name, one in shown["numbers"].items()
     ]
-    plain = [[name, _cell(value), unit, source] for name, value, unit, source in rows]
-    header = ("", "value", "counted in", "source")
-    return TableData(title=f"Numbers of {shown['id']}", header=header, rows=plain)
+    header = ("", "value", "source", "unit")
+    return TableData(title=f"Numbers of {shown['id']}", header=header, rows=rows)
 
 
 def _cell(value: Any) -> Any:
+    if value is None:
+        return "unknown"
     return value if isinstance(value, int | float) else str(value)
 
 
@@ -86,6 +115,7 @@ VIEW = PageView(
     about="Chips, their numbers with sources, and prices with dates.",
     controls=(
         choice("chip", "Chip", CHIPS, "v5p"),
+        choice("beside", "Beside", CHIPS, "h100"),
         choice("x", "Across", tuple(UNITS), "hbm_bandwidth"),
         choice("y", "Up", tuple(UNITS), "bf16_flops"),
         choice("constants", "Whose numbers", ("vendor", "book"), "vendor"),

@@ -20,8 +20,16 @@ BOUNDS = {f"{bound} seconds": "s" for bound in ("lower", "expected", "upper")}
 
 
 def _calls(state: State) -> list[VerbCall]:
-    chips = [state["on"]] + [state["beside"]] * (state["beside"] not in (NONE, state["on"]))
-    return [_call(state, chip) for chip in chips]
+    rates = [_call(state, chip) for chip in _chips(state)]
+    return [*rates, *(_tile_call(chip) for chip in _chips(state))]
+
+
+def _chips(state: State) -> list[str]:
+    return [state["on"]] + [state["beside"]] * (state["beside"] not in (NONE, state["on"]))
+
+
+def _tile_call(chip: str) -> VerbCall:
+    return VerbCall(verb="hw_show", command="hw show", given=(chip,))
 
 
 def _call(state: State, chip: str) -> VerbCall:
@@ -37,13 +45,20 @@ def _call(state: State, chip: str) -> VerbCall:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = {
-        call.keywords["on"]: one.result for call, one in zip(_calls(state), answers, strict=True)
+    chips = _chips(state)
+    found = {chip: one.result for chip, one in zip(chips, answers, strict=False)}
+    tiles = {
+        chip: " x ".join(map(str, one.result["numbers"]["matmul_tile"]["value"]))
+        for chip, one in zip(chips, answers[len(chips) :], strict=True)
     }
     return Drawn(
-        figures=[_roof(found), _seconds(found, state["m"])],
+        figures=[_roof(found), _seconds(found, state["m"]), _padded(found, tiles, state["m"])],
         tables=[
-            facts(f"M = {state['m']} on {chip}", _figures(one), UNITS | BOUNDS)
+            facts(
+                f"M = {state['m']} on {chip}",
+                {"tile m x k x n": tiles[chip], **_figures(one)},
+                UNITS | BOUNDS,
+            )
             for chip, one in found.items()
         ],
         lines=[_said(chip, one) for chip, one in found.items()],
@@ -84,6 +99,26 @@ def _seconds(found: Mapping[str, Any], m: int) -> FigureData:
         title="Seconds against the batch, dims padded to the chip's tile",
         x=FigureAxis(label="batch M", unit="tokens", log=True),
         y=FigureAxis(label="time", unit="s", log=True),
+        marks=marks,
+    )
+
+
+def _padded(found: Mapping[str, Any], tiles: Mapping[str, str], m: int) -> FigureData:
+    """FLOPs that are asked for, and those of whole tiles, which are a staircase."""
+    marks = []
+    for chip, one in found.items():
+        sizes = [row["m"] for row in one["rows"]]
+        y = [row["padded_flops"] for row in one["rows"]]
+        marks.append(Mark(kind="line", label=f"{chip}, tiles of {tiles[chip]}", x=sizes, y=y))
+    rows = next(iter(found.values()))["rows"]
+    x, y = ([row[name] for row in rows] for name in ("m", "flops"))
+    marks.append(Mark(kind="line", label="asked for", x=x, y=y, dashed=True))
+    marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
+    return FigureData(
+        id="padded",
+        title="FLOPs of whole tiles against the batch",
+        x=FigureAxis(label="batch M", unit="tokens", log=True),
+        y=FigureAxis(label="work", unit="FLOP", log=True),
         marks=marks,
     )
 

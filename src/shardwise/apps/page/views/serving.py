@@ -7,8 +7,9 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import TORI, slice_name
+from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.models import kv_bytes_per_token, load_model, params_total
+from shardwise.units import many
 from shardwise.verbs.answer import Answer
 
 MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
@@ -44,7 +45,7 @@ def _search(state: State) -> list[VerbCall]:
             command="plan serve",
             given=given,
             first=("model", "on"),
-            keywords={**keywords, "weights": state["weights"], "software": "jax"},
+            keywords={**keywords, "weights": state["weights"], "software": state["software"]},
         )
     ]
 
@@ -71,13 +72,42 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     return Drawn(
         figures=[
             *figures,
+            *_fronts(found),
             _bars("where", "Where a decode step's time goes", "time", "s", parts),
             _bars("memory", "Memory of a chip", "memory", "bytes", held),
         ],
         tables=[facts("The best plan", plan, units)],
-        lines=[found["price"]["text"]],
+        lines=[
+            f"{many(found['replicas'], 'server')} on {found['slice']}; {found['price']['text']}."
+        ],
         **said,
     )
+
+
+def _fronts(found: Mapping[str, Any]) -> list[FigureData]:
+    """Servers of which none is better in both: their dollars and requests against TPOT."""
+    marks: dict[str, list[Mark]] = {"usd_per_million_tokens": [], "requests_per_second": []}
+    for name, marked in marks.items():
+        for label, own in (("other servers", found["front"]), ("best plan", found["instead"][:1])):
+            known = [one for one in own if one[name] is not None]
+            x, y = ([one[which] for one in known] for which in ("tpot_seconds", name))
+            words = [one["servers"] for one in known]
+            marked.append(Mark(kind="dot", label=label, x=x, y=y, text=words))
+    axes = {
+        "usd_per_million_tokens": FigureAxis(label="cost", unit="USD/Mtokens", log=True),
+        "requests_per_second": FigureAxis(label="requests", unit="1/s", log=True),
+    }
+    return [
+        FigureData(
+            id=f"front-{name.partition('_')[0]}",
+            title=f"Servers that would do: {axes[name].label} against TPOT",
+            x=FigureAxis(label="TPOT", unit="s", log=True),
+            y=axes[name],
+            marks=marked,
+        )
+        for name, marked in marks.items()
+        if any(mark.x for mark in marked)
+    ]
 
 
 def _curves(found: Mapping[str, Any]) -> FigureData:
@@ -107,12 +137,13 @@ VIEW = PageView(
     about="Latency against throughput, a decode step by part, and the plan that a search finds.",
     controls=(
         choice("model", "Model", MODELS, "llama-3-70b"),
-        choice("on", "Chip", TORI, "v5e"),
+        choice("on", "Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5e"),
         slider("chips", "Chips", powers(2, 6), 16, unit="chips"),
         slider("context", "Context", powers(10, 16), 8192, unit="tokens"),
         slider("output", "Answer", powers(5, 11), 512, unit="tokens"),
-        choice("weights", "Weights", ("int8", "bf16"), "int8"),
-        choice("kv", "KV cache", ("int8", "bf16"), "int8"),
+        choice("weights", "Weights", ("int8", "bf16", "fp8"), "int8"),
+        choice("kv", "KV cache", ("int8", "bf16", "fp8"), "int8"),
+        choice("software", "Served by", ("jax", "vllm", "sglang"), "jax"),
     ),
     calls=_calls,
     slow=_search,

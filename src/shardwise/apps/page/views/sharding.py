@@ -1,33 +1,56 @@
-"""Sharding: the notation, what each array is cut into, and the strategies with their cost."""
+"""Sharding: the notation, who holds what of each array, and the strategies with their cost."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.sharding import Layout
 from shardwise.verbs.answer import Answer
 
 SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 
 
 def _calls(state: State) -> list[VerbCall]:
+    named = list(dict.fromkeys(_ARRAY.findall(state["expression"])))
+    if [state["expression"].strip()] == named:
+        return [_held_call(state, named[0])]
     keywords = {
-        "dims": state["dims"],
+        "dims": _sizes(state, named),
         "mesh": state["mesh"],
         "on": state["on"],
         "dtype": state["dtype"],
         "top": state["top"],
     }
-    return [
-        VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
-    ]
+    whole = VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
+    return [whole, *(_held_call(state, one) for one in named[:MOST_ARRAYS])]
+
+
+_ARRAY = re.compile(r"\w+'?\[[^\]]*\](?:\{U_[^}]*\})?")
+MOST_ARRAYS, MOST_DEVICES = 4, 64
+
+
+def _held_call(state: State, array: str) -> VerbCall:
+    """Who holds what of one array."""
+    keywords = {"dims": _sizes(state, [array]), "mesh": state["mesh"], "dtype": state["dtype"]}
+    return VerbCall(verb="shard", command="shard", given=(array,), keywords=keywords)
+
+
+def _sizes(state: State, arrays: Sequence[str]) -> str:
+    """Of the dims those that these arrays have."""
+    letters = {letter for array in arrays for letter in Layout.parse(array).letters}
+    sizes = state["dims"].split(",")
+    return ",".join(s for s in sizes if not letters or s.partition("=")[0].strip() in letters)
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     found = answers[0].result
     if "strategies" not in found:
         return Drawn(
+            figures=_maps(answers),
             tables=[_held(answers[0])],
             lines=[
                 f"{found['array']}: {found['blocks']} blocks, {found['copies']} copies of each."
@@ -41,12 +64,49 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     return Drawn(
         figures=[
             _bars("seconds", "Strategies by expected seconds", "time", "s", ways, seconds),
-            _bars("wire", "Bytes that each device sends", "bytes", "bytes", ways, moved),
+            _bars("wire", "Bytes that each device sends", "sent", "bytes", ways, moved),
+            *_maps(answers[1:]),
         ],
         tables=[_shapes(found), _steps(found)],
         lines=[found["slice_means"], *found["why"]],
         formula="bytes on the wire: (n - 1) / n of the array per axis, twice for an AllReduce",
         source="ch. 3",
+    )
+
+
+def _maps(answers: Sequence[Answer]) -> list[FigureData]:
+    """Of every array its blocks, each with the devices that hold it."""
+    maps = []
+    for one in answers:
+        found = one.result
+        if len(found["devices"]) <= MOST_DEVICES and len(found["devices"][0]["block"]) in (1, 2):
+            maps.append(_map(found))
+    return maps
+
+
+def _map(found: Mapping[str, Any]) -> FigureData:
+    holders: dict[tuple[tuple[int, int], ...], list[str]] = {}
+    for one in found["devices"]:
+        block = tuple(map(tuple, one["block"]))
+        holders.setdefault(block, []).append("".join(map(str, one["at"])))
+    sides = [((0, 1), *block)[-2:] for block in holders]
+    mark = Mark(
+        kind="rect",
+        label=f"block of {found['array']}",
+        x=[columns[0] for _, columns in sides],
+        y=[rows[0] for rows, _ in sides],
+        x2=[columns[1] for _, columns in sides],
+        y2=[rows[1] for rows, _ in sides],
+        text=[" ".join(names) for names in holders.values()],
+    )
+    axes = ", ".join(found["mesh"])
+    copies = f"{found['copies']} copies" if found["copies"] > 1 else "one copy"
+    return FigureData(
+        id=f"held-{found['array']}",
+        title=f"Who holds what of {found['array']}, devices as ({axes}); {copies}",
+        x=FigureAxis(bare=True),
+        y=FigureAxis(bare=True),
+        marks=[mark],
     )
 
 

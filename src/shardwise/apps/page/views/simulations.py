@@ -9,6 +9,7 @@ from shardwise.apps.page.controls import Control, State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
+from shardwise.book.simulators.collective import NETWORKS
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
 from shardwise.verbs.answer import Answer
@@ -128,9 +129,15 @@ def _places(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
 def _curves(found: Mapping[str, Any]) -> FigureData:
     x, y = found["curve_axes"]
     marks = [Mark(kind="line", label=c["label"], x=c["x"], y=c["y"]) for c in found["curves"]]
-    return FigureData(
-        id="curves", title=f"{y} by {x}", x=FigureAxis(label=x), y=FigureAxis(label=y), marks=marks
-    )
+    across, up = _axis(x), _axis(y)
+    title = f"{up.label} by {across.label}".capitalize()
+    return FigureData(id="curves", title=title, x=across, y=up, marks=marks)
+
+
+def _axis(text: str) -> FigureAxis:
+    """`time [s]` as label and unit; bytes alone are their own unit."""
+    label, _, unit = text.partition(" [")
+    return FigureAxis(label=label, unit=unit.rstrip("]") or ("bytes" if label == "bytes" else ""))
 
 
 def _view(name: str, title: str, about: str, *controls: Control, steps: int = 0) -> PageView:
@@ -173,8 +180,14 @@ COLLECTIVE = _view(
     choice(
         "kind", "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
     ),
-    choice("network", "Network", ("ring", "line", "switch"), "ring"),
-    choice("shape", "Shape", ("4", "8", "16"), "8"),
+    choice("network", "Network", tuple(NETWORKS), "ring"),
+    choice(
+        "shape",
+        "Shape",
+        ("4", "8", "16", "4x4", "4x2x2"),
+        "8",
+        about="Several sides: a torus, or nodes x devices.",
+    ),
     slider("bytes", "Bytes", [1e3, 1e4, 1e5, 1e6, 8e6, 64e6, 512e6], 8e6, unit="bytes"),
     slider("bandwidth", "Bytes/s of a link", (1e10, 4.5e10, 9e10, 4.5e11), 4.5e10, unit="bytes/s"),
     steps=16,

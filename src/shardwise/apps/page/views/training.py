@@ -77,6 +77,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
         tables=[
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
+            TableData(title="Why", header=("reason",), rows=[[one] for one in found["why"]]),
         ],
         lines=_said(found),
         **SOURCE,
@@ -145,7 +146,7 @@ def _mesh(mesh: Mapping[str, int]) -> str:
 
 
 def _plan(found: Mapping[str, Any]) -> TableData:
-    names = ("slice", "software", "microbatches", "remat", "pipeline_schedule", "zero", "mfu")
+    names = ("slice", "runs_in", "microbatches", "remat", "pipeline_schedule", "zero", "mfu")
     names += ("tokens_per_second", "peak_bytes_per_chip", "usable_bytes_per_chip")
     units = {"tokens_per_second": "tokens/s", "peak_bytes_per_chip": "bytes"}
     units |= {"usable_bytes_per_chip": "bytes"} | dict.fromkeys(found["step_seconds"], "s")
@@ -154,8 +155,10 @@ def _plan(found: Mapping[str, Any]) -> TableData:
 
 
 def _said(found: Mapping[str, Any]) -> list[str]:
-    why = found["why"]
-    return [why] if isinstance(why, str) else [str(one) for one in why]
+    """The best plan and what runs it, then what binds it."""
+    runs = f"runs in {found['runs_in']}" if found["runs_in"] else "no known program runs it"
+    best = f"Best: {_mesh(found['mesh'])}, {found['microbatches']} microbatches, {runs}."
+    return [best, *found["why"][:1]]
 
 
 VIEW = PageView(

@@ -1,0 +1,118 @@
+"""A server under a load, request by request: queue, batch, TTFT and TPOT over a trace."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.page.call import VerbCall
+from shardwise.apps.page.controls import State, choice, powers, slider, text
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
+from shardwise.apps.page.view import Drawn, PageView
+from shardwise.verbs.answer import Answer
+
+FIRST = 25
+"""Requests of the first answer."""
+STATIC = {"scheduling.prefix_cache": "false", "scheduling.admission": "reserve"}
+"""What a server that fills a batch and then runs it to its end needs besides."""
+KINDS = ("mean", "median", "p90", "p99")
+NAMES = ("completed", "request_throughput", "output_throughput", "request_goodput", "good_share")
+NAMES += ("utilisation", "hit_rate", "preemptions", "steps", "duration", "usd")
+UNITS = {"request_throughput": "1/s", "output_throughput": "tokens/s", "request_goodput": "1/s"}
+UNITS |= {"duration": "s", "usd": "USD"}
+
+
+def _simulate(state: State, requests: int) -> VerbCall:
+    trace = state["trace"] or None
+    made = {} if trace else {"input": state["input"], "output": state["output"], "cv": state["cv"]}
+    keywords = {"trace": trace, "requests": requests, "rate": state["rate"], **made}
+    keywords |= {"ttft": f"{state['ttft']}s", "tpot": f"{state['tpot']}ms"}
+    more = STATIC if state["policy"] == "static" else {}
+    keywords["sets"] = {"scheduling.policy": state["policy"], **more}
+    return VerbCall(verb="simulate", command="simulate", given=(state["plan"],), keywords=keywords)
+
+
+def _few(state: State) -> list[VerbCall]:
+    return [_simulate(state, min(FIRST, state["requests"]))]
+
+
+def _all(state: State) -> list[VerbCall]:
+    return [_simulate(state, state["requests"])]
+
+
+def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+    found = answers[0].result
+    over = found["over_time"]
+    rest = {name: found[name] for name in NAMES if found.get(name) is not None}
+    return Drawn(
+        figures=[
+            _over(over, "load", "Queue and batch over the trace", "requests", "", _LEVELS),
+            _over(over, "ttft", "TTFT of those that came, median", "TTFT", "s", _TTFT),
+            _over(over, "tpot", "TPOT of those that came, median", "TPOT", "s", _TPOT),
+        ],
+        tables=[_times(found), facts("The run", rest, UNITS)],
+        lines=[f"{found['completed']:,} requests answered; {found['price']['text']}."],
+        formula="TPOT = (E2E - TTFT) / (output tokens - 1)",
+        source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
+    )
+
+
+_LEVELS = {"running": "in the batch", "waiting": "waiting"}
+_TTFT, _TPOT = {"ttft_seconds": "TTFT"}, {"tpot_seconds": "TPOT"}
+
+
+def _over(
+    over: Mapping[str, Sequence[Any]],
+    id: str,
+    title: str,
+    label: str,
+    unit: str,
+    names: Mapping[str, str],
+) -> FigureData:
+    marks = []
+    for name, said in names.items():
+        known = [(x, y) for x, y in zip(over["seconds"], over[name], strict=True) if y is not None]
+        marks.append(
+            Mark(kind="line", label=said, x=[x for x, _ in known], y=[y for _, y in known])
+        )
+    return FigureData(
+        id=id,
+        title=title,
+        x=FigureAxis(label="time", unit="s"),
+        y=FigureAxis(label=label, unit=unit),
+        marks=marks,
+    )
+
+
+def _times(found: Mapping[str, Any]) -> TableData:
+    rows = [
+        [name.upper(), *(found[f"{kind}_{name}_ms"] for kind in KINDS)]
+        for name in ("ttft", "tpot", "itl", "e2el")
+    ]
+    return TableData(title="Latencies in ms", header=("", *KINDS), rows=rows)
+
+
+VIEW = PageView(
+    name="simulator",
+    title="Simulator",
+    about="A plan under a load: queue, batch, TTFT and TPOT over a trace.",
+    controls=(
+        text(
+            "plan",
+            "Plan",
+            "audit:llama-3-70b-served",
+            about="A file that `plan serve -o` wrote, or audit:NAME.",
+        ),
+        slider("rate", "Rate", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), 0.3, unit="requests/s"),
+        slider("requests", "Requests", (25, 100, 200, 500, 1000, 2000), 500),
+        slider("input", "Prompt", powers(8, 14), 8192, unit="tokens"),
+        slider("output", "Answer", powers(5, 10), 512, unit="tokens"),
+        choice("policy", "Policy", ("chunked", "interleaved", "static"), "chunked"),
+        slider("cv", "Burstiness", (0.5, 1.0, 2.0, 4.0), 1.0),
+        slider("ttft", "TTFT target", (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, unit="s"),
+        slider("tpot", "TPOT target", (10, 20, 30, 50, 100), 20, unit="ms"),
+        text("trace", "Trace file", "", about="Empty: requests of these lengths are made."),
+    ),
+    calls=lambda state: (),
+    coarse=_few,
+    slow=_all,
+    draw=_draw,
+)

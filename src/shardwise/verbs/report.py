@@ -1,0 +1,127 @@
+"""`report`: what a folder that `compile --out` wrote says of a program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.boundary import whole
+from shardwise.units import format_bytes, format_count, format_gib, format_seconds
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.compile_report import read_report
+
+SAMPLE = Path(__file__).parent / "data" / "report"
+"""A step of Llama-3.2-1B on four v5e, compiled by libtpu 0.0.42.1, without its program text."""
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest:
+    """The timeline, the dearest ops with what they wait for, and memory over the step of a program
+    that was compiled before; nothing is compiled.
+
+    `folder` was written by `compile --out`; without one it is the sample that comes with shardwise.
+    `phase` names one of its programs, the first by default; `top` is how many ops are shown.
+    """
+
+    folder: str | Path | None = field(default=None, kw_only=False)
+    phase: str | None = None
+    top: int | str = 60
+
+    def answer(self, progress: Progress | None = None) -> "ReportAnswer":
+        """Read it."""
+        most = whole(self.top, "--top", least=1, most=10_000)
+        return ReportAnswer(result=read_report(Path(self.folder or SAMPLE), self.phase, most))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReportAnswer(Answer):
+    """One compiled program, as its report has it."""
+
+    def table(self) -> list[Row]:
+        """A row per op, in the order of the schedule."""
+        return [
+            {name: value for name, value in op.items() if name != "place"}
+            for op in self.result["ops"]
+        ]
+
+    def page(self) -> Page:
+        """Step and memory, then the dearest ops."""
+        found = self.result
+        mesh = " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items() if n > 1)
+        fits = "fits" if found["fits"] else "does not fit"
+        yield f"{found['phase']} on {found['slice']}, {mesh or 'one device'}: {fits}"
+        yield TextTable(["per device", "predicted", "compiled"], _figures(found))
+        yield from _fullest(found)
+        ops = sorted(found["ops"], key=lambda op: -op["spent_seconds"])
+        total = sum(op["spent_seconds"] for op in ops) + found["left_seconds"]
+        rows = [_row(op, total) for op in ops[:_SHOWN]]
+        yield TextTable(["dearest ops", "seconds", "share", "bound by", "of roofline"], rows)
+        rest = total - sum(op["spent_seconds"] for op in ops[:_SHOWN])
+        yield f"  all others {format_seconds(rest)}"
+
+    def sections(self) -> Mapping[str, Page]:
+        """Every op that is kept, with its place in the source."""
+        return {"detail": self._detail()}
+
+    def _detail(self) -> Page:
+        names = {op["id"]: op["op"] for op in self.result["ops"]}
+        after: dict[str, list[str]] = {name: [] for name in names}
+        for one in self.result["waits"]:
+            after[one["target"]].append(names[one["source"]])
+        rows = [
+            [
+                op["op"],
+                op["stream"],
+                format_seconds(op["spent_seconds"]),
+                _short(op["scope"].rpartition("/")[2]),
+                _short(", ".join(after[op["id"]])),
+            ]
+            for op in self.result["ops"]
+        ]
+        header = ["op, as scheduled", "stream", "seconds", "scope", "waits for"]
+        yield TextTable(header, rows, left=1)
+
+
+report = verb("report", ReportRequest)
+
+
+def _figures(found: Mapping[str, Any]) -> list[list[str]]:
+    seconds = found["step_seconds"]
+    steps = {side: seconds[side] and seconds[side]["expected"] for side in _SIDES}
+    rows = [
+        ["step time, expected", *(_text(steps[side], format_seconds) for side in _SIDES)],
+        ["peak memory", *(_text(found["peak_bytes"][side], format_gib) for side in _SIDES)],
+        ["FLOPs per step", *(_text(found["flops"][side], format_count) for side in _SIDES)],
+    ]
+    for one in found["collectives"]:
+        moved = [one[side] and one[side]["bytes"] for side in _SIDES]
+        name = f"{one['kind']} over {'+'.join(one['axes']) or '?'}"
+        rows.append([name, *(_text(size, format_bytes) for size in moved)])
+    return rows
+
+
+_SIDES = ("predicted", "compiled")
+
+
+def _fullest(found: Mapping[str, Any]) -> Page:
+    """When most HBM is in use."""
+    if found["memory"]:
+        most = max(found["memory"], key=lambda one: one["bytes"])
+        when = format_seconds(most["seconds"])
+        yield f"  most HBM in use: {format_gib(most['bytes'])}, {when} from the start of the step"
+
+
+def _short(text: str, most: int = 26) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _text(value: float | None, text: Any) -> str:
+    return "-" if value is None else text(value)
+
+
+def _row(op: Mapping[str, Any], total: float) -> list[str]:
+    share = f"{op['spent_seconds'] / total:.1%}" if total else "-"
+    reached = f"{op['of_roofline']:.0%}"
+    return [op["op"], format_seconds(op["spent_seconds"]), share, op["bound_by"], reached]

@@ -1,0 +1,71 @@
+"""The docs site without building it: what its cells call and run (`scripts/docs` runs them)."""
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardwise
+from shardwise.apps.page.views import VIEWS
+from shardwise.book import entries
+
+ROOT = Path(__file__).parent.parent
+SITE = ROOT / "docs" / "site"
+sys.path.insert(0, str(SITE))
+import pages  # noqa: E402  (found by the line above)
+
+TASKS = (
+    *("first_answer", "choose_a_sharding", "size_a_cluster", "serve_under_an_slo"),
+    *("find_a_slow_step", "train_a_small_model", "serve_it", "validate_on_your_cluster"),
+    "add_a_chip_or_a_model",
+)
+CHAPTERS = {"12": "gpus", "deck": "deck", "notes": "deck"}
+"""Pages of chapters that are not called by their number."""
+
+
+@pytest.mark.parametrize("name", shardwise.__all__)
+def test_every_public_name_is_used_in_a_cell(name):
+    """As `sw.NAME`, or by the command of the verb; a cell that fails fails `scripts/docs`."""
+    assert name in pages.public_calls()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_there_is_a_page_for_each_task(name):
+    assert any(page == SITE / "tasks" / f"{name}.md" for page, _ in pages.cells())
+
+
+@pytest.mark.parametrize("chapter", sorted({entry.chapter for entry in entries().values()}))
+def test_every_number_of_a_chapter_is_computed_on_its_page(chapter):
+    text = (SITE / "book" / f"{CHAPTERS.get(chapter, chapter)}.md").read_text(encoding="utf-8")
+    said = f'"{chapter}"' if not chapter.isdigit() else chapter
+    assert f"exercises({said})" in text
+    assert f"errata({said})" in text
+
+
+@pytest.mark.parametrize("page", sorted((SITE / "book").glob("*.md")), ids=lambda page: page.stem)
+def test_views_that_a_chapter_names_exist(page):
+    titles = {view.title for view in VIEWS.values()} | {""}
+    rows = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines()]
+    named = [cells[-2].strip() for cells in rows if len(cells) == 5 and "`shardwise " in cells[2]]
+    assert {*named} <= titles
+
+
+def test_what_a_page_calls_of_the_module_exists():
+    found = {name for _, cell in pages.cells() for name in pages.attributes(cell)}
+    assert found <= {*shardwise.__all__}
+    assert all(inspect.getdoc(getattr(shardwise, name)) for name in found)
+
+
+def test_pages_draw_the_pictures_of_the_readme():
+    """By the same words, so that the built pictures can be held to those that are kept."""
+    drawing = {command.partition(" --plot ")[0] for command in pages.commands()}
+    texts = [ROOT / "README.md", ROOT / "docs" / "examples.md"]
+    kept = [
+        line.removeprefix("$ ").partition(" --plot ")[0]
+        for text in texts
+        for line in text.read_text(encoding="utf-8").splitlines()
+        if line.startswith("$ ") and " --plot docs/img/" in line
+    ]
+    assert len(kept) == len([*(ROOT / "docs" / "img").glob("*.png")])
+    assert {*kept} <= drawing
