@@ -152,8 +152,9 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
 def stack_of(values: Mapping[str, float], without: str = "") -> Stack:
     """The stack of constants, those of one term as `xla` has them."""
     xla = load_stack("xla")
-    values = {**values, **{name: float(getattr(xla, name)) for name in TERMS.get(without, ())}}
-    return Stack(name="jax", sources={}, **values)
+    usual = {name: float(getattr(xla, name)) for name in TERMS.get(without, ())}
+    given: dict[str, Any] = {**values, **usual}
+    return Stack(name="jax", sources={}, **given)
 
 
 def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:

@@ -35,8 +35,8 @@ WIDEST = 512
 class Halves(NamedTuple):
     """Low and high part of something with tokens in dim 2: [B, N, n, ...] each."""
 
-    low: jax.Array
-    high: jax.Array
+    low: Any
+    high: Any
 
 
 class RingRule(NamedTuple):
@@ -177,9 +177,10 @@ def _hop(tree: Any, axis: str) -> Any:
 def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
     """Two softmaxes, each as normalised output and log-sum-exp, as one; both wide."""
     lse = jnp.logaddexp(one[1], other[1])
-    shares = (jnp.exp(x[1] - lse)[..., None] for x in (one, other))
-    out = sum(x[0].astype(jnp.float32) * w for x, w in zip((one, other), shares, strict=True))
-    return out, lse
+    first, second = (
+        x[0].astype(jnp.float32) * jnp.exp(x[1] - lse)[..., None] for x in (one, other)
+    )
+    return first + second, lse
 
 
 # The kernel, for blocks of the same form stacked along the batch ---------------------------------
@@ -189,9 +190,10 @@ def _kernel(rule: RingRule, causal: bool, heads: int, n: int, keeps: bool) -> An
     mask = masks.CausalMask((n, n)) if causal else masks.FullMask((n, n))
     size = next(b for b in (WIDEST, 256, LANES) if n % b == 0)
     names = [f for f in splash.BlockSizes.__dataclass_fields__ if f.startswith("block_")]
+    sizes: dict[str, Any] = dict.fromkeys(names, size)
     return splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask] * heads),
-        block_sizes=splash.BlockSizes(**dict.fromkeys(names, size)),
+        block_sizes=splash.BlockSizes(**sizes),
         attn_logits_soft_cap=rule.softcap,
         save_residuals=keeps,
         interpret=rule.interpret,
@@ -215,11 +217,12 @@ def _backward(rule: RingRule, causal: bool, *blocks: Any) -> list[tuple[jax.Arra
     parts = len(blocks[0])
     q, k, v, out, lse, dout = (jnp.concatenate(x, 0) for x in blocks)
     kernel = _kernel(rule, causal, q.shape[1], q.shape[2], keeps=False)
-    given = {name: kernel.kwargs[name] for name in _GIVEN}
+    pull: Any = splash._splash_attention_bwd
+    given = [kernel.kwargs[name] for name in _GIVEN]
 
     def one(q, k, v, out, lse, dout):
         kept = (q, k, v, None, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info)
-        return splash._splash_attention_bwd(*given.values(), kept, dout)[3:6]
+        return pull(*given, kept, dout)[3:6]
 
     found = jax.vmap(one)(q, k, v, out.astype(q.dtype), lse, dout.astype(q.dtype))
     return list(zip(*(jnp.split(x, parts, 0) for x in found), strict=True))
