@@ -235,8 +235,7 @@ def evaluate_train(
 
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
     """The placement in the plan's box, or the error that names the axis that does not fit."""
-    mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
-    part = replace(piece, count=plan.slices)
+    mesh, part = plan.degrees, replace(piece, count=plan.slices)
     placement = place(part, mesh, box=plan.box, finish=plan.placement == "finish")
     if not placement.legal:
         place_or_refuse(part, {a: d for a, d in mesh.items() if d > 1})

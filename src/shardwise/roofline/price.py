@@ -170,7 +170,7 @@ def _op_time(
     if np.any(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:
-        wire, links = op.collective, [placement.axes[axis] for axis in op.collective.axes]
+        wire, links = op.collective, placement.links(op.collective.axes)
         peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
         # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
         derated = [_derated(each, chip) for each in links]
