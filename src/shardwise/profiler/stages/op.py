@@ -70,6 +70,13 @@ class Stages:
             "changes": [asdict(change) for change in self.changes],
         }
 
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "Stages":
+        """Of the plain values again. Raises TypeError or KeyError where they are others."""
+        schedule = [Turn(**turn) for turn in result["schedule"]]
+        changes = [PassChange(**change) for change in result["changes"]]
+        return cls(**{**result, "schedule": schedule, "changes": changes})
+
 
 def read_stages(path: Path) -> StageTexts:
     """What a compile kept (`ahead/job.py`)."""
