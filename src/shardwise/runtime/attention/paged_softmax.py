@@ -175,7 +175,7 @@ def paged_softmax(
     return top, total, out.reshape(R, K, G, Q, U)
 
 
-class Steps(NamedTuple):
+class GridSteps(NamedTuple):
     """Of the grid's steps whose row each is and which block of its pages, and their count."""
 
     row_W: jax.Array
@@ -183,7 +183,7 @@ class Steps(NamedTuple):
     total: jax.Array
 
 
-def _steps(table: RowTable) -> Steps:
+def _steps(table: RowTable) -> GridSteps:
     R, M = table.pages_RM.shape
     steps_W1 = jnp.arange(R * -(-M // table.group), dtype=jnp.int32)[:, None]
     ends_R = jnp.cumsum(table.end_R - table.begin_R, dtype=jnp.int32)
@@ -191,7 +191,7 @@ def _steps(table: RowTable) -> Steps:
     before_R = ends_R - table.end_R  # of a row, its steps begin at `before` + its own first block
     own_WR = row_W[:, None] == jnp.arange(R, dtype=jnp.int32)[None]
     block_W = steps_W1[:, 0] - jnp.where(own_WR, before_R[None], 0).sum(1, dtype=jnp.int32)
-    return Steps(row_W, block_W, ends_R[-1])
+    return GridSteps(row_W, block_W, ends_R[-1])
 
 
 def _scales_of(part: PageParts, table: RowTable) -> jax.Array:
