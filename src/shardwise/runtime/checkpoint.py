@@ -192,10 +192,16 @@ def _tensors(cfg: ModelConfig, piece: Piece) -> Iterator[tuple[tuple[int, int | 
         yield (at, expert), piece.template.format(layer=layer, expert=expert)
 
 
+ALIGNED = 64
+"""Bytes at whose multiples the CPU backend needs no copy of a host array."""
+
+
 class _HostBuffer:
     """Host memory that every block passes through on its way to a device, as large as the largest.
 
     JAX lets a host array go some time after it was copied, so blocks of their own would pile up.
+    The CPU backend of JAX 0.10.2 takes an array that begins at a multiple of 64 bytes as its own,
+    whatever `may_alias` says, and the next block would overwrite it: so this begins elsewhere.
     """
 
     def __init__(self) -> None:
@@ -205,7 +211,9 @@ class _HostBuffer:
         """An array in the buffer's memory; the one before it is overwritten."""
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size > self._bytes.size:
-            self._bytes = np.empty(size, np.uint8)
+            room = np.empty(size + 2 * ALIGNED, np.uint8)
+            start = -room.ctypes.data % ALIGNED + ALIGNED // 2
+            self._bytes = room[start : start + size]
         array = self._bytes[:size].view(dtype).reshape(shape)
         array[...] = 0
         return array
@@ -233,8 +241,7 @@ def _place(
         held = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(spans, real, strict=True))
         block = buffer.zeros(tuple(b - a for a, b in spans), dtype)
         _fill(block, piece, names, entries, held)
-        # Without may_alias=False the CPU backend would keep the host buffer as the device's; when
-        # its copies are ready, the next block may overwrite it.
+        # When the copies are ready, the next block may overwrite the buffer.
         put = [jax.device_put(block, device, may_alias=False) for device in owners]
         blocks += jax.block_until_ready(put)
     return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
