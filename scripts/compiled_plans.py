@@ -1,7 +1,7 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
-    python scripts/compiled_plans.py --drawn [--renew PHASE|NAME]
+    python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
     python scripts/compiled_plans.py --gpus
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
@@ -9,9 +9,10 @@ CPU seconds each), and kept in the folder, so that a run that was stopped goes o
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
-compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json. With --gpus
-those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU seconds each),
-and the other rows stay.
+compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with --kept
+nothing is compiled, and a row whose program is not in the folder keeps what was compiled before.
+With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
+seconds each), and the other rows stay.
 """
 
 import argparse
@@ -48,9 +49,10 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     parser.add_argument("--drawn", action="store_true")
     parser.add_argument("--gpus", action="store_true")
+    parser.add_argument("--kept", action="store_true", help="compile nothing (with --drawn)")
     options = parser.parse_args()
     if options.drawn:
-        write_drawn(DOCS, options.cache, options.renew)
+        write_drawn(DOCS, options.cache, options.renew, options.kept)
         return
     known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
     if options.gpus:

@@ -33,8 +33,8 @@ CHOICES = {
 EXPORTS = ("planner/export/", "plans/software/")
 WRITTEN = "apps/cli/choice_table.py"
 """Written of the rows by a script, for `--help` (tests/apps/test_option_table.py)."""
-ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "all_gather", "ring"}
-"""Names that are other things too (a mesh axis, a compiler, a collective, nothing at all): they
+ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "jax", "all_gather", "ring"}
+"""Names that are other things too (a mesh axis, a compiler, a program, a collective, nothing): they
 count where what they are compared with is called after the choice."""
 MOST_FILES = 3
 

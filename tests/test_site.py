@@ -69,3 +69,10 @@ def test_pages_draw_the_pictures_of_the_readme():
     ]
     assert len(kept) == len([*(ROOT / "docs" / "img").glob("*.png")])
     assert {*kept} <= drawing
+
+
+def test_every_page_of_docs_is_in_the_site():
+    """Sphinx warns of one that no table of contents has, and a warning fails the build."""
+    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
+    pages_of_docs = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "log"}
+    assert pages_of_docs <= {*front}

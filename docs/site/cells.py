@@ -25,16 +25,21 @@ class Background:
 
     def __init__(self, command: str, until: str, seconds: float = 90) -> None:
         self.log = Path("background.log")
-        with self.log.open("w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"], env=console.by_name(), stdout=log, stderr=log
-            )
         end = time.monotonic() + seconds
-        while until not in self.log.read_text(encoding="utf-8"):
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{command}: {self.log.read_text(encoding='utf-8')}")
+        self.process = self._started(command)
+        while until not in (said := self.log.read_text(encoding="utf-8")):
+            ended = self.process.poll() is not None
+            if time.monotonic() > end or (ended and "already in use" not in said):
+                raise RuntimeError(f"{command}: {said}")
+            if ended:  # the server of a build that was stopped has its port for a while
+                self.process = self._started(command)
             time.sleep(0.1)
         _console(command, "")
+
+    def _started(self, command: str) -> subprocess.Popen:
+        words = ["bash", "-c", f"exec {command}"]
+        with self.log.open("w", encoding="utf-8") as log:
+            return subprocess.Popen(words, env=console.by_name(), stdout=log, stderr=log)
 
     def stop(self) -> None:
         """Ctrl-C, and wait for its end."""

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -11,15 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
-
-
 RUNS = ("bench", "chat", "generate", "serve", "train")
 """Commands that start JAX, and have a process of their own."""
 
 
 def run(command: str, folder: Path | str = ".", code: int = 0, notes: bool = False) -> str:
-    """What a command prints on stdout when it is run in a folder, with search times masked.
+    """What a command prints on stdout when it is run in a folder.
 
     Before it what it says on stderr, where `notes` are wanted or a refusal is. Raises RuntimeError
     where it ends with another exit code than `code`.
@@ -34,7 +30,7 @@ def run(command: str, folder: Path | str = ".", code: int = 0, notes: bool = Fal
         ended = _shardwise(arguments)
     if ended != code:
         raise RuntimeError(f"{command} exits with {ended}: {err.getvalue()}")
-    return SEARCH_TIME.sub("TIME", (err.getvalue() if notes or code else "") + out.getvalue())
+    return (err.getvalue() if notes or code else "") + out.getvalue()
 
 
 def _shardwise(arguments: list[str]) -> int:

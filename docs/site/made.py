@@ -1,4 +1,4 @@
-"""A tiny model for pages that go on from another page: its config, or a checkpoint of it."""
+"""What pages go on from that lies elsewhere: a tiny model of another page, folders of the clone."""
 
 import json
 from pathlib import Path
@@ -21,6 +21,11 @@ CONFIG = {
     "attention_bias": False,
     "mlp_bias": False,
 }
+
+
+def of_the_clone(folder: str) -> None:
+    """A folder of the repository, seen from here."""
+    Path(folder).symlink_to(Path(__file__).parents[2] / folder)
 
 
 def tiny_model(folder: str) -> None:

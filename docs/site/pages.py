@@ -25,13 +25,19 @@ def commands() -> Iterator[str]:
     for _, cell in cells():
         for call in _calls(cell):
             if isinstance(call.func, ast.Name) and call.func.id in SHOWN:
-                yield ast.literal_eval(call.args[0])
+                yield from _texts(call.args[0])
 
 
 def public_calls() -> set[str]:
     """The names of `shardwise` that cells call, as `sw.NAME` or as the command of a verb."""
     names = {name for _, cell in cells() for name in attributes(cell)}
     return names | {verb for command in commands() for verb in _verbs(command)}
+
+
+def _texts(argument: ast.expr) -> Iterator[str]:
+    """The command of a call, unless a loop makes it."""
+    if isinstance(argument, ast.Constant):
+        yield str(argument.value)
 
 
 def _calls(cell: ast.Module) -> Iterator[ast.Call]:

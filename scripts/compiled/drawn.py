@@ -1,17 +1,19 @@
 """The plans of docs/compiled.md whose seconds are judged: drawn by a seed, then compiled.
 
-    PYTHONPATH=scripts python -m compiled.drawn
+    PYTHONPATH=scripts python -m compiled.drawn [--learning]
 
 writes `drawn.json`: of five generations of TPU steps of training, decode and prefill. Models,
 slices, batches and lengths are drawn uniformly; a training plan is the search's best one for our
 trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
 What has no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the
-list stands.
+list stands. With --learning `learning.json`: training plans of another seed, from which the prices
+of our own trainer are learned (`scripts/fit_jax.py`); none of them is one of `drawn.json`.
 """
 
+import argparse
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,12 @@ COUNTS: Mapping[str, int] = {
     "prefill, drawn": 14,
 }
 """How many plans of each kind, dealt round the five generations."""
+LEARNING_SEED = 20261201
+LEARNING = DRAWN.with_name("learning.json")
+LEARNED: Mapping[str, int] = {"train, best": 5, "train, drawn": 25}
 MODELS = (0.3e9, 110e9)
 """Parameters of a model that is drawn, least and most."""
+LEARNING_MODELS = (0.3e9, 35e9)
 TRAINED_ON = (8, 16, 32, 64, 128, 256)
 BEST_ON = (8, 16, 32, 64, 128, 256, 512, 1024, 4096)
 SERVED_ON = (1, 2, 4, 8, 16)
@@ -56,10 +62,10 @@ NEXT = 20
 class Draw:
     """One generator of draws of a seed."""
 
-    def __init__(self, seed: int, hardware: Hardware) -> None:
+    def __init__(self, seed: int, hardware: Hardware, models: tuple[float, float] = MODELS) -> None:
         self.random, self.hardware = random.Random(seed), hardware
         sized = ((name, load_model(name)) for name in zoo_names())
-        low, high = MODELS
+        low, high = models
         self.models = [
             name
             for name, cfg in sized
@@ -134,11 +140,10 @@ class Draw:
             yield answer.plan
 
 
-def drawn(seed: int = SEED) -> list[dict[str, Any]]:
-    """Every plan, with its name and phase."""
-    hardware = Hardware()
-    draw, rows, names = Draw(seed, hardware), [], set[str]()
-    for kind, count in COUNTS.items():
+def drawn(draw: Draw, counts: Mapping[str, int], names: Collection[str]) -> list[dict[str, Any]]:
+    """Every plan, with its name and phase; none by one of `names`."""
+    hardware, rows, names = draw.hardware, [], set(names)
+    for kind, count in counts.items():
         make, phase = _maker(draw, kind), kind.split(",")[0]
         for i in range(count):
             while (plan := _fits(make, CHIPS[i % len(CHIPS)], phase, hardware)) is None or (
@@ -151,10 +156,10 @@ def drawn(seed: int = SEED) -> list[dict[str, Any]]:
     return rows
 
 
-def load_drawn() -> dict[str, tuple[str, TrainPlan | ServePlan]]:
+def load_drawn(path: Path = DRAWN) -> dict[str, tuple[str, TrainPlan | ServePlan]]:
     """Phase and plan of each, by name."""
-    rows = json.loads(DRAWN.read_text(encoding="utf-8"))["rows"]
-    return {row["name"]: (row["phase"], plan_from(row["plan"], DRAWN.name)) for row in rows}
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return {row["name"]: (row["phase"], plan_from(row["plan"], path.name)) for row in rows}
 
 
 def _maker(draw: Draw, kind: str) -> Callable[[str], TrainPlan | ServePlan | None]:
@@ -189,6 +194,20 @@ def _name(plan: TrainPlan | ServePlan) -> str:
     return f"{plan.model} on {plan.slice}, {mesh_text(plan.mesh)}, {batch}"
 
 
+def main() -> None:
+    """Draw one of the two lists."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--learning", action="store_true")
+    if parser.parse_args().learning:
+        draw = Draw(LEARNING_SEED, Hardware(), LEARNING_MODELS)
+        path, seed, rows = LEARNING, LEARNING_SEED, drawn(draw, LEARNED, load_drawn())
+    else:
+        path, seed, rows = DRAWN, SEED, drawn(Draw(SEED, Hardware()), COUNTS, ())
+    document = {**made(), "seed": seed, "rows": rows}
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    document = {**made(), "seed": SEED, "rows": drawn()}
-    DRAWN.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    main()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -11,12 +12,14 @@ from made import made, table
 
 from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
-from compiled.programs import compiled_case
-from compiled.table import later, row_of
+from compiled.programs import compiled_case, kept_case, priced_as
+from compiled.table import row_of
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.units import format_seconds
+from shardwise.workflows.compile import predicted_of
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import price_plan
 
 GOALS: Mapping[str, tuple[float, float]] = {
     "train": (0.85, 1.20),
@@ -29,39 +32,44 @@ PAGE = """# Plans drawn by a seed, through the real compiler
 
 Made by `python scripts/compiled_plans.py --drawn` on {date} at {commit} with {versions}, at
 the compiler's own effort: {count} plans of `scripts/compiled/drawn.json` (seed {seed}; the list was
-written and committed before any of them was compiled, and nothing is fitted on them). Models,
-slices, batches and lengths are drawn from all that our runtime computes, so this page shows what
-a first answer is worth on a model that nobody here has looked at. `cycles` is the share of the
+written and committed before any of them was compiled, and nothing is fitted on them){renewed}.
+Models, slices, batches and lengths are drawn from all that our runtime computes, so this page shows
+what a first answer is worth on a model that nobody here has looked at. `cycles` is the share of the
 schedule that the compiler has estimated itself; shardwise prices the rest.
-{renewed}
-"""
-LATER = """
-Made later, on {date} at {commit}, without making the others anew: {rows}.
+
 """
 
 
-def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = ()) -> None:
+def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = (), kept: bool = False) -> None:
     """Compile what the cache lacks, then write both files. Where phases or names of rows to `renew`
-    are given, the others stay as they are in the committed table."""
-    known = json.loads((docs / "compiled_drawn.json").read_text(encoding="utf-8"))
-    kept = {row["name"]: row for row in known["rows"]} if renew else {}
-    rows, names = [], []
+    are given, the others stay as they are; with `kept` nothing is compiled, and a row without a
+    program in the cache keeps what was compiled before beside what is predicted today."""
+    before = json.loads((docs / "compiled_drawn.json").read_text(encoding="utf-8"))
+    known = {row["name"]: {"made": _head(before), **row} for row in before["rows"]}
+    rows = []
     for name, (phase, plan) in load_drawn().items():
-        if not renew or phase in renew or name in renew:
-            rows.append(_row(name, phase, plan, cache))
-            names.append(name)
+        if renew and phase not in renew and name not in renew:
+            rows.append(known[name])
+        elif kept and kept_case(plan, phase, Hardware(), cache, {}) is None:
+            rows.append(_predicted(known[name], plan))
         else:
-            rows.append(kept[name])
-    doc = {
-        "schema_version": 1,
-        **({key: known[key] for key in made()} if renew else made()),
-        "renewed": later(known.get("renewed", []), names) if renew else [],
-        "seed": SEED,
-        "summary": summary_of(rows),
-        "rows": rows,
-    }
+            rows.append({**_row(name, phase, plan, cache), "made": _head(made())})
+    doc = {"schema_version": 1, **made(), "seed": SEED, "summary": summary_of(rows), "rows": rows}
     (docs / "compiled_drawn.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (docs / "compiled_drawn.md").write_text(page(doc), encoding="utf-8")
+
+
+def _head(doc: Mapping[str, Any]) -> str:
+    return f"{doc['date']} at {doc['commit']}"
+
+
+def _predicted(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dict[str, Any]:
+    """A row with the seconds that are predicted today."""
+    if "failure" in row:
+        return dict(row)
+    said = predicted_of(price_plan(priced_as(plan), Hardware()), row["phase"])
+    seconds = {**row["step_seconds"], "predicted": said["seconds"]["expected"]}
+    return {**row, "step_seconds": seconds}
 
 
 def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:
@@ -119,10 +127,7 @@ def page(doc: Mapping[str, Any]) -> str:
         versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
         count=len(doc["rows"]),
         seed=doc["seed"],
-        renewed="".join(
-            LATER.format(date=one["date"], commit=one["commit"], rows=_said(one["rows"], doc))
-            for one in doc["renewed"]
-        ),
+        renewed=_renewed(doc["rows"]),
     )
     names = ("phase", "plans", "median", "within the goal", "memory within 10 %", "collectives")
     said = [_summary(phase, one) for phase, one in doc["summary"].items()]
@@ -133,15 +138,14 @@ def page(doc: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _said(names: Sequence[str], doc: Mapping[str, Any]) -> str:
-    """Rows that were made together: phases of which all were, and the names of others."""
-    found, left = [], set(names)
-    for phase in GOALS:
-        rows = {row["name"] for row in doc["rows"] if row["phase"] == phase}
-        if rows <= left:
-            found.append(f"all rows of {phase}")
-            left -= rows
-    return "; ".join([*found, *sorted(left)])
+def _renewed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """When the programs of the rows were compiled, where not all were at once; rows of an earlier
+    day have a star."""
+    days = Counter(row["made"] for row in rows)
+    if len(days) == 1:
+        return ""
+    told = ", ".join(f"{n} on {day}" for day, n in sorted(days.items()))
+    return f";\nprograms compiled: {told}, those before the newest day with a star"
 
 
 def _summary(phase: str, one: Mapping[str, Any]) -> list[str]:
@@ -159,16 +163,18 @@ def _summary(phase: str, one: Mapping[str, Any]) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = ("plan", "predicted", "compiled", "ratio", "cycles", "memory", "fits", "left")
     order = sorted(rows, key=lambda row: -ratio(row) if _timed(row) else -1e9)
-    return table(names, map(_cells, order))
+    newest = max(row["made"] for row in rows)[: len("2026-11-25")]
+    return table(names, (_cells(row, row["made"].startswith(newest)) for row in order))
 
 
 def _timed(row: Mapping[str, Any]) -> bool:
     return "failure" not in row and bool(row["step_seconds"]["compiled"])
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: Mapping[str, Any], new: bool) -> list[str]:
     plan = row["name"].partition(": ")[2]
     kind = " (best)" if row["name"].partition(":")[0].endswith("best") else ""
+    kind += "" if new else " *"
     if "failure" in row:
         return [plan + kind, row["failure"], *[""] * 6]
     seconds, memory, moved = row["step_seconds"], row["memory"], row["collectives"]

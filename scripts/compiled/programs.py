@@ -4,15 +4,17 @@ plan, and by the compilers' versions, so that a run goes on where the last one s
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import shardwise
+from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
+from shardwise.plans.software import SOFTWARE
 from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
@@ -68,11 +70,35 @@ def compiled_case(
 ) -> Case:
     """A plan's program of a phase: train, decode or prefill; `options` of the compiler are those of
     the phase where not given."""
-    priced = price_plan(plan, hardware)
+    priced = price_plan(priced_as(plan), hardware)
     options = options_of(phase) if options is None else options
     found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30), options)
-    said = predicted_of(priced, phase)
-    program = program_of(phase, found, priced.answer.piece, said)
+    return _case(plan, phase, priced, found)
+
+
+def priced_as(plan: TrainPlan | ServePlan) -> TrainPlan | ServePlan:
+    """The plan as its program is priced today: lists of plans are older than some stacks."""
+    if isinstance(plan, TrainPlan) and plan.software in SOFTWARE:
+        chip = parse_slice(plan.slice).chip
+        return replace(plan, stack=SOFTWARE[plan.software].stack_on(chip))
+    return plan
+
+
+def kept_case(
+    plan: TrainPlan | ServePlan,
+    phase: str,
+    hardware: Hardware,
+    root: Path,
+    options: Mapping[str, Any] | None = None,
+) -> Case | None:
+    """The same where the folder has the program; else None, and nothing is compiled."""
+    options = options_of(phase) if options is None else options
+    found = _kept(plan, phase, CompileCache(root=root), options)
+    return _case(plan, phase, price_plan(priced_as(plan), hardware), found) if found else None
+
+
+def _case(plan: TrainPlan | ServePlan, phase: str, priced: Priced, found: CompiledProgram) -> Case:
+    program = program_of(phase, found, priced.answer.piece, predicted_of(priced, phase))
     return Case(plan=plan, priced=priced, program=program)
 
 
@@ -91,10 +117,8 @@ def _compiled(
     cache: CompileCache,
     options: Mapping[str, Any],
 ) -> CompiledProgram:
-    request = key_of("table", plan_dict(plan), phase, options, sources())
-    known = cache.follow(request)
-    if known and (held := cache.load(known)):
-        return compiled_of(known, *held, cached=True)
+    if kept := _kept(plan, phase, cache, options):
+        return kept
     found = compile_ahead(
         target_of(priced.answer.piece, device_coordinates(priced.answer.placement)),
         PLAN_BUILDER,
@@ -102,8 +126,20 @@ def _compiled(
         options=options,
         limits=Limits(seconds=SECONDS, memory_bytes=6 * 2**30, cache=cache),
     )
-    cache.remember(request, found.key)
+    cache.remember(_request(plan, phase, options), found.key)
     return found
+
+
+def _kept(
+    plan: TrainPlan | ServePlan, phase: str, cache: CompileCache, options: Mapping[str, Any]
+) -> CompiledProgram | None:
+    known = cache.follow(_request(plan, phase, options))
+    held = cache.load(known) if known else None
+    return compiled_of(known, *held, cached=True) if known and held else None
+
+
+def _request(plan: TrainPlan | ServePlan, phase: str, options: Mapping[str, Any]) -> str:
+    return key_of("table", plan_dict(plan), phase, options, sources())
 
 
 @lru_cache

@@ -98,7 +98,9 @@ class Op:
     chip where another implementation fuses the op with its neighbours: what is made and used within
     the step. The others, `hbm_least`, are arguments and results of the step, which lie in HBM
     between steps: weights, cache, optimizer state; they cross it whatever the implementation.
-    `head_dims` are the widths of a head's queries and of its values, of an attention kernel.
+    `head_dims` are the widths of a head's queries and of its values, of an attention kernel, or of
+    the heads that a product's weights are laid out by. `tiled`: attention as a loop over tiles of
+    scores, without a kernel.
 
     `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (on-chip
     memory to HBM and back), "host" (the copy engine to host memory), or "net:<axes>". `body` names
@@ -118,6 +120,7 @@ class Op:
     host_bytes: Quantity = 0.0
     matmul: Matmul | None = None
     head_dims: tuple[int, ...] = ()
+    tiled: bool = False
     collective: Collective | None = None
     count: Quantity = 1.0
     stream: str = "compute"

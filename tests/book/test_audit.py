@@ -52,7 +52,8 @@ def plan_on(piece, mesh, *, model="llama-3-70b", sequences=1024, **choices):
 def test_the_model_is_the_one_planned_for(name):
     plan = shipped(name)
     assert plan.model_hash == model_hash(load_model(plan.model))
-    assert all(v.text and v.source for v in verdicts(plan).values())
+    if isinstance(plan, TrainPlan):
+        assert all(v.text and v.source for v in verdicts(plan).values())
 
 
 # Published verdicts -----------------------------------------------------------------------------

@@ -375,3 +375,10 @@ def test_a_box_may_be_an_array_too():
     assert placed.legal.tolist() == [True, True]
     assert placed.chips_idle.tolist() == [0, 2048]
     assert placed.at(1) == place(piece, {"fsdp": 512, "tensor": 4}, box=(8, 16, 16))
+
+
+def test_an_axis_that_is_not_placed_is_named():
+    placement = place(parse_slice("v5e:4x4"), {"fsdp": 8, "tensor": 2})
+    assert len(placement.links(["fsdp", "tensor"])) == 2
+    with pytest.raises(BadRequest, match=r"axis 'expert' .* not placed \(fsdp, tensor are\)"):
+        placement.links(["fsdp", "expert"])

@@ -82,6 +82,16 @@ class Placement:
     def chips_idle(self) -> Degree:
         return self.slice.chips - self.chips_used
 
+    def links(self, axes: Sequence[str]) -> list[AxisLinks]:
+        """Of each axis the links that it lies on. Raises BadRequest for one that is not placed."""
+        missing = [axis for axis in axes if axis not in self.axes]
+        if missing:
+            raise BadRequest(
+                f"axis '{missing[0]}' of the work is not placed ({', '.join(self.axes)} are); "
+                "give its degree to `place`, 1 where it cuts nothing, as `plan.degrees` does"
+            )
+        return [self.axes[axis] for axis in axes]
+
     def at(self, index: int) -> "Placement":
         """One candidate of an array placement, as plain numbers."""
         return taken(self, index)

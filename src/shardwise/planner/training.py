@@ -42,7 +42,7 @@ from shardwise.planner.search.misses import nearest_miss, no_legal_plan
 from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
-from shardwise.roofline import Estimate
+from shardwise.roofline import Estimate, Stack
 from shardwise.roofline.time_parts import TimeParts
 from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
@@ -207,15 +207,18 @@ def _told(answer: TrainAnswer) -> str:
     return f"{mesh_text(answer.plan.mesh)} ({answer.plan.pipeline_schedule})"
 
 
-def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
-    """Count and price one plan; pipelines by the event timeline of their own stages.
+def evaluate_train(
+    plan: TrainPlan, cfg: ModelConfig, piece: Slice, stack: Stack | None = None
+) -> TrainAnswer:
+    """Count and price one plan; pipelines by the event timeline of their own stages. With a `stack`
+    its constants are those of no table.
 
     Raises BadRequest where it cannot be placed or does not divide, or the schedule does not take
     its counts.
     """
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
-    stack = stack_for(plan)
+    stack = stack or stack_for(plan)
     priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,
@@ -232,8 +235,7 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
 
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
     """The placement in the plan's box, or the error that names the axis that does not fit."""
-    mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
-    part = replace(piece, count=plan.slices)
+    mesh, part = plan.degrees, replace(piece, count=plan.slices)
     placement = place(part, mesh, box=plan.box, finish=plan.placement == "finish")
     if not placement.legal:
         place_or_refuse(part, {a: d for a, d in mesh.items() if d > 1})

@@ -26,6 +26,8 @@ class ContextRow:
     method that `cuts_heads` exchanges pieces of the sequence for whole heads instead: queries, keys
     and values go there and the output comes back. Others compute with tokens where they are, so
     that causal work is shared evenly only where rows are dealt in zig-zag. `op` names what is sent.
+    `kernel`: our runtime meets rows that are dealt with the chip's kernel
+    (`runtime/attention/ring_kernel.py`), not in a loop over tiles.
     """
 
     name: ContextMethod
@@ -34,6 +36,7 @@ class ContextRow:
     moved: OfDegree
     held: OfDegree
     cuts_heads: bool = False
+    kernel: bool = False
 
 
 _ROWS = (
@@ -53,6 +56,7 @@ _ROWS = (
         collective="permute",
         moved=lambda context: context - 1,
         held=lambda context: 2.0,
+        kernel=True,
     ),
     # DeepSpeed-Ulysses, arXiv 2309.14509.
     ContextRow(

@@ -108,7 +108,7 @@ def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) ->
     computed: dict[str, Any] = {
         "kind": "train",
         "software": row.name if row else "any",
-        "stack": row.stack if row else usual_stack(piece.chip),
+        "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip),
         **usual_choices(row, cfg),
         "model_hash": model_hash(cfg),
         "mesh": mesh,

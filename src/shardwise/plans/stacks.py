@@ -11,7 +11,9 @@ from typing import Literal, get_args
 from shardwise.errors import entry_of
 from shardwise.plans.context_methods import ContextMethod
 
-StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
+PublishedStack = Literal["xla", "megatron", "fsdp", "nanotron"]
+"""Stacks that published runs are of, and their constants fitted on."""
+StackName = Literal[PublishedStack, "jax"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
 
 Runner = Literal["maxtext", "megatron", "torchtitan", "jax"]
@@ -47,6 +49,9 @@ class StackRow:
     runs beside compute. `compiled`: a compiler fuses its elementwise work. `piped_gather` and
     `piped_reduce`: how often fsdp gathers weights and sums gradients under a pipeline.
     `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
+    `whole_heads`: weights of attention are laid out by head, so that each fills tiles by itself.
+    `tiles_cut_rows`: attention to a sequence whose tokens are cut is a loop over tiles of scores,
+    not the kernel of the chip.
     """
 
     name: StackName
@@ -65,6 +70,8 @@ class StackRow:
     piped_gather: Gathers = "per_pass"
     piped_reduce: Reduces = "per_microbatch"
     fills_stages: bool = False
+    whole_heads: bool = False
+    tiles_cut_rows: bool = False
 
     @property
     def fuses_accumulation(self) -> bool:
@@ -105,6 +112,17 @@ STACK_ROWS = (
     # Checkpoints as Megatron-LM; tp_recompute_allgather is off. Stages are built in the order of
     # the blocks (src/nanotron/models/base.py, build_model).
     StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True, fills_stages=True),
+    # Our own trainer (`runtime/`), as XLA compiles it: weights [D, N, H], attention over `context`
+    # by `runtime/attention/flash.py`, transfers over tensor that wait (docs/fit_jax.md).
+    StackRow(
+        name="jax",
+        eager=False,
+        tpus=True,
+        compiled=True,
+        overlap=frozenset({"data", "context"}),
+        whole_heads=True,
+        tiles_cut_rows=True,
+    ),
 )
 _BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}
 

@@ -325,6 +325,11 @@ class TrainPlan(Structure):
         return self.mesh.get(axis, 1)
 
     @property
+    def degrees(self) -> dict[str, int]:
+        """Degree of every mesh axis, those of 1 too, outermost first: what `place` lays down."""
+        return {axis: self.degree(axis) for axis in MESH_AXES}
+
+    @property
     def devices(self) -> int:
         """Devices of the mesh."""
         return prod(self.mesh.values())

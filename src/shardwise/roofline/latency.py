@@ -30,7 +30,7 @@ def wire_bound(wire: Collective, placement: Placement) -> WireBound:
     found = collective_seconds(
         wire.kind,
         wire.bytes,
-        [placement.axes[axis] for axis in wire.axes],
+        placement.links(wire.axes),
         fan_out=wire.fan_out,
         exchange=wire.exchange,
     )

@@ -30,6 +30,10 @@ _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
 _UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
+SUMS = frozenset({"reduce_scatter", "all_reduce"})
+"""Collectives that add up."""
+_STORED = frozenset({"parameters", "gradients", "optimizer"})
+"""Components of transfers of what is stored, not of activations."""
 
 
 Known = tuple[str, bytes]
@@ -166,12 +170,13 @@ def _op_time(
     if np.any(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:
-        wire, links = op.collective, [placement.axes[axis] for axis in op.collective.axes]
+        wire, links = op.collective, placement.links(op.collective.axes)
         peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
         # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
         derated = [_derated(each, chip) for each in links]
         found = _collective(wire, derated, measured=chip.constants != "book")
-        rated[NETWORK] = found.bandwidth + stack.hops * found.latency
+        seconds = found.bandwidth + stack.hops * found.latency
+        rated[NETWORK] = seconds * _longer(op, stack)
     parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
         extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
@@ -185,12 +190,27 @@ def _op_time(
     )
 
 
+def _longer(op: Op, stack: Stack) -> Quantity:
+    """Times its own seconds that a collective takes under a stack."""
+    assert op.collective is not None
+    if op.collective.kind not in SUMS:
+        return 1.0
+    return stack.exchanges if over_tensor(op) else stack.sums if op.component in _STORED else 1.0
+
+
+def over_tensor(op: Op) -> bool:
+    """Whether a collective sends activations over tensor."""
+    axes = op.collective.axes if op.collective else ()
+    return op.component not in _STORED and "tensor" in axes
+
+
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     """The share of the dense peak that the op's kernel reaches for long."""
     rates = chip.efficiency
     if op.op_class == "attention":
-        return rates.attention * stack.attention * rates.sustained
-    return rates.matmul_rate(dtype) * rates.sustained
+        loop = stack.tiles if op.tiled else 1.0
+        return rates.attention * stack.attention * loop * rates.sustained
+    return rates.matmul_rate(dtype) * stack.products * rates.sustained
 
 
 def _kernels(op: Op, stack: Stack) -> Quantity:
@@ -229,17 +249,19 @@ USUAL_HEAD = 128
 
 def _padding(op: Op, chip: Chip) -> Quantity:
     """FLOPs after rounding the matmul's dims up to the chip's tile, over FLOPs before; of attention
-    that of its heads, over that of usual ones: libtpu schedules as many bundles for heads of 64
-    dims as for 128 (docs/rates.md). Wider heads than usual gain nothing."""
+    and of weights laid out by head also that of the heads, over that of usual ones: libtpu
+    schedules as many bundles for heads of 64 dims as for 128 (docs/rates.md). Wider heads than
+    usual gain nothing."""
+    heads = 1.0
     if op.head_dims:
-        return max(_filled(op.head_dims, chip) / _filled((USUAL_HEAD,), chip), 1.0)
+        heads = max(_filled(op.head_dims, chip) / _filled((USUAL_HEAD,), chip), 1.0)
     if op.matmul is None:
-        return 1.0
+        return heads
     # Rounded, as a mean number of tokens a rounding error above a tile would pay for two.
     dims = [np.round(d, 6) for d in (op.matmul.m, op.matmul.k, op.matmul.n)]
     useful = 2.0 * dims[0] * dims[1] * dims[2]
     padded = padded_flops(*dims, tile=chip.matmul_tile)
-    return np.maximum(padded / np.maximum(useful, 1e-300), 1.0)
+    return np.maximum(padded / np.maximum(useful, 1e-300), 1.0) * heads
 
 
 def _filled(head_dims: Sequence[int], chip: Chip) -> float:

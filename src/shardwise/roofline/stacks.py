@@ -1,9 +1,11 @@
-"""What the training software does with a chip: four numbers per stack, each with its source.
+"""What the training software does with a chip: a few numbers per stack, each with its source.
 
 A stack is the software a plan names (`TrainPlan.stack`): how much of the communication it really
 hides, what it spends per op on the host, and how far it fuses elementwise work. What the chip does
 (the share of its peaks that kernels reach) is in `Chip.efficiency`; no number belongs to a pair of
-chip and stack. The numbers lie in `data/stacks.toml`, written by `scripts/fit_efficiency.py`.
+chip and stack. The numbers lie in `data/stacks.toml`, written by `scripts/fit_efficiency.py` from
+published runs; those of our own trainer in `data/jax.toml`, written by `scripts/fit_jax.py` from
+programs that were compiled, with what only it pays.
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "stacks.toml"
+_COMPILED = _DATA.with_name("jax.toml")
 
 CONSTANTS: Mapping[str, str] = {
     "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
@@ -26,15 +29,25 @@ CONSTANTS: Mapping[str, str] = {
 }
 """The constants of a stack and what each means."""
 
+COMPILED_CONSTANTS: Mapping[str, str] = {
+    **CONSTANTS,
+    "products": "rate of the stack's matrix products over the chip's",
+    "tiles": "rate of attention as a loop over tiles over that of the stack's kernel",
+    "sums": "times its seconds that a reduce-scatter or all-reduce of gradients takes",
+    "exchanges": "times its seconds that one of activations over tensor takes",
+}
+"""Those of a stack that is learned from compiled programs, class by class."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
     `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
-    or more. `sources` says where each comes from. A serving engine (`engines.py`) launches the
-    experts of a layer as one `grouped` kernel and its collectives as kernels too, and pays `hops`
-    of the latency that the communication library shows.
+    or more. `products`, `tiles`, `sums` and `exchanges` are 1 where nothing is known of them
+    (`COMPILED_CONSTANTS`). `sources` says where each comes from. A serving engine (`engines.py`)
+    launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
+    pays `hops` of the latency that the communication library shows.
     """
 
     name: str
@@ -45,6 +58,10 @@ class Stack:
     sources: Mapping[str, str]
     hops: Quantity = 1.0
     grouped: bool = False
+    products: Quantity = 1.0
+    tiles: Quantity = 1.0
+    sums: Quantity = 1.0
+    exchanges: Quantity = 1.0
 
 
 IDEAL = Stack(
@@ -66,14 +83,14 @@ def load_stack(name: str) -> Stack:
     """
     if name == IDEAL.name:
         return IDEAL
-    table = _stacks()
+    table = {**_stacks(), **_compiled()}
     if name not in table:
         raise unknown("software stack", name, [*table, IDEAL.name])
     return table[name]
 
 
 def stack_names() -> tuple[str, ...]:
-    """The stacks with fitted constants."""
+    """The stacks with constants fitted on published runs."""
     return tuple(_stacks())
 
 
@@ -83,9 +100,17 @@ def _stacks() -> Mapping[str, Stack]:
     return {name: stack_of(name, record) for name, record in table.items()}
 
 
-def stack_of(name: str, record: Mapping[str, object]) -> Stack:
+@cache
+def _compiled() -> Mapping[str, Stack]:
+    table = read_toml(_COMPILED, "the table of our own trainer's constants")
+    return {name: stack_of(name, row, COMPILED_CONSTANTS) for name, row in table.items()}
+
+
+def stack_of(
+    name: str, record: Mapping[str, object], about: Mapping[str, str] = CONSTANTS
+) -> Stack:
     """A Stack from its table of {value, source} entries; BadRequest for what is out of bounds."""
-    values, sources = read_constants(f"stack '{name}'", record, CONSTANTS, _BOUNDS)
+    values, sources = read_constants(f"stack '{name}'", record, about, _BOUNDS)
     return Stack(name=name, sources=sources, **values)
 
 
@@ -94,6 +119,10 @@ _BOUNDS = {
     "attention": (0.05, 1.0),
     "launch_seconds": (0.0, 1e-2),
     "passes": (1.0, 20.0),
+    "products": (0.1, 2.0),
+    "tiles": (0.001, 1.0),
+    "sums": (0.5, 10.0),
+    "exchanges": (0.5, 10.0),
 }
 
 

@@ -238,7 +238,7 @@ def sent_bytes(op: Op, degrees: Quantities, placement: Placement) -> Quantity:
     ring = wire_bytes(op, degrees)
     if op.collective is None or op.collective.kind != "all_reduce":
         return ring
-    group = group_of([placement.axes[axis] for axis in op.collective.axes])
+    group = group_of(placement.links(op.collective.axes))
     if not group.sharp:
         return ring
     held = op.collective.bytes * op.count / group.devices

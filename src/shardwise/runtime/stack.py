@@ -107,10 +107,11 @@ def run_stack(
         place = None if paging is None else paging[group]
         return Past(arrays, layer, fresh, paging=place, lengths_B=lengths_B)
 
-    *others, end = segments(cfg, first, last)
-    for segment in others:
-        x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, past, segment)
-    return _run_segment(layers, x_BTD, cfg, call, cache, past, end, wanted)
+    found = segments(cfg, first, last)
+    for segment in found:
+        own = wanted if segment is found[-1] else None
+        x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, past, segment, own)
+    return x_BTD, cache
 
 
 def _run_segment(

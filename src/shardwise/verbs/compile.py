@@ -80,7 +80,7 @@ class CompiledPrograms(Answer):
     def page(self) -> Page:
         """One table per program, or one op of each at every stage."""
         for one in self.followed:
-            yield from stages_page(one)
+            yield from stages_page(one.stages)
         for i, result in enumerate(() if self.followed else self.result["programs"]):
             if i:
                 yield ""
@@ -90,7 +90,7 @@ class CompiledPrograms(Answer):
         """All collectives, and all that lies in memory; of an op all that passes changed."""
         rows = self.result["programs"]
         figures = map(_program_page, rows if self.followed else ())
-        passes = (passes_page(one) for one in self.followed)
+        passes = (passes_page(one.stages) for one in self.followed)
         return {"detail": chain(*passes, *figures, *map(_program_detail, rows))}
 
 

@@ -22,6 +22,7 @@ from shardwise.planner.price.goodput import Overheads
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
+from shardwise.plans.software import JAX
 from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_seconds,
@@ -131,7 +132,7 @@ class TrainPlanRequest(TrainChoices):
 
     def _of_one_program(self) -> Self:
         """The same for our trainer and without pipelines: a step of theirs is many programs."""
-        if self.software not in (None, "jax"):
+        if self.software not in (None, JAX.name):
             raise BadRequest(
                 f"--compile compiles our own trainer's step, and --for is {self.software}; leave "
                 "out one of the two (docs/maxtext.md holds MaxText's runs beside ours, compiled)"

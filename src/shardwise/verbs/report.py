@@ -9,7 +9,8 @@ from shardwise.boundary import whole
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.compile_report import read_report
+from shardwise.verbs.stages_page import stages_page
+from shardwise.workflows.compile_report import Stages, read_report
 
 SAMPLE = Path(__file__).parent / "data" / "report"
 """A step of Llama-3.2-1B on four v5e, compiled by libtpu 0.0.42.1, without its program text."""
@@ -62,8 +63,14 @@ class ReportAnswer(Answer):
         yield f"  all others {format_seconds(rest)}"
 
     def sections(self) -> Mapping[str, Page]:
-        """Every op that is kept, with its place in the source."""
-        return {"detail": self._detail()}
+        """Every op that is kept, with its place in the source; the one that was followed."""
+        return {"detail": self._detail(), "stages": self._stages()}
+
+    def _stages(self) -> Page:
+        if self.result["stages"] is None:
+            yield "no op was followed to the schedule: `shardwise compile --stages --out` does that"
+            return
+        yield from stages_page(Stages.of(self.result["stages"]))
 
     def _detail(self) -> Page:
         names = {op["id"]: op["op"] for op in self.result["ops"]}

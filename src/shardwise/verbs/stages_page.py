@@ -3,7 +3,7 @@
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
-from shardwise.workflows.compile_report import Followed
+from shardwise.workflows.compile_report import Stages
 
 SHOWN = 2
 """Equations, ops and instructions of a stage on a page."""
@@ -11,9 +11,8 @@ LONGEST, NAME, CELL = 94, 34, 42
 """Characters of one of them, of a pass, and of what there is after it."""
 
 
-def stages_page(followed: Followed) -> Page:
+def stages_page(stages: Stages) -> Page:
     """The op in JAX, StableHLO and HLO, what runs around it, and what each pass changed of it."""
-    stages = followed.stages
     where = f"{stages.op} ({stages.source.rpartition('/')[2]})" if stages.source else stages.op
     took = ""
     if stages.seconds is not None and stages.share is not None:
@@ -51,9 +50,8 @@ def stages_page(followed: Followed) -> Page:
     )
 
 
-def passes_page(followed: Followed) -> Page:
+def passes_page(stages: Stages) -> Page:
     """All that each pass took away and made."""
-    stages = followed.stages
     yield f"what passes changed of {stages.op}"
     for change in stages.changes:
         yield wrapped(f"{change.number} {change.name}: {', '.join(change.kinds)}", 2, 4)

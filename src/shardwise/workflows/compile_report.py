@@ -284,6 +284,7 @@ def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
         **{name: program[name] for name in ("phase", "slice", "mesh", "fits", "usable_bytes")},
         **{name: program[name] for name in ("peak_bytes", "flops", "step_seconds", "collectives")},
         "phases": list(programs),
+        "stages": _stages(program.get("stages"), folder),
         "device": _device(program["slice"]),
         "ops": _placed([op for op in ops if op["id"] in dear]),
         "waits": [{"source": a, "target": b} for b, sources in found.items() for a in sources],
@@ -295,6 +296,14 @@ def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
             if one["ph"] == "C"
         ],
     }
+
+
+def _stages(found: Any, folder: Path) -> dict[str, Any] | None:
+    """The op that was followed from JAX to the schedule, if one was."""
+    try:
+        return found and Stages.of(found).result()
+    except (TypeError, KeyError):
+        raise BadRequest(f"report '{folder}' has damaged stages of an op; {REMEDY}") from None
 
 
 def _placed(ops: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

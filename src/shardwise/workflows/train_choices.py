@@ -119,7 +119,7 @@ class TrainChoices(HardwareWords):
     def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
         """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""
         if row is not None:
-            return row.stack
+            return row.stack_on(piece.chip)
         stack = _texts(self.sets).get("stack", usual_stack(piece.chip))
         if piece.chip.vendor == "google" and not stack_row(stack).tpus:
             use = " or ".join(name for name in STACKS if stack_row(name).tpus)

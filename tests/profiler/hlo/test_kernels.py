@@ -12,11 +12,13 @@ QUERIES = "bf16[{B},{N},{T},{H}]{{3,2,1,0}}"
 KEYS = "bf16[{B},{K},{T},{H}]{{3,2,1,0}}"
 
 
-def call(kernel, *, B=2, N=4, K=4, T=2048, H=128, grid=(4, 4), mask=True):
-    """A module with one splash kernel over an attention of this shape."""
+def call(kernel, *, B=2, N=4, K=4, T=2048, H=128, grid=(4, 4), mask=True, places=True):
+    """A module with one splash kernel over an attention of this shape; under a mask it is given the
+    `places` of the queries."""
     q, k = (text.format(B=B, N=N, K=K, T=T, H=H) for text in (QUERIES, KEYS))
     tiles = f"s8[1,{grid[0]},{grid[1]}]{{2,1,0}}"
     names = "%next, %tiles, %q, %k, %v" if mask else "%q, %k, %v"
+    names += ", %places" if mask and places else ""
     return f"""HloModule m, is_scheduled=true, num_partitions=1
 
 ENTRY %main () -> {q} {{
@@ -25,6 +27,7 @@ ENTRY %main () -> {q} {{
   %q = {q} parameter(2)
   %k = {k} parameter(3)
   %v = {k} parameter(4)
+  %places = s32[{T},128]{{1,0}} parameter(5)
   ROOT %{kernel}.1 = {q} custom-call({names}), custom_call_target="tpu_custom_call", \
 metadata={{op_name="jit(f)/{kernel}/pallas_call"}}
 }}
@@ -59,6 +62,12 @@ def test_scores_below_the_diagonal_and_within_the_window(grid, share):
     whole = only(call("splash_mha_fwd_residuals", mask=False)).op.flops["bf16"]
     found = only(call("splash_mha_fwd_residuals", grid=grid)).op.flops["bf16"]
     assert float(found) == pytest.approx(share * float(whole))
+
+
+def test_blocks_without_a_mask_are_whole():
+    whole = only(call("splash_mha_fwd_residuals", mask=False)).op.flops["bf16"]
+    found = only(call("splash_mha_fwd_residuals", places=False)).op.flops["bf16"]
+    assert float(found) == float(whole)
 
 
 def test_grouped_heads_score_for_each_query_head():

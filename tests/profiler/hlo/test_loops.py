@@ -98,6 +98,22 @@ def test_what_data_decides_has_no_count(old, new):
     assert trip_counts(read_module(text.replace(old, new))) == {("main", "loop"): None}
 
 
+@pytest.mark.parametrize(
+    ("bound", "op_name", "want"),
+    [
+        ("get-tuple-element(%p), index=1", "jit(f)/attention/rounds_36/while", 36),
+        ("get-tuple-element(%p), index=1", "jit(f)/transpose(jvp(rounds_36))/while", 36),
+        ("get-tuple-element(%p), index=1", "jit(f)/rounds_36/body/while", None),
+        ("constant(9)", "jit(f)/attention/rounds_36/while", 9),
+    ],
+)
+def test_a_scope_says_the_rounds_of_a_loop_that_data_ends(bound, op_name, want):
+    text = PLAIN.format(start=0, step=1, add="add", direction="LT", bound=9, operands="%i, %n")
+    text = text.replace("%n = s32[] constant(9)", f"%n = s32[] {bound}")
+    text = text.replace("body=%body", f'body=%body, metadata={{op_name="{op_name}"}}')
+    assert trip_counts(read_module(text)) == {("main", "loop"): want}
+
+
 FUSED = """HloModule m, is_scheduled=true
 
 %compare (q.0: s32[], q.1: s32[]) -> pred[] {

@@ -74,7 +74,7 @@ def test_an_op_is_chosen_by_rank_line_scope_instruction_or_name():
     assert first == followed("dearest")
     assert first.seconds >= second.seconds
     assert followed(f"kept_programs.py:{SOURCE}").source == first.source
-    assert followed("mlp") == first
+    assert followed("mlp") == followed("decode_mlp") == first
     assert followed("dot_general") == first
     name = max(LINE.rows, key=lambda row: row.per_step).op.name
     assert f"%{name} = " in "".join(followed(name).hlo)

@@ -36,6 +36,7 @@ SECTIONS = {
     "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",
     "why": "Why this answer and not another.",
     "book": 'What the rules of "How To Scale Your Model" say beside it.',
+    "stages": "The op that `compile --stages` followed, from JAX to the schedule.",
 }
 """Options that print more of an answer below its page, and what each adds."""
 MOST_WARNED = 8

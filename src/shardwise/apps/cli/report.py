@@ -16,7 +16,7 @@ from shardwise.apps.cli.pages import sections_options
 @click.argument("folder", required=False, metavar="[DIRECTORY]")
 @click.option("--phase", metavar="NAME", help="Which of its programs; default the first.")
 @click.option("--top", type=WHOLE, default=60, show_default=True, help="Dearest ops to show.")
-@sections_options("detail")
+@sections_options("detail", "stages")
 @json_option
 @csv_option
 def report(**options: Any) -> None:

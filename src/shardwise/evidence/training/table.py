@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from shardwise import boundary
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.stacks import Gathers, Overlapped, Reduces, StackName
+from shardwise.plans.stacks import Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
 """416 published runs, each with its source and citation."""
@@ -183,7 +183,7 @@ class RunRow(BaseModel):
         None, description="layers that `remat` holds for, all others keep everything; all if empty"
     )
     # The software.
-    stack: StackName | None = Field(
+    stack: PublishedStack | None = Field(
         None,
         description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), "
         "nanotron; where empty, xla on TPUs, fsdp where fsdp is above 1, else megatron",

@@ -17,7 +17,7 @@ from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
-from shardwise.planner.step.strategies.context import context_exchanges
+from shardwise.planner.step.strategies.context import context_exchanges, in_tiles
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
 from shardwise.planner.step.strategies.stationary import (
@@ -95,11 +95,12 @@ def _mixer_block(
     matmul: Callable[[Parameter, LayerShape], Op],
     core: Callable[[Layer, LayerShape], Sequence[Op]],
 ) -> list[Yield]:
-    inner = _head_norm(layer, shape)
+    inner, inside = _head_norm(layer, shape), core(layer, shape)
     casts, more = (), ()
     if core is mixer_core:  # serving's kernels rotate while they write the cache
         inner += _rotary(cfg, layer, shape)
         casts, more = _casts("attention", rows, shape)
+        inside = in_tiles(inside, cfg, shape)
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [
@@ -107,7 +108,7 @@ def _mixer_block(
         *_all("norm", [*into, *casts]),
         *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
         *_all("qkv", inner),
-        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole, *more]),
+        *_all("attention", [*inside, *_output_gate(layer, shape), *whole, *more]),
         *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("attention_out", out),
     ]
@@ -230,7 +231,13 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         hbm_bytes=every,
         on_chip_bytes=every - least,
         matmul=Matmul(m=m, k=k, n=n, batch=batch),
+        head_dims=_head_dims(row) if shape.choices.stack_row.whole_heads else (),
     )
+
+
+def _head_dims(row: Parameter) -> tuple[int, ...]:
+    """The width of the heads that a row of attention's weights is laid out by."""
+    return tuple(n for letter, n in row.dims if letter in "HU" and row.component == "attention")
 
 
 def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
@@ -349,6 +356,9 @@ def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
         flops={shape.activations: flops * shape.tokens / tensor},
         hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
+        head_dims=(
+            (mixer.head_dim, mixer.v_head_dim) if shape.choices.stack_row.whole_heads else ()
+        ),
     )
     ops = [core, *_softmax(mixer, shape)] if whole else [core]
     if "context" not in shape.strategies:

@@ -51,7 +51,7 @@ def usual_software(chip: Chip) -> tuple[tuple[SoftwareRow, ...], ...]:
 
 def usual_stack(chip: Chip) -> StackName:
     """The stack that prices a plan for no program in particular."""
-    return usual_software(chip)[0][0].stack
+    return usual_software(chip)[0][0].stack_on(chip)
 
 
 __all__ = [

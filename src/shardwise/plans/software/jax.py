@@ -41,6 +41,7 @@ JAX = SoftwareRow(
     name="jax",
     title="JAX (shardwise train)",
     stack="xla",
+    tpu_stack="jax",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
     words={
         "remat": POLICIES,

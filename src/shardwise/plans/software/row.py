@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.hardware import Chip
 from shardwise.models import ModelConfig
 from shardwise.plans.software.candidates import Candidates, matters
 from shardwise.plans.software.features import features
@@ -20,8 +21,8 @@ class SoftwareRow:
     `words` map a choice's values to the program's word for each: what has no word cannot be run.
     `own` are `Limit`s beyond that. `builds` are the phrases of `features.py` that its flags
     describe, None for all that shardwise itself can run; a model that it has a name for (`named`)
-    it builds by that. `stack` is the row of `stacks.py` that
-    prices it. `usual` are the choices, by dotted name, that its users leave as they are.
+    it builds by that. `stack` is the row of `stacks.py` that prices it, `tpu_stack` that on TPUs
+    where it is another. `usual` are the choices, by dotted name, that its users leave as they are.
     """
 
     name: Runner
@@ -33,6 +34,11 @@ class SoftwareRow:
     builds: Collection[str] | None = ()
     named: Callable[[ModelConfig], str | None] = lambda _: None
     usual: Mapping[str, Any] = field(default_factory=dict)
+    tpu_stack: StackName | None = None
+
+    def stack_on(self, chip: Chip) -> StackName:
+        """What prices its plans on a chip."""
+        return self.tpu_stack or self.stack if chip.vendor == "google" else self.stack
 
     @property
     def limits(self) -> tuple[Limit, ...]:

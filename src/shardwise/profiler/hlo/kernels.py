@@ -43,8 +43,8 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
 
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
-    has min(i + 1, that) of them. Those at the ends of what a row sees count by half, as rates of
-    kernels are those of the scores that are asked for.
+    has min(i + 1, that) of them, or all where the call has no mask. Those at the ends of what a row
+    sees count by half, as rates of kernels are those of the scores that are asked for.
     """
     if (paged := paged_reads(computation, call)) is not None:
         return paged.attention
@@ -140,11 +140,14 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
 
 
 def _live(given: list[Array]) -> float:
-    """The share of scores that are asked for, by the first array of the mask, [heads or 1, ...]."""
+    """The share of scores that are asked for, by the first array of the mask, [heads or 1, ...].
+    Without places of queries, ids or parts of tiles beside such arrays nothing in a tile is masked:
+    the call is of whole blocks, as a ring's are (`runtime/attention/ring_kernel.py`)."""
+    whole = [a for a in given if a.dtype.startswith(("int", "uint", "bool", "pred"))]
     grid = next(
-        (a.dims[-2:] for a in given if a.dtype.startswith("int") and len(a.dims) == 3), None
+        (a.dims[-2:] for a in whole if a.dtype.startswith("int") and len(a.dims) == 3), None
     )
-    if grid is None:
+    if grid is None or all(a.dims[-2:] == grid for a in whole):
         return 1.0
     rows, most = max(grid), min(grid)
     # The sum of min(row + 1, most) over all rows, less half a tile at each end of what a row sees.

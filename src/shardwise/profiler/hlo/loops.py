@@ -3,6 +3,8 @@
 TPU modules carry no note. Their loops, like all that JAX counts, keep a counter in one element of
 the carried tuple: the condition compares it with a constant, the body adds a constant to it, and a
 constant starts it. All three may sit in fusions, behind copies, or be carried through from outside.
+Where data ends a loop, a scope around it may say how many rounds are expected (`rounds_36`), as
+our own attention does (`runtime/attention/tiles.py`).
 """
 
 import re
@@ -48,6 +50,15 @@ def trip_counts(module: Module) -> dict[tuple[str, str], int | None]:
         for loop in computation.instructions
         if loop.opcode == "while"
     }
+
+
+_STATED = re.compile(r"\brounds_(\d{1,9})\)*/while$")
+
+
+def _stated(loop: Instruction) -> int | None:
+    """The rounds that the innermost scope around a loop says."""
+    said = _STATED.search(loop.op_name)
+    return int(said[1]) if said else None
 
 
 def rounds(module: Module, loop: Instruction, count: float, times: int | None) -> float:
@@ -117,10 +128,10 @@ class _Values:
         if noted:
             return int(noted[1])
         try:
-            return self.counted(called_by, computation, loop)
+            found = self.counted(called_by, computation, loop)
         except _TooLongError:
-            self.depth = 0
-            return None
+            self.depth, found = 0, None
+        return _stated(loop) if found is None else found
 
     def counted(
         self, called_by: _Callers, computation: Computation, loop: Instruction

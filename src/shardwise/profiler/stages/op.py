@@ -1,6 +1,7 @@
 """An op of a compiled program, chosen by rank, line or name, and all that it was on its way."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,6 +69,13 @@ class Stages:
             "schedule": [asdict(turn) for turn in self.schedule],
             "changes": [asdict(change) for change in self.changes],
         }
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> "Stages":
+        """Of the plain values again. Raises TypeError or KeyError where they are others."""
+        schedule = [Turn(**turn) for turn in result["schedule"]]
+        changes = [PassChange(**change) for change in result["changes"]]
+        return cls(**{**result, "schedule": schedule, "changes": changes})
 
 
 def read_stages(path: Path) -> StageTexts:
@@ -147,7 +155,11 @@ def _means(what: str, key: OpKey, mine: Sequence[HloOp]) -> bool:
     line = f"{key.file}:{key.line}"
     if line == what or line.endswith(f"/{what}") or what in (o.name for o in mine):
         return True
-    return f"/{what}/" in f"/{key.name}/" or key.name.endswith(what)
+    return what in _WORDS.split(key.name) or key.name.endswith(what)
+
+
+_WORDS = re.compile(r"[/()]+")
+"""Between the words of what JAX calls an op: `jit(step)/transpose(jvp(mlp))/dot_general`."""
 
 
 def _instruction(module: Module, item: HloOp) -> str:

@@ -6,9 +6,9 @@ tiles (`tiles.py`), `paged.py` reads keys from pages, on TPUs by JAX's kernel of
 it serves and by ours of `paged_softmax.py` elsewhere, and `best.py` picks a library's kernel where
 there is a faster one. Where tokens are cut over a mesh axis, `ring.py`, `all_gather.py` and
 `ulysses.py` stand in for them, inside `jax.shard_map`, where `varying.py` makes several values vary
-over the same axes; `zigzag.py` deals the tokens so that devices share the work. `causal.py` is what
-calibration times. Projections, rotations and caches are not here. Read `scoring.py` first, then
-`flash.py`.
+over the same axes; `zigzag.py` deals the tokens so that devices share the work, and rings of such
+rows run JAX's kernel on TPUs (`ring_kernel.py`). `causal.py` is what calibration times.
+Projections, rotations and caches are not here. Read `scoring.py` first, then `flash.py`.
 """
 
 from shardwise.runtime.attention.all_gather import all_gather_attention

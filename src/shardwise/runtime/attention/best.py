@@ -27,6 +27,8 @@ LANES = 128
 CPU_SCORES = 2**18
 """Scores of a tile, 1 MiB in f32: of blocks of 32 to 256 the least CPU time for 8, 32 and 64 heads
 (`docs/log.md`, 2026-11-21; a core with 1 MiB of second-level cache)."""
+WIDE_TILE = 512
+"""Tiles of accelerators: larger ones fill matrix units better (docs/log.md, 2026-11-25)."""
 CUDNN_HEAD_DIM = {8: 128, 9: 256, 10: 128, 12: 128}
 """The widest head by major compute capability; JAX's own check, and 10.x as cuDNN documents it."""
 
@@ -66,9 +68,8 @@ def attention_on(
 
 
 def _flash(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring, platform: str) -> jax.Array:
-    """Ours, in tiles of a size measured on two CPU cores and on accelerators only supposed: larger
-    tiles fill matrix units better."""
-    block = _cpu_block(q.shape[0] * q.shape[2]) if platform == "cpu" else 512
+    """Ours, in tiles of a size measured on two CPU cores, and of `WIDE_TILE` elsewhere."""
+    block = _cpu_block(q.shape[0] * q.shape[2]) if platform == "cpu" else WIDE_TILE
     return flash_attention(q, k, v, s, block_T=block, block_S=block)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import ad_checkpoint, lax
+from jax import ad_checkpoint
 
 from shardwise.runtime.attention.scoring import Scoring, capped
 from shardwise.runtime.attention.tiles import (
@@ -28,6 +28,7 @@ from shardwise.runtime.attention.tiles import (
     add_block,
     arrange,
     block_of,
+    over_tiles,
     put_block,
     seen,
     visible_tiles,
@@ -128,7 +129,7 @@ def accumulate(rule: MaskRule, rows: Rows, columns: KeyColumns, state: Softmax) 
         blocks = (out, new, total * shrink + weights.sum(-1))
         return Softmax(*(put_block(x, 3, i, b) for x, b in zip(state, blocks, strict=True)))
 
-    return lax.fori_loop(0, count, tile, state)
+    return over_tiles(rule, pairs_P2, count, tile, state)
 
 
 def normalised(state: Softmax, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
@@ -193,7 +194,7 @@ def pull_back(
             add_block(sums.dv, 2, j, _dot("BKGTS,BKGTU->BKSU", weights, dout)),
         )
 
-    return lax.fori_loop(0, count, tile, sums)
+    return over_tiles(rule, pairs_P2, count, tile, sums)
 
 
 def cotangents(sums: GradSums, rows: Rows, columns: KeyColumns) -> tuple[Rows, KeyColumns]:

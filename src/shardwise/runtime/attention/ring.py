@@ -34,7 +34,7 @@ from shardwise.runtime.attention.flash import (
     zeros,
 )
 from shardwise.runtime.attention.scoring import Scoring
-from shardwise.runtime.attention.tiles import KeyColumns, MaskRule, Rows, arrange
+from shardwise.runtime.attention.tiles import KeyColumns, MaskRule, Rows, arrange, share_seen
 from shardwise.runtime.attention.varying import varying
 from shardwise.runtime.collective_matmul.ring import hop
 
@@ -63,6 +63,7 @@ def ring_attention(
         replace(scoring, in_order=False),
         block_T=block_T,
         block_S=block_S,
+        share=_share(scoring, k_BSKH.shape[1], hops, block_S),
     )
     rows, columns = (varying(x, frozenset({axis})) for x in (rows, columns))
     out_BKGTU, lse_BKGT = _ring(rule, axis, hops, rows, columns)
@@ -75,6 +76,13 @@ def _hops(s: Scoring, block: int, places: int) -> int:
     if not s.in_order or reach is None:
         return places - 1
     return min(places - 1, -(-(reach - 1) // block))
+
+
+def _share(s: Scoring, block: int, hops: int, block_S: int) -> float:
+    """The tiles of a hop that a device computes: half where tokens are dealt; of blocks in order,
+    as the last one has it, all, or those of a window spread over the hops."""
+    reach = s.window if s.window is not None else s.chunk
+    return share_seen(reach, (hops + 1) * block, block_S, 1.0 if s.in_order else 0.5)
 
 
 def _values(

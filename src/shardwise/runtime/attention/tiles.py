@@ -2,11 +2,13 @@
 
 A tile is a block of `block_T` queries against a block of `block_S` keys. Only tiles in which some
 query sees some key are computed; under a causal mask that is half of them, under a window W about
-(W + block_S) / S of them.
+(W + block_S) / S of them. Where positions decide which, the loop over them is named by the rounds
+that it is expected to have (`rounds_36`), which no compiled text tells.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,9 @@ from jax import lax
 
 from shardwise.runtime.attention.scoring import Scoring, visible
 from shardwise.runtime.attention.varying import axes_of, varying
+
+State = TypeVar("State")
+Tile = Callable[[jax.Array, State], State]
 
 
 class Rows(NamedTuple):
@@ -36,7 +41,8 @@ class KeyColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskRule:
-    """What is known before anything runs: the choices of a Scoring, and the size of a tile."""
+    """What is known before anything runs: the choices of a Scoring, the size of a tile, and the
+    share of all tiles that a device is expected to compute where positions decide."""
 
     scale: float
     softcap: float | None
@@ -45,6 +51,7 @@ class MaskRule:
     in_order: bool
     block_T: int
     block_S: int
+    share: float = 0.5
 
 
 def arrange(
@@ -55,6 +62,7 @@ def arrange(
     *,
     block_T: int,
     block_S: int,
+    share: float | None = None,
 ) -> tuple[Rows, KeyColumns, MaskRule]:
     """The inputs laid out for tiles, padded to whole ones with keys that no query sees."""
     B, T, N, H = q_BTNH.shape
@@ -68,6 +76,7 @@ def arrange(
         in_order=s.in_order,
         block_T=block_T,
         block_S=block_S,
+        share=share_seen(s.window or s.chunk, S, block_S) if share is None else share,
     )
     q_BKGTH = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
     ids = _both(s.q_segments_BT, s.k_segments_BS)
@@ -85,6 +94,26 @@ def arrange(
     )
     axes = axes_of((rows, columns))
     return varying(rows, axes), varying(columns, axes), rule
+
+
+def share_seen(window: int | None, S: int, block_S: int, causal: float = 0.5) -> float:
+    """The share of S keys whose tiles a query needs: half under a causal mask, fewer of a window's.
+
+    >>> share_seen(None, 4096, 256), share_seen(256, 4096, 256)
+    (0.5, 0.125)
+    """
+    return causal if window is None else min(causal, (window + block_S) / S)
+
+
+def over_tiles(
+    rule: MaskRule, pairs_P2: jax.Array, count: jax.Array | int, tile: Tile[State], state: State
+) -> State:
+    """`tile(p, state)` for the first `count` of the tiles; the loop is named by the rounds that it
+    is expected to have where the count is not known."""
+    if isinstance(count, int):
+        return lax.fori_loop(0, count, tile, state)
+    with jax.named_scope(f"rounds_{max(round(len(pairs_P2) * rule.share), 1)}"):
+        return lax.fori_loop(0, count, tile, state)
 
 
 def _both(a: jax.Array | None, b: jax.Array | None) -> tuple[jax.Array, jax.Array] | None:

@@ -28,6 +28,8 @@ from shardwise.runtime.attention import (
     to_zigzag,
     ulysses_attention,
 )
+from shardwise.runtime.attention.best import WIDE_TILE
+from shardwise.runtime.attention.ring_kernel import ring_kernel_attention, ring_kernel_serves
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.sharding import platform_of
 
@@ -65,13 +67,31 @@ class MeshKernel:
         local = local_kernel(self.setup)
         if "context" not in self.setup.axes:
             return local
-        return _METHODS[self.setup.plan.context_method](local)
+        return _METHODS[self.setup.plan.context_method](local, self.setup)
 
 
-_METHODS: Mapping[ContextMethod, Callable[[Kernel], Kernel]] = {
-    "all_gather": lambda local: partial(all_gather_attention, axis="context", kernel=local),
-    "ring": lambda local: partial(ring_attention, axis="context"),
-    "ulysses": lambda local: partial(ulysses_attention, axis="context", kernel=local),
+def _ring(_: Kernel, setup: Setup) -> Kernel:
+    """JAX's kernel on TPUs where it serves; else our own tiles, wide ones off CPUs."""
+    platform = platform_of(setup.mesh)
+    wide = {} if platform == "cpu" else {"block_T": WIDE_TILE, "block_S": WIDE_TILE}
+    tiles = partial(ring_attention, axis="context", **wide)
+    if platform != "tpu" or not zigzag(setup.plan, setup.cfg):
+        return tiles
+
+    def method(
+        q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+    ) -> jax.Array:
+        if ring_kernel_serves(q_BTNH, scoring):
+            return ring_kernel_attention(q_BTNH, k_BSKH, v_BSKU, scoring, axis="context")
+        return tiles(q_BTNH, k_BSKH, v_BSKU, scoring)
+
+    return method
+
+
+_METHODS: Mapping[ContextMethod, Callable[[Kernel, Setup], Kernel]] = {
+    "all_gather": lambda local, _: partial(all_gather_attention, axis="context", kernel=local),
+    "ring": _ring,
+    "ulysses": lambda local, _: partial(ulysses_attention, axis="context", kernel=local),
 }
 
 

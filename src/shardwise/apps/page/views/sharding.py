@@ -23,14 +23,14 @@ def _calls(state: State) -> list[VerbCall]:
         "mesh": state["mesh"],
         "on": state["on"],
         "dtype": state["dtype"],
-        "top": state["top"],
+        "top": MOST_SHOWN,
     }
     whole = VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
     return [whole, *(_held_call(state, one) for one in named[:MOST_ARRAYS])]
 
 
 _ARRAY = re.compile(r"\w+'?\[[^\]]*\](?:\{U_[^}]*\})?")
-MOST_ARRAYS, MOST_DEVICES = 4, 64
+MOST_ARRAYS, MOST_DEVICES, MOST_SHOWN = 4, 64, 8
 
 
 def _held_call(state: State, array: str) -> VerbCall:
@@ -58,7 +58,8 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
             formula="block = dim / degree of its axes",
             source="ch. 3",
         )
-    ways = {f"{i}. {one['summary']}": one for i, one in enumerate(found["strategies"], 1)}
+    shown = found["strategies"][: state["top"]]
+    ways = {f"{i}. {one['summary']}": one for i, one in enumerate(shown, 1)}
     seconds = [one["seconds"]["expected"] for one in ways.values()]
     moved = [one["wire_bytes_per_device"] for one in ways.values()]
     return Drawn(

@@ -7,10 +7,13 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.scheduling.policies import POLICIES
 from shardwise.verbs.answer import Answer
 
 FIRST = 25
 """Requests of the first answer."""
+ALONE = tuple(name for name in POLICIES if name != "prefill")
+"""Policies of a server that both prefills and decodes."""
 STATIC = {"scheduling.prefix_cache": "false", "scheduling.admission": "reserve"}
 """What a server that fills a batch and then runs it to its end needs besides."""
 KINDS = ("mean", "median", "p90", "p99")
@@ -105,7 +108,7 @@ VIEW = PageView(
         slider("requests", "Requests", (25, 100, 200, 500, 1000, 2000), 500),
         slider("input", "Prompt", powers(8, 14), 8192, unit="tokens"),
         slider("output", "Answer", powers(5, 10), 512, unit="tokens"),
-        choice("policy", "Policy", ("chunked", "interleaved", "static"), "chunked"),
+        choice("policy", "Policy", ALONE, "chunked"),
         slider("cv", "Burstiness", (0.5, 1.0, 2.0, 4.0), 1.0),
         slider("ttft", "TTFT target", (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, unit="s"),
         slider("tpot", "TPOT target", (10, 20, 30, 50, 100), 20, unit="ms"),

@@ -13,8 +13,12 @@ Causal work is counted as balanced: a device holds one chunk from the front and 
 the sequence (zig-zag), so that every device has the mean.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
+from shardwise.models import ModelConfig
 from shardwise.models.components import CORE
 from shardwise.models.specs import SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, kv_heads
@@ -42,3 +46,36 @@ def context_exchanges(
     copies = np.maximum(context / local, 1.0)
     inward = wire(row.op, moved * (queries * share + keys * copies))
     return inward, wire("attention.to_tokens", moved * queries * (1 - share))
+
+
+PLAIN = frozenset({"full", "latent"})
+"""Mixers whose rows are dealt in zig-zag; others want the blocks of a row in order."""
+
+
+def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence[Op]:
+    """A mixer's ops, the core of attention as a loop over tiles where software has no kernel for
+    tokens that are cut: all but a ring of rows that are dealt (`plans/stacks.py`)."""
+    row, loops = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
+    dealt = all(layer.mixer is None or layer.mixer.kind in PLAIN for layer in cfg.groups)
+    kernel = row.cuts_heads or (row.kernel and dealt)
+    if not loops or kernel or "context" not in shape.strategies:
+        return ops
+    cut = np.where(np.asarray(shape.degree("context")) > 1, 1.0, 0.0)
+    found: list[Op] = []
+    for op in ops:
+        if op.op_class != "attention":
+            found.append(op)
+            continue
+        tiles = replace(op, id=f"{op.id}.tiles", name=f"{op.name} in tiles", tiled=True)
+        found += [_share(op, 1.0 - cut), _share(tiles, cut)]
+    return found
+
+
+def _share(op: Op, share: Quantity) -> Op:
+    """An op of so much of its work."""
+    return replace(
+        op,
+        flops={dtype: f * share for dtype, f in op.flops.items()},
+        hbm_bytes=op.hbm_bytes * share,
+        on_chip_bytes=op.on_chip_bytes * share,
+    )

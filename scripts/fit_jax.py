@@ -1,0 +1,299 @@
+"""The constants of our own trainer (stack `jax`), from programs that the real compiler made.
+
+    python scripts/fit_jax.py [--cache FOLDER] [--kept]
+
+Each plan of `compiled/learning.json` is compiled once at the compiler's own effort (40 to 150 CPU
+seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is not
+there is left out, and the page says so. Planned and compiled seconds are told apart by the classes
+of `compiled/classes.py`; each constant is the ratio of one class's mean shares of the compiled
+step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
+is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
+out, and those without each term stand beside them. Writes `docs/fit_jax.md`, `.json` and
+`src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+from compiled.classes import CLASSES, compiled_classes, planned_classes
+from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
+from compiled.programs import compiled_case, kept_case
+from compiled.tiles import tile_rates
+from made import made, table
+
+from shardwise.errors import ShardwiseError
+from shardwise.models import load_model
+from shardwise.planner.training import evaluate_train
+from shardwise.plans import TrainPlan
+from shardwise.profiler.ahead import default_root
+from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack
+from shardwise.units import format_seconds
+from shardwise.workflows.inputs import Hardware
+
+ROOT = Path(__file__).parents[1]
+TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax.toml"
+GOAL = (0.85, 1.20)
+NEUTRAL = replace(IDEAL, overlap=0.0)
+"""Everything as it is counted, and nothing hidden: what a class's seconds are compared with."""
+TERMS: Mapping[str, tuple[str, ...]] = {
+    "products": ("products",),
+    "attention": ("attention",),
+    "tiles": ("tiles",),
+    "passes": ("passes",),
+    "overlap": ("overlap",),
+    "sums": ("sums",),
+    "exchanges": ("exchanges",),
+}
+"""Terms and the constants that each sets; left out, these are those of the stack `xla`."""
+PAGE = """# The prices of our own trainer
+
+Made by `python scripts/fit_jax.py` on {date} at {commit} with {versions}, from {count} of
+{all} training plans of `scripts/compiled/learning.json` (seed {seed}), compiled for slices that are
+not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
+
+A constant is the ratio of what a class of ops takes as compiled to what it takes as counted, each
+as a share of its compiled step, averaged over the plans that have the class. `overlap` is one less
+that of the gathers. `tiles` is the geometric mean of attention alone, forward and backward, as a
+loop over tiles on five generations: {tiles}.
+Narrow heads and loops over tiles have their formulas in the counting (`planner/step/layer.py`,
+`planner/step/strategies/context.py`), which the stack `jax` asks for.
+
+Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
+
+{summary}
+
+## Constants
+
+{constants}
+
+## Terms
+
+Each left out alone, its constants those of the stack `xla`; all errors of plans left out.
+
+{terms}
+
+## Plans
+
+Seconds of a class, as compiled over as counted with nothing hidden.
+
+{plans}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """One plan: seconds of its compiled step, and of each class, counted and compiled."""
+
+    name: str
+    plan: TrainPlan
+    seconds: float
+    planned: Mapping[str, float]
+    compiled: Mapping[str, float]
+
+    def priced(self, stack: Stack) -> float:
+        """Its step under the constants of a stack."""
+        return priced(self.plan, stack).step_seconds["expected"]
+
+
+def priced(plan: TrainPlan, stack: Stack) -> Any:
+    """A plan's answer under a stack's constants, counted as our own trainer runs it."""
+    plan = replace(plan, stack="jax")
+    piece = Hardware().slice(plan.slice).slice
+    return evaluate_train(plan, load_model(plan.model), piece, stack)
+
+
+def learned(name: str, plan: TrainPlan, cache: Path, kept: bool) -> Learned | None:
+    """A plan and its compiled program, read; None where it is not kept."""
+    make = kept_case if kept else compiled_case
+    case = make(plan, "train", Hardware(), cache, {})
+    if case is None or case.program.timeline is None or not case.program.compiled.fits:
+        return None
+    found = priced(plan, NEUTRAL).estimate
+    tiled = any(t.op.tiled and float(t.total) for t in found.ops)
+    return Learned(
+        name=name,
+        plan=plan,
+        seconds=case.program.timeline.expected,
+        planned=planned_classes(found),
+        compiled=compiled_classes(case.program.timeline, tiled),
+    )
+
+
+def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
+    """Every constant, from the ratios of the classes and the rate of a loop over tiles."""
+    xla = load_stack("xla")
+
+    def ratio(name: str, usual: float) -> float:
+        some = [row for row in rows if row.planned[name] > 0]
+        counted = sum(row.planned[name] / row.seconds for row in some)
+        return sum(row.compiled[name] / row.seconds for row in some) / counted if some else usual
+
+    kernel = ratio("kernel", 1.0)
+    shown = min(ratio("gathers", 1 - float(xla.overlap)), 1.0)
+    return {
+        "overlap": 1 - shown,
+        "attention": min(1 / kernel, 1.0),
+        "launch_seconds": float(xla.launch_seconds),
+        "passes": max(ratio("elementwise", float(xla.passes)), 1.0),
+        "products": 1 / ratio("products", 1.0),
+        "tiles": tiles,
+        "sums": ratio("sums", shown) / shown if shown else 1.0,
+        "exchanges": ratio("exchanges", 1.0),
+    }
+
+
+def stack_of(values: Mapping[str, float], without: str = "") -> Stack:
+    """The stack of constants, those of one term as `xla` has them."""
+    xla = load_stack("xla")
+    usual = {name: float(getattr(xla, name)) for name in TERMS.get(without, ())}
+    given: dict[str, Any] = {**values, **usual}
+    return Stack(name="jax", sources={}, **given)
+
+
+def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:
+    """Compiled over predicted seconds of every plan by the constants of the others."""
+    others = [[r for r in rows if r is not row] for row in rows]
+    return [
+        row.seconds / row.priced(stack_of(constants(some, tiles), without))
+        for row, some in zip(rows, others, strict=True)
+    ]
+
+
+def summary(ratios: Sequence[float]) -> dict[str, float]:
+    """Median ratio, median error and plans within the goal."""
+    low, high = GOAL
+    return {
+        "median": median(ratios),
+        "error": exp(median(abs(log(r)) for r in ratios)) - 1,
+        "within": sum(low <= r <= high for r in ratios),
+    }
+
+
+def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) -> dict[str, Any]:
+    """All that the page shows."""
+    tiles = geometric_mean(rates.values())
+    xla, values = load_stack("xla"), constants(rows, tiles)
+    before = [row.seconds / evaluate(row.plan, xla) for row in rows]
+    return {
+        "schema_version": 1,
+        **made(),
+        "seed": LEARNING_SEED,
+        "plans": count,
+        "constants": values,
+        "tiles": dict(rates),
+        "summary": {
+            "as the stack xla": summary(before),
+            "left out": summary(left_out(rows, tiles)),
+            "in-sample": summary([row.seconds / row.priced(stack_of(values)) for row in rows]),
+        },
+        "terms": {name: summary(left_out(rows, tiles, name)) for name in TERMS},
+        "rows": [
+            {
+                "name": row.name,
+                "seconds": row.seconds,
+                "xla": evaluate(row.plan, xla),
+                "predicted": row.seconds / ratio,
+                "planned": row.planned,
+                "compiled": row.compiled,
+            }
+            for row, ratio in zip(rows, left_out(rows, tiles), strict=True)
+        ],
+    }
+
+
+def evaluate(plan: TrainPlan, stack: Stack) -> float:
+    """A plan's step as the stack `xla` counts and prices it."""
+    plan = replace(plan, stack="xla")
+    piece = Hardware().slice(plan.slice).slice
+    return evaluate_train(plan, load_model(plan.model), piece, stack).step_seconds["expected"]
+
+
+def page(doc: Mapping[str, Any]) -> str:
+    """docs/fit_jax.md of its JSON."""
+    n = len(doc["rows"])
+
+    def said(one: Mapping[str, float]) -> list[str]:
+        return [f"{one['median']:.2f}", f"{one['error']:.1%}", f"{one['within']} of {n}"]
+
+    head = ("", "median", "median error", "within the goal")
+    return PAGE.format(
+        date=doc["date"],
+        commit=doc["commit"],
+        versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
+        count=n,
+        all=doc["plans"],
+        seed=doc["seed"],
+        tiles=", ".join(f"{chip} {rate:.2f}" for chip, rate in doc["tiles"].items()),
+        low=GOAL[0],
+        high=GOAL[1],
+        summary=table(head, [[name, *said(one)] for name, one in doc["summary"].items()]),
+        constants=table(
+            ("constant", "value", "of `xla`", "meaning"),
+            [
+                [name, f"{value:.3g}", f"{float(getattr(load_stack('xla'), name)):.3g}", meaning]
+                for name, meaning in COMPILED_CONSTANTS.items()
+                for value in [doc["constants"][name]]
+            ],
+        ),
+        terms=table(
+            ("without", *head[1:]),
+            [["nothing", *said(doc["summary"]["left out"])]]
+            + [[name, *said(one)] for name, one in doc["terms"].items()],
+        ),
+        plans=table(("plan", "compiled", "ratio", *CLASSES), map(_cells, doc["rows"])),
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    each = [
+        f"{row['compiled'][name] / row['planned'][name]:.2f}" if row["planned"][name] else ""
+        for name in CLASSES
+    ]
+    name, seconds = row["name"].partition(": ")[2], format_seconds(row["seconds"])
+    return [name, seconds, f"{row['seconds'] / row['predicted']:.2f}", *each]
+
+
+def toml(doc: Mapping[str, Any]) -> str:
+    """data/jax.toml."""
+    said = f"compiled programs of {len(doc['rows'])} training plans (docs/fit_jax.md)"
+    lines = [
+        f"{name} = {{ value = {doc['constants'][name]:.4g}, source = "
+        f'"{said if name != "launch_seconds" else "that of the stack xla"}" }}'
+        for name in COMPILED_CONSTANTS
+    ]
+    head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/fit_jax.md says how."
+    return "\n".join([head, "", "[jax]", *lines]) + "\n"
+
+
+def main() -> None:
+    """Compile what the cache lacks, then write all files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
+    parser.add_argument("--kept", action="store_true", help="compile nothing")
+    options = parser.parse_args()
+    plans, rows = load_drawn(LEARNING), []
+    for name, (_, plan) in plans.items():
+        assert isinstance(plan, TrainPlan)
+        try:
+            found = learned(name, plan, options.cache, options.kept)
+        except ShardwiseError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            continue
+        rows += [found] if found else []
+    doc = document(rows, len(plans), tile_rates(options.cache))
+    (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+    (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
+    TOML.write_text(toml(doc), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
