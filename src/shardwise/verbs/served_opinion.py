@@ -217,8 +217,8 @@ def _row(one: HeldCandidate, best: bool) -> dict[str, Any]:
 
 def _pair(candidate: Candidate, phase: str) -> dict[str, float | None]:
     """Seconds of a phase, predicted and compiled."""
-    of_phase = [p for p in candidate.programs if p.phase == phase]
-    predicted, compiled = (of_phase and _seconds(of_phase[0])) or (None, None)
+    found = next((_seconds(p) for p in candidate.programs if p.phase == phase), None)
+    predicted, compiled = found or (None, None)
     return {"predicted": predicted, "compiled": compiled}
 
 
