@@ -48,7 +48,7 @@ def test_these_write():
         *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
         *("book figure", "book show", "book rule", "book errata"),
         *("shard", "compile", "explain", "profile", "calibrate", "export", "roofline"),
-        *("hw list", "hw diff", "model list", "model diff", "bench serve"),
+        *("hw list", "hw diff", "model list", "model diff", "bench serve", "report"),
     }
 
 
