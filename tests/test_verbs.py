@@ -21,6 +21,7 @@ OUTPUT = {
     "force": "is about files that are overwritten",
     "show_detail": "prints a section of the answer",
     "show_why": "prints a section of the answer",
+    "show_stages": "prints a section of the answer",
     "show_book": "prints a section of the answer",
 }
 """Options that only say where output goes, or in which form."""

@@ -464,7 +464,8 @@ def test_multi_device_chips(capsys):
 
 
 def test_a_plan_file_is_priced_beside_the_best(capsys, tmp_path):
-    file, flat = tmp_path / "block.yaml", [*SMALL, "--pin", "stage=1"]
+    file = tmp_path / "block.yaml"
+    flat = [*SMALL, "--pin", "stage=1", "--pin", "tensor=2", "--for", "jax"]
     doc = document(capsys, *flat, "--remat", "block", "-o", file)
     alone = doc["result"]["step_seconds"]["expected"]
     found = document(capsys, *flat, "--remat", "none", "--against", file)["result"]

@@ -14,8 +14,11 @@ SMALL = {
     "simulator": {"requests": "100"},
 }
 """Searches and simulations that end soon."""
-NEEDED = {"answer": {"quiz": "yes"}, "software": {"weights": "bf16", "kv": "bf16"}}
-"""What a control needs to take effect."""
+NEEDED = {
+    ("book", "answer"): {"quiz": "yes"},
+    ("serving", "software"): {"weights": "bf16", "kv": "bf16"},
+}
+"""What a control of a view needs to take effect."""
 TEXTS = {
     "expression": "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]",
     "dims": "I=4096,J=8192,K=32768",
@@ -30,7 +33,7 @@ KEYS = ("ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight")
 
 def start(view: str, control: str = "") -> dict[str, str]:
     """The words of a state from which a control is moved; the others have their defaults."""
-    return {**SMALL.get(view, {}), **NEEDED.get(control, {})}
+    return {**SMALL.get(view, {}), **NEEDED.get((view, control), {})}
 
 
 def base(view: str, control: str, files: dict[str, str] | None = None) -> str:
