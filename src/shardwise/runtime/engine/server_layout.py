@@ -52,8 +52,6 @@ WIDTH = ("fsdp",)
 MIXERS = (*SPLITS, *WIDTH)
 HEADS = ("tensor", "spread", "sequence")
 PLACES = "sequence"
-TILE_ROWS: Mapping[str, int] = {"TPU7x": 16}
-"""Rows of a tile of numbers in 16 bits, by kind of device where they are not 8."""
 FEW = 128
 """Tokens whose products with a weight take no longer than reading it: TPUs do 166 (v5p) to 560
 FLOPs for a byte of HBM, and a bf16 weight takes one for each of its bytes and tokens."""
@@ -107,35 +105,32 @@ class ServerLayout:
         def lie(row: Any, w: Any) -> Any:
             at = self.sharding(*self.weight_spec(row))
             if not isinstance(w, Quantized):
-                return self._format(row, at, w.dtype.itemsize)
-            parts: Any = self._format(row, at, w.values.dtype.itemsize), of_scale(at, w.scale.shape)
+                return self._format(row, at)
+            parts: Any = self._format(row, at), of_scale(at, w.scale.shape)
             return Quantized(*parts)
 
         return jax.tree.map(lie, rows_tree(cfg), params)
 
-    def _format(self, row: Any, sharding: NamedSharding, size: int) -> Any:
+    def _format(self, row: Any, sharding: NamedSharding) -> Any:
         """How a parameter lies in a device's memory. XLA for TPUs copies all layers' of what lies
         otherwise than its products want it, in every step: the heads of a projection into them, of
         which it wants one after the other, each a matrix of D rows, as heads side by side in every
         row of D fill no tile; and a matrix whose last dim is no whole number of lanes (29,568 of
-        Qwen2-72B over four devices) but the one before is, which it wants the other way round.
-        Newer units multiply tiles of more rows than arrays have by default."""
+        Qwen2-72B over four devices) but the one before is, which it wants the other way round."""
         if platform_of(self.mesh) != "tpu" or row.role != "matmul":
             return sharding
         letters = [letter for letter, _ in row.dims]
         if letters[1:2] in (["N"], ["K"]):
             return Format(Layout((0, 2, 1, 3)), sharding)
         rank = len(letters) + (row.group is not None)
-        sizes = [count for _, count in row.dims][-2:]
+        sizes = [size for _, size in row.dims][-2:]
         spec = [*sharding.spec, *(rank - len(sharding.spec)) * [None]][-2:]
         before, last = (
             -(-size // self.degree(axes_of(entry))) for size, entry in zip(sizes, spec, strict=True)
         )
-        rows = TILE_ROWS.get(self.mesh.devices.flat[0].device_kind)
-        tiling = None if rows is None or size != 2 else ((rows, LANES), (2, 1))
         if last % LANES == 0 or before % LANES:
-            return sharding if tiling is None else Format(Layout((*range(rank),), tiling), sharding)
-        return Format(Layout((*range(rank - 2), rank - 1, rank - 2), tiling), sharding)
+            return sharding
+        return Format(Layout((*range(rank - 2), rank - 1, rank - 2)), sharding)
 
     def weight_spec(self, row: Any) -> PartitionSpec:
         """A row over all of the plan's `tensor` where it divides, KV heads over the devices that
