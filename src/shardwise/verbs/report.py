@@ -8,13 +8,19 @@ from typing import Any
 from shardwise.boundary import whole
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.stages_page import stages_page
 from shardwise.workflows.compile_report import Stages, read_report
 
 SAMPLE = Path(__file__).parent / "data" / "report"
 """A step of Llama-3.2-1B on four v5e, compiled by libtpu 0.0.42.1, without its program text."""
-_SHOWN = 12
+_IS_SAMPLE = (
+    "the sample that comes with shardwise, a step of Llama-3.2-1B; give the folder of a "
+    "`shardwise compile --out`"
+)
+_KEPT, _SHOWN = 60, 12
+"""Dearest ops of the document, and of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +29,31 @@ class ReportRequest:
     that was compiled before; nothing is compiled.
 
     `folder` was written by `compile --out`; without one it is the sample that comes with shardwise.
-    `phase` names one of its programs, the first by default; `top` is how many ops are shown.
+    `phase` names one of its programs, the first by default; `top` is how many of the dearest ops
+    there are: where it is not given 60 in the document, 12 on the page.
     """
 
     folder: str | Path | None = field(default=None, kw_only=False)
     phase: str | None = None
-    top: int | str = 60
+    top: int | str | None = None
 
     def answer(self, progress: Progress | None = None) -> "ReportAnswer":
         """Read it."""
-        most = whole(self.top, "--top", least=1, most=10_000)
-        return ReportAnswer(result=read_report(Path(self.folder or SAMPLE), self.phase, most))
+        most = None if self.top is None else whole(self.top, "--top", least=1, most=10_000)
+        return ReportAnswer(
+            result=read_report(Path(self.folder or SAMPLE), self.phase, most or _KEPT),
+            sample=not self.folder,
+            shown=most or _SHOWN,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReportAnswer(Answer):
-    """One compiled program, as its report has it."""
+    """One compiled program, as its report has it; `shown` are the ops of a page, `sample` says
+    that it is none of the user's own."""
+
+    sample: bool = False
+    shown: int = _SHOWN
 
     def table(self) -> list[Row]:
         """A row per op, in the order of the schedule."""
@@ -53,13 +68,15 @@ class ReportAnswer(Answer):
         mesh = " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items() if n > 1)
         fits = "fits" if found["fits"] else "does not fit"
         yield f"{found['phase']} on {found['slice']}, {mesh or 'one device'}: {fits}"
+        if self.sample:
+            yield wrapped(_IS_SAMPLE, 2)
         yield TextTable(["per device", "predicted", "compiled"], _figures(found))
         yield from _fullest(found)
         ops = sorted(found["ops"], key=lambda op: -op["spent_seconds"])
         total = sum(op["spent_seconds"] for op in ops) + found["left_seconds"]
-        rows = [_row(op, total) for op in ops[:_SHOWN]]
+        rows = [_row(op, total) for op in ops[: self.shown]]
         yield TextTable(["dearest ops", "seconds", "share", "bound by", "of roofline"], rows)
-        rest = total - sum(op["spent_seconds"] for op in ops[:_SHOWN])
+        rest = total - sum(op["spent_seconds"] for op in ops[: self.shown])
         yield f"  all others {format_seconds(rest)}"
 
     def sections(self) -> Mapping[str, Page]:
@@ -70,7 +87,7 @@ class ReportAnswer(Answer):
         if self.result["stages"] is None:
             yield "no op was followed to the schedule: `shardwise compile --stages --out` does that"
             return
-        yield from stages_page(Stages.of(self.result["stages"]))
+        yield from stages_page(Stages.of(self.result["stages"]), more="--json")
 
     def _detail(self) -> Page:
         names = {op["id"]: op["op"] for op in self.result["ops"]}

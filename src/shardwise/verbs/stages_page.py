@@ -11,8 +11,9 @@ LONGEST, NAME, CELL = 94, 34, 42
 """Characters of one of them, of a pass, and of what there is after it."""
 
 
-def stages_page(stages: Stages) -> Page:
-    """The op in JAX, StableHLO and HLO, what runs around it, and what each pass changed of it."""
+def stages_page(stages: Stages, more: str = "--json, or --out") -> Page:
+    """The op in JAX, StableHLO and HLO, what runs around it, and what each pass changed of it.
+    `more` is said to have what is not shown."""
     where = f"{stages.op} ({stages.source.rpartition('/')[2]})" if stages.source else stages.op
     took = ""
     if stages.seconds is not None and stages.share is not None:
@@ -24,7 +25,7 @@ def stages_page(stages: Stages) -> Page:
         for text in texts[:SHOWN] or ("(not told apart in this text)",):
             yield f"    {_cut(text, LONGEST)}"
         if len(texts) > SHOWN:
-            yield f"    and {len(texts) - SHOWN} more: --json, or --out"
+            yield f"    and {len(texts) - SHOWN} more: {more}"
     if stages.schedule:
         yield TextTable(
             ["schedule", "stream", "starts", "takes"],

@@ -15,7 +15,7 @@ from shardwise.apps.cli.pages import sections_options
 @click.command(cls=AnswerCommand)
 @click.argument("folder", required=False, metavar="[DIRECTORY]")
 @click.option("--phase", metavar="NAME", help="Which of its programs; default the first.")
-@click.option("--top", type=WHOLE, default=60, show_default=True, help="Dearest ops to show.")
+@click.option("--top", type=WHOLE, help="Dearest ops to show; else 12, and 60 with --json.")
 @sections_options("detail", "stages")
 @json_option
 @csv_option

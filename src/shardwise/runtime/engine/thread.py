@@ -32,7 +32,7 @@ from shardwise.runtime.engine.generation import (
     TokenLogprobs,
 )
 
-SWITCH = 0.0001
+SWITCH = 0.0005
 """Seconds that a thread may keep Python while another waits for it (Python's own: 0.005), so that
 tokens go out while the next step is prepared."""
 STOPPED = 2.0
