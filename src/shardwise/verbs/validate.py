@@ -24,7 +24,8 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, parse_share, words
 
-_WORST = 10
+_WORST, _FEW = 10, 20
+"""Runs that --detail names; runs of a table that are each shown, as a user's own are."""
 Efficiency = Literal["fitted", "roofline"]
 
 
@@ -173,6 +174,11 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
     yield ""
+    few = len(found.rows) + len(found.left_out) <= _FEW
+    if few:
+        yield _each(found)
+        yield from (f"left out: {row.id}: {row.reason}" for row in found.left_out)
+        yield ""
     yield summaries_table("error of", _headline(found), "rank of MFU")
     keys: dict[str, Callable[..., str]] = {
         "source": lambda r: r.run.source,
@@ -180,19 +186,37 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
         "bound by": lambda r: r.bound_by,
         "software": lambda r: r.run.stack,
     }
-    for title, key in keys.items():
-        yield ""
-        yield summaries_table(title, found.by(key), "rank of MFU")
-    yield ""
-    yield summaries_table("runs that are", found.gates(), "rank of MFU")
+    groups = {title: found.by(key) for title, key in keys.items()} | {
+        "runs that are": found.gates()
+    }
+    for title, sums in groups.items():
+        held = {name: one for name, one in sums.items() if one.n} if few else sums
+        if not few or len({one.n for one in held.values()} - {len(found.rows)}):
+            yield ""
+            yield summaries_table(title, held, "rank of MFU")
     yield ""
     yield from _orders(result)
     yield ""
     yield from _checks(result)
     if detail:
         yield from _details(found)
-    elif found.left_out:
+    elif found.left_out and not few:
         yield f"\nleft out: {len(found.left_out)} rows (--detail names each)"
+
+
+def _each(found: Validation) -> TextTable:
+    """Every run of a few, with the range in which 8 of 10 such runs fell."""
+    rows = [
+        [
+            r.run.id,
+            format_seconds(r.predicted),
+            " to ".join(map(format_seconds, r.interval or ())),
+            format_seconds(r.measured),
+            signed_text(r.error),
+        ]
+        for r in found.rows
+    ]
+    return TextTable(["run", "predicted", "8 of 10 such runs", "measured", "error"], rows)
 
 
 def _headline(found: Validation) -> dict[str, Summary]:
