@@ -302,6 +302,7 @@ def _kernel(
         table,
         s,
         U=U,
+        asked=keys.width + values.width,
         interpret=paging.reader == "interpreted",
     )
 

@@ -88,11 +88,13 @@ def paged_softmax(
     s: Scoring,
     *,
     U: int,
+    asked: int,
     interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The greatest score [R, K, G, Q], the sum of exponents, and the sum of values [R, K, G, Q, U]
-    of each query, in f32; queries are scaled already. Where keys and values are one array, a latent
-    cache, the first U numbers are the value."""
+    of each query, in f32; queries are scaled already. `asked` are the numbers of a head's key and
+    value that the caller reads, of which the stated FLOPs are. Where keys and values are one array,
+    a latent cache, the first U numbers are the value."""
     R, Q, K, G, H = q_RQKGH.shape
     same = values.array_LPSX is keys.array_LPSX
     side = side_by_side(K, (H, U))
@@ -157,7 +159,7 @@ def paged_softmax(
             ),
         ),
         compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
-        cost_estimate=_cost(q_RJYZ.shape, held, table, s, Q, side * (H + U)),
+        cost_estimate=_cost(q_RJYZ.shape, held, table, s, Q, asked),
         interpret=interpret,
         name="paged_softmax",
     )(
@@ -277,10 +279,11 @@ def _cost(
     table: RowTable,
     s: Scoring,
     Q: int,
-    widths: int,
+    asked: int,
 ) -> pl.CostEstimate:
-    """Where every table is full: a row of one token sees all its places, or a window's; rows of
-    more are taken for one chunk of a prompt that ends where its table ends."""
+    """FLOPs of the `asked` numbers of a head's key and value, without the zeros of the block
+    diagonal. Where every table is full: a row of one token sees all its places, or a window's; rows
+    of more are taken for one chunk of a prompt that ends where its table ends."""
     (R, J, rows, _), (_, M) = shape, table.pages_RM.shape
     here = held[0].array_LPSX.shape[2]
     seen = R * M * table.size
@@ -292,7 +295,7 @@ def _cost(
     seen = seen * here // table.size
     place = sum(part.array_LPSX.shape[-1] * part.array_LPSX.dtype.itemsize for part in held)
     return pl.CostEstimate(
-        flops=2 * J * rows * widths * seen,
+        flops=2 * J * rows * asked * seen,
         transcendentals=J * rows * seen,
         bytes_accessed=seen * place,
     )
