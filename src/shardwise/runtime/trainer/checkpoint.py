@@ -223,7 +223,7 @@ def check_identity(folder: Path, wanted: Mapping[str, Any], but: tuple[str, ...]
             was, now = ("nothing" if x is None else x for x in (found.get(key), wanted.get(key)))
             raise BadRequest(
                 f"the checkpoint '{folder}' was made with {key} {was}, this run has {now}; give "
-                "what it was made with, or another --out for a new run"
+                "what it was made with, or start anew from weights: --init FOLDER --out ANOTHER"
             )
 
 
