@@ -15,14 +15,17 @@ Between = Mapping[str, float] | None
 
 
 def run_facts(run: Mapping[str, Any]) -> list[Fact]:
-    """Days and dollars of a whole run in one labelled line."""
+    """Days and dollars of a whole run in one labelled line, and where asked for what it loses."""
     cost = "cost unknown: no price in the catalogue (give --price CHIP=USD)"
     if run["usd"] is not None:
         cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {run['price']}"
     given = "" if run["basis"].startswith(AT_EXPECTED) else f" at {run['basis']}"
     said = f"{days_text(run['days'], run['days_80'], run.get('deadline_days'), ' days')}{given}"
     text = f"{said}, {format_count(run['chip_hours'])} chip-hours, {cost}"
-    return [Fact(f"{format_count(run['tokens'])} tokens", text)]
+    facts = [Fact(f"{format_count(run['tokens'])} tokens", text)]
+    if "goodput" in run:
+        facts.append(Fact("trains", _trains_text(run["goodput"])))
+    return facts
 
 
 def days_text(days: float, between: Between, deadline: float | None = None, unit: str = "") -> str:
@@ -77,8 +80,13 @@ def _idle_text(run: Mapping[str, Any]) -> str:
 def _lost_text(good: Mapping[str, float]) -> str:
     """Where the time that does not train goes."""
     parts = [f"{name} {good[name]:.1%}" for name in ("straggler", "checkpoint", "failures")]
+    return f"trains {_trains_text(good)}; lost to {', '.join(parts)}"
+
+
+def _trains_text(good: Mapping[str, float]) -> str:
+    """The share of the time that trains, and the interval between checkpoints that gives it."""
     every = f", a checkpoint every {format_seconds(good['interval'])}" if good["checkpoint"] else ""
-    return f"trains {good['share']:.1%} of the time; lost to {', '.join(parts)}{every}"
+    return f"{good['share']:.1%} of the time{every}"
 
 
 def late_run(result: Mapping[str, Any]) -> Sequence[str]:
