@@ -194,7 +194,8 @@ def test_a_decode_step_keeps_int8_weights_and_a_cache_cut_by_heads_and_batch(tin
     (program,) = done.programs
     arguments = {b.op: b.shape for b in program.compiled.buffers if b.kind == "argument"}
     # Two KV heads over four devices: one head each, and the sequences (7, filled up to 8) halved;
-    # each has ten pages of 64 tokens, in which a head's 64 numbers of key and of value lie together.
+    # each has ten pages of 64 tokens, in which a head's 64 numbers of key and of value lie side by
+    # side.
     found = {name: shape for name, shape in arguments.items() if "pages[0]" in name}
     assert set(found.values()) == {"bf16[4,40,64,128]"}
     assert "our kernel of pages; JAX's kernel serves where keys and" in program.compiled.notes[0]

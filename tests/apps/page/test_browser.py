@@ -249,11 +249,16 @@ def saved(tab, button):
 def test_what_a_view_saves(browser, address, name):
     """SVG, PNG, the snippet; and a page that needs no server, at every position of a slider."""
     tab, wrong = opened(browser, address, base(name, ""), 1280, "light")
+    earlier: list[str] = []
     if tab.locator("figure svg").count():
         for button, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
             content = saved(tab, button).read_bytes()
             assert content.startswith(begins)
             assert b"var(--" not in content
+        # Chromium stops a page that saved many files: each of the view's figures was one.
+        tab.close()
+        earlier = wrong
+        tab, wrong = opened(browser, address, base(name, ""), 1280, "light")
     compile(tab.locator("pre[aria-label=Python]").inner_text(), name, "exec")
     sliders = [c for c in VIEWS[name].controls if c.kind == "slider"]
     slider = min(sliders, key=lambda c: len(c.values)) if sliders else None
@@ -264,7 +269,8 @@ def test_what_a_view_saves(browser, address, name):
     settled(tab)
     if slider:
         check_alone(tab, slider)
-    assert [one for one in wrong if "400" not in one] == []  # positions that a verb refuses
+    said = [*earlier, *wrong]
+    assert [one for one in said if "400" not in one] == []  # positions that a verb refuses
     tab.close()
 
 
