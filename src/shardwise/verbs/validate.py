@@ -177,7 +177,8 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
     few = len(found.rows) + len(found.left_out) <= _FEW
     if few:
         yield _each(found)
-        yield from (f"left out: {row.id}: {row.reason}" for row in found.left_out)
+        if not detail:
+            yield from _left_out(found)
         yield ""
     yield summaries_table("error of", _headline(found), "rank of MFU")
     keys: dict[str, Callable[..., str]] = {
@@ -273,8 +274,11 @@ def _details(found: Validation) -> Page:
         for r in worst
     ]
     yield TextTable(["worst", "predicted", "measured", "error", "bound by"], rows)
-    for row in found.left_out:
-        yield f"left out: {row.id}: {row.reason}"
+    yield from _left_out(found)
+
+
+def _left_out(found: Validation) -> Page:
+    yield from (f"left out: {row.id}: {row.reason}" for row in found.left_out)
 
 
 def _serving_page(found: ServingValidation, detail: bool) -> Page:
