@@ -1,5 +1,7 @@
 """One op from JAX to the schedule, read from what a compile kept (tests/kept/decode_mlp)."""
 
+import re
+
 import pytest
 
 from kept import FOLDER, hlo
@@ -17,13 +19,10 @@ KEPT = read_stages(FOLDER / "decode_mlp.json.gz")
 MODULE = read_module(hlo("decode_mlp"))
 WORK = module_work(MODULE, Mesh((("fsdp", 4), ("tensor", 2))))
 LINE = schedule(WORK, parse_slice("v5e:2x4"))
-SOURCE = next(
-    i
-    for i, line in enumerate(
-        (FOLDER.parents[1] / "scripts" / "kept_programs.py").read_text().splitlines(), 1
-    )
-    if "hidden = jax.nn.relu(x @ w_in)" in line
-)
+# The line of `x @ w_in` as it was when the program was kept: the first of its own function, the
+# innermost and so the last of the named ones.
+PLACES = re.findall(r"function_name_id=(\d+) line=(\d+) ", hlo("decode_mlp"))
+SOURCE = min(int(line) for function, line in PLACES if function == max(f for f, _ in PLACES))
 
 
 def followed(what, line=LINE):
