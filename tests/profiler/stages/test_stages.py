@@ -22,7 +22,9 @@ LINE = schedule(WORK, parse_slice("v5e:2x4"))
 # The line of `x @ w_in` as it was when the program was kept: the first of its own function, the
 # innermost and so the last of the named ones.
 PLACES = re.findall(r"function_name_id=(\d+) line=(\d+) ", hlo("decode_mlp"))
-SOURCE = min(int(line) for function, line in PLACES if int(function) == max(int(f) for f, _ in PLACES))
+SOURCE = min(
+    int(line) for function, line in PLACES if int(function) == max(int(f) for f, _ in PLACES)
+)
 
 
 def followed(what, line=LINE):
