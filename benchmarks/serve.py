@@ -6,7 +6,9 @@
 The same Llama with random weights (`scripts/llama_folder.py`), each server in a process of its own
 with all cores; what the peers need is installed into environments of their own, below `--keep` or
 for this run. All stay up; a round puts the same load on each in turn, so that a busy machine slows
-all, and the order turns with each round. Prompts differ from round to round: no prefix is cached.
+all, and the order turns with each round. The servers whose turn it is not are stopped (SIGSTOP):
+some poll for work and would take a core from the others. Prompts differ from round to round: no
+prefix is cached.
 
 Printed per concurrency: the median of the rounds and their range, of output tokens per second, of
 the time to first token, and of CPU seconds per 1,000 output tokens (user and system, all processes
@@ -19,6 +21,7 @@ that takes the place of the one before, and writes the page beside it.
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -92,13 +95,19 @@ def running(name: str, command: Sequence[str], model: str) -> Iterator[RunningSe
         around.pop("PYTHONPATH", None)
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [*command, "--port", str(port)], env=around, stdout=log, stderr=log, cwd="/"
+            [*command, "--port", str(port)],
+            env=around,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
         )
         try:
             url = f"http://127.0.0.1:{port}"
             _healthy(process, url, log)
             yield RunningServer(name, url, model, process)
         finally:
+            os.killpg(process.pid, signal.SIGCONT)
             process.terminate()
             process.wait(60)
 
@@ -147,6 +156,19 @@ def measured(server: RunningServer, concurrency: int, shape: str, seed: int) -> 
     }
 
 
+@contextmanager
+def alone(server: RunningServer, servers: Sequence[RunningServer]) -> Iterator[None]:
+    """All other servers and their processes stopped."""
+    others = [other.process.pid for other in servers if other is not server]
+    for group in others:
+        os.killpg(group, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for group in others:
+            os.killpg(group, signal.SIGCONT)
+
+
 def rounds(
     servers: Sequence[RunningServer], concurrency: int, count: int, shape: str
 ) -> dict[str, list[dict[str, Any]]]:
@@ -154,7 +176,8 @@ def rounds(
     found: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
     for turn in range(count + 1):
         for server in servers if turn % 2 else servers[::-1]:
-            figures = measured(server, concurrency, shape, 1000 * concurrency + turn)
+            with alone(server, servers):
+                figures = measured(server, concurrency, shape, 1000 * concurrency + turn)
             if turn:
                 found[server.name].append(figures)
     return found
