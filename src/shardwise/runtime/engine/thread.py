@@ -32,7 +32,7 @@ from shardwise.runtime.engine.generation import (
     TokenLogprobs,
 )
 
-SWITCH = 0.0005
+SWITCH = 0.0001
 """Seconds that a thread may keep Python while another waits for it (Python's own: 0.005), so that
 tokens go out while the next step is prepared."""
 STOPPED = 2.0
@@ -40,6 +40,9 @@ STOPPED = 2.0
 longer."""
 PAUSE = 0.0005
 """Seconds to wait after a step in which nothing could run."""
+LET_GO = 0.00005
+"""Seconds without Python after tokens, in which the event loop takes it: the device has its next
+step already."""
 
 
 class StoppedError(ShardwiseError):
@@ -147,6 +150,7 @@ class EngineThread:
         self._engine = engine
         self._inbox: SimpleQueue[Callable[[Engine], Any] | None] = SimpleQueue()
         self._streams: dict[int, AnswerStream] = {}
+        self._taken: list[Asked] = []  # whose readers are told once the device has their step
         self._questions: set[asyncio.Future[Any]] = set()
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
@@ -212,8 +216,11 @@ class EngineThread:
     def _run(self) -> None:
         try:
             while self._take_in():
-                if not self._engine.idle:
-                    self._pass_on(self._engine.step())
+                idle = self._engine.idle
+                news = [] if idle else self._engine.step()
+                self._tell_taken()
+                if not idle:
+                    self._pass_on(news)
         except Exception as error:
             logging.getLogger(__name__).critical("the engine has failed", exc_info=error)
             self.failure = error
@@ -252,7 +259,12 @@ class EngineThread:
         for generation, stream in zip(made, asked.answers, strict=True):
             stream.generation = generation
             self._streams[generation.id] = stream
-        _tell(asked.loop, _settle, asked.taken, None)
+        self._taken.append(asked)
+
+    def _tell_taken(self) -> None:
+        for asked in self._taken:
+            _tell(asked.loop, _settle, asked.taken, None)
+        self._taken.clear()
 
     def _pass_on(self, news: list[Generation]) -> None:
         """Tell each event loop of its tokens, once."""
@@ -267,8 +279,7 @@ class EngineThread:
                 by_loop.setdefault(stream.loop, []).append((stream, _delta(stream, generation)))
         for loop, deltas in by_loop.items():
             _tell(loop, _deliver, deltas)
-        if not news:
-            time.sleep(PAUSE)
+        time.sleep(LET_GO if news else PAUSE)
 
     def _fail_all(self) -> None:
         error = self.failure
