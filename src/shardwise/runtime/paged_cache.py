@@ -26,7 +26,7 @@ from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.paged_kernel import PagedLayer, kernel_problem
 from shardwise.runtime.attention.paged import PagedKeys, Paging, letters_of
 from shardwise.runtime.attention.ragged import page_of
-from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, to_held, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
@@ -178,6 +178,6 @@ def _write(
         entry, scale_XK = rounded(entry, array.dtype)
         at = scales.at[layer, pages_X, :, places_X]
         scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
-    flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)
+    flat_XW = to_held(entry.reshape(entry.shape[0], -1), array.dtype)
     flat_XW = jnp.pad(flat_XW, ((0, 0), (0, array.shape[-1] - flat_XW.shape[-1])))
     return array.at[layer, pages_X, places_X].set(flat_XW, mode="drop"), scales

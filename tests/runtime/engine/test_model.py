@@ -14,6 +14,7 @@ from shardwise.runtime import forward, generate, load
 from shardwise.runtime.engine import Engine, Sampling
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.model_step import jitted_step
 from shardwise.scheduling import SchedulerConfig
 
 STATES = ["lfm2", "qwen3-next"]
@@ -191,12 +192,23 @@ def test_a_cache_that_was_on_the_host_is_the_same(model, moved):
         assert generation.tokens == model.right(generation.prompt, 20)
 
 
-def test_an_int8_cache_is_read_as_the_contiguous_one_reads_it(llama):
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.bfloat16])
+def test_a_narrow_cache_is_read_as_the_contiguous_one_reads_it(llama, dtype):
     (prompt,) = llama.prompts(21)
-    engine = llama.engine(dtype=jnp.int8, budget=64)
+    engine = llama.engine(dtype=dtype, budget=64)
     (generation,) = engine.add(prompt, Sampling(**GREEDY))
     run(engine)
-    assert generation.tokens == llama.right(prompt, 6, jnp.int8)
+    assert generation.tokens == llama.right(prompt, 6, dtype)
+
+
+def test_no_step_widens_a_bf16_cache(llama):
+    """XLA's scatter of 16-bit floats on a CPU would: the cache lies as bits."""
+    executor = llama.engine(dtype=jnp.bfloat16).replicas[0].executor
+    step = jitted_step(executor._program)
+    inputs = executor.shapes.padding(2, 0)
+    text = step.lower(executor._params, executor._state, inputs).compile().as_text()
+    shapes = {",".join(map(str, x.shape)) for x in jax.tree.leaves(executor._state.pages)}
+    assert all(f"u16[{shape}]" in text and f"f32[{shape}]" not in text for shape in shapes)
 
 
 def test_logprobs_are_those_of_the_whole_sequence(llama):

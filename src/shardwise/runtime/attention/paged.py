@@ -31,6 +31,7 @@ from shardwise.runtime.attention.paged_softmax import (
 )
 from shardwise.runtime.attention.ragged import RaggedRows, ragged_attention
 from shardwise.runtime.attention.scoring import Scoring, capped
+from shardwise.runtime.cache_entry import from_held
 from shardwise.runtime.precision import wide
 
 BLOCK = 128
@@ -153,7 +154,7 @@ class PagedKeys:
         """The entries of G pages for each of R rows, [R, G S, K, H]."""
         R, filled = pages_RG.shape[0], self.heads * self.each
         found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")[..., :filled]
-        entries = found.reshape(R, -1, self.heads, self.each).astype(dtype)
+        entries = from_held(found).reshape(R, -1, self.heads, self.each).astype(dtype)
         if self.scales_LPKS is not None:
             scales_RGKS = self.scales_LPKS.at[self.layer, pages_RG].get(mode="clip")
             scale = jnp.swapaxes(scales_RGKS, 2, 3).reshape(R, -1, self.heads, 1)

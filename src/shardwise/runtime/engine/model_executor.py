@@ -20,6 +20,7 @@ import numpy as np
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
 from shardwise.runtime.attention.paged import paged_attention
+from shardwise.runtime.cache_entry import held_as
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
     StepInputs,
@@ -280,6 +281,7 @@ def empty_state(
     as many slots."""
     size, draft = program.page_size, program.draft
     layers = paged_layers(program.cfg, dtype, program.layout)
+    dtype = held_as(dtype, program.platform)
     cache = empty_pages(program.cfg, groups, pages, size, dtype, layers)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))
