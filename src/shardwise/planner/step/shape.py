@@ -233,9 +233,11 @@ class TrainShape(Structure):
         return total(self.held(row) * row.size * self.stored_share(row) for row in rows)
 
     def in_flight(self, rank: Quantity) -> Quantity:
-        """Microbatches whose activations a rank of `stage` holds, in units of a whole stage's."""
+        """Microbatches whose activations a rank of `stage` holds, in units of a whole stage's. One
+        stage computes them one after another, whatever the schedule."""
         stages, row = self.degree("stage"), self.schedule
-        return row.in_flight(stages, self.microbatches, self.virtual_stages, rank)
+        held = row.in_flight(stages, self.microbatches, self.virtual_stages, rank)
+        return np.where(np.equal(stages, 1), 1, held)
 
     def trains(self, row: Parameter) -> bool:
         """Whether a row gets gradients: not if its component is frozen, nor beside adapters."""
