@@ -59,8 +59,9 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
 def train(**options: Any) -> None:
     """Choose mesh, microbatches, schedule, storage and remat so that a step fits and is best.
 
-    Which plans are looked at: docs/legality.md. The best are priced again by an event timeline of
-    their own pipeline stages.
+    Which plans are looked at: docs/legality.md; what axes, remat and ZeRO mean:
+    docs/site/concepts.md. The best are priced again by an event timeline of their own pipeline
+    stages.
     """
     from shardwise.plans import save_plan
     from shardwise.verbs.plan_train import TrainPlanRequest
