@@ -1,13 +1,14 @@
 """The plans of docs/compiled.md whose seconds are judged: drawn by a seed, then compiled.
 
-    PYTHONPATH=scripts python -m compiled.drawn [--learning]
+    PYTHONPATH=scripts python -m compiled.drawn [--learning train|serve]
 
 writes `drawn.json`: of five generations of TPU steps of training, decode and prefill. Models,
 slices, batches and lengths are drawn uniformly; a training plan is the search's best one for our
 trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
 What has no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the
-list stands. With --learning `learning.json`: training plans of another seed, from which the prices
-of our own trainer are learned (`scripts/fit_jax.py`); none of them is one of `drawn.json`.
+list stands. With --learning `learning.json` or `learning_serve.json`: training plans, or servers, of
+another seed, from which the prices of our own trainer and engine are learned (`scripts/fit_jax.py`,
+`scripts/fit_jax_serving.py`); none of them is one of `drawn.json`.
 """
 
 import argparse
@@ -46,6 +47,9 @@ COUNTS: Mapping[str, int] = {
 LEARNING_SEED = 20261201
 LEARNING = DRAWN.with_name("learning.json")
 LEARNED: Mapping[str, int] = {"train, best": 5, "train, drawn": 25}
+LEARNING_SERVE_SEED = 20261202
+LEARNING_SERVE = DRAWN.with_name("learning_serve.json")
+LEARNED_SERVERS: Mapping[str, int] = {"decode, drawn": 15, "prefill, drawn": 10}
 MODELS = (0.3e9, 110e9)
 """Parameters of a model that is drawn, least and most."""
 LEARNING_MODELS = (0.3e9, 35e9)
@@ -195,16 +199,19 @@ def _name(plan: TrainPlan | ServePlan) -> str:
 
 
 def main() -> None:
-    """Draw one of the two lists."""
+    """Draw one of the three lists."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--learning", action="store_true")
-    if parser.parse_args().learning:
-        draw = Draw(LEARNING_SEED, Hardware(), LEARNING_MODELS)
-        path, seed, rows = LEARNING, LEARNING_SEED, drawn(draw, LEARNED, load_drawn())
-    else:
-        path, seed, rows = DRAWN, SEED, drawn(Draw(SEED, Hardware()), COUNTS, ())
+    parser.add_argument("--learning", choices=["train", "serve"])
+    path, seed, counts = {
+        None: (DRAWN, SEED, COUNTS),
+        "train": (LEARNING, LEARNING_SEED, LEARNED),
+        "serve": (LEARNING_SERVE, LEARNING_SERVE_SEED, LEARNED_SERVERS),
+    }[parser.parse_args().learning]
+    judged = path == DRAWN
+    draw = Draw(seed, Hardware(), MODELS if judged else LEARNING_MODELS)
+    rows = drawn(draw, counts, () if judged else load_drawn())
     document = {**made(), "seed": seed, "rows": rows}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
