@@ -4,12 +4,13 @@
 
 Each server of `compiled/learning_serve.json` has its step of decode or prefill compiled once (20 to
 60 CPU seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is
-not there is left out, and the page says so. What a class of ops takes as compiled is held beside
-what it takes at the chip's own rates; every plan counts the same, as shares of its compiled step.
+not there is left out, and the page says so. What a class of ops takes as compiled is held
+beside what it takes at the chip's own rates, plan by plan; a constant is the median of the ratios:
 
-    kernel_seconds   what is no product, kernel or transfer, beyond what is counted, per kernel
-    streams          products of decode steps; products: those of prefills
-    exchanges        sums of activations over tensor
+    of decode steps  `streams` of products; `hops`, of what transfers take beyond their bytes;
+                     `kernel_seconds`, of what is no product, kernel or transfer, for each kernel
+                     that is counted
+    of prefills      `products`, `attention`, `exchanges` of sums over tensor, `passes` of the rest
 
 Errors are of plans left out. Writes `docs/fit_jax_serving.md`, `.json` and
 `src/shardwise/roofline/data/jax_engine.toml`. Plans of `compiled/drawn.json` are not used.
@@ -56,10 +57,12 @@ Made by `python scripts/fit_jax_serving.py` on {date} at {commit} with {versions
 {all} steps of `scripts/compiled/learning_serve.json` (seed {seed}), compiled for slices that are
 not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
 
-A constant is the ratio of what a class of ops takes as compiled to what it takes at the chip's own
-rates, each as a share of its compiled step, averaged: `streams` over the products of decode steps,
-`products` over those of prefills, `exchanges` over the sums of activations over tensor.
-`kernel_seconds` is what all other ops take beyond what is counted, for each kernel that is counted.
+A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
+the chip's own rates. Decode steps say at which rate products read their operands (`streams`), how
+much latency transfers pay (`hops`, beyond their bytes), and what all that is no product, kernel or
+transfer takes for each kernel that is counted (`kernel_seconds`); prefills the rates of
+`products` and `attention`, the seconds of large sums (`exchanges`) and what elementwise ops move
+(`passes`).
 
 Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 
@@ -79,8 +82,8 @@ Seconds of a class, as compiled over as counted; of the rest, seconds of each ke
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """One step: its compiled seconds, those of each class, counted and compiled, and the kernels
-    that are counted."""
+    """One step: its compiled seconds, those of each class, counted and compiled, the kernels that
+    are counted, and what its transfers are counted to take for their bytes alone."""
 
     name: str
     phase: str
@@ -89,11 +92,11 @@ class Learned:
     kernels: float
     planned: Mapping[str, float]
     compiled: Mapping[str, float]
+    instant: Mapping[str, float]
 
-    @property
-    def beyond(self) -> float:
-        """Seconds of the rest beyond what is counted."""
-        return max(self.compiled["rest"] - self.planned["rest"], 0.0)
+    def rest(self, kernel_seconds: float = 0.0) -> float:
+        """Compiled seconds of the rest beyond so much a kernel."""
+        return max(self.compiled["rest"] - kernel_seconds * self.kernels, 0.0)
 
     def priced(self, engine: EngineConstants) -> float:
         """The step under an engine's constants."""
@@ -143,7 +146,7 @@ def learned(name: str, phase: str, plan: ServePlan, cache: Path, kept: bool) -> 
     case = make(plan, phase, Hardware(), cache, {})
     if case is None or case.program.timeline is None:
         return None
-    found = estimate(plan, phase, IDEAL_ENGINE)
+    found, instant = (estimate(plan, phase, replace(IDEAL_ENGINE, hops=h)) for h in (1.0, 0.0))
     return Learned(
         name=name,
         phase=phase,
@@ -152,23 +155,38 @@ def learned(name: str, phase: str, plan: ServePlan, cache: Path, kept: bool) -> 
         kernels=sum(float(t.op.count) for t in found.ops if float(t.total)),
         planned=planned_classes(found),
         compiled=compiled_classes(case.program.timeline),
+        instant=planned_classes(instant),
     )
 
 
+def sent(seconds: Mapping[str, float], exchanges: float = 1.0) -> float:
+    """Seconds of all transfers; the sums over tensor are `exchanges` times as long."""
+    return seconds["exchanges"] / exchanges + seconds["transfers"]
+
+
 def constants(rows: Sequence[Learned]) -> dict[str, float]:
-    """Every constant, from the ratios of the classes."""
+    """Every constant, a median of ratios."""
+    decodes = [row for row in rows if row.phase == "decode"]
+    prefills = [row for row in rows if row.phase == "prefill"]
 
-    def ratio(name: str, phases: Sequence[str] = ("decode", "prefill")) -> float:
-        some = [row for row in rows if row.planned[name] > 0 and row.phase in phases]
-        counted = sum(row.planned[name] / row.seconds for row in some)
-        return sum(row.compiled[name] / row.seconds for row in some) / counted if some else 1.0
+    def ratio(some: Sequence[Learned], name: str) -> float:
+        return median(r.compiled[name] / r.planned[name] for r in some if r.planned[name] > 0)
 
-    kernel = sum(row.beyond / row.seconds for row in rows)
+    kernel = median(max(r.rest() - r.planned["rest"], 0.0) / r.kernels for r in decodes)
+    exchanges = ratio(prefills, "exchanges")
+    hops = median(
+        (sent(r.compiled, exchanges) - sent(r.instant)) / (sent(r.planned) - sent(r.instant))
+        for r in decodes
+        if sent(r.planned) > sent(r.instant)
+    )
     return {
-        "kernel_seconds": kernel / sum(row.kernels / row.seconds for row in rows),
-        "products": 1 / ratio("products", ("prefill",)),
-        "streams": 1 / ratio("products", ("decode",)),
-        "exchanges": ratio("exchanges"),
+        "kernel_seconds": kernel,
+        "streams": 1 / ratio(decodes, "products"),
+        "hops": max(hops, 0.0),
+        "products": 1 / ratio(prefills, "products"),
+        "attention": min(1 / ratio(prefills, "kernel"), 1.0),
+        "exchanges": exchanges,
+        "passes": max(median(r.rest(kernel) / r.planned["rest"] for r in prefills), 1.0),
     }
 
 

@@ -105,6 +105,9 @@ def test_a_constant_of_our_own_engine_belongs_to_its_ops():
     assert added(EXPERTS, products=0.5) > 1
     assert added(REDUCE, exchanges=3.0) == pytest.approx(3)
     assert added(REDUCE, streams=0.5) == pytest.approx(1)
+    norm = replace(EXPERTS, op_class="elementwise", matmul=None, flops={}, hbm_bytes=1e9)
+    assert added(norm, passes=3.0) == pytest.approx(3)
+    assert added(norm, streams=0.5) == pytest.approx(1)
 
 
 def test_an_unknown_engine_is_named():

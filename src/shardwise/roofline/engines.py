@@ -39,17 +39,23 @@ ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
 
 COMPILED_ENGINE_CONSTANTS: Mapping[str, str] = {
     "kernel_seconds": ENGINE_CONSTANTS["kernel_seconds"],
-    "products": "rate of the math of its matrix products over the chip's",
     "streams": "rate at which products read their operands over that of the chip's memory",
+    "hops": "times the collectives' measured latency that is paid",
+    "products": "rate of the math of its matrix products over the chip's",
+    "attention": "rate of its attention over the best kernel of the chip",
     "exchanges": "times its seconds that a sum of activations over tensor takes",
+    "passes": "times the counted memory traffic of elementwise ops that is moved",
 }
 """Those of our own engine on TPUs, which are learned from compiled steps."""
 
 _COMPILED_BOUNDS: Mapping[str, tuple[float, float]] = {
     "kernel_seconds": ENGINE_BOUNDS["kernel_seconds"],
-    "products": (0.1, 2.0),
     "streams": (0.1, 2.0),
+    "hops": (0.0, 20.0),
+    "products": (0.1, 2.0),
+    "attention": (0.05, 1.0),
     "exchanges": (0.5, 10.0),
+    "passes": (1.0, 20.0),
 }
 
 
@@ -101,8 +107,8 @@ class Arrival:
 class EngineConstants:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
-    models that the fit had not seen; None where nothing was measured. `products`, `streams` and
-    `exchanges` (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them.
+    models that the fit had not seen; None where nothing was measured. `streams` and all
+    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them.
     """
 
     name: str
@@ -113,9 +119,11 @@ class EngineConstants:
     sources: Mapping[str, str]
     range: tuple[float, float] | None = None
     arrival: Arrival = field(default_factory=Arrival)
-    products: Quantity = 1.0
     streams: Quantity = 1.0
+    products: Quantity = 1.0
+    attention: Quantity = 1.0
     exchanges: Quantity = 1.0
+    passes: Quantity = 1.0
 
     @property
     def stack(self) -> Stack:
@@ -124,14 +132,14 @@ class EngineConstants:
         return Stack(
             name=self.name,
             overlap=1.0,
-            attention=1.0,
+            attention=self.attention,
             launch_seconds=self.kernel_seconds,
-            passes=1.0,
+            passes=self.passes,
             sources=self.sources,
             hops=self.hops,
             grouped=True,
-            products=self.products,
             streams=self.streams,
+            products=self.products,
             exchanges=self.exchanges,
         )
 
