@@ -6,9 +6,9 @@ writes `drawn.json`: of five generations of TPU steps of training, decode and pr
 slices, batches and lengths are drawn uniformly; a training plan is the search's best one for our
 trainer, or one of its next twenty; a server's plan is that of `plan serve`, or a drawn mesh.
 What has no plan that fits, by its own prediction, is drawn anew. Nothing is compiled before the
-list stands. With --learning `learning.json` or `learning_serve.json`: training plans, or servers, of
-another seed, from which the prices of our own trainer and engine are learned (`scripts/fit_jax.py`,
-`scripts/fit_jax_serving.py`); none of them is one of `drawn.json`.
+list stands. With --learning `learning.json` or `learning_serve.json`: training plans, or servers,
+of another seed, from which the prices of our own trainer and engine are learned
+(`scripts/fit_jax.py`, `scripts/fit_jax_serving.py`); none of them is one of `drawn.json`.
 """
 
 import argparse

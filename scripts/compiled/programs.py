@@ -14,6 +14,7 @@ from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
+from shardwise.plans.servers import JAX
 from shardwise.plans.software import SOFTWARE
 from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
@@ -78,8 +79,10 @@ def compiled_case(
 
 def priced_as(plan: TrainPlan | ServePlan) -> TrainPlan | ServePlan:
     """The plan as its program is priced today: lists of plans are older than some stacks."""
-    if isinstance(plan, TrainPlan) and plan.software in SOFTWARE:
-        chip = parse_slice(plan.slice).chip
+    chip = parse_slice(plan.slice).chip
+    if isinstance(plan, ServePlan):
+        return replace(plan, engine=JAX.engine_on(chip))
+    if plan.software in SOFTWARE:
         return replace(plan, stack=SOFTWARE[plan.software].stack_on(chip))
     return plan
 

@@ -96,7 +96,7 @@ def test_the_cheapest_as_compiled_is_the_answer(capsys, compiler, tmp_path):
     assert doc["result"]["holds"]
     assert doc["result"]["tpot_seconds"]["expected"] == rows[1]["tpot_seconds"]
     assert [phase for _, phase, _ in asked] == ["decode", "prefill"] * 2
-    assert all(plan.engine == "ideal" for plan, _, _ in asked)
+    assert all(plan.engine == "jax" for plan, _, _ in asked)
 
 
 def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):

@@ -1,6 +1,8 @@
 """Serving engines: what is read, what is refused, and what each constant does to a priced step."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.roofline import price
 from shardwise.roofline.engines import (
     ARRIVAL_CONSTANTS,
+    COMPILED_ENGINE_CONSTANTS,
     ENGINE_CONSTANTS,
     IDEAL_ENGINE,
     engine_names,
@@ -17,6 +20,7 @@ from shardwise.roofline.engines import (
 )
 from shardwise.work import Collective, Matmul, Op, Work
 
+DOCS = Path(__file__).parents[2] / "docs"
 RECORD = {name: {"value": 0.0, "source": "a test"} for name in ENGINE_CONSTANTS}
 EXPERTS = Op(
     id="experts",
@@ -76,6 +80,34 @@ def test_hops_scale_the_latency_alone():
     # 2 x (2 x log2(8) + 1) steps of an H100's measured hop, three times.
     hop = load_chip("h100").network.hop_seconds
     assert one - none == pytest.approx(3 * 2 * 7 * hop)
+
+
+def test_our_own_engine_has_constants_of_compiled_steps():
+    ours = load_engine("jax")
+    assert set(ours.sources) == set(COMPILED_ENGINE_CONSTANTS)
+    assert all("compiled steps" in source for source in ours.sources.values())
+    assert ours.sequence_seconds == IDEAL_ENGINE.sequence_seconds
+    assert ours.name not in engine_names()  # it was not fitted on published runs
+    learned = json.loads((DOCS / "fit_jax_serving.json").read_text())["constants"]
+    for name in COMPILED_ENGINE_CONSTANTS:
+        assert getattr(ours, name) == pytest.approx(learned[name], rel=1e-3)
+
+
+def test_a_constant_of_our_own_engine_belongs_to_its_ops():
+    read = replace(EXPERTS, hbm_bytes=1e9)  # which takes longer than its math
+
+    def added(op, **constants):
+        return seconds(replace(IDEAL_ENGINE, **constants), op) / seconds(IDEAL_ENGINE, op)
+
+    assert added(read, streams=0.5) == pytest.approx(2)
+    assert added(read, products=0.5) == pytest.approx(1)
+    assert added(read, exchanges=3.0) == pytest.approx(1)
+    assert added(EXPERTS, products=0.5) > 1
+    assert added(REDUCE, exchanges=3.0) == pytest.approx(3)
+    assert added(REDUCE, streams=0.5) == pytest.approx(1)
+    norm = replace(EXPERTS, op_class="elementwise", matmul=None, flops={}, hbm_bytes=1e9)
+    assert added(norm, passes=3.0) == pytest.approx(3)
+    assert added(norm, streams=0.5) == pytest.approx(1)
 
 
 def test_an_unknown_engine_is_named():

@@ -25,7 +25,8 @@ from shardwise.plans.serve import (
 class ServingSoftware:
     """One server.
 
-    `engine` names the constants that it is priced by, measured on chips of the vendors `measured`.
+    `engine` names the constants that it is priced by, measured on chips of the vendors `measured`,
+    and `tpu_engine` those that it has on TPUs, if these are others.
     It cuts a KV cache in one of `kv_shardings`, D of weights that stay in place where
     `cuts_width`, and the heads of attention beside experts that are cut, too, where
     `heads_beside_experts`; on chips of the vendors `tensor_alone` nothing but heads and widths.
@@ -36,6 +37,7 @@ class ServingSoftware:
     name: str
     title: str
     engine: str
+    tpu_engine: str = ""
     measured: tuple[str, ...] = ()
     kv_shardings: tuple[KvSharding, ...] = ("heads",)
     cuts_width: bool = False
@@ -44,6 +46,14 @@ class ServingSoftware:
     weights: tuple[str, ...] = (CHECKPOINT, "bf16", "fp8")
     caches: tuple[str, ...] = ("bf16", "fp8")
     note: str = ""
+
+    def engine_on(self, chip: Chip) -> str:
+        """What prices its plans on a chip."""
+        return self.tpu_engine or self.engine if chip.vendor == "google" else self.engine
+
+    def is_priced_by(self, engine: str) -> bool:
+        """Whether plans for it have these constants, on some chip."""
+        return engine in (self.engine, self.tpu_engine)
 
 
 VLLM = ServingSoftware(name="vllm", title="vLLM", engine="vllm", measured=("nvidia",))
@@ -58,12 +68,14 @@ JAX = ServingSoftware(
     name="jax",
     title="JAX",
     engine="ideal",
+    tpu_engine="jax",
     kv_shardings=KV_SHARDINGS,
     cuts_width=True,
     heads_beside_experts=True,
     weights=(CHECKPOINT, *ENGINE_WEIGHTS),
     caches=ENGINE_CACHES,
-    note="our server is not measured on accelerators: the chip's own times, nothing for software",
+    note="our server is not measured on accelerators: the chip's own times, on TPUs as compiled "
+    "steps take them (docs/fit_jax_serving.md), nothing for the host",
 )
 
 SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}

@@ -3,7 +3,9 @@
 An engine is the software that serves (`ServePlan.engine`). Its steps are priced by the chip's
 constants as every other work, plus these four; no number belongs to a pair of chip and engine. They
 lie in `data/engines.toml`, written by `scripts/fit_serving.py`, with a table `arrival`: what a
-request waits for before its first token, which a published time has in it and a plan has not.
+request waits for before its first token, which a published time has in it and a plan has not. Those
+of our own engine on TPUs lie in `data/jax_engine.toml`, written by `scripts/fit_jax_serving.py`
+from steps that were compiled.
 """
 
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from shardwise.roofline.stacks import Stack, read_constants
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "engines.toml"
+_COMPILED = _DATA.with_name("jax_engine.toml")
 
 ENGINE_CONSTANTS: Mapping[str, str] = {
     "kernel_seconds": "seconds that every kernel of a step takes beyond its work, collectives too",
@@ -33,6 +36,27 @@ ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
     "prefill_wait": (0.0, 1.0),
 }
 """The least and the most that each may be."""
+
+COMPILED_ENGINE_CONSTANTS: Mapping[str, str] = {
+    "kernel_seconds": ENGINE_CONSTANTS["kernel_seconds"],
+    "streams": "rate at which products read their operands over that of the chip's memory",
+    "hops": "times the collectives' measured latency that is paid",
+    "products": "rate of the math of its matrix products over the chip's",
+    "attention": "rate of its attention over the best kernel of the chip",
+    "exchanges": "times its seconds that a sum of activations over tensor takes",
+    "passes": "times the counted memory traffic of elementwise ops that is moved",
+}
+"""Those of our own engine on TPUs, which are learned from compiled steps."""
+
+_COMPILED_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "kernel_seconds": ENGINE_BOUNDS["kernel_seconds"],
+    "streams": (0.1, 2.0),
+    "hops": (0.0, 20.0),
+    "products": (0.1, 2.0),
+    "attention": (0.05, 1.0),
+    "exchanges": (0.5, 10.0),
+    "passes": (1.0, 20.0),
+}
 
 
 ARRIVAL_CONSTANTS: Mapping[str, str] = {
@@ -83,7 +107,8 @@ class Arrival:
 class EngineConstants:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
-    models that the fit had not seen; None where nothing was measured.
+    models that the fit had not seen; None where nothing was measured. `streams` and all
+    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them.
     """
 
     name: str
@@ -94,6 +119,11 @@ class EngineConstants:
     sources: Mapping[str, str]
     range: tuple[float, float] | None = None
     arrival: Arrival = field(default_factory=Arrival)
+    streams: Quantity = 1.0
+    products: Quantity = 1.0
+    attention: Quantity = 1.0
+    exchanges: Quantity = 1.0
+    passes: Quantity = 1.0
 
     @property
     def stack(self) -> Stack:
@@ -102,12 +132,15 @@ class EngineConstants:
         return Stack(
             name=self.name,
             overlap=1.0,
-            attention=1.0,
+            attention=self.attention,
             launch_seconds=self.kernel_seconds,
-            passes=1.0,
+            passes=self.passes,
             sources=self.sources,
             hops=self.hops,
             grouped=True,
+            streams=self.streams,
+            products=self.products,
+            exchanges=self.exchanges,
         )
 
 
@@ -159,7 +192,7 @@ def load_engine(name: str) -> EngineConstants:
         return IDEAL_ENGINE
     if name.endswith(".toml"):
         return _from_file(Path(name))
-    table = _engines()
+    table = {**_engines(), **_compiled()}
     if name not in table:
         raise unknown("serving engine", name, [*table, IDEAL_ENGINE.name])
     return table[name]
@@ -185,6 +218,20 @@ def engine_names() -> tuple[str, ...]:
 def _engines() -> Mapping[str, EngineConstants]:
     table = read_toml(_DATA, "the table of engines")
     return {name: engine_of(name, record) for name, record in table.items()}
+
+
+@cache
+def _compiled() -> Mapping[str, EngineConstants]:
+    table = read_toml(_COMPILED, "the table of our own engine's constants")
+    return {name: compiled_engine(name, record) for name, record in table.items()}
+
+
+def compiled_engine(name: str, record: Mapping[str, object]) -> EngineConstants:
+    """Our own engine from its table of `COMPILED_ENGINE_CONSTANTS`: the device alone, no host."""
+    about, bounds = COMPILED_ENGINE_CONSTANTS, _COMPILED_BOUNDS
+    values, sources = read_constants(f"engine '{name}'", record, about, bounds)
+    ideal = {name: getattr(IDEAL_ENGINE, name) for name in ENGINE_CONSTANTS if name not in values}
+    return EngineConstants(name=name, sources=sources, **ideal, **values)
 
 
 def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:

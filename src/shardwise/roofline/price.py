@@ -166,7 +166,8 @@ def _op_time(
         bandwidth = chip.require("hbm_bandwidth") / devices
         peak[HBM] = op.hbm_least / bandwidth
         passes = stack.passes if _unfused(op) else 1.0
-        rated[HBM] = op.hbm_bytes / bandwidth / rates.hbm * passes
+        rate = rates.hbm * (stack.streams if op.op_class == "matmul" else 1.0)
+        rated[HBM] = op.hbm_bytes / bandwidth / rate * passes
     if np.any(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:

@@ -36,7 +36,8 @@ COMPILED_CONSTANTS: Mapping[str, str] = {
     "sums": "times its seconds that a reduce-scatter or all-reduce of gradients takes",
     "exchanges": "times its seconds that one of activations over tensor takes",
 }
-"""Those of a stack that is learned from compiled programs, class by class."""
+"""Those of a stack that is learned from compiled programs, class by class; an engine has `streams`
+beside them (`engines.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Stack:
     hops: Quantity = 1.0
     grouped: bool = False
     products: Quantity = 1.0
+    streams: Quantity = 1.0
     tiles: Quantity = 1.0
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0

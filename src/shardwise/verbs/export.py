@@ -108,7 +108,7 @@ class PlanExport(Answer):
 def priced_for_another(plan: TrainPlan | ServePlan, target: str) -> list[str]:
     """A line where a serving plan's times are those of another server than it is written for."""
     row = SERVING_SOFTWARE.get(target)
-    if row is None or not isinstance(plan, ServePlan) or plan.engine == row.engine:
+    if row is None or not isinstance(plan, ServePlan) or row.is_priced_by(plan.engine):
         return []
     said = f"the plan's times are those of {plan.engine}, not of {target}"
     return [f"{said}: `shardwise plan show FILE --set engine={row.engine}` has those"]

@@ -28,7 +28,7 @@ Result = dict[str, Any]
 
 def software_of(plan: ServePlan) -> ServingSoftware | None:
     """The software that a plan is priced for; None of constants that no software has."""
-    return next((row for row in SERVING_SOFTWARE.values() if row.engine == plan.engine), None)
+    return next((row for row in SERVING_SOFTWARE.values() if row.is_priced_by(plan.engine)), None)
 
 
 def served_result(served: Served) -> Result:

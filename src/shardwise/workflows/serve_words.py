@@ -127,7 +127,7 @@ class ServeWords(HardwareWords):
                 chunks=self._chunks(),
                 pins=parse_pins(self.pins),
                 software=row,
-                engine=load_engine(row.engine),
+                engine=load_engine(row.engine_on(pieces[0].chip)),
                 constants=self.hardware.constants,
                 goal=self.goal(),
                 pools=self.pools,  # type: ignore[arg-type]

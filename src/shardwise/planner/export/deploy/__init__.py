@@ -24,7 +24,10 @@ LOST = {"scheduling.acceptance": "it is measured, not chosen"}
 
 def exporters(programs: Mapping[str, ServerProgram]) -> Mapping[str, Exporter]:
     """By the name that `--to` takes; `programs` are the servers that they start."""
-    known = {k8s: {**programs, JAX.engine: OWN_SERVER}, sky_service: programs}
+    known = {
+        k8s: {**programs, JAX.engine: OWN_SERVER, JAX.tpu_engine: OWN_SERVER},
+        sky_service: programs,
+    }
     return {
         module.TARGET: Exporter(
             write=partial(module.write, starts), read=partial(module.read, starts), lost=_lost

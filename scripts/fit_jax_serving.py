@@ -1,0 +1,333 @@
+"""The constants of our own engine on TPUs (`jax`), from steps that the real compiler made.
+
+    python scripts/fit_jax_serving.py [--cache FOLDER] [--kept]
+
+Each server of `compiled/learning_serve.json` has its step of decode or prefill compiled once (20 to
+60 CPU seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is
+not there is left out, and the page says so. What a class of ops takes as compiled is held
+beside what it takes at the chip's own rates, plan by plan; a constant is the median of the ratios:
+
+    of decode steps  `streams` of products; `hops`, of what transfers take beyond their bytes;
+                     `kernel_seconds`, of what is no product, kernel or transfer, for each kernel
+                     that is counted
+    of prefills      `products`, `attention`, `exchanges` of sums over tensor, `passes` of the rest
+
+Errors are of plans left out. Writes `docs/fit_jax_serving.md`, `.json` and
+`src/shardwise/roofline/data/jax_engine.toml`. Plans of `compiled/drawn.json` are not used.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from compiled.drawn import LEARNING_SERVE, LEARNING_SERVE_SEED, load_drawn
+from compiled.programs import compiled_case, kept_case
+from made import made, table
+
+from shardwise.errors import ShardwiseError
+from shardwise.models import load_model
+from shardwise.planner.serve.server import server_of
+from shardwise.plans import ServePlan
+from shardwise.profiler.ahead import default_root
+from shardwise.profiler.timeline import HloTimeline
+from shardwise.roofline import Estimate
+from shardwise.roofline.engines import (
+    COMPILED_ENGINE_CONSTANTS,
+    IDEAL_ENGINE,
+    EngineConstants,
+)
+from shardwise.roofline.price import SUMS, over_tensor
+from shardwise.units import format_seconds
+from shardwise.work import Op, tally
+from shardwise.workflows.inputs import Hardware
+
+ROOT = Path(__file__).parents[1]
+TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax_engine.toml"
+GOAL = (0.80, 1.30)
+CLASSES = ("products", "kernel", "exchanges", "transfers", "rest")
+PAGE = """# The prices of our own engine on TPUs
+
+Made by `python scripts/fit_jax_serving.py` on {date} at {commit} with {versions}, from {count} of
+{all} steps of `scripts/compiled/learning_serve.json` (seed {seed}), compiled for slices that are
+not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
+
+A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
+the chip's own rates. Decode steps say at which rate products read their operands (`streams`), how
+much latency transfers pay (`hops`, beyond their bytes), and what all that is no product, kernel or
+transfer takes for each kernel that is counted (`kernel_seconds`); prefills the rates of
+`products` and `attention`, the seconds of large sums (`exchanges`) and what elementwise ops move
+(`passes`).
+
+Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
+
+{summary}
+
+## Constants
+
+{constants}
+
+## Plans
+
+Seconds of a class, as compiled over as counted; of the rest, seconds of each kernel beyond.
+
+{plans}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """One step: its compiled seconds, those of each class, counted and compiled, the kernels that
+    are counted, and what its transfers are counted to take for their bytes alone."""
+
+    name: str
+    phase: str
+    plan: ServePlan
+    seconds: float
+    kernels: float
+    planned: Mapping[str, float]
+    compiled: Mapping[str, float]
+    instant: Mapping[str, float]
+
+    def rest(self, kernel_seconds: float = 0.0) -> float:
+        """Compiled seconds of the rest beyond so much a kernel."""
+        return max(self.compiled["rest"] - kernel_seconds * self.kernels, 0.0)
+
+    def priced(self, engine: EngineConstants) -> float:
+        """The step under an engine's constants."""
+        return float(estimate(self.plan, self.phase, engine).expected)
+
+
+def estimate(plan: ServePlan, phase: str, engine: EngineConstants) -> Estimate:
+    """A step, priced."""
+    piece = Hardware().slice(plan.slice).slice
+    server = server_of(plan, load_model(plan.model), piece, engine=engine)
+    return getattr(server, phase)(float(plan.batch)).estimate
+
+
+def class_of(op: Op) -> str:
+    """The class of an op, counted or compiled."""
+    if op.collective is not None:
+        return "exchanges" if op.collective.kind in SUMS and over_tensor(op) else "transfers"
+    names = {"attention": "kernel", "matmul": "products"}
+    return names.get(op.op_class, "rest")
+
+
+def planned_classes(found: Estimate) -> dict[str, float]:
+    """Seconds of a priced step by class."""
+    return _all(tally((class_of(t.op), float(t.total)) for t in found.ops))
+
+
+def compiled_classes(found: HloTimeline) -> dict[str, float]:
+    """Seconds of a compiled step by class: of transfers what compute waits for."""
+    return _all(
+        tally(
+            (
+                class_of(row.op.op),
+                row.per_step if row.op.op.stream == "compute" else row.exposed,
+            )
+            for row in found.rows
+        )
+    )
+
+
+def _all(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: seconds.get(name, 0.0) for name in CLASSES}
+
+
+def learned(name: str, phase: str, plan: ServePlan, cache: Path, kept: bool) -> Learned | None:
+    """A step and its compiled program, read; None where it is not kept."""
+    make = kept_case if kept else compiled_case
+    case = make(plan, phase, Hardware(), cache, {})
+    if case is None or case.program.timeline is None:
+        return None
+    found, instant = (estimate(plan, phase, replace(IDEAL_ENGINE, hops=h)) for h in (1.0, 0.0))
+    return Learned(
+        name=name,
+        phase=phase,
+        plan=plan,
+        seconds=case.program.timeline.expected,
+        kernels=sum(float(t.op.count) for t in found.ops if float(t.total)),
+        planned=planned_classes(found),
+        compiled=compiled_classes(case.program.timeline),
+        instant=planned_classes(instant),
+    )
+
+
+def sent(seconds: Mapping[str, float], exchanges: float = 1.0) -> float:
+    """Seconds of all transfers; the sums over tensor are `exchanges` times as long."""
+    return seconds["exchanges"] / exchanges + seconds["transfers"]
+
+
+def constants(rows: Sequence[Learned]) -> dict[str, float]:
+    """Every constant, a median of ratios."""
+    decodes = [row for row in rows if row.phase == "decode"]
+    prefills = [row for row in rows if row.phase == "prefill"]
+
+    def ratio(some: Sequence[Learned], name: str) -> float:
+        return median(r.compiled[name] / r.planned[name] for r in some if r.planned[name] > 0)
+
+    kernel = median(max(r.rest() - r.planned["rest"], 0.0) / r.kernels for r in decodes)
+    exchanges = ratio(prefills, "exchanges")
+    hops = median(
+        (sent(r.compiled, exchanges) - sent(r.instant)) / (sent(r.planned) - sent(r.instant))
+        for r in decodes
+        if sent(r.planned) > sent(r.instant)
+    )
+    return {
+        "kernel_seconds": kernel,
+        "streams": 1 / ratio(decodes, "products"),
+        "hops": max(hops, 0.0),
+        "products": 1 / ratio(prefills, "products"),
+        "attention": min(1 / ratio(prefills, "kernel"), 1.0),
+        "exchanges": exchanges,
+        "passes": max(median(r.rest(kernel) / r.planned["rest"] for r in prefills), 1.0),
+    }
+
+
+def engine_of(values: Mapping[str, float]) -> EngineConstants:
+    """The engine of constants."""
+    return replace(IDEAL_ENGINE, name="jax", sources={}, **values)
+
+
+def left_out(rows: Sequence[Learned]) -> list[float]:
+    """Compiled over predicted seconds of every plan by the constants of the others."""
+    others = [[r for r in rows if r is not row] for row in rows]
+    return [
+        row.seconds / row.priced(engine_of(constants(some)))
+        for row, some in zip(rows, others, strict=True)
+    ]
+
+
+def summary(rows: Sequence[Learned], ratios: Sequence[float]) -> dict[str, Any]:
+    """Median ratio, median error and plans within the goal, of each phase."""
+    low, high = GOAL
+    found = {}
+    for phase in ("decode", "prefill"):
+        some = [r for row, r in zip(rows, ratios, strict=True) if row.phase == phase]
+        if some:
+            found[phase] = {
+                "plans": len(some),
+                "median": median(some),
+                "error": exp(median(abs(log(r)) for r in some)) - 1,
+                "within": sum(low <= r <= high for r in some),
+            }
+    return found
+
+
+def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
+    """All that the page shows."""
+    values = constants(rows)
+    ideal = [row.seconds / row.priced(IDEAL_ENGINE) for row in rows]
+    out = left_out(rows)
+    sample = [row.seconds / row.priced(engine_of(values)) for row in rows]
+    return {
+        "schema_version": 1,
+        **made(),
+        "seed": LEARNING_SERVE_SEED,
+        "plans": count,
+        "constants": values,
+        "summary": {
+            "at the chip's own rates": summary(rows, ideal),
+            "left out": summary(rows, out),
+            "in-sample": summary(rows, sample),
+        },
+        "rows": [
+            {
+                "name": row.name,
+                "seconds": row.seconds,
+                "ideal": row.seconds / before,
+                "predicted": row.seconds / ratio,
+                "kernels": row.kernels,
+                "planned": row.planned,
+                "compiled": row.compiled,
+            }
+            for row, before, ratio in zip(rows, ideal, out, strict=True)
+        ],
+    }
+
+
+def page(doc: Mapping[str, Any]) -> str:
+    """docs/fit_jax_serving.md of its JSON."""
+    values = doc["constants"]
+    said = [
+        [name, phase, f"{s['median']:.2f}", f"{s['error']:.1%}", f"{s['within']} of {s['plans']}"]
+        for name, by_phase in doc["summary"].items()
+        for phase, s in by_phase.items()
+    ]
+    return PAGE.format(
+        date=doc["date"],
+        commit=doc["commit"],
+        versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
+        count=len(doc["rows"]),
+        all=doc["plans"],
+        seed=doc["seed"],
+        low=GOAL[0],
+        high=GOAL[1],
+        summary=table(("", "phase", "median", "median error", "within the goal"), said),
+        constants=table(
+            ("constant", "value", "meaning"),
+            [[n, f"{values[n]:.3g}", about] for n, about in COMPILED_ENGINE_CONSTANTS.items()],
+        ),
+        plans=table(
+            ("plan", "compiled", "ideal", "ratio", "left out", *CLASSES), map(_cells, doc["rows"])
+        ),
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    planned, compiled = row["planned"], row["compiled"]
+    each = [
+        f"{compiled[name] / planned[name]:.2f}" if planned[name] else "" for name in CLASSES[:-1]
+    ]
+    beyond = max(compiled["rest"] - planned["rest"], 0.0) / row["kernels"]
+    seconds = [format_seconds(row[name]) for name in ("seconds", "ideal")]
+    ratios = [f"{row['seconds'] / row[name]:.2f}" for name in ("ideal", "predicted")]
+    return [row["name"], *seconds, *ratios, *each, format_seconds(beyond)]
+
+
+def toml(doc: Mapping[str, Any]) -> str:
+    """data/jax_engine.toml."""
+    said = f"{len(doc['rows'])} compiled steps of servers (docs/fit_jax_serving.md)"
+    lines = [
+        f'{name} = {{ value = {doc["constants"][name]:.4g}, source = "{said}" }}'
+        for name in COMPILED_ENGINE_CONSTANTS
+    ]
+    head = (
+        f"# Made by scripts/fit_jax_serving.py on {doc['date']}; docs/fit_jax_serving.md says how."
+    )
+    return "\n".join([head, "", "[jax]", *lines]) + "\n"
+
+
+def main() -> None:
+    """Compile what the cache lacks, then write all files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
+    parser.add_argument("--kept", action="store_true", help="compile nothing")
+    options = parser.parse_args()
+    plans, rows = load_drawn(LEARNING_SERVE), []
+    for name, (phase, plan) in plans.items():
+        assert isinstance(plan, ServePlan)
+        try:
+            found = learned(name, phase, plan, options.cache, options.kept)
+        except ShardwiseError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            continue
+        rows += [found] if found else []
+    doc = document(rows, len(plans))
+    folder = ROOT / "docs"
+    said = json.dumps(doc, indent=1) + "\n"
+    (folder / "fit_jax_serving.json").write_text(said, encoding="utf-8")
+    (folder / "fit_jax_serving.md").write_text(page(doc), encoding="utf-8")
+    TOML.write_text(toml(doc), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
