@@ -81,8 +81,8 @@ def test_the_measures_of_issue_6_hold():
 
 
 def test_servers_are_compiled_at_the_compilers_own_effort():
-    """Beyond a tenth of memory is one: prefill of 13B on v5p copies q and k weights."""
+    """None is beyond a tenth of memory."""
     rows = [row for row in DOC["rows"] if row["phase"] != "train"]
     assert {row["phase"] for row in rows} == {"decode", "prefill"}
     assert all(row["effort"] is None and row["step_seconds"]["compiled"] for row in rows)
-    assert [r["name"] for r in rows if abs(r["memory"]["error"]) > 0.1] == ["prefill, v5p"]
+    assert not [r["name"] for r in rows if abs(r["memory"]["error"]) > 0.1]

@@ -85,10 +85,10 @@ def test_gathers_say_what_jaxs_reference_says(K, J, named):
 
 def layer(**changes):
     spec = {"kind": "full", "heads": 8, "kv_heads": 2, "head_dim": 128, "v_head_dim": 128}
-    ours = "platform", "cache", "kv_heads"
-    own = {name: changes.pop(name) for name in list(changes) if name not in ours}
+    here = changes.pop("here", 2)  # KV heads of the device
+    own = {name: changes.pop(name) for name in list(changes) if name not in ("platform", "cache")}
     cuts = own.pop("cuts", 1)
-    values = {"platform": "tpu", "cache": "bf16", "kv_heads": 2, "cuts": cuts, **changes}
+    values = {"platform": "tpu", "cache": "bf16", "kv_heads": here, "cuts": cuts, **changes}
     return PagedLayer(mixer=Attention(**{**spec, **own}), **values)
 
 
@@ -97,7 +97,7 @@ def layer(**changes):
     [
         ({}, None),
         ({"kind": "window", "window": 64}, "mask"),
-        ({"head_dim": 256, "v_head_dim": 256, "kv_heads": 1}, None),
+        ({"head_dim": 256, "v_head_dim": 256, "here": 1}, None),
         ({"head_dim": 256, "v_head_dim": 256}, "head_dim"),
         ({"cache": "f32"}, None),
         ({"platform": "cpu"}, "tpu"),
