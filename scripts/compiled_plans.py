@@ -1,6 +1,6 @@
 """docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
 
-    python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump]
+    python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump] [--kept]
     python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
     python scripts/compiled_plans.py --gpus
 
@@ -10,7 +10,8 @@ there is compiled. With --only nothing is written. With --renew the other rows s
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
 compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with --kept
-nothing is compiled, and a row whose program is not in the folder keeps what was compiled before.
+nothing is compiled, and a row whose program is not in the folder keeps what was compiled before
+beside what is predicted today; without --drawn that is every row.
 With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
 seconds each), and the other rows stay.
 """
@@ -20,7 +21,7 @@ import json
 import sys
 from pathlib import Path
 
-from compiled.drawn_table import write_drawn
+from compiled.drawn_table import with_predictions, write_drawn
 from compiled.gpus import section, with_gpus
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     parser.add_argument("--drawn", action="store_true")
     parser.add_argument("--gpus", action="store_true")
-    parser.add_argument("--kept", action="store_true", help="compile nothing (with --drawn)")
+    parser.add_argument("--kept", action="store_true", help="compile nothing")
     options = parser.parse_args()
     if options.drawn:
         write_drawn(DOCS, options.cache, options.renew, options.kept)
@@ -62,8 +63,13 @@ def main() -> None:
     if "servers" in options.renew:
         named = {**MATCHED, **FITS}
         options.renew = [name for name, row in named.items() if phase_of(row) != "train"]
-    kept = {row["name"]: row for row in known["rows"]} if options.renew else {}
+    kept = {row["name"]: row for row in known["rows"]} if options.renew or options.kept else {}
     for name, row in {**MATCHED, **FITS}.items():
+        if options.kept:
+            served = phase_of(row) != "train"
+            plan = plan_of(row, hardware)
+            rows.append(with_predictions(kept[name], plan) if served else kept[name])
+            continue
         if options.only and name not in options.only:
             continue
         if options.renew and name not in options.renew:
@@ -80,8 +86,9 @@ def main() -> None:
         print(f"{name}: peak {memory['error']:+.1%}", file=sys.stderr, flush=True)
     if options.only:
         return
-    head = {name: known[name] for name in made()} if options.renew else made()
-    renewed = later(known["renewed"], options.renew) if options.renew else []
+    head = {name: known[name] for name in made()} if kept else made()
+    renewed = known["renewed"] if options.kept else []
+    renewed = later(known["renewed"], options.renew) if options.renew else renewed
     doc = {
         "schema_version": SCHEMA,
         **head,

@@ -12,14 +12,12 @@ from made import made, table
 
 from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
-from compiled.programs import compiled_case, kept_case, priced_as
+from compiled.programs import compiled_case, kept_case, predicted_seconds
 from compiled.table import row_of
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.units import format_seconds
-from shardwise.workflows.compile import predicted_of
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
 
 GOALS: Mapping[str, tuple[float, float]] = {
     "train": (0.85, 1.20),
@@ -51,7 +49,7 @@ def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = (), kept: bool =
         if renew and phase not in renew and name not in renew:
             rows.append(known[name])
         elif kept and kept_case(plan, phase, Hardware(), cache, {}) is None:
-            rows.append(_predicted(known[name], plan))
+            rows.append(with_predictions(known[name], plan))
         else:
             rows.append({**_row(name, phase, plan, cache), "made": _head(made())})
     doc = {"schema_version": 1, **made(), "seed": SEED, "summary": summary_of(rows), "rows": rows}
@@ -63,13 +61,12 @@ def _head(doc: Mapping[str, Any]) -> str:
     return f"{doc['date']} at {doc['commit']}"
 
 
-def _predicted(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dict[str, Any]:
+def with_predictions(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """A row with the seconds that are predicted today."""
     if "failure" in row:
         return dict(row)
-    said = predicted_of(price_plan(priced_as(plan), Hardware()), row["phase"])
-    seconds = {**row["step_seconds"], "predicted": said["seconds"]["expected"]}
-    return {**row, "step_seconds": seconds}
+    seconds = predicted_seconds(plan, row["phase"])
+    return {**row, "step_seconds": {**row["step_seconds"], **seconds}}
 
 
 def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from shardwise.plans.software import SOFTWARE
 from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
+from shardwise.roofline.engines import IDEAL_ENGINE
 from shardwise.workflows.compile import PLAN_BUILDER, PlanProgram, predicted_of, program_of
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, price_plan
@@ -85,6 +86,16 @@ def priced_as(plan: TrainPlan | ServePlan) -> TrainPlan | ServePlan:
     if plan.software in SOFTWARE:
         return replace(plan, stack=SOFTWARE[plan.software].stack_on(chip))
     return plan
+
+
+def predicted_seconds(plan: TrainPlan | ServePlan, phase: str) -> dict[str, float]:
+    """Expected seconds of a step by the prices of our own software, and a server's at the chip's
+    own rates, too."""
+    plans = {"predicted": priced_as(plan)}
+    if isinstance(plan, ServePlan):
+        plans["roofline"] = replace(plan, engine=IDEAL_ENGINE.name)
+    said = {name: predicted_of(price_plan(p, Hardware()), phase) for name, p in plans.items()}
+    return {name: one["seconds"]["expected"] for name, one in said.items()}
 
 
 def kept_case(

@@ -8,7 +8,7 @@ from typing import Any
 from made import made
 
 from compiled.plans import Serve, Train
-from compiled.programs import OPTIONS, Case, options_of
+from compiled.programs import OPTIONS, Case, options_of, predicted_seconds
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
@@ -45,9 +45,10 @@ of one device and one step; `compiled.json` has them all.{renewed}
 
 MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
 program must have them."""
-SECONDS = """Predicted, and by the compiler's schedule (`shardwise compile`) at its own effort;
-`cycles` is the share of the schedule that the compiler itself has estimated, the rest (collectives,
-copies, kernels of Pallas) is priced by shardwise."""
+SECONDS = """At the chip's own rates, as predicted by our engine's prices (docs/fit_jax_serving.md), and
+by the compiler's schedule (`shardwise compile`) at its own effort; `cycles` is the share of the
+schedule that the compiler itself has estimated, the rest (collectives, copies, kernels of Pallas)
+is priced by shardwise."""
 HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
 MORE = ("fits: plan / compiler", "collectives as written", "left")
 
@@ -78,7 +79,7 @@ def row_of(name: str, row: Train | Serve, case: Case) -> dict[str, Any]:
         "effort": options_of(case.program.phase).get("exec_time_optimization_effort"),
         "collectives": _collectives(case),
         "step_seconds": {
-            "predicted": said["seconds"]["expected"],
+            **predicted_seconds(case.plan, case.program.phase),
             "compiled": case.program.timeline and case.program.timeline.expected,
             "cycles": _cycles(case.program.timeline),
         },
@@ -239,16 +240,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _seconds(rows: Sequence[Mapping[str, Any]]) -> str:
     """Planned and compiled seconds of the rows whose effort is the compiler's own."""
-    names = ("plan", "slice", "predicted", "compiled", "compiled / predicted", "cycles")
+    names = ("plan", "slice", "chip's rates", "predicted", "compiled", "compiled / predicted")
+    names += ("cycles",)
     lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in rows:
         took = row["step_seconds"]
         if row["phase"] == "train" or not took["compiled"] or row.get("effort") is not None:
             continue
         ratio = took["compiled"] / took["predicted"]
-        both = (format_seconds(took[name]) for name in ("predicted", "compiled"))
+        each = (format_seconds(took[name]) for name in ("roofline", "predicted", "compiled"))
         share = f"{took['cycles']:.0%}"
-        lines.append(f"| {' | '.join((row['name'], row['slice'], *both, f'{ratio:.2f}', share))} |")
+        lines.append(f"| {' | '.join((row['name'], row['slice'], *each, f'{ratio:.2f}', share))} |")
     return "\n".join(lines)
 
 
