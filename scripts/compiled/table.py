@@ -45,8 +45,8 @@ of one device and one step; `compiled.json` has them all.{renewed}
 
 MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
 program must have them."""
-SECONDS = """At the chip's own rates, as our engine's prices predict (docs/fit_jax_serving.md), and by
-the compiler's schedule (`shardwise compile`) at its own effort; `cycles` is the share of the
+SECONDS = """At the chip's own rates, as our engine's prices predict (docs/fit_jax_serving.md),
+and by the compiler's schedule (`shardwise compile`) at its own effort; `cycles` is the share of the
 schedule that the compiler itself has estimated, the rest (collectives, copies, kernels of Pallas)
 is priced by shardwise."""
 HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
