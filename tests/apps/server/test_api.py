@@ -9,6 +9,7 @@ import openai
 import pytest
 from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 
+from shardwise.apps.server import gate
 from shardwise.apps.server.run import running
 from shardwise.apps.server.state import ServerLimits
 from shardwise.runtime.engine import mock_token
@@ -214,6 +215,21 @@ def test_what_the_server_tells_of_itself(client):
     assert client.get("/health").status_code == 200
     answer = client.get("/health", headers={"X-Request-Id": "mine-1"})
     assert answer.headers["x-request-id"] == "mine-1"
+
+
+def test_an_answer_has_the_id_of_its_request_and_a_refusal_its_reason_in_the_log(
+    client, monkeypatch
+):
+    logged = []
+    monkeypatch.setattr(gate.log, "info", lambda event, extra: logged.append(extra["fields"]))
+    body = {"prompt": "a", "max_tokens": 1, "store": False, "metadata": {"of": "ours"}}
+    said = client.post("/v1/completions", json=body, headers={"X-Request-Id": "mine-2"}).json()
+    refused = client.post("/v1/completions", json={**body, "top_p": 2}).json()
+    assert said["id"] == "cmpl-mine-2"
+    ok, bad = logged
+    assert ok["request_id"] == "mine-2"
+    assert "error" not in ok
+    assert bad["error"] == refused["error"]["message"]
 
 
 PROMPT = {"prompt": "a"}

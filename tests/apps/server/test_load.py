@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from urllib.request import urlopen
 
 import pytest
 from tests.apps.server.client import ask, check, load, unchunked
@@ -91,7 +92,7 @@ from shardwise.apps.server.state import ServerLimits
 
 sock = bound("127.0.0.1", 0)
 replica = replica_of(Path(sys.argv[1]), wait=lambda _: time.sleep(0.001))
-limits = ServerLimits(drain=60)
+limits = ServerLimits(drain=float(sys.argv[2]))
 code = run_server(replica, sock, limits=limits, ready=lambda url: print(url, flush=True))
 (pool,) = replica.engine.pools
 scheduler = pool.scheduler
@@ -102,12 +103,12 @@ sys.exit(code)
 """
 
 
-def started(folder):
+def started(folder, drain=60):
     root = Path(__file__).parents[3]
     paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]
     with (folder / "log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(folder)],
+            [sys.executable, "-c", SERVER, str(folder), str(drain)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
             stderr=log,
@@ -202,6 +203,40 @@ def test_a_second_signal_does_not_wait(tmp_path):
     assert seconds < 5
     assert (status, begun) == (503, 200)
     assert b"told twice to end" in whole
+    *_, error, end = unchunked(parts).split(b"\n\n")[:-1]
+    assert json.loads(error[6:])["error"]["code"] == 503
+    assert end == b"data: [DONE]"
+    log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert not [line for line in log if "traceback" in line or line["level"] == "error"]
+    assert child.returncode == 0
+
+
+def test_who_has_no_answer_when_the_time_is_over_is_told(tmp_path):
+    child = started(folder_of(tmp_path), drain=0.7)
+    assert child.stdout is not None
+    port = int(child.stdout.readline().rpartition(":")[2])
+
+    async def go():
+        body = {"prompt": [5] * 100, "max_tokens": 900, "n": 30}
+        bodies = body, {**body, "stream": True}
+        asked = [asyncio.create_task(ask(port, "/v1/completions", one)) for one in bodies]
+        await asyncio.sleep(0.5)
+        child.send_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        await asyncio.sleep(0.2)
+        seen = await asyncio.to_thread(urlopen, f"http://127.0.0.1:{port}/debug/state", timeout=5)
+        await asyncio.to_thread(child.communicate, timeout=20)
+        return time.monotonic() - begun, json.load(seen), [await task for task in asked]
+
+    try:
+        seconds, seen, ((status, whole), (begun, parts)) = asyncio.run(go())
+    finally:
+        child.kill()
+    assert seen["server"]["draining"]
+    assert seen["server"]["answers"] == 60
+    assert seconds < 4
+    assert (status, begun) == (503, 200)
+    assert b"before this answer was whole" in whole
     *_, error, end = unchunked(parts).split(b"\n\n")[:-1]
     assert json.loads(error[6:])["error"]["code"] == 503
     assert end == b"data: [DONE]"

@@ -38,10 +38,22 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--warm", type=click.Choice(["lazy", "all"]), default="lazy", show_default=True)
 @click.option("--queue", type=Whole(least=1), default=512, show_default=True)
 @click.option(
-    "--request-time", type=Number(above=0), default=3600.0, metavar="SECONDS", help="[3600]"
+    *("--request-time", "request_time"),
+    type=Number(above=0),
+    default=3600.0,
+    metavar="SECONDS",
+    help="Most of an answer.  [3600]",
 )
-@click.option("--drain-time", type=Number(least=0), default=600.0, metavar="SECONDS", help="[600]")
-@click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
+@click.option(
+    *("--drain-time", "drain_time"),
+    type=Number(least=0),
+    default=600.0,
+    metavar="SECONDS",
+    help="Most for answers after SIGTERM.  [600]",
+)
+@click.option(
+    "--api-key", multiple=True, help="Key to show; may be repeated; default $SHARDWISE_API_KEY."
+)
 @click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="The chip of a plan's slice.")
 @click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")

@@ -101,8 +101,9 @@ def _state(request: Request) -> ServerState:
     return request.app.state.server
 
 
-def _refused(_: Request, error: Exception) -> Response:
+def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    request.state.refusal = str(error)[:300]  # for the log
     return JSONResponse(error.document(), error.status, error.headers)
 
 

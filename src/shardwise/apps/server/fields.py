@@ -10,6 +10,7 @@ Token = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[list[Token], Field(min_length=1)]
 MOST_PROMPTS = 1024
 MOST_ANSWERS = 128
+UNUSED = "taken, and of no effect here: nothing is stored"
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -85,6 +86,11 @@ class GenerationFields(ApiModel):
     stream_options: StreamOptions | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="smaller comes first")
     user: str | None = None
+    store: bool | None = Field(None, description=UNUSED)
+    metadata: dict[str, str] | None = Field(None, description=UNUSED)
+    service_tier: str | None = Field(None, description=UNUSED)
+    safety_identifier: str | None = Field(None, description=UNUSED)
+    prompt_cache_key: str | None = Field(None, description=UNUSED)
 
     @property
     def answers(self) -> int:

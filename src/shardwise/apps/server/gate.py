@@ -18,6 +18,8 @@ from shardwise.apps.server.state import ServerState
 
 OPEN = ("/health", "/metrics")
 """Paths without a key: what orchestrators and Prometheus read."""
+WATCHED = (*OPEN, "/debug/state", "/debug/trace")
+"""Paths that answer while the server ends."""
 QUIET = OPEN
 """Paths that are logged only where something is wrong with them."""
 ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -39,6 +41,7 @@ class Gate:
         given = headers.get("x-request-id", "")
         request_id = given if ID.fullmatch(given) else uuid4().hex
         begun, status = time.monotonic(), 0
+        scope.setdefault("state", {})["request_id"] = request_id
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -70,7 +73,7 @@ class Gate:
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         """Why a request is not let in."""
         state = self.state
-        if state.draining and path not in OPEN:
+        if state.draining and path not in WATCHED:
             end = {"Connection": "close", "Retry-After": "10"}
             return ApiError(503, "the server ends and takes no new requests", headers=end)
         if not state.api_keys or path in OPEN:
@@ -93,6 +96,8 @@ class Gate:
             "seconds": round(seconds, 4),
         }
         told = scope.get("state", {})
+        if refusal := told.get("refusal"):
+            line["error"] = refusal
         if told.get("left"):
             line["status"] = 499
         if usage := told.get("usage"):

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
-from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -73,7 +72,7 @@ async def reply(
         raise bad("stream_options", "stream_options: give it with stream only")
     answering = Answering(state, wish)
     envelope = {
-        "id": f"{form.prefix}-{uuid4().hex}",
+        "id": f"{form.prefix}-{request.state.request_id}",
         "created": int(time.time()),
         "model": state.replica.name,
     }

@@ -28,7 +28,8 @@ FEWEST = 0
 ONCE = 1.0
 """Seconds in which a signal that comes again is the same one (to a process and to its group)."""
 HURRY = 1.0
-"""Seconds after a second signal in which clients read that there is no answer."""
+"""Seconds after a second signal, or after the last one for answers, in which clients read that
+there is none."""
 EVERY = 10.0
 """Seconds between two lines about steps."""
 
@@ -152,25 +153,31 @@ def _hurry(server: uvicorn.Server, state: ServerState, loop: asyncio.AbstractEve
     """End what runs: its clients hear so, and are left where they do not read it."""
     state.thread.stop("the server was told twice to end, and left this answer")
 
-    def leave() -> None:
-        for connection in list(server.server_state.connections):
-            transport: Any = connection.transport
-            transport.abort()
+    loop.call_later(HURRY, _leave, server)
 
-    loop.call_later(HURRY, leave)
+
+def _leave(server: uvicorn.Server) -> None:
+    for connection in list(server.server_state.connections):
+        transport: Any = connection.transport
+        transport.abort()
 
 
 async def _end(
     server: uvicorn.Server, state: ServerState, listening: socket.socket, ending: asyncio.Event
 ) -> None:
-    """Once asked to: let what was accepted finish, tell others so, then close."""
+    """Once asked to: let what was accepted finish while there is time, tell others so, then close.
+    Who has no whole answer by then is told, too."""
     await ending.wait()
+    end = time.monotonic() + state.limits.drain
     log.info("draining", extra={"fields": {"active": state.active, "answers": state.waiting}})
-    await state.drained()
+    await state.drained(end)
     await asyncio.sleep(LINGER)
     await _close(server, listening)
     await asyncio.sleep(LINGER)  # who was connected before that is told, too
-    await state.drained()
+    if not await state.drained(end):
+        state.thread.stop("the server ended before this answer was whole; --drain-time gives more")
+        if not await state.drained(time.monotonic() + HURRY):
+            _leave(server)
     engine = state.replica.engine
     left = {"unfinished": state.active, "pages_used": engine.pages - engine.available}
     log.info("ends", extra={"fields": left})

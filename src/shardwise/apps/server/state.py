@@ -79,8 +79,9 @@ class ServerState:
         pace = len(self.ends) / max(time.monotonic() - self.ends[0], 0.01)
         return min(max(math.ceil(self.limits.queue / 10 / pace), 1), 60)
 
-    async def drained(self) -> None:
-        """Wait until every request has its answer, at most as long as they may take."""
-        end = time.monotonic() + self.limits.drain
+    async def drained(self, end: float) -> bool:
+        """Wait until every request has its answer, at most until `end` of the monotonic clock;
+        whether they have."""
         while self.active and time.monotonic() < end:
             await asyncio.sleep(0.02)
+        return not self.active
