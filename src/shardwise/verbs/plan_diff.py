@@ -43,8 +43,10 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
         raise BadRequest(
             "one file is a training plan and the other a serving plan; give two of a kind"
         )
+    # A server under a load has a cache of the room that there is: as many sequences as fit run.
+    misses = shortfall(first), shortfall(second)
     if all(isinstance(p.plan, ServePlan) and p.plan.workload is not None for p in (first, second)):
-        first, second = _under_load(first), _under_load(second)
+        first, second, misses = _under_load(first), _under_load(second), ("", "")
     left, right = flat_plan(first.plan), flat_plan(second.plan)
     kinds = [p.result["memory_by_kind"] for p in (first, second)]
     bounds = [_bounds(p.result["bound_by"]) for p in (first, second)]
@@ -60,7 +62,7 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
             kind: (float(kinds[0].get(kind, 0.0)), float(kinds[1].get(kind, 0.0)))
             for kind in dict.fromkeys([*kinds[0], *kinds[1]])
         },
-        misses=(shortfall(first), shortfall(second)),
+        misses=misses,
     )
 
 
