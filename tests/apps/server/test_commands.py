@@ -9,6 +9,7 @@ from tests.apps.server.made import folder_of, replica_of
 from tests.apps.server.test_api import text_after
 
 import shardwise as sw
+from shardwise.apps.cli.generate import _show
 from shardwise.apps.server.run import bound, running
 from shardwise.errors import BadRequest
 
@@ -118,3 +119,11 @@ def test_programs_that_a_load_compiled_are_told(server, capsys):
     executor.run = before
     assert found["result"]["compiled_programs"] == 2
     assert "the server compiled 2 programs under this load" in found["warnings"][0]
+
+
+def test_an_answer_does_not_steer_a_terminal(capsys, monkeypatch):
+    _show("a\x1b[2Jb\n")
+    assert capsys.readouterr().out == "a\x1b[2Jb\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _show("a\x1b[2Jb\n")
+    assert capsys.readouterr().out == "a\\x1b[2Jb\n"

@@ -10,6 +10,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole
 from shardwise.apps.cli.parts import needed_for
+from shardwise.apps.cli.streams import printable
 from shardwise.errors import BadRequest
 
 ENDPOINT = "http://127.0.0.1:8000"
@@ -77,7 +78,8 @@ def _turn() -> str | None:
 
 
 def _show(text: str) -> None:
-    click.echo(text, nl=False)
+    """A piece of an answer; on a terminal what would steer it is spelt out."""
+    click.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
     sys.stdout.flush()
 
 
