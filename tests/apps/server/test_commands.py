@@ -122,8 +122,8 @@ def test_programs_that_a_load_compiled_are_told(server, capsys):
 
 
 def test_an_answer_does_not_steer_a_terminal(capsys, monkeypatch):
-    _show("a\x1b[2Jb\n")
-    assert capsys.readouterr().out == "a\x1b[2Jb\n"
+    _show("a\x08b\n")
+    assert capsys.readouterr().out == "a\x08b\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    _show("a\x1b[2Jb\n")
-    assert capsys.readouterr().out == "a\\x1b[2Jb\n"
+    _show("a\x08b\n")
+    assert capsys.readouterr().out == "a\\x08b\n"
