@@ -108,6 +108,9 @@ def serving_software(name: str) -> tuple[ServingSoftware, ...]:
 def _calibrated(path: str) -> ServingSoftware:
     """The row whose constants a file replaces: the file's table is named after them."""
     tables = read_toml(Path(path), "the engine file")
-    row = next((row for row in SERVING_SOFTWARE.values() if row.engine in tables), VLLM)
+    named = (r for r in SERVING_SOFTWARE.values() if any(map(r.is_priced_by, tables)))
+    row = next(named, VLLM)
     title = f"{row.title} ({Path(path).name})"
-    return replace(row, name=path, title=title, engine=path, measured=("here",), note="")
+    return replace(
+        row, name=path, title=title, engine=path, tpu_engine="", measured=("here",), note=""
+    )

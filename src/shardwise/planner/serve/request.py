@@ -11,7 +11,7 @@ from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import ROOM, SHARE
 from shardwise.plans.serve import ServeDtypes
 from shardwise.plans.servers import JAX, ServingSoftware
-from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
+from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
 
 Pools = Literal["one", "two", "any"]
 POOLS: tuple[Pools, ...] = ("one", "two", "any")
@@ -70,5 +70,8 @@ class ServeRequest:
         )
 
     def on(self, pieces: tuple[Slice, ...]) -> "ServeRequest":
-        """The same on other slices."""
-        return replace(self, pieces=pieces)
+        """The same on other slices, by what prices the software there."""
+        engine = self.engine
+        if self.software.is_priced_by(engine.name):
+            engine = load_engine(self.software.engine_on(pieces[0].chip))
+        return replace(self, pieces=pieces, engine=engine)
