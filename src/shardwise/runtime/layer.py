@@ -44,7 +44,8 @@ def run_layer(
     if wanted is not None:
         x_BTD, mixed_BTD = x_BTD[:, wanted], mixed_BTD[:, wanted]
     if layer.parallel:
-        out_BTD = _feed(p, x_BTD, layer, call)
+        shared = "input" in layer.norms and wanted is None
+        out_BTD = _feed(p, x_BTD, layer, call, normed_BTD if shared else None)
         return _added(x_BTD, scale, mixed_BTD + out_BTD), arrays
     x_BTD = _added(x_BTD, scale, mixed_BTD)
     out_BTD = _feed(p, x_BTD, layer, call)
@@ -70,11 +71,13 @@ def _mix(
     return attention_block(p, x_BTD, m, rope, call, past)
 
 
-def _feed(p: Params, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
-    """The MLP between its norms."""
+def _feed(
+    p: Params, x_BTD: jax.Array, layer: Layer, call: Call, normed_BTD: jax.Array | None = None
+) -> jax.Array:
+    """The MLP between its norms, of what is `normed` already where it shares the mixer's norm."""
     m = layer.mlp if isinstance(layer.mlp, Moe) else None
     with jax.named_scope("routed_experts" if m else "mlp_dense"):
-        x_BTD = _normed(p, "mlp", x_BTD, layer, call)
+        x_BTD = _normed(p, "mlp", x_BTD, layer, call) if normed_BTD is None else normed_BTD
         out_BTD = moe(p, x_BTD, m, call) if m else mlp(p, "mlp", x_BTD, call)
         return out_BTD if layer.parallel else _post(p, "post_mlp", out_BTD, layer, call)
 

@@ -155,7 +155,8 @@ def check_rows(tokens_BT: jax.Array) -> None:
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Token embeddings, scaled, projected and with learned positions where the model has them."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
-    x_BTD = call.options.at("lookup", looked_up(p["embedding"], tokens_BT, call.options.dtype))
+    rows_BTD = call.options.look_up(p["embedding"], tokens_BT, call.options.dtype)
+    x_BTD = call.options.at("lookup", rows_BTD)
     if n.embedding_scale != 1.0:
         # Gemma rounds the scale to the dtype of the activations first; so must we.
         x_BTD = x_BTD * jnp.asarray(n.embedding_scale, x_BTD.dtype)
@@ -170,8 +171,11 @@ def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) ->
 
 
 @jax.named_scope("lm_head")
-def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
-    """Final norm and logits [B, T, V], float32 (float64 in float64)."""
+def head(
+    params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call, *, padded: bool = False
+) -> jax.Array:
+    """Final norm and logits [B, T, V], float32 (float64 in float64); those of a `padded` vocabulary
+    keep its columns, of which an axis that cuts V has even pieces."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
     if cfg.final_norm:
         x_BTD = norm(p, "norm.final", x_BTD, n)
@@ -188,9 +192,10 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
         logits_BTV = product(spec, x_BTD, w, dtype)
     else:
         logits_BTV: Any = _logits(spec, x_BTD, w.astype(x_BTD.dtype))
-    logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns
+    columns = logits_BTV.shape[-1] if padded else cfg.vocabulary
+    logits_BTV = logits_BTV[..., :columns]
     if "lm_head.bias" in p:
-        bias_V = p["lm_head.bias"].astype(dtype)[: cfg.vocabulary]
+        bias_V = p["lm_head.bias"].astype(dtype)[:columns]
         logits_BTV = logits_BTV + bias_V[None, None]
     if n.logits_scale != 1.0:
         logits_BTV = logits_BTV * n.logits_scale

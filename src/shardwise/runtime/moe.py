@@ -16,7 +16,7 @@ from shardwise.models.numerics import Routing
 from shardwise.runtime.call import Call
 from shardwise.runtime.mlp import activate, mlp
 from shardwise.runtime.precision import wide
-from shardwise.runtime.quant import Quantized, Weight, product, scaled_last
+from shardwise.runtime.quant import Quantized, Weight, dequantise, product
 
 Params = Mapping[str, jax.Array]
 
@@ -24,18 +24,30 @@ Params = Mapping[str, jax.Array]
 def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
     """Routed experts plus shared ones, [B, T, D]."""
     weights_BTk, chosen_BTk = route(p, x_BTD, m.experts_per_token, call.numerics.routing)
-    run = ragged_experts if call.options.experts == "ragged" else dense_experts
+    weights_BTk = weights_BTk.astype(x_BTD.dtype)
     if call.options.dispatch is not None:
-        run = call.options.dispatch
-    out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
-    if m.shared_d_ff:
-        with jax.named_scope("shared_experts"):
-            shared_BTD = mlp(p, "shared", x_BTD, call)
-        if m.shared_gate:
-            gate_BT = product("BTD,D->BT", x_BTD, p["shared.gate_weight"])
-            shared_BTD = jax.nn.sigmoid(gate_BT)[..., None] * shared_BTD
-        out_BTD = out_BTD + shared_BTD
-    return out_BTD
+        return call.options.dispatch(p, x_BTD, weights_BTk, chosen_BTk, call)
+    run = ragged_experts if call.options.experts == "ragged" else dense_experts
+    return with_shared(run(p, x_BTD, weights_BTk, chosen_BTk, call), p, x_BTD, call)
+
+
+@jax.named_scope("shared_experts")
+def with_shared(
+    out_BTD: jax.Array,
+    p: Params,
+    x_BTD: jax.Array,
+    call: Call,
+    summed: Callable[[jax.Array], jax.Array] = lambda x: x,
+) -> jax.Array:
+    """What routed experts give plus that of shared ones, where a layer has any; `summed` adds up
+    products whose x is cut along D."""
+    if "shared.up" not in p:
+        return out_BTD
+    shared_BTD = mlp(p, "shared", x_BTD, call)
+    if "shared.gate_weight" in p:
+        gate_BT = summed(product("BTD,D->BT", x_BTD, p["shared.gate_weight"]))
+        shared_BTD = jax.nn.sigmoid(gate_BT)[..., None] * shared_BTD
+    return out_BTD + shared_BTD
 
 
 @jax.named_scope("router")
@@ -84,17 +96,18 @@ def dense_experts(
     chosen_BTk: jax.Array,
     call: Call,
     *,
-    first: jax.Array | int = 0,
+    first: jax.Array | None = None,
     summed: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
     """Every expert of this device on every token; `first` and `summed` as of `ragged_experts`."""
     mark, E = call.options.mark, _experts(p["experts.up"])
-    hot_BTkE = jax.nn.one_hot(chosen_BTk - first, E, dtype=x_BTD.dtype)
+    hot_BTkE = jax.nn.one_hot(chosen_BTk - (0 if first is None else first), E, dtype=x_BTD.dtype)
     share_BTE = jnp.einsum("BTk,BTkE->BTE", weights_BTk, hot_BTkE)
-    up = mark("mlp_in", _every(p, "experts.up", "BTD,EDF->EBTF", x_BTD, summed))
+    x_EBTD = lax.optimization_barrier(jnp.broadcast_to(x_BTD, (E, *x_BTD.shape)))
+    up = mark("mlp_in", _every(p, "experts.up", "EBTD,EDF->EBTF", x_EBTD, summed))
     gate = None
     if "experts.gate" in p:
-        gate = mark("mlp_in", _every(p, "experts.gate", "BTD,EDF->EBTF", x_BTD, summed))
+        gate = mark("mlp_in", _every(p, "experts.gate", "EBTD,EDF->EBTF", x_EBTD, summed))
     act_EBTF = mark("activation", activate(up, gate, call.numerics))
     out_EBTD = _every(p, "experts.down", "EBTF,EFD->EBTD", act_EBTF, lambda x: x)
     return mark("mlp_out", jnp.einsum("EBTD,BTE->BTD", out_EBTD, share_BTE))
@@ -136,8 +149,8 @@ def ragged_experts(
     if "experts.gate" in p:
         gate = mark("mlp_in", _grouped(p, "experts.gate", x_MD, sizes_E, sorted_M, summed))
     act_MF = mark("activation", activate(up, gate, call.numerics))
-    out_MD = _grouped(p, "experts.down", act_MF, sizes_E, sorted_M, lambda x: x)
-    out_MD = out_MD * weights_BTk.reshape(-1)[order_M][:, None]
+    share_M1 = weights_BTk.reshape(-1)[order_M][:, None]  # of F, which is narrower than D
+    out_MD = _grouped(p, "experts.down", act_MF, sizes_E, sorted_M, lambda x: x, share_M1)
     if first is not None:
         out_MD = jnp.where((sorted_M < E)[:, None], out_MD, 0)
     out_BTD = jnp.zeros((B * T, out_MD.shape[1]), out_MD.dtype).at[order_M // k].add(out_MD)
@@ -151,14 +164,18 @@ def _grouped(
     sizes_E: jax.Array,
     expert_M: jax.Array,
     summed: Callable[[jax.Array], jax.Array],
+    share_M1: jax.Array | None = None,
 ) -> jax.Array:
-    w = scaled_last(p[name], (1,), x_MD.dtype)
-    values = w.values if isinstance(w, Quantized) else w
-    out = summed(lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E))
-    if isinstance(w, Quantized):
-        out = out * w.scale[:, 0].astype(out.dtype)[expert_M]
-    bias_EF = p.get(f"{name}.bias")
-    return out if bias_EF is None else out + bias_EF.astype(out.dtype)[expert_M]
+    """Rows times their experts' weights, each row by its share of its token where given. Small
+    numbers are made wide with their scales, as they are for the product anyway."""
+    w, wide = p[name], x_MD.dtype
+    w = dequantise(w, wide) if isinstance(w, Quantized) else w.astype(wide)
+    x_MD = x_MD if share_M1 is None else x_MD * share_M1
+    out, bias_EF = summed(lax.ragged_dot(x_MD, w, sizes_E)), p.get(f"{name}.bias")
+    if bias_EF is None:
+        return out
+    bias_MF = bias_EF.astype(out.dtype)[expert_M]
+    return out + (bias_MF if share_M1 is None else bias_MF * share_M1)
 
 
 def _experts(w: Weight) -> int:

@@ -15,7 +15,7 @@ from shardwise.models.remat import SAVED_KINDS, TREATMENTS, remat_row
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
-from shardwise.runtime.quant import product, products
+from shardwise.runtime.quant import looked_up, product, products
 
 COSTLY = frozenset(
     {"dot_general", "ragged_dot_general", "all_to_all", "ragged_all_to_all", "all_gather"}
@@ -48,7 +48,8 @@ class Options:
     `gathered` says whether what that hook made stays for the backward pass. `dispatch`, where
     given, sends tokens to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and
     `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
-    `linear.py`). `rows` makes one matrix of all tokens for the logits (`quant.row_product`).
+    `linear.py`); `look_up(table, tokens, dtype)` gives the rows of the embedding. `rows` makes one
+    matrix of all tokens for the logits (`quant.row_product`).
     """
 
     compute: str = "f32"
@@ -62,6 +63,7 @@ class Options:
     dispatch: Callable[..., jax.Array] | None = None
     into: Callable[..., tuple[jax.Array, ...]] = products
     out_of: Callable[..., jax.Array] = product
+    look_up: Callable[..., jax.Array] = looked_up
     rows: bool = False
     scan: bool = True
 

@@ -16,6 +16,7 @@ from shardwise.profiler.buffer_kinds import REST, BufferPlace, memory_of, places
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
+from shardwise.profiler.collectives.served import SERVED
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace import Capture, MeasuredProgram, measure
@@ -320,7 +321,7 @@ def _remark(program: PlanProgram, rows: Mapping[str, Row], row: Row) -> str:
     return f"; {format_count(again)} are a forward pass run again" if again else ""
 
 
-MEANINGS = {**rules.RULES, **ADDED}
+MEANINGS = {**rules.RULES, **ADDED, **SERVED}
 
 
 def rewrite_sentences(priced: Priced, program: PlanProgram, cfg: ModelConfig) -> Iterator[str]:

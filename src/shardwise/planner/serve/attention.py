@@ -77,20 +77,12 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         hbm_bytes=cache + sequences * heads * mixer.heads * (query + answer) * size,
         hbm_least=own * inner.tokens / inner.together,
     )
-    if not np.any(spread > 1):
-        return [core]
+    merge = []
+    if np.any(cuts > 1):
+        parts = mine * mixer.heads * (answer + 2) * MERGE_BYTES
+        merge = [_spread_exchange("attention.merge", "reduce_scatter", parts, cuts)]
     wire = mine * mixer.heads * size
-    merge = mine * mixer.heads * (answer + 2) * MERGE_BYTES
-    return [
-        _spread_exchange("attention.to_batch", "all_to_all", wire * query, spread),
-        core,
-        *(
-            [_spread_exchange("attention.merge", "reduce_scatter", merge, cuts)]
-            if np.any(cuts > 1)
-            else []
-        ),
-        _spread_exchange("attention.to_heads", "all_to_all", wire * answer, spread),
-    ]
+    return _to_batch_and_back(core, spread, wire * query, wire * answer, *merge)
 
 
 def _widths(mixer: SoftmaxMixer) -> tuple[int, int]:
@@ -156,7 +148,8 @@ def prefill_core(
     name: str = "attention.core",
 ) -> list[Op]:
     """Causal attention of chunks, or a scan over them. The device's queries read `keys` tokens and
-    take `flops`, of all heads; keys and values of a prompt that is cut are gathered first."""
+    take `flops`, of all heads; keys and values of a prompt that is cut are gathered first. Where
+    sequences are spread over devices of one KV head, queries go to theirs and answers back."""
     if isinstance(layer.mixer, RecurrentMixer):
         return prefill_scan(shape, layer, layer.mixer, inner)
     if not isinstance(layer.mixer, SoftmaxMixer):
@@ -176,11 +169,29 @@ def prefill_core(
         hbm_bytes=(read + queries + tokens * entry * stored) * np.greater(tokens, 0),
         hbm_least=inner.tokens * kv_elements(mixer) / inner.together * stored,
     )
-    if not shape.has(*MIXER_AXES):
+    wire = tokens * mixer.heads * size
+    sent = wire * mixer.head_dim, wire * mixer.v_head_dim
+    ops = _to_batch_and_back(core, shape.spread(mixer), *sent)
+    if shape.has(*MIXER_AXES):
+        wire = inner.tokens * shape.splits * entry * stored
+        ops.insert(0, exchange("attention.kv", "all_gather", CORE, MIXER_AXES, wire))
+    there = np.where(tokens > 0, 1.0, 0.0)
+    return [op if op is core else replace(op, count=op.count * there) for op in ops]
+
+
+def _to_batch_and_back(
+    core: Op, spread: Quantity, queries: Quantity, answers: Quantity, *merge: Op
+) -> list[Op]:
+    """The core where sequences of one KV head are spread: so many bytes of queries go to them and
+    of answers come back, those of a sequence's parts after a `merge`."""
+    if not np.any(spread > 1):
         return [core]
-    wire = inner.tokens * shape.splits * entry * stored
-    gather = exchange("attention.kv", "all_gather", CORE, MIXER_AXES, wire)
-    return [replace(gather, count=np.where(tokens > 0, 1.0, 0.0)), core]
+    return [
+        _spread_exchange("attention.to_batch", "all_to_all", queries, spread),
+        core,
+        *merge,
+        _spread_exchange("attention.to_heads", "all_to_all", answers, spread),
+    ]
 
 
 def prefill_scan(

@@ -44,7 +44,7 @@ def _seconds(server: Server, chunks: np.ndarray | int) -> np.ndarray:
 
 def prefillers(request: ServeRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:
     """Every mesh of a slice with every chunk that a request fits beside, however slowly it would
-    decode; how the cache is cut does not change the time of a prompt."""
+    decode; of a prompt's steps those with the cache by heads alone move least."""
     for box in boxes(piece):
         for server in servers(request, piece, box, dtypes, ("heads",)):
             numbers = (np.arange(len(server)), np.array(request.chunks, float))

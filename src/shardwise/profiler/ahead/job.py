@@ -54,7 +54,8 @@ def compile_job(
     devices = topology_devices(target)
     program, lowered, lowering = _lowered(builder, devices, arguments)
     text = lowered.as_text(debug_info=True)
-    key = key_of(text, {k: v for k, v in target.items() if k != "capacity"}, options)
+    asked = {**getattr(program, "options", {}), **options}
+    key = key_of(text, {k: v for k, v in target.items() if k != "capacity"}, asked)
     if cache is not None and CompileCache(root=Path(cache)).load(key) is not None:
         return {"key": key, "hit": True}
     stage("compiling")

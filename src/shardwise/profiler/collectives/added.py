@@ -12,7 +12,7 @@ from math import prod
 
 from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
-from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans import TrainPlan
 from shardwise.plans.layouts import UNEVEN, gather_axes, tensor_letter
 from shardwise.profiler.collectives.lines import Line, activation_dtype
 from shardwise.scheduling import pipeline_schedule
@@ -31,8 +31,6 @@ ADDED = {
     "it over tensor in both: the head's input, and the gradients that enter a layer's two blocks "
     "where the backward pass is split",
     "home": "a ring's sums of gradients go one hop further than its keys, home",
-    "whole rows": "a decode step can draw tokens, for which logits that tensor cuts along the "
-    "vocabulary are exchanged so that each device has whole rows",
     "tied table": "a table that is looked up and multiplied has two gradients, each summed "
     "by itself",
 }
@@ -61,14 +59,6 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
             yield replace(line, bytes=hop, name="home")
 
 
-def added_to_decode(plan: ServePlan, cfg: ModelConfig) -> Iterator[Line]:
-    """What a decode step moves beside its list: `batch V` of whole rows, where tensor divides the
-    rows of a copy of the weights."""
-    rows, left = divmod(plan.batch, plan.degree("data") * plan.degree("expert"))
-    if plan.degree("tensor") > 1 and not left and rows % plan.degree("tensor") == 0:
-        yield _line(plan, "whole rows", "all_to_all", rows * cfg.vocabulary)
-
-
 def _sums_first(line: Line) -> bool:
     """Whether a line of the plan sums the gradient of what stands before the stack."""
     sums = line.kind in ("reduce_scatter", "all_reduce")
@@ -90,7 +80,7 @@ def _over_tensor(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Line]:
         yield _line(plan, "pieces between passes", "all_gather", size)
 
 
-def _line(plan: TrainPlan | ServePlan, name: str, kind: CollectiveKind, elements: float) -> Line:
+def _line(plan: TrainPlan, name: str, kind: CollectiveKind, elements: float) -> Line:
     dtype = activation_dtype(plan)
     size = elements * dtype_bytes(dtype)
     return Line(kind=kind, axes=("tensor",), bytes=size, count=1.0, name=name, dtype=dtype)

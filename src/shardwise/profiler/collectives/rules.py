@@ -14,7 +14,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.profiler.collectives.added import ADDED, added_lines, added_to_decode
+from shardwise.profiler.collectives.added import ADDED, added_lines
 from shardwise.profiler.collectives.lines import (
     Key,
     Line,
@@ -23,6 +23,7 @@ from shardwise.profiler.collectives.lines import (
     chain_bytes,
     chains,
 )
+from shardwise.profiler.collectives.served import SERVED, as_served
 from shardwise.units import DTYPE_BYTES, dtype_bytes
 from shardwise.work import CollectiveKind
 
@@ -443,11 +444,14 @@ def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
 def _runtime(ledger: Ledger) -> None:
     """The plan's list as our runtime moves it."""
     plan = ledger.plan
-    if isinstance(plan, TrainPlan):
-        more = added_lines(plan, ledger.cfg, ledger.planned)
-    else:
-        more = added_to_decode(plan, ledger.cfg)
-    for line in more:
+    if not isinstance(plan, TrainPlan):
+        for name, gone, more in as_served(plan, ledger.cfg, ledger.planned):
+            assert name in SERVED, name
+            new = sum(x.total for x in more) - sum(x.total for x in gone)
+            ledger.note(name, [*gone, *more], max(-new, 0.0), max(new, 0.0))
+            ledger.planned = [*(x for x in ledger.planned if x not in gone), *more]
+        return
+    for line in added_lines(plan, ledger.cfg, ledger.planned):
         assert line.name in ADDED, line.name
         ledger.note(line.name, [line], 0.0, line.total)
         ledger.planned.append(line)

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
+from shardwise.plans.served_steps import QUERY_BLOCK, power
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import held_as
 from shardwise.runtime.engine.generation import Generation
@@ -34,7 +35,7 @@ from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout, paged_layers
 from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
-from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepKey, StepShapes, power
+from shardwise.runtime.engine.step_shapes import StepKey, StepShapes
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import unstacked

@@ -27,6 +27,7 @@ from shardwise.models import ModelConfig
 from shardwise.runtime.attention.paged import NOWHERE, Paging
 from shardwise.runtime.call import Call
 from shardwise.runtime.engine.sampling import (
+    LOWEST,
     TOKEN_ALONE,
     Choices,
     RowSettings,
@@ -79,8 +80,18 @@ class StepProgram:
         return jax.default_backend() if self.layout is None else platform_of(self.layout.mesh)
 
     def by_rows(self, logits_RV: jax.Array) -> jax.Array:
-        """Logits of which each device has some rows."""
-        return logits_RV if self.layout is None else self.layout.by_rows(logits_RV)
+        """Logits of which each device has some rows, of the model's own vocabulary."""
+        if self.layout is None:
+            return logits_RV
+        return self.layout.by_rows(logits_RV)[:, : self.cfg.vocabulary]
+
+    def logits(self, params: Mapping[str, Any], x_1RD: jax.Array, call: Call) -> jax.Array:
+        """Logits [R, V] in float32; V may have more columns, of tokens that cannot come."""
+        logits_RV = head(params, x_1RD, self.cfg, call, padded=True)[0].astype(jnp.float32)
+        if logits_RV.shape[1] == self.cfg.vocabulary:
+            return logits_RV
+        places_RV = lax.broadcasted_iota(jnp.int32, logits_RV.shape, 1)
+        return jnp.where(places_RV < self.cfg.vocabulary, logits_RV, LOWEST)
 
     def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
         """Where a step's sequences lie, for each layer group."""
@@ -101,10 +112,14 @@ def jitted_step(program: StepProgram) -> Callable[..., Any]:
 
 
 COMPILER_OPTIONS: Mapping[str, dict[str, Any]] = {
-    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+    "tpu": {
+        "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
+        "xla_tpu_control_large_2nd_minor_layout_for_x16": False,
+    }
 }
 """By platform. A step's products have few rows: cut into chains of permutes, as libtpu does from
-some size on, each permute costs its latency and weights are copied for it (docs/log.md)."""
+some size on, each permute costs its latency and weights are copied for it; and tpu7x would copy the
+16-bit weights of all layers into tiles of 16 rows in every step (docs/log.md)."""
 
 
 class StepState(NamedTuple):
@@ -182,7 +197,7 @@ def model_step(
 def _once(
     program: StepProgram, params: Mapping[str, Any], state: StepState, inputs: StepInputs
 ) -> tuple[StepState, StepOutputs]:
-    cfg, choices, pools = program.cfg, program.choices, program.pools
+    choices, pools = program.choices, program.pools
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
     tokens_DK1, positions_DK1 = _with_guesses(own_D, inputs)
     D, each = tokens_DK1.shape
@@ -197,7 +212,7 @@ def _once(
     run = partial(_layers, program, params, state.pages, inputs, tokens_X, positions_X, each)
     x_1XD, pages, call = run(rows_R if alone else None)
     x_1RD = x_1XD if alone else x_1XD[:, rows_R]
-    logits_RV = head(params, x_1RD, cfg, call)[0].astype(jnp.float32)
+    logits_RV = program.logits(params, x_1RD, call)
     settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
     chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices, program.by_rows)
     reported = ()
@@ -205,7 +220,7 @@ def _once(
         reported = report_where(settings.reported_R.any(), logits_RV, chosen_R)
     prompts = ()
     if choices.prompts:
-        logits_TV = head(params, x_1XD[:, at_T], cfg, call)[0].astype(jnp.float32)
+        logits_TV = program.logits(params, x_1XD[:, at_T], call)
         prompts = report(logits_TV, inputs.targets_T)
     tokens_KR, *reported = (_by_row(x, D, each) for x in (chosen_R, *reported))
     counts_R, last_R = None, tokens_KR[0]
@@ -218,7 +233,7 @@ def _once(
     outputs = StepOutputs(tokens_KR, counts_R, tuple(reported), prompts)
     layout = program.layout
     if layout is not None:
-        state = lax.with_sharding_constraint(state, layout.state_shardings(cfg, state))
+        state = lax.with_sharding_constraint(state, layout.state_shardings(program.cfg, state))
         outputs = lax.with_sharding_constraint(outputs, layout.sharding())
     return state, outputs
 
@@ -271,7 +286,7 @@ def _guess(
         cache, tokens_D = carry
         places_D = jnp.where(inputs.cached_D == NOWHERE, NOWHERE, inputs.cached_D + ahead)
         x_1DD, cache, call = run(cache, rows, tokens_D, places_D)
-        logits_DV = head(params, x_1DD, program.cfg, call)[0].astype(jnp.float32)
+        logits_DV = program.logits(params, x_1DD, call)
         next_D = choose(logits_DV, places_D + 1, settings, TOKEN_ALONE)
         return (cache, next_D), next_D
 

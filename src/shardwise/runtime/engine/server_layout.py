@@ -19,7 +19,7 @@ log-sum-exp. With kv_sharding "heads" the devices of `spread` have the same head
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 import jax
@@ -30,21 +30,22 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
-from shardwise.models import Attention, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.paged_kernel import LANES, PagedLayer
 from shardwise.plans.serve import KvSharding
+from shardwise.plans.served_steps import heads_of, served_parts
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.call import Call
 from shardwise.runtime.checkpoint import of_scale
 from shardwise.runtime.init import PADDED, Tree, rows_tree, tree_of
-from shardwise.runtime.moe import dense_experts, ragged_experts
+from shardwise.runtime.moe import dense_experts, ragged_experts, with_shared
 from shardwise.runtime.options import Options, unmarked
 from shardwise.runtime.paged_cache import JOINED
 from shardwise.runtime.parallel.setup import axes_of
-from shardwise.runtime.quant import Quantized
+from shardwise.runtime.quant import Quantized, Weight, looked_up, products
 from shardwise.runtime.sharding import parameter_spec, platform_of
 
 SPLITS = ("data", "expert")
@@ -192,16 +193,53 @@ class ServerLayout:
 
     def options(self, options: Options, *, prompts: bool) -> Options:
         """The hooks of a step with or without prompts."""
-        at = partial(self.lay_out, prompts)
-        return replace(options, at=at, dispatch=self.dispatch)
+        at, look_up = partial(self.lay_out, prompts), partial(self.look_up, prompts)
+        dispatch = partial(self.dispatch, prompts)
+        return replace(options, at=at, look_up=look_up, dispatch=dispatch)
+
+    def look_up(self, prompts: bool, table: Weight, tokens_1X: jax.Array, dtype: Any) -> jax.Array:
+        """Rows of the embedding, cut by V: each device looks up those that it has, and the sum of
+        all is scattered as the stream lies. XLA would send rows over `data`, too."""
+        values = table.values if isinstance(table, Quantized) else table
+        count = values.shape[0] // self.degree(HEADS)
+        scattered, stream = self._scatter(prompts, tokens_1X.shape[1], values.shape[1])
+
+        def local(table: Weight, tokens_1X: jax.Array) -> jax.Array:
+            rows_1X = tokens_1X - lax.axis_index(HEADS) * count
+            here_1X1 = ((rows_1X >= 0) & (rows_1X < count))[..., None]
+            x_1XD = looked_up(table, jnp.clip(rows_1X, 0, count - 1), dtype)
+            return scattered(jnp.where(here_1X1, x_1XD, 0))
+
+        spec: Any = PartitionSpec(HEADS, WIDTH)
+        if isinstance(table, Quantized):
+            parts: Any = spec, spec if table.scale.shape[1] > 1 else PartitionSpec(HEADS)
+            spec = Quantized(*parts)
+        inside = jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(spec, PartitionSpec(None, SPLITS)),
+            out_specs=stream,
+            check_vma=False,  # axes that cut neither
+        )
+        return inside(table, tokens_1X)
+
+    def _scatter(
+        self, prompts: bool, tokens: int, width: int
+    ) -> tuple[Callable[[jax.Array], jax.Array], PartitionSpec]:
+        """How a device's part [1, X_splits, D_fsdp] of a sum over tensor becomes the stream, and
+        how that lies: it is scattered over X with prompts, else over D, where that divides."""
+        dim, size, cut = (1, tokens, SPLITS) if prompts else (2, width, WIDTH)
+        if size % self.degree((*cut, *HEADS)):
+            return partial(lax.psum, axis_name=HEADS), PartitionSpec(None, SPLITS, WIDTH)
+        scatter = partial(lax.psum_scatter, axis_name=HEADS, scatter_dimension=dim, tiled=True)
+        spec = ((*SPLITS, *HEADS), WIDTH) if prompts else (SPLITS, (*WIDTH, *HEADS))
+        return scatter, PartitionSpec(None, *spec)
 
     def lay_out(self, prompts: bool, name: str, x: jax.Array) -> jax.Array:
         """The activation of that name, laid out."""
-        if name in STREAM:
+        if name in STREAM or name == "lookup":
             cut = ((*SPLITS, *HEADS), WIDTH) if prompts else (SPLITS, (*WIDTH, *HEADS))
             return self.lay(x, None, *cut)
-        if name == "lookup":
-            return self.lay(x, None, SPLITS, (*WIDTH, *HEADS))
         if name in ("norm", "routed"):
             return self.lay(x, None, SPLITS, WIDTH)
         if name == "logits":
@@ -215,7 +253,9 @@ class ServerLayout:
 
     def by_rows(self, logits_RV: jax.Array) -> jax.Array:
         """Logits, whose V is cut, with whole rows on each device."""
-        return self.lay(logits_RV, (*SPLITS, *HEADS), None)
+        every = (*SPLITS, *HEADS)
+        even = logits_RV.shape[0] % self.degree(every) == 0
+        return self.lay(logits_RV, every if even else SPLITS, None)
 
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""
@@ -232,47 +272,59 @@ class ServerLayout:
         return cut if name == "mlp_in" and x.shape[-1] % self.degree(cut) == 0 else HEADS
 
     def dispatch(
-        self, p: Mapping[str, Any], x_BTD: Any, weights_BTk: Any, chosen_BTk: Any, call: Call
+        self,
+        prompts: bool,
+        p: Mapping[str, Any],
+        x_BTD: Any,
+        weights_BTk: Any,
+        chosen_BTk: Any,
+        call: Call,
     ) -> jax.Array:
         """Routed experts: tokens are gathered over `expert`, each device runs those of its own
-        experts on its part of F, and the sums are added up. A TPU that would read most experts'
-        weights for a few tokens runs each expert on all of them, while it waits for the weights."""
+        experts on its part of F, and the sums are added up, with those of shared experts. A TPU
+        that would read most experts' weights for a few tokens runs each expert on all of them,
+        while it waits for the weights."""
         held = {name: w for name, w in p.items() if name.startswith("experts.")}
-        inner = replace(call.options, at=unmarked)
+        shared = {name: w for name, w in p.items() if name.startswith("shared.")}
+        summed = partial(lax.psum, axis_name=WIDTH)
+
+        def into(x: jax.Array, *factors: tuple[str, Weight]) -> tuple[jax.Array, ...]:
+            return tuple(map(summed, products(x, *factors)))
+
+        inner = replace(call, options=replace(call.options, at=unmarked, into=into))
+        scattered, lies = self._scatter(prompts, *x_BTD.shape[1:])
+        apart = self.degree(("expert",)) > 1
         tokens, chosen = chosen_BTk.shape[1] // self.degree(("data",)), chosen_BTk.size
         few = tokens <= FEW and chosen >= _experts(p) * self.degree(("data",))
         run = dense_experts if few and platform_of(self.mesh) == "tpu" else ragged_experts
 
-        def local(w: Any, x_BTD: Any, weights_BTk: Any, chosen_BTk: Any) -> jax.Array:
-            w = {n: b if n != "experts.down.bias" else _once_in(HEADS, b) for n, b in w.items()}
-            return lax.psum(
-                run(
-                    w,
-                    x_BTD,
-                    weights_BTk,
-                    chosen_BTk,
-                    replace(call, options=inner),
-                    first=lax.axis_index("expert") * _experts(w),
-                    summed=partial(lax.psum, axis_name=WIDTH),
-                ),
-                ("expert", *HEADS),
-            )
+        def local(
+            w: Any, own: Any, all_BTD: Any, weights_BTk: Any, chosen_BTk: Any, x_BTD: Any
+        ) -> jax.Array:
+            w, own = ({n: _once_in(HEADS, n, b) for n, b in some.items()} for some in (w, own))
+            first = lax.axis_index("expert") * _experts(w) if apart else None
+            routed = weights_BTk, chosen_BTk, inner
+            sums = run(w, all_BTD, *routed, first=first, summed=summed)
+            if apart:
+                sums = lax.psum_scatter(sums, "expert", scatter_dimension=1, tiled=True)
+            return scattered(with_shared(sums, own, x_BTD, inner, summed))
 
         tokens = PartitionSpec(None, "data", None)
-        stream = PartitionSpec(None, "data", WIDTH)
         inside = jax.shard_map(
             local,
             mesh=self.mesh,
             in_specs=(
                 {name: _expert_spec(name, w) for name, w in held.items()},
-                stream,
+                {name: _shared_spec(name, w) for name, w in shared.items()},
+                PartitionSpec(None, "data", WIDTH),
                 tokens,
                 tokens,
+                PartitionSpec(None, SPLITS, WIDTH),
             ),
-            out_specs=stream,
+            out_specs=lies,
             check_vma=False,  # ragged_dot has no rule for it
         )
-        return self.lay_out(False, "norm", inside(held, x_BTD, weights_BTk, chosen_BTk))
+        return inside(held, shared, x_BTD, weights_BTk, chosen_BTk, x_BTD)
 
 
 def server_layout(
@@ -303,16 +355,12 @@ def layout_over(
     devices: Any,
 ) -> ServerLayout:
     """The layout of a plan's server over as many devices as its mesh has, here or not."""
+    parts = served_parts(cfg, degrees, kv_sharding, batch)
     tensor = degrees.get("tensor", 1)
-    heads = max((heads_of(layer.mixer) for layer, _ in cfg.layer_groups()), default=1)
-    spread = tensor // gcd(tensor, heads)
     mixers = [degrees.get(axis, 1) for axis in MIXERS]
-    cuts = 1
-    if kv_sharding == "heads_then_batch_then_sequence":
-        cuts = _cuts(spread, batch / prod(mixers))
-    shape = (*mixers, tensor // spread, spread // cuts, cuts)
+    shape = (*mixers, tensor // parts.spread, parts.spread // parts.cuts, parts.cuts)
     mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), (*MIXERS, *HEADS))
-    return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
+    return ServerLayout(mesh=mesh, by_batch=parts.by_batch)
 
 
 def paged_layers(
@@ -333,17 +381,6 @@ def paged_layers(
     return tuple(one(layer.mixer) for layer in cfg.groups)
 
 
-def heads_of(mixer: object) -> int:
-    """KV heads that a layer caches; a latent cache is one."""
-    return mixer.kv_heads if isinstance(mixer, Attention) else 1
-
-
-def _cuts(spread: int, sequences: float) -> int:
-    """Into how many parts the places of a page are cut: the devices that sequences leave over."""
-    most = max(int(spread // max(sequences, 1)), 1)
-    return next(cuts for cuts in range(most, 0, -1) if spread % cuts == 0)
-
-
 def _names(entry: Any) -> tuple[str, ...]:
     """The axes of an entry of a spec."""
     return entry if isinstance(entry, tuple) else (entry,) if entry else ()
@@ -356,14 +393,22 @@ def _all_of_tensor(entry: Any) -> Any:
 
 def _expert_spec(name: str, w: Any) -> Any:
     """How a weight or bias of routed experts [E, in, out] lies while in use."""
-    down = name.startswith("experts.down")
-    inward, outward = (HEADS, WIDTH) if down else (WIDTH, HEADS)
+    return _matrix_spec(name, w, "expert")
+
+
+def _shared_spec(name: str, w: Any) -> Any:
+    """How a weight or bias of shared experts [in, out], or the gate's [D], lies while in use."""
+    return PartitionSpec(WIDTH) if name == "shared.gate_weight" else _matrix_spec(name, w)
+
+
+def _matrix_spec(name: str, w: Any, *batch: str) -> Any:
+    inward, outward = (HEADS, WIDTH) if ".down" in name else (WIDTH, HEADS)
     if name.endswith(".bias"):
-        return PartitionSpec("expert", outward)
-    whole = PartitionSpec("expert", inward, outward)
+        return PartitionSpec(*batch, outward)
+    whole = PartitionSpec(*batch, inward, outward)
     if isinstance(w, Quantized):
-        groups = inward if w.scale.shape[1] > 1 else None
-        parts: Any = whole, PartitionSpec("expert", groups, outward)
+        groups = inward if w.scale.shape[-2] > 1 else None
+        parts: Any = whole, PartitionSpec(*batch, groups, outward)
         return Quantized(*parts)
     return whole
 
@@ -373,6 +418,7 @@ def _experts(w: Mapping[str, Any]) -> int:
     return (up.values if isinstance(up, Quantized) else up).shape[0]
 
 
-def _once_in(axes: tuple[str, ...], bias: jax.Array) -> jax.Array:
-    """What is added on one device of some axes, whose parts are summed afterwards."""
-    return bias * (lax.axis_index(axes) == 0).astype(bias.dtype)
+def _once_in(axes: tuple[str, ...], name: str, w: Any) -> Any:
+    """A bias of what is summed over some axes afterwards, added on one device of them alone; other
+    weights as they are."""
+    return w * (lax.axis_index(axes) == 0).astype(w.dtype) if name.endswith("down.bias") else w

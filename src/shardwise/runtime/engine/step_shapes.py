@@ -6,16 +6,20 @@ from functools import partial
 
 import numpy as np
 
+from shardwise.plans.served_steps import (
+    LEAST_ROWS,
+    MIXED_ROWS,
+    QUERY_BLOCK,
+    emitting_rows,
+    most_rows,
+    power,
+)
 from shardwise.runtime.attention.paged import NOWHERE
 from shardwise.runtime.engine.model_step import StepInputs
 from shardwise.runtime.engine.row_settings import settings_of
 from shardwise.runtime.engine.sampling import EVERY, TOKEN_ALONE, WITH_PROMPTS, Choices
 from shardwise.runtime.engine.step_batch import NO_GUESS
 
-QUERY_BLOCK = 16
-"""Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
-LEAST_ROWS = 2
-MIXED_ROWS = 8
 StepKey = tuple[int, int, int, Choices]
 """What one program of a step is compiled for: D, T, steps, and what rows ask for."""
 
@@ -65,8 +69,7 @@ class StepShapes:
     @property
     def most(self) -> int:
         """D of the whole batch."""
-        whole = -(-self.batch // MIXED_ROWS) * MIXED_ROWS
-        return min(power(self.batch, LEAST_ROWS), whole)
+        return most_rows(self.batch)
 
     def mixed(self, rows: int) -> int:
         """D of a step with prompts."""
@@ -80,7 +83,7 @@ class StepShapes:
 
     def padding(self, D: int, T: int) -> StepInputs:
         """The inputs of a step in which every row is padding; to be filled in."""
-        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, self.most)) if T else 0
+        each = emitting_rows(T, self.batch)
         D, T, E = D * self.pools, T * self.pools, each * self.pools
         C, G, M = T // QUERY_BLOCK, self.groups, self.table_width
         whole = partial(np.full, dtype=np.int32)
@@ -99,8 +102,3 @@ class StepShapes:
             slots_E=whole(E, self.slots),
             rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
         )
-
-
-def power(count: int, least: int) -> int:
-    """The smallest power of two from `least` on that is not below."""
-    return max(least, 1 << max(count - 1, 0).bit_length())

@@ -30,6 +30,7 @@ from shardwise.plans.train import TrainPlan
 from shardwise.runtime.call import Call
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.mlp import activate
+from shardwise.runtime.moe import with_shared
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 
 Params = Mapping[str, jax.Array]
@@ -49,7 +50,7 @@ class Dispatch:
     def __call__(
         self, p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
     ) -> jax.Array:
-        """Sum over the k chosen experts of weight * expert(x), [B, T, D]."""
+        """Sum over the k chosen experts of weight * expert(x), and shared ones, [B, T, D]."""
         plan, axes = self.setup.plan, self.setup.axes
         over = plan.expert_over_tensor
         held = {name: w for name, w in p.items() if name.startswith("experts.")}
@@ -69,7 +70,7 @@ class Dispatch:
             out_specs=tokens,
             check_vma=False,  # ragged_dot and the exchanges have no rule for it everywhere
         )
-        return inside(held, x_BTD, weights_BTk, chosen_BTk)
+        return with_shared(inside(held, x_BTD, weights_BTk, chosen_BTk), p, x_BTD, call)
 
 
 def _apart(setup: Setup) -> tuple[str, ...]:

@@ -20,13 +20,14 @@ from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
 from shardwise.plans.paged_kernel import KernelLaw, kernel_problem
 from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
+from shardwise.plans.served_steps import prompt_tokens
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import empty_state, tables_of
-from shardwise.runtime.engine.model_step import StepProgram, jitted_step
+from shardwise.runtime.engine.model_step import COMPILER_OPTIONS, StepProgram, jitted_step
 from shardwise.runtime.engine.server_layout import ServerLayout, layout_over, paged_layers
-from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
+from shardwise.runtime.engine.step_shapes import StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
@@ -53,7 +54,7 @@ def serve_program(
         page_size=size,
         layout=layout,
     )
-    tokens = 0 if decodes else _chunk(plan, layout.pool_count)
+    tokens = 0 if decodes else prompt_tokens(plan, layout.pool_count)
     shapes = StepShapes(
         pools=layout.pool_count,
         batch=ceil(plan.batch / layout.pool_count) if decodes else 1,
@@ -78,6 +79,7 @@ def serve_program(
         arguments=arguments,
         mesh=layout.mesh,
         notes=_notes(cfg, plan, layout),
+        options=COMPILER_OPTIONS.get(program.platform, {}),
     )
 
 
@@ -96,13 +98,6 @@ def _notes(cfg: ModelConfig, plan: ServePlan, layout: ServerLayout) -> tuple[str
         else f"attention of {count} layers: {other}; JAX's kernel serves where {law.rule}"
         for law, count in found.items()
     )
-
-
-def _chunk(plan: ServePlan, pools: int) -> int:
-    """Tokens of a pool's prompt in one step: its share of a chunk, in whole blocks."""
-    chunks = ceil(plan.input_length / plan.prefill_chunk)
-    share = ceil(plan.input_length / chunks / pools)
-    return ceil(share / QUERY_BLOCK) * QUERY_BLOCK
 
 
 def _cache_dtype(plan: ServePlan) -> Any:

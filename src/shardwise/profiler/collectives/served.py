@@ -1,0 +1,94 @@
+"""A server's step as our engine runs it: what its program moves otherwise than the plan's list.
+
+The planner counts what a step of any server moves. Our engine pads rows and tokens to few shapes,
+gives every pool of pages a prompt of its own, and can draw tokens; all of it follows from the plan
+(`plans/served_steps.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from shardwise.models import ModelConfig
+from shardwise.plans import ServePlan
+from shardwise.plans.served_steps import emitting_rows, most_rows, prompt_tokens, served_parts
+from shardwise.profiler.collectives.lines import Line, activation_dtype
+from shardwise.units import dtype_bytes
+
+SERVED = {
+    "own prompts": "a step of prompts has one for each pool of pages, so that no keys, values or "
+    "states are gathered over the axes that cut the tokens",
+    "padded": "rows that decode are padded to a power of two or whole eights, prompts to whole "
+    "blocks; a pool of pages has as many rows as any other",
+    "whole rows": "a step can draw tokens, for which logits that tensor cuts along the vocabulary "
+    "are exchanged so that each device has whole rows, or all of them where it does not divide "
+    "the rows",
+}
+"""Name -> what it is."""
+OWN = ("/attention.kv", "/scan.states")
+"""Exchanges between the parts of one prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Of a copy of the weights: tokens of a step as planned and as run, and those of its last
+    matmul."""
+
+    planned: float
+    run: float
+    samples_planned: float
+    samples: float
+
+
+def as_served(
+    plan: ServePlan, cfg: ModelConfig, planned: Sequence[Line]
+) -> tuple[tuple[str, tuple[Line, ...], tuple[Line, ...]], ...]:
+    """(name, lines of the plan's list that go, those that come) of each difference, in order.
+
+    Padding takes a plan's bytes times `rows run / rows planned`; whole rows are `rows V`.
+    """
+    prefill = any(line.name.startswith("prefill") for line in planned)
+    rows, here = _rows(plan, cfg, prefill), list(planned)
+    found: list[tuple[str, tuple[Line, ...], tuple[Line, ...]]] = []
+    if own := tuple(line for line in here if line.name.endswith(OWN)):
+        found.append(("own prompts", own, ()))
+        here = [line for line in here if line not in own]
+    more = tuple(replace(line, bytes=line.bytes * _padding(rows, line)) for line in here)
+    if more != tuple(here):
+        found.append(("padded", tuple(here), more))
+    tensor = plan.degree("tensor")
+    if tensor > 1:
+        dtype = activation_dtype(plan)
+        columns = ceil(cfg.vocabulary / tensor) * tensor
+        line = Line(
+            kind="all_gather" if rows.samples % tensor else "all_to_all",
+            axes=("tensor",),
+            bytes=rows.samples * columns * dtype_bytes(dtype),
+            count=1.0,
+            name="whole rows",
+            dtype=dtype,
+        )
+        found.append(("whole rows", (), (line,)))
+    return tuple(found)
+
+
+def _padding(rows: _Rows, line: Line) -> float:
+    sampled = ".sample/" in line.name
+    return rows.samples / rows.samples_planned if sampled else rows.run / rows.planned
+
+
+def _rows(plan: ServePlan, cfg: ModelConfig, prefill: bool) -> _Rows:
+    splits = plan.degree("data") * plan.degree("expert")
+    pools = served_parts(cfg, plan.mesh, plan.kv_sharding, plan.batch).pools
+    if not prefill:
+        planned, run = ceil(plan.batch / splits), pools * most_rows(ceil(plan.batch / pools))
+        return _Rows(
+            planned=planned, run=run / splits, samples_planned=planned, samples=run / splits
+        )
+    chunks, tokens = ceil(plan.input_length / plan.prefill_chunk), prompt_tokens(plan, pools)
+    return _Rows(
+        planned=ceil(plan.input_length / chunks / splits) * chunks,
+        run=tokens * pools / splits,
+        samples_planned=1,
+        samples=emitting_rows(tokens, 1) * pools / splits,
+    )
