@@ -122,7 +122,8 @@ class ServerLayout:
             return sharding
         letters = [letter for letter, _ in row.dims]
         if letters[1:2] in (["N"], ["K"]):
-            return Format(Layout((0, 2, 1, 3)), sharding)
+            narrow = row.dims[-1][1] % LANES and row.dims[0][1] % LANES == 0
+            return Format(Layout((0, 2, 3, 1) if narrow else (0, 2, 1, 3)), sharding)
         rank = len(letters) + (row.group is not None)
         sizes = [size for _, size in row.dims][-2:]
         spec = [*sharding.spec, *(rank - len(sharding.spec)) * [None]][-2:]
@@ -252,10 +253,21 @@ class ServerLayout:
         return self.lay(x, None, SPLITS, self._width(name, x)) if x.ndim == 3 else x
 
     def by_rows(self, logits_RV: jax.Array) -> jax.Array:
-        """Logits, whose V is cut, with whole rows on each device."""
-        every = (*SPLITS, *HEADS)
-        even = logits_RV.shape[0] % self.degree(every) == 0
-        return self.lay(logits_RV, every if even else SPLITS, None)
+        """Logits, whose V is cut, with whole rows on each device: some of them where tensor divides
+        them, else all. Gathered part by part: XLA would put V first, and few rows fill no tile."""
+        rows, columns = logits_RV.shape
+        if rows % self.degree((*SPLITS, *HEADS)) == 0 or columns % self.degree(HEADS):
+            return self.lay(logits_RV, (*SPLITS, *HEADS), None)
+
+        def whole(part_RV: jax.Array) -> jax.Array:
+            parts_PRV = lax.all_gather(part_RV, HEADS)
+            return jnp.moveaxis(parts_PRV, 0, 1).reshape(len(part_RV), -1)
+
+        cut = PartitionSpec(SPLITS, HEADS), PartitionSpec(SPLITS)
+        spread = jax.shard_map(
+            whole, mesh=self.mesh, in_specs=cut[0], out_specs=cut[1], check_vma=False
+        )
+        return spread(logits_RV)
 
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""
