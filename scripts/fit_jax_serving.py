@@ -7,9 +7,9 @@ Each server of `compiled/learning_serve.json` has its step of decode or prefill 
 not there is left out, and the page says so. What a class of ops takes as compiled is held
 beside what it takes at the chip's own rates, plan by plan; a constant is the median of the ratios:
 
-    of decode steps  `streams` of products; `hops`, of what transfers take beyond their bytes;
-                     `kernel_seconds`, of what is no product, kernel or transfer, for each kernel
-                     that is counted
+    of decode steps  `streams` of products, and `narrow` of those with weights of a byte over it;
+                     `hops`, of what transfers take beyond their bytes; `kernel_seconds`, of what
+                     is no product, kernel or transfer, for each kernel that is counted
     of prefills      `products`, `attention`, `exchanges` of sums over tensor, `passes` of the rest
 
 Errors are of plans left out. Writes `docs/fit_jax_serving.md`, `.json` and
@@ -43,7 +43,7 @@ from shardwise.roofline.engines import (
     EngineConstants,
 )
 from shardwise.roofline.price import SUMS, over_tensor
-from shardwise.units import format_seconds
+from shardwise.units import dtype_bytes, format_seconds
 from shardwise.work import Op, tally
 from shardwise.workflows.inputs import Hardware
 
@@ -58,11 +58,11 @@ Made by `python scripts/fit_jax_serving.py` on {date} at {commit} with {versions
 not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
 
 A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
-the chip's own rates. Decode steps say at which rate products read their operands (`streams`), how
-much latency transfers pay (`hops`, beyond their bytes), and what all that is no product, kernel or
-transfer takes for each kernel that is counted (`kernel_seconds`); prefills the rates of
-`products` and `attention`, the seconds of large sums (`exchanges`) and what elementwise ops move
-(`passes`).
+the chip's own rates. Decode steps say at which rate products read their operands (`streams`, and
+`narrow` of it where weights of a byte are made wide), how much latency transfers pay (`hops`,
+beyond their bytes), and what all that is no product, kernel or transfer takes for each kernel that
+is counted (`kernel_seconds`); prefills the rates of `products` and `attention`, the seconds of
+large sums (`exchanges`) and what elementwise ops move (`passes`).
 
 Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 
@@ -169,6 +169,9 @@ def constants(rows: Sequence[Learned]) -> dict[str, float]:
     decodes = [row for row in rows if row.phase == "decode"]
     prefills = [row for row in rows if row.phase == "prefill"]
 
+    narrow = [row for row in decodes if dtype_bytes(row.plan.dtypes.weights) < 2]
+    wide = [row for row in decodes if row not in narrow]
+
     def ratio(some: Sequence[Learned], name: str) -> float:
         return median(r.compiled[name] / r.planned[name] for r in some if r.planned[name] > 0)
 
@@ -181,7 +184,8 @@ def constants(rows: Sequence[Learned]) -> dict[str, float]:
     )
     return {
         "kernel_seconds": kernel,
-        "streams": 1 / ratio(decodes, "products"),
+        "streams": 1 / ratio(wide, "products"),
+        "narrow": min(ratio(wide, "products") / ratio(narrow, "products"), 1.0),
         "hops": max(hops, 0.0),
         "products": 1 / ratio(prefills, "products"),
         "attention": min(1 / ratio(prefills, "kernel"), 1.0),

@@ -28,12 +28,14 @@ OpClass = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """`batch` products [m, k] x [k, n] on one device; the dims let pricing see tile padding."""
+    """`batch` products [m, k] x [k, n] on one device; the dims let pricing see tile padding, and
+    `weight_bytes` of a number of [k, n] whether it is made wide on its way."""
 
     m: Quantity
     k: Quantity
     n: Quantity
     batch: Quantity = 1.0
+    weight_bytes: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

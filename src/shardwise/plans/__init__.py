@@ -6,7 +6,8 @@
 those of a few keys with a batch in words (`batch_words.py`), `handwritten_serve.py` those with a
 load, `schema.py` is their JSON Schema,
 `laws.py` has the laws that bind a mesh to its model, `paged_kernel.py` those of a server's kernel
-of attention, `software/` the programs that run a plan.
+of attention, `served_steps.py` to what our engine pads its steps, `software/` the programs that
+run a plan.
 `named.py` finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to
 the Layout of every parameter and activation. Read `train.py` first.
 """

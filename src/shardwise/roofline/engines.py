@@ -40,6 +40,7 @@ ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
 COMPILED_ENGINE_CONSTANTS: Mapping[str, str] = {
     "kernel_seconds": ENGINE_CONSTANTS["kernel_seconds"],
     "streams": "rate at which products read their operands over that of the chip's memory",
+    "narrow": "rate at which they read weights of a byte a number over that of wider ones",
     "hops": "times the collectives' measured latency that is paid",
     "products": "rate of the math of its matrix products over the chip's",
     "attention": "rate of its attention over the best kernel of the chip",
@@ -51,6 +52,7 @@ COMPILED_ENGINE_CONSTANTS: Mapping[str, str] = {
 _COMPILED_BOUNDS: Mapping[str, tuple[float, float]] = {
     "kernel_seconds": ENGINE_BOUNDS["kernel_seconds"],
     "streams": (0.1, 2.0),
+    "narrow": (0.1, 1.0),
     "hops": (0.0, 20.0),
     "products": (0.1, 2.0),
     "attention": (0.05, 1.0),
@@ -120,6 +122,7 @@ class EngineConstants:
     range: tuple[float, float] | None = None
     arrival: Arrival = field(default_factory=Arrival)
     streams: Quantity = 1.0
+    narrow: Quantity = 1.0
     products: Quantity = 1.0
     attention: Quantity = 1.0
     exchanges: Quantity = 1.0
@@ -139,6 +142,7 @@ class EngineConstants:
             hops=self.hops,
             grouped=True,
             streams=self.streams,
+            narrow=self.narrow,
             products=self.products,
             exchanges=self.exchanges,
         )

@@ -166,8 +166,7 @@ def _op_time(
         bandwidth = chip.require("hbm_bandwidth") / devices
         peak[HBM] = op.hbm_least / bandwidth
         passes = stack.passes if _unfused(op) else 1.0
-        rate = rates.hbm * (stack.streams if op.op_class == "matmul" else 1.0)
-        rated[HBM] = op.hbm_bytes / bandwidth / rate * passes
+        rated[HBM] = op.hbm_bytes / bandwidth / (rates.hbm * _streams(op, stack)) * passes
     if np.any(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:
@@ -203,6 +202,13 @@ def over_tensor(op: Op) -> bool:
     """Whether a collective sends activations over tensor."""
     axes = op.collective.axes if op.collective else ()
     return op.component not in _STORED and "tensor" in axes
+
+
+def _streams(op: Op, stack: Stack) -> Quantity:
+    """The share of the memory's rate at which a product reads its operands."""
+    if op.matmul is None:
+        return 1.0
+    return stack.streams * (stack.narrow if op.matmul.weight_bytes < 2 else 1.0)
 
 
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:

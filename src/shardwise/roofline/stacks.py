@@ -48,7 +48,8 @@ class Stack:
     or more. `products`, `tiles`, `sums` and `exchanges` are 1 where nothing is known of them
     (`COMPILED_CONSTANTS`). `sources` says where each comes from. A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
-    pays `hops` of the latency that the communication library shows.
+    pays `hops` of the latency that the communication library shows; its products read weights at
+    `streams` of the memory's rate, those of a byte a number at `narrow` of that.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Stack:
     grouped: bool = False
     products: Quantity = 1.0
     streams: Quantity = 1.0
+    narrow: Quantity = 1.0
     tiles: Quantity = 1.0
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0

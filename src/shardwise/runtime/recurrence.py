@@ -23,6 +23,32 @@ Tokens = Any
 """What a scan reads of each token: an array [R, Q, ...], or a tree of them."""
 Scan = Callable[[Tokens, jax.Array, States], tuple[jax.Array, States]]
 """(x [R, Q, ...], positions [R, Q], states [R, ...]) -> (out [R, Q, ...], states [R, ...])."""
+Channels = tuple[jax.Array, ...]
+"""What a scan of channels that lie apart reads of each, [F, ...]."""
+
+
+def carried_apart(
+    scan: Callable[[Channels], Scan],
+    channels: Channels,
+    x_BTF: jax.Array,
+    fresh: States,
+    call: Call,
+    past: Past | None,
+) -> tuple[jax.Array, States]:
+    """`carried` of a scan whose channels do not meet, x [B, T, F] and states [1, ..., F]: on a mesh
+    each device of tensor has some of them."""
+    if past is None or past.paging is None or past.paging.over is None:
+        return carried(scan(channels), x_BTF, fresh, call, past)
+
+    def local(channels: Channels, *rest: Any) -> tuple[jax.Array, States]:
+        return _in_pages(scan(channels), *rest)
+
+    width, kept = x_BTF.shape[-1], {n: f"LP{'.' * (s.ndim - 2)}W" for n, s in fresh.items()}
+    apart = tuple("W" for _ in channels)
+    ins = (apart, "BRW", "BR", kept, "", past.paging.letters)
+    run = past.paging.over(local, ins, ("BRW", kept), kv_heads=width, heads=width)
+    given = call.positions_BT, past.arrays, jnp.asarray(past.layer), past.paging.alone()
+    return run(channels, x_BTF, *given)
 
 
 def carried(

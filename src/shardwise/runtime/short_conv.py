@@ -13,7 +13,7 @@ from shardwise.models.specs import ShortConv
 from shardwise.runtime.cache_entry import states
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.linear import into, out_of
-from shardwise.runtime.recurrence import States, carried
+from shardwise.runtime.recurrence import Channels, Scan, States, carried_apart
 
 Params = Mapping[str, jax.Array]
 PROJECTIONS = {
@@ -31,12 +31,18 @@ def short_conv(
     b_BTF, c_BTF, x_BTF = into(p, PROJECTIONS, x_BTD, call)
     u_BTF = mark("qkv", b_BTF * x_BTF)
 
-    def scan(u_RQF: jax.Array, positions_RQ: jax.Array, before: States) -> tuple[Any, States]:
-        held = p["conv.kernel"], p.get("conv.kernel.bias")
-        y_RQF, after = convolved(*held, u_RQF, positions_RQ, before["conv"])
-        return y_RQF, {"conv": after}
+    def scan(channels: Channels) -> Scan:
+        kernel_FW, *bias = channels
 
-    y_BTF, arrays = carried(scan, u_BTF, states(m, (1,)), call, past)
+        def run(u_RQF: Any, positions_RQ: jax.Array, before: States) -> tuple[Any, States]:
+            held = kernel_FW, bias[0] if bias else None
+            y_RQF, after = convolved(*held, u_RQF, positions_RQ, before["conv"])
+            return y_RQF, {"conv": after}
+
+        return run
+
+    channels = tuple(p[n] for n in ("conv.kernel", "conv.kernel.bias") if n in p)
+    y_BTF, arrays = carried_apart(scan, channels, u_BTF, states(m, (1,)), call, past)
     gated_BTF = mark("attention", c_BTF * mark("attention", y_BTF))
     return mark("attention_out", out_of(p, "conv.out", "BTF,FD->BTD", gated_BTF, call)), arrays
 

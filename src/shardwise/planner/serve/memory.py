@@ -52,12 +52,25 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
 
 
 def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
-    """Cache of all sequences of the device at their full length; windows cap their layers."""
+    """Cache of all sequences of the device at their full length. Windows cap their layers, but for
+    the chunk that a step of a prompt writes before anything of it is given back."""
     total: Quantity = 0.0
     for layer, layers in cfg.layer_groups():
         sequences = shape.held(layer.mixer, shape.sequences)
         total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
+        total = total + layers * _chunk_beyond_window(layer, shape)
     return total
+
+
+def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
+    """Bytes by which one sequence's cache grows beyond its window while a chunk is written."""
+    mixer = layer.mixer
+    if not isinstance(mixer, Attention) or mixer.window is None or not kv_elements(mixer):
+        return 0.0
+    kept = kv_tokens(mixer, shape.longest)
+    beyond = np.minimum(shape.input_length, kept + shape.prefill_chunk) - kept
+    each = layer_cache_bytes(layer, shape, shape.longest) / kept
+    return each * np.maximum(beyond, 0.0)
 
 
 def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quantity:

@@ -232,7 +232,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         flops={shape.activations if exact else shape.compute: 2.0 * m * k * n * batch},
         hbm_bytes=every,
         on_chip_bytes=every - least,
-        matmul=Matmul(m=m, k=k, n=n, batch=batch),
+        matmul=Matmul(m=m, k=k, n=n, batch=batch, weight_bytes=stored),
         head_dims=_head_dims(row) if shape.choices.stack_row.whole_heads else (),
     )
 

@@ -10,16 +10,20 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from shardwise.models import ModelConfig
+from shardwise.models.specs import ShortConv
 from shardwise.plans import ServePlan
 from shardwise.plans.served_steps import emitting_rows, most_rows, prompt_tokens, served_parts
 from shardwise.profiler.collectives.lines import Line, activation_dtype
 from shardwise.units import dtype_bytes
+from shardwise.work import CollectiveKind
 
 SERVED = {
     "own prompts": "a step of prompts has one for each pool of pages, so that no keys, values or "
     "states are gathered over the axes that cut the tokens",
     "padded": "rows that decode are padded to a power of two or whole eights, prompts to whole "
     "blocks; a pool of pages has as many rows as any other",
+    "channels": "where sequences are spread over devices of one KV head, those of a short "
+    "convolution are too: its inputs go to them and its outputs back",
     "whole rows": "a step can draw tokens, for which logits that tensor cuts along the vocabulary "
     "are exchanged so that each device has whole rows, or all of them where it does not divide "
     "the rows",
@@ -56,20 +60,28 @@ def as_served(
     more = tuple(replace(line, bytes=line.bytes * _padding(rows, line)) for line in here)
     if more != tuple(here):
         found.append(("padded", tuple(here), more))
+    parts = served_parts(cfg, plan.mesh, plan.kv_sharding, plan.batch)
+    convolved = sum(
+        layers * layer.mixer.width
+        for layer, layers in cfg.layer_groups()
+        if isinstance(layer.mixer, ShortConv)
+    )
+    if convolved and parts.by_batch and parts.spread > parts.cuts:
+        both = 2 * rows.run * convolved
+        found.append(("channels", (), (_line(plan, "channels", "all_to_all", both),)))
     tensor = plan.degree("tensor")
     if tensor > 1:
-        dtype = activation_dtype(plan)
         columns = ceil(cfg.vocabulary / tensor) * tensor
-        line = Line(
-            kind="all_gather" if rows.samples % tensor else "all_to_all",
-            axes=("tensor",),
-            bytes=rows.samples * columns * dtype_bytes(dtype),
-            count=1.0,
-            name="whole rows",
-            dtype=dtype,
-        )
+        kind = "all_gather" if rows.samples % tensor else "all_to_all"
+        line = _line(plan, "whole rows", kind, rows.samples * columns)
         found.append(("whole rows", (), (line,)))
     return tuple(found)
+
+
+def _line(plan: ServePlan, name: str, kind: CollectiveKind, elements: float) -> Line:
+    dtype = activation_dtype(plan)
+    size = elements * dtype_bytes(dtype)
+    return Line(kind=kind, axes=("tensor",), bytes=size, count=1.0, name=name, dtype=dtype)
 
 
 def _padding(rows: _Rows, line: Line) -> float:

@@ -31,7 +31,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
-from shardwise.models.specs import RecurrentMixer
+from shardwise.models.specs import RecurrentMixer, ShortConv
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.paged_kernel import LANES, PagedLayer
 from shardwise.plans.serve import KvSharding
@@ -155,10 +155,13 @@ class ServerLayout:
         return state._replace(pages=pages, last_S=self.sharding())
 
     def page_sharding(self, name: str, mixer: object) -> NamedSharding:
-        """How an array of a cache in pages lies; recurrent states are whole but for their pages."""
-        axes = self.axes_of(heads_of(mixer), heads_of(mixer))
+        """How an array of a cache in pages lies; recurrent states are whole but for their pages,
+        and but for channels that lie apart."""
+        apart = mixer.width if isinstance(mixer, ShortConv) else heads_of(mixer)
+        axes = self.axes_of(apart, apart)
         letters = "LPKS" if name.endswith(SCALE) or name == JOINED else "LPSW"
-        letters = "LP" if isinstance(mixer, RecurrentMixer) else letters
+        if isinstance(mixer, RecurrentMixer):
+            letters = "LP.W" if isinstance(mixer, ShortConv) else "LP"
         return self.sharding(*(axes.get(letter) for letter in letters))
 
     def axes_of(self, kv_heads: int, heads: int) -> dict[str, Any]:
@@ -245,8 +248,8 @@ class ServerLayout:
             return self.lay(x, None, SPLITS, WIDTH)
         if name == "logits":
             return self.lay(x, None, SPLITS, HEADS)
-        if name == "qkv" and x.ndim == 3:
-            return self.lay(x, None, self.pools, None)
+        if name == "qkv" and x.ndim == 3:  # of a recurrence, which lays it out anew
+            return self.lay(x, None, SPLITS, HEADS)
         if x.ndim == 4:
             heads = HEADS if x.shape[2] % self.degree(HEADS) == 0 else "tensor"
             return self.lay(x, None, MIXERS if name == "qkv" else SPLITS, heads, None)

@@ -55,19 +55,23 @@ class Dispatch:
         over = plan.expert_over_tensor
         held = {name: w for name, w in p.items() if name.startswith("experts.")}
         tokens = self.setup.activation("dispatched", x_BTD.shape)
+        stream = self.setup.activation("mlp_out", x_BTD.shape)
+        partial = () if over else tuple(a for a in ("tensor",) if a in axes)
+        scatters = bool(partial) and stream != tokens and not routes_pieces(plan)
         local = _Local(
             plan=plan,
             numerics=call.numerics,
             apart=_apart(self.setup),
-            partial=() if over else tuple(a for a in ("tensor",) if a in axes),
+            partial=partial,
             pieces=routes_pieces(plan),
+            scatters=scatters,
             ragged_exchange=self.ragged_exchange,
         )
         inside = jax.shard_map(
             local,
             mesh=self.setup.mesh,
             in_specs=({name: self.specs[name] for name in held}, tokens, tokens, tokens),
-            out_specs=tokens,
+            out_specs=stream if scatters else tokens,
             check_vma=False,  # ragged_dot and the exchanges have no rule for it everywhere
         )
         return with_shared(inside(held, x_BTD, weights_BTk, chosen_BTk), p, x_BTD, call)
@@ -98,7 +102,7 @@ class _Local:
     """What one device does: its own tokens, all devices' rows for its own experts.
 
     `apart` are the axes of the exchange, `partial` that of the experts' width; with `pieces` its
-    devices have tokens of their own.
+    devices have tokens of their own, and where it `scatters` they get their piece of the sums.
     """
 
     plan: TrainPlan
@@ -106,6 +110,7 @@ class _Local:
     apart: tuple[str, ...]
     partial: tuple[str, ...]
     pieces: bool
+    scatters: bool
     ragged_exchange: bool
 
     @property
@@ -125,7 +130,11 @@ class _Local:
         out_RD = out_RD * weights_BTk.reshape(-1)[order_R][:, None]
         out_BTD = jnp.zeros((B * T, D), x_BTD.dtype).at[order_R // k].add(out_RD)
         out_BTD = out_BTD.reshape(B, T, D)
-        return out_BTD if self.pieces or not self.partial else lax.psum(out_BTD, self.partial)
+        if self.pieces or not self.partial:
+            return out_BTD
+        if self.scatters:
+            return lax.psum_scatter(out_BTD, self.partial, scatter_dimension=1, tiled=True)
+        return lax.psum(out_BTD, self.partial)
 
     def _slots(self, w: Params, rows_RD: jax.Array, expert_R: jax.Array) -> jax.Array:
         """Rows sorted by expert -> their outputs; 0 for those that found no slot."""
