@@ -34,7 +34,7 @@ OWN = ("/attention.kv", "/scan.states")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _StepRows:
     """Of a copy of the weights: tokens of a step as planned and as run, and those of its last
     matmul."""
 
@@ -84,21 +84,21 @@ def _line(plan: ServePlan, name: str, kind: CollectiveKind, elements: float) -> 
     return Line(kind=kind, axes=("tensor",), bytes=size, count=1.0, name=name, dtype=dtype)
 
 
-def _padding(rows: _Rows, line: Line) -> float:
+def _padding(rows: _StepRows, line: Line) -> float:
     sampled = ".sample/" in line.name
     return rows.samples / rows.samples_planned if sampled else rows.run / rows.planned
 
 
-def _rows(plan: ServePlan, cfg: ModelConfig, prefill: bool) -> _Rows:
+def _rows(plan: ServePlan, cfg: ModelConfig, prefill: bool) -> _StepRows:
     splits = plan.degree("data") * plan.degree("expert")
     pools = served_parts(cfg, plan.mesh, plan.kv_sharding, plan.batch).pools
     if not prefill:
         planned, run = ceil(plan.batch / splits), pools * most_rows(ceil(plan.batch / pools))
-        return _Rows(
+        return _StepRows(
             planned=planned, run=run / splits, samples_planned=planned, samples=run / splits
         )
     chunks, tokens = ceil(plan.input_length / plan.prefill_chunk), prompt_tokens(plan, pools)
-    return _Rows(
+    return _StepRows(
         planned=ceil(plan.input_length / chunks / splits) * chunks,
         run=tokens * pools / splits,
         samples_planned=1,
