@@ -84,15 +84,15 @@ def _feed(
 
 def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
     name = "input" if "input" in layer.norms else branch
-    if name not in layer.norms:
-        return x_BTD
     at = (
         "routed"
         if name == "mlp" and isinstance(layer.mlp, Moe) and layer.mlp.routes_all
         else "norm"
     )
     # Named before the hook, which may gather it over tensor: what is kept are pieces.
-    pieces_BTD = checkpoint_name(norm(p, f"norm.{name}", x_BTD, call.numerics), "norm")
+    if name in layer.norms:
+        x_BTD = norm(p, f"norm.{name}", x_BTD, call.numerics)
+    pieces_BTD = checkpoint_name(x_BTD, "norm")
     return call.options.at(at, pieces_BTD)
 
 

@@ -183,7 +183,7 @@ def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[jax.Array, jax
     return first + second, lse
 
 
-# The kernel, for blocks of the same form stacked along the batch ---------------------------------
+# The kernel, for blocks of the same form one by one: stacked, all of them would be copied -----------
 
 
 def _kernel(rule: RingRule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
@@ -204,19 +204,16 @@ def _forward(
     rule: RingRule, causal: bool, q: Any, k: Any, v: Any
 ) -> list[tuple[jax.Array, jax.Array]]:
     """(output, lse) of each pair of blocks."""
-    parts = len(q)
-    q, k, v = (jnp.concatenate(x, 0) for x in (q, k, v))
-    kernel = _kernel(rule, causal, q.shape[1], q.shape[2], keeps=True)
-    out, (lse,) = jax.vmap(lambda q, k, v: kernel(q, k, v))(q, k, v)
-    outs, lses = jnp.split(out, parts, 0), jnp.split(lse, parts, 0)
-    return list(zip(outs, lses, strict=True))
+    kernel = _kernel(rule, causal, q[0].shape[1], q[0].shape[2], keeps=True)
+    run = jax.vmap(lambda q, k, v: kernel(q, k, v))
+    found = [run(*block) for block in zip(q, k, v, strict=True)]
+    return [(out, lse) for out, (lse,) in found]
 
 
 def _backward(rule: RingRule, causal: bool, *blocks: Any) -> list[tuple[jax.Array, ...]]:
     """(dq, dk, dv) of each pair of blocks, from (q, k, v, out, lse, dout)."""
-    parts = len(blocks[0])
-    q, k, v, out, lse, dout = (jnp.concatenate(x, 0) for x in blocks)
-    kernel = _kernel(rule, causal, q.shape[1], q.shape[2], keeps=False)
+    first = blocks[0][0]
+    kernel = _kernel(rule, causal, first.shape[1], first.shape[2], keeps=False)
     pull: Any = splash._splash_attention_bwd
     given = [kernel.kwargs[name] for name in _GIVEN]
 
@@ -224,8 +221,10 @@ def _backward(rule: RingRule, causal: bool, *blocks: Any) -> list[tuple[jax.Arra
         kept = (q, k, v, None, None, out, lse, kernel.dq_mask_info, kernel.dkv_mask_info)
         return pull(*given, kept, dout)[3:6]
 
-    found = jax.vmap(one)(q, k, v, out.astype(q.dtype), lse, dout.astype(q.dtype))
-    return list(zip(*(jnp.split(x, parts, 0) for x in found), strict=True))
+    return [
+        jax.vmap(one)(q, k, v, out.astype(q.dtype), lse, dout.astype(q.dtype))
+        for q, k, v, out, lse, dout in zip(*blocks, strict=True)
+    ]
 
 
 _GIVEN = (
