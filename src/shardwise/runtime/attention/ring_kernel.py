@@ -183,7 +183,7 @@ def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[jax.Array, jax
     return first + second, lse
 
 
-# The kernel, for blocks of the same form one by one: stacked, all of them would be copied -----------
+# The kernel, for blocks of the same form one by one: stacked, all of them would be copied --------
 
 
 def _kernel(rule: RingRule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
