@@ -100,6 +100,9 @@ def test_a_constant_of_our_own_engine_belongs_to_its_ops():
         return seconds(replace(IDEAL_ENGINE, **constants), op) / seconds(IDEAL_ENGINE, op)
 
     assert added(read, streams=0.5) == pytest.approx(2)
+    assert added(read, narrow=0.5) == pytest.approx(1)
+    narrow = replace(read, matmul=replace(read.matmul, weight_bytes=1.0))
+    assert added(narrow, narrow=0.5) == pytest.approx(2)
     assert added(read, products=0.5) == pytest.approx(1)
     assert added(read, exchanges=3.0) == pytest.approx(1)
     assert added(EXPERTS, products=0.5) > 1

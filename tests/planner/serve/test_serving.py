@@ -117,8 +117,8 @@ def test_beyond_the_kv_heads_sequences_are_spread_by_two_all_to_alls():
     def kv(shape):
         return float(serve_memory(cfg, shape).points[0][1]["kv"])
 
-    def exchanges(shape):
-        ops = decode_work(cfg, shape).ops
+    def exchanges(shape, work=decode_work):
+        ops = work(cfg, shape).ops
         return sum(
             float(op.count) for op in ops if op.collective and op.collective.kind == "all_to_all"
         )
@@ -127,6 +127,13 @@ def test_beyond_the_kv_heads_sequences_are_spread_by_two_all_to_alls():
     assert exchanges(wide) == 2 * cfg.layers
     assert exchanges(replicated) == 0
     assert exchanges(shape_of(8.0, 32.0)) == 0
+    assert exchanges(wide, prefill_work) == 2 * cfg.layers
+    sent = [
+        float(op.collective.bytes)
+        for op in prefill_work(cfg, wide).ops
+        if op.collective and op.collective.kind == "all_to_all"
+    ]
+    assert sent == [4096 * 64 * 128 * 2] * 2  # queries of all heads, and answers
     core = [
         float(decode_work(cfg, s).where(lambda op: op.name == "attention.core").hbm_bytes())
         for s in (wide, replicated)

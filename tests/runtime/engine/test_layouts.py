@@ -4,11 +4,13 @@ from math import prod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from tests.runtime import goldens
 from tests.runtime.engine.test_model import GREEDY, Model, run
 
 from shardwise.errors import BadRequest
+from shardwise.models import from_hf
 from shardwise.models.kv import cache_groups
 from shardwise.runtime import load
 from shardwise.runtime.engine import Engine, Sampling
@@ -85,6 +87,11 @@ def llama(tmp_path_factory):
     return Sharded("llama", tmp_path_factory.mktemp("llama"))
 
 
+def _flat(answers):
+    """Tokens and logprobs of every place, in order."""
+    return (number for row in answers for top in row for pair in top for number in pair)
+
+
 def answers(engine, prompts, **sampling):
     """Of prompts that come one after the other."""
     asked = []
@@ -113,6 +120,28 @@ def test_every_layout_says_what_one_device_says(llama, mesh, kv, batch, heads):
     up = executor._params["layers"][0][0]["mlp.up"]
     whole = layout.mesh.shape["data"]
     assert prod(up.sharding.shard_shape(up.shape)) * layout.mesh.size // whole == up.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [8, 3])  # rows that tensor divides, and others
+def test_a_vocabulary_that_tensor_does_not_divide_is_padded(tmp_path, monkeypatch, batch):
+    """61 tokens in pieces of 8: no padding is ever said, drawn or reported."""
+    said = {**goldens.document("llama")["config"], "vocab_size": 61}
+    monkeypatch.setattr(goldens, "config", lambda name: from_hf(said, name=name))
+    model = Sharded("llama", tmp_path)
+    prompts = model.prompts(5, 21)
+    for sampling in ({}, {"temperature": 2.0, "seed": 3}, {"logprobs": 20}):
+        one, many = model.engine(), model.on({"tensor": 8}, BATCH, batch)
+        right, found = [], []
+        for engine, into in ((one, right), (many, found)):
+            for prompt in prompts:
+                into += engine.add(prompt, Sampling(**{**GREEDY, **sampling}))
+            run(engine)
+        assert [g.tokens for g in found] == [g.tokens for g in right]
+        places = [[place.top for place in g.logprobs] for g in found]
+        wanted = [[place.top for place in g.logprobs] for g in right]
+        assert np.allclose([*_flat(places)], [*_flat(wanted)], atol=1e-4)
+        assert all(token < 61 for row in places for top in row for token, _ in top)
 
 
 @pytest.mark.parametrize(("name", "mesh", "kv"), FAMILIES)
