@@ -62,8 +62,9 @@ A constant is the ratio of what a class of ops takes as compiled to what it take
 as a share of its compiled step, averaged over the plans that have the class. `overlap` is one less
 that of the gathers. `tiles` is the geometric mean of attention alone, forward and backward, as a
 loop over tiles on five generations: {tiles}.
-Narrow heads and loops over tiles have their formulas in the counting (`planner/step/layer.py`,
-`planner/step/strategies/context.py`), which the stack `jax` asks for.
+Narrow heads, loops over tiles and what merges the answers of a ring's hops have their formulas in
+the counting (`planner/step/layer.py`, `planner/step/strategies/context.py`), which the stack `jax`
+asks for.
 
 Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 

@@ -51,7 +51,8 @@ class StackRow:
     `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
     `whole_heads`: weights of attention are laid out by head, so that each fills tiles by itself.
     `tiles_cut_rows`: attention to a sequence whose tokens are cut is a loop over tiles of scores,
-    not the kernel of the chip.
+    not the kernel of the chip; in a ring of rows that are dealt the kernel meets a block at a time,
+    and what merges its answers runs beside it.
     """
 
     name: StackName

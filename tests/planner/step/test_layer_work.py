@@ -248,3 +248,15 @@ def test_fp8_leaves_head_and_router_in_16_bits():
     dtypes = {o.name: set(o.flops) for o in work.ops if o.phase == "forward" and o.flops}
     assert dtypes["router"] == dtypes["lm_head"] == dtypes["attention.core"] == {"bf16"}
     assert dtypes["experts.up"] == dtypes["attention.q"] == {"fp8"}
+
+
+def test_a_ring_of_blocks_merges_its_answers_where_the_kernel_meets_one_at_a_time():
+    """Per hop 9 passes over queries and output, 3 over keys and values (`ring_kernel.py`)."""
+    choices = {"stack": "jax", "context_method": "ring"}
+    ops = by_name(forward(dense(), step(context=4, tensor=2, choices=choices)))
+    local = TOKENS / 4 * 2 * H * 2
+    assert ops["attention.merges"].hbm_bytes == 3 * local * (9 * N / 2 + 3 * K / 2)
+    for other in ({"stack": "xla"}, {"context_method": "all_gather"}):
+        names = by_name(forward(dense(), step(context=4, choices={**choices, **other})))
+        assert "attention.merges" not in names
+    assert "attention.merges" not in by_name(forward(dense(), step(tensor=2, choices=choices)))

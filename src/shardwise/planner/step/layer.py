@@ -17,7 +17,11 @@ from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
-from shardwise.planner.step.strategies.context import context_exchanges, in_tiles
+from shardwise.planner.step.strategies.context import (
+    context_exchanges,
+    in_tiles,
+    ring_merges,
+)
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
 from shardwise.planner.step.strategies.stationary import (
@@ -101,6 +105,8 @@ def _mixer_block(
         inner += _rotary(cfg, layer, shape)
         casts, more = _casts("attention", rows, shape)
         inside = in_tiles(inside, cfg, shape)
+        if isinstance(layer.mixer, SoftmaxMixer):
+            inside = [*inside, *ring_merges(layer.mixer, cfg, shape)]
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [

@@ -23,7 +23,8 @@ from shardwise.models.components import CORE
 from shardwise.models.specs import SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, kv_heads
 from shardwise.plans.context_methods import context_row
-from shardwise.work import Op, Quantity, exchange
+from shardwise.units import dtype_bytes
+from shardwise.work import Op, Quantity, exchange, make_op
 
 
 def context_exchanges(
@@ -56,8 +57,7 @@ def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence
     """A mixer's ops, the core of attention as a loop over tiles where software has no kernel for
     tokens that are cut: all but a ring of rows that are dealt (`plans/stacks.py`)."""
     row, loops = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
-    dealt = all(layer.mixer is None or layer.mixer.kind in PLAIN for layer in cfg.groups)
-    kernel = row.cuts_heads or (row.kernel and dealt)
+    kernel = row.cuts_heads or (row.kernel and _dealt(cfg))
     if not loops or kernel or "context" not in shape.strategies:
         return ops
     cut = np.where(np.asarray(shape.degree("context")) > 1, 1.0, 0.0)
@@ -69,6 +69,26 @@ def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence
         tiles = replace(op, id=f"{op.id}.tiles", name=f"{op.name} in tiles", tiled=True)
         found += [_share(op, 1.0 - cut), _share(tiles, cut)]
     return found
+
+
+def ring_merges(mixer: SoftmaxMixer, cfg: ModelConfig, shape: LayerShape) -> list[Op]:
+    """What software whose kernel meets one block at a time does between the hops of a ring of rows
+    that are dealt (`runtime/attention/ring_kernel.py`): halves of queries, keys and values are
+    chosen, and answers merged in f32. Per hop 9 times the bytes of queries and output and 3 times
+    those of keys and values; twice as much on the way back."""
+    row, apart = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
+    if not (apart and row.kernel and _dealt(cfg)) or "context" not in shape.strategies:
+        return []
+    width = (mixer.head_dim + mixer.v_head_dim) * dtype_bytes(shape.activations)
+    tensor = shape.degree("tensor")
+    each = 9 * mixer.heads / tensor + 3 * np.ceil(kv_heads(mixer) / tensor)
+    size = shape.tokens * each * width * (shape.degree("context") - 1)
+    return [make_op("attention.merges", CORE, "elementwise", hbm_bytes=size)]
+
+
+def _dealt(cfg: ModelConfig) -> bool:
+    """Whether rows are dealt in zig-zag."""
+    return all(layer.mixer is None or layer.mixer.kind in PLAIN for layer in cfg.groups)
 
 
 def _share(op: Op, share: Quantity) -> Op:
