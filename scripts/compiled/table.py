@@ -14,6 +14,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
+from shardwise.profiler.collectives.served import SERVED
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.units import format_seconds
 from shardwise.workflows.compile import said_of
@@ -198,7 +199,7 @@ def page(doc: Mapping[str, Any], *more: str) -> str:
         ),
         "## What our runtime moves beside the plan's list",
         MOVED,
-        "\n".join(f"- **{name}**: {text}." for name, text in ADDED.items()),
+        "\n".join(f"- **{name}**: {text}." for name, text in {**ADDED, **SERVED}.items()),
         "## What is left",
         _left(doc["rows"]) or "Nothing.",
         *more,

@@ -22,9 +22,10 @@ from shardwise.evidence.planned.steps import (
 )
 from shardwise.models import from_hf
 from shardwise.plans import ServePlan
-from shardwise.profiler.collectives.added import ADDED, added_lines, added_to_decode
+from shardwise.profiler.collectives.added import ADDED, added_lines
 from shardwise.profiler.collectives.lines import Line, by_axes, read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
+from shardwise.profiler.collectives.served import as_served
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -265,19 +266,24 @@ def test_a_ring_sends_its_gradients_home():
 
 
 def test_a_decode_step_exchanges_logits_for_whole_rows():
-    """Of 16 sequences, where tensor divides those of a copy of the weights; to the byte."""
+    """Of 16 sequences, where tensor divides those of a copy of the weights, else all rows are
+    gathered; to the byte."""
     _, cfg = FSDP
-    (line_,) = added_to_decode(serving({"tensor": 4}), cfg)
+    line_ = whole_rows(serving({"tensor": 4}), cfg)
     assert line_.key == ("all_to_all", ("tensor",))
     assert line_.total == 2 * 16 * cfg.vocabulary
-    (shared,) = added_to_decode(serving({"data": 2, "tensor": 8}), cfg)
-    assert shared.total == line_.total / 2
-    assert not list(added_to_decode(serving({"data": 4, "tensor": 8}), cfg))
+    assert whole_rows(serving({"data": 2, "tensor": 8}), cfg).total == line_.total / 2
+    assert whole_rows(serving({"data": 4, "tensor": 8}), cfg).kind == "all_gather"
     case = serving({"tensor": 4}), cfg
     assert compare(*case, [], [line_]).left == 0
     for more in (-2.0, 2.0):
         other = replace(line_, bytes=line_.bytes + more)
         assert compare(*case, [], [other]).left == pytest.approx(2.0)
+
+
+def whole_rows(plan, cfg):
+    ((_, _, (made,)),) = as_served(plan, cfg, [])
+    return made
 
 
 def test_an_exchange_within_parts_of_an_axis_counts_all_of_them():
@@ -350,7 +356,7 @@ def test_a_ring_beside_a_matmul_has_a_hop_less_or_a_hop_more_than_pieces(hops):
     assert sides == {("permute", ("fsdp",)): (0.0, 50.0 * hops)}
 
 
-@pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "tied table", "whole rows"}))
+@pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "tied table"}))
 def test_what_is_added_must_be_there_to_the_byte(rule):
     names = [n for n in PLANS if rule in added(n)]
     assert names
