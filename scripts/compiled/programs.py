@@ -34,6 +34,7 @@ MAKERS = (
     "models/runnable.py",
     "plans/layouts.py",
     "plans/paged_kernel.py",
+    "plans/served_steps.py",
     "runtime/*.py",
     "runtime/attention/*.py",
     "runtime/collective_matmul/*.py",

@@ -141,6 +141,18 @@ def test_beyond_the_kv_heads_sequences_are_spread_by_two_all_to_alls():
     assert core[0] == pytest.approx(core[1] / 2, rel=0.01)
 
 
+def test_a_parallel_layer_gathers_the_input_of_both_branches_once():
+    for model, gathers in (("phi-2", 1), ("gpt-neox-20b", 2)):  # one norm, and one each
+        cfg = load_model(model)
+        ops = decode_work(cfg, shape_of(4.0, 16.0)).ops
+        inside = [op for op in ops if op.collective and ".layers." in op.id]
+        runs = {kind: sum(o.count for o in inside if o.collective.kind == kind) for kind in KINDS}
+        assert runs == {"all_gather": gathers * cfg.layers, "reduce_scatter": 2 * cfg.layers}
+
+
+KINDS = ("all_gather", "reduce_scatter")
+
+
 def test_a_latent_cache_is_replicated_or_spread():
     """MLA keeps one entry of C + R values for all heads."""
     cfg = load_model("deepseek-v2-lite")

@@ -106,16 +106,6 @@ def test_tensor_exchanges_around_each_block(parallel):
     assert {(w.axes, w.bytes) for w in wires} == {(("tensor",), TOKENS * D * 2)}
 
 
-def test_a_parallel_layer_gathers_the_input_of_both_branches_once():
-    cfg = dense()
-    for norms, gathers in (("input",), 1), (("attention", "mlp"), 2):
-        layer = replace(cfg.groups[0], parallel=True, norms=norms)
-        rows = layer_rows(parameters(cfg), 0)
-        ops = forward_layer(cfg, layer, rows, step(tensor=2).layer_shape)
-        kinds = [o.collective.kind for o in ops if o.collective]
-        assert (kinds.count("all_gather"), kinds.count("reduce_scatter")) == (gathers, 2)
-
-
 def test_norms_are_cut_by_tensor_only_under_sequence_parallelism():
     """Residual and norm fused: read two streams, write two, of the tokens a device holds."""
     for parallel, share in ((True, 2), (False, 1)):

@@ -136,8 +136,8 @@ def _mlp_block(
     into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
     component = "routed_experts" if moe else "mlp_dense"
     gather, scatter = _over_tensor("mlp", component, cfg, shape, share)
-    if layer.parallel and "input" in layer.norms:
-        gather = []  # it reads what the mixer's block has gathered
+    if matmul is not matmul_op and layer.parallel and "input" in layer.norms:
+        gather = []  # a server's reads what the mixer's block has gathered
     summed, whole = _over_width("mlp", component, [*rows, *router], rows, shape)
     casts, more = _casts("mlp", rows, shape) if matmul is matmul_op else ((), ())
     return [
