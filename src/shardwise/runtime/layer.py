@@ -42,10 +42,10 @@ def run_layer(
         mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
         mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
     if wanted is not None:
-        x_BTD, mixed_BTD = x_BTD[:, wanted], mixed_BTD[:, wanted]
+        x_BTD, mixed_BTD, normed_BTD = (x[:, wanted] for x in (x_BTD, mixed_BTD, normed_BTD))
     if layer.parallel:
-        shared = "input" in layer.norms and wanted is None
-        out_BTD = _feed(p, x_BTD, layer, call, normed_BTD if shared else None)
+        shared_BTD = normed_BTD if "input" in layer.norms else None
+        out_BTD = _feed(p, x_BTD, layer, call, shared_BTD)
         return _added(x_BTD, scale, mixed_BTD + out_BTD), arrays
     x_BTD = _added(x_BTD, scale, mixed_BTD)
     out_BTD = _feed(p, x_BTD, layer, call)

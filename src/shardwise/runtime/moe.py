@@ -98,16 +98,21 @@ def dense_experts(
     *,
     first: jax.Array | None = None,
     summed: Callable[[jax.Array], jax.Array] = lambda x: x,
+    copied: bool = False,
 ) -> jax.Array:
-    """Every expert of this device on every token; `first` and `summed` as of `ragged_experts`."""
+    """Every expert of this device on every token; `first` and `summed` as of `ragged_experts`. With
+    the tokens `copied` for each expert its weights are read as they lie: for a product whose E and
+    F are free XLA for TPUs copies each layer's (docs/log.md)."""
     mark, E = call.options.mark, _experts(p["experts.up"])
     hot_BTkE = jax.nn.one_hot(chosen_BTk - (0 if first is None else first), E, dtype=x_BTD.dtype)
     share_BTE = jnp.einsum("BTk,BTkE->BTE", weights_BTk, hot_BTkE)
-    x_EBTD = lax.optimization_barrier(jnp.broadcast_to(x_BTD, (E, *x_BTD.shape)))
-    up = mark("mlp_in", _every(p, "experts.up", "EBTD,EDF->EBTF", x_EBTD, summed))
+    spec, x = "BTD,EDF->EBTF", x_BTD
+    if copied:
+        spec, x = f"E{spec}", lax.optimization_barrier(jnp.broadcast_to(x, (E, *x.shape)))
+    up = mark("mlp_in", _every(p, "experts.up", spec, x, summed))
     gate = None
     if "experts.gate" in p:
-        gate = mark("mlp_in", _every(p, "experts.gate", "EBTD,EDF->EBTF", x_EBTD, summed))
+        gate = mark("mlp_in", _every(p, "experts.gate", spec, x, summed))
     act_EBTF = mark("activation", activate(up, gate, call.numerics))
     out_EBTD = _every(p, "experts.down", "EBTF,EFD->EBTD", act_EBTF, lambda x: x)
     return mark("mlp_out", jnp.einsum("EBTD,BTE->BTD", out_EBTD, share_BTE))

@@ -23,7 +23,7 @@ from shardwise.profiler.collectives.lines import (
     chain_bytes,
     chains,
 )
-from shardwise.profiler.collectives.served import SERVED, as_served
+from shardwise.profiler.collectives.served import as_served
 from shardwise.units import DTYPE_BYTES, dtype_bytes
 from shardwise.work import CollectiveKind
 
@@ -443,15 +443,13 @@ def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
 
 def _runtime(ledger: Ledger) -> None:
     """The plan's list as our runtime moves it."""
-    plan = ledger.plan
-    if not isinstance(plan, TrainPlan):
-        for name, gone, more in as_served(plan, ledger.cfg, ledger.planned):
-            assert name in SERVED, name
+    if not isinstance(ledger.plan, TrainPlan):
+        for name, gone, more in as_served(ledger.plan, ledger.cfg, ledger.planned):
             new = sum(x.total for x in more) - sum(x.total for x in gone)
             ledger.note(name, [*gone, *more], max(-new, 0.0), max(new, 0.0))
             ledger.planned = [*(x for x in ledger.planned if x not in gone), *more]
         return
-    for line in added_lines(plan, ledger.cfg, ledger.planned):
+    for line in added_lines(ledger.plan, ledger.cfg, ledger.planned):
         assert line.name in ADDED, line.name
         ledger.note(line.name, [line], 0.0, line.total)
         ledger.planned.append(line)

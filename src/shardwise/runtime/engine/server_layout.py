@@ -311,7 +311,8 @@ class ServerLayout:
         apart = self.degree(("expert",)) > 1
         tokens, chosen = chosen_BTk.shape[1] // self.degree(("data",)), chosen_BTk.size
         few = tokens <= FEW and chosen >= _experts(p) * self.degree(("data",))
-        run = dense_experts if few and platform_of(self.mesh) == "tpu" else ragged_experts
+        dense = few and platform_of(self.mesh) == "tpu"
+        run = partial(dense_experts, copied=True) if dense else ragged_experts
 
         def local(
             w: Any, own: Any, all_BTD: Any, weights_BTk: Any, chosen_BTk: Any, x_BTD: Any
