@@ -175,6 +175,31 @@ def test_a_signal_in_the_middle_of_ten_thousand(tmp_path):
     through_the_end(folder_of(tmp_path), 10_000)
 
 
+def test_who_is_connected_and_asks_late_is_told(tmp_path):
+    child = started(folder_of(tmp_path))
+    assert child.stdout is not None
+    port = int(child.stdout.readline().rpartition(":")[2])
+
+    async def go():
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        child.send_signal(signal.SIGTERM)
+        while (await ask(port, "/v1/completions", {"prompt": "a"}))[0] != -1:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    try:
+        answer = asyncio.run(go())
+        child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert answer.startswith(b"HTTP/1.1 ")
+    assert child.returncode == 0
+
+
 def test_a_second_signal_does_not_wait(tmp_path):
     child = started(folder_of(tmp_path))
     assert child.stdout is not None

@@ -23,6 +23,8 @@ from shardwise.workflows.serving import EngineThread, ServedModel, StoppedError
 
 LINGER = 0.25
 """Seconds in which requests that were on their way are still told that the server ends."""
+SILENT = 3.0
+"""Seconds in which a client that is connected and has not asked yet still may, and is told."""
 FEWEST = 0
 """Of a socket's queue, at its end: the kernel takes one connection then and lets others wait."""
 ONCE = 1.0
@@ -173,7 +175,8 @@ async def _end(
     await state.drained(end)
     await asyncio.sleep(LINGER)
     await _close(server, listening)
-    await asyncio.sleep(LINGER)  # who was connected before that is told, too
+    await _heard(server, time.monotonic() + SILENT)
+    await asyncio.sleep(LINGER)  # who is connected and has asked before may ask again
     if not await state.drained(end):
         state.thread.stop("the server ended before this answer was whole; --drain-time gives more")
         if not await state.drained(time.monotonic() + HURRY):
@@ -182,6 +185,18 @@ async def _end(
     left = {"unfinished": state.active, "pages_used": engine.pages - engine.available}
     log.info("ends", extra={"fields": left})
     server.should_exit = True
+
+
+async def _heard(server: uvicorn.Server, end: float) -> None:
+    """Wait until every client has asked something: its request may be on its way, and closing now
+    would reset it without a word."""
+
+    def silent() -> bool:
+        connections: Any = server.server_state.connections
+        return any(connection.cycle is None for connection in connections)
+
+    while silent() and time.monotonic() < end:
+        await asyncio.sleep(0.02)
 
 
 async def _close(server: uvicorn.Server, listening: socket.socket) -> None:
