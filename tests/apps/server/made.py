@@ -1,6 +1,7 @@
 """A server over the mock engine, on a real socket, with a tokenizer of 400 byte pairs."""
 
 import json
+import time
 from functools import cache
 from pathlib import Path
 
@@ -64,7 +65,10 @@ def replica_of(folder: Path, *, wait=None, ends=False, **changes) -> ServedModel
 
 
 def nothing_is_held(state: ServerState) -> None:
-    """No request, no page beside those of the prefix cache."""
+    """No request, no page beside those of the prefix cache, once those who left are noticed."""
+    end = time.monotonic() + 10
+    while (state.active or state.waiting or state.thread.open) and time.monotonic() < end:
+        time.sleep(0.02)
     (pool,) = state.replica.engine.pools
     scheduler = pool.scheduler
     scheduler.check()

@@ -217,6 +217,28 @@ def test_what_the_server_tells_of_itself(client):
     assert answer.headers["x-request-id"] == "mine-1"
 
 
+def test_answers_are_counted_by_path_and_status(client):
+    def counted():
+        lines = client.get("/metrics").text.splitlines()
+        found = (line.rpartition(" ") for line in lines if line.startswith("http_requests_total{"))
+        return {labels: float(value) for labels, _, value in found}
+
+    before = counted()
+    client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+    client.post("/v1/completions", json={"prompt": "a", "max_tokens": "many"})
+    client.get("/v1/models/another")
+    client.get("/nothing/here")
+    after = counted()
+    added = {labels: count - before.get(labels, 0) for labels, count in after.items()}
+    assert {labels: count for labels, count in added.items() if count} == {
+        'http_requests_total{handler="/v1/completions",status="200"}': 1,
+        'http_requests_total{handler="/v1/completions",status="400"}': 1,
+        'http_requests_total{handler="/v1/models/{name}",status="404"}': 1,
+        'http_requests_total{handler="none",status="404"}': 1,
+        'http_requests_total{handler="/metrics",status="200"}': 1,
+    }
+
+
 def test_an_answer_has_the_id_of_its_request_and_a_refusal_its_reason_in_the_log(
     client, monkeypatch
 ):

@@ -26,14 +26,6 @@ def resident(process):
     return pages * resource.getpagesize() / 2**20
 
 
-def settled(state):
-    """Wait until those who left are noticed."""
-    end = time.monotonic() + 10
-    while (state.active or state.waiting or state.thread.open) and time.monotonic() < end:
-        time.sleep(0.02)
-    nothing_is_held(state)
-
-
 def check_all(found, requests):
     assert len(found) == requests
     for body, how, status, answer in found:
@@ -45,7 +37,7 @@ def test_a_load_with_faults_leaves_nothing_behind(tmp_path):
     replica = replica_of(folder_of(tmp_path), pages=256, ends=True)
     with running(replica, ServerLimits(queue=1000)) as (state, url):
         found = asyncio.run(load(int(url.rpartition(":")[2]), Random(2), 300))
-        settled(state)
+        nothing_is_held(state)
     check_all(found, 300)
 
 
@@ -79,7 +71,7 @@ def test_who_leaves_frees_pages_at_once(tmp_path):
             while state.replica.engine.outstanding or state.waiting:
                 assert time.monotonic() < begun + 1.5
                 time.sleep(0.005)
-            settled(state)
+            nothing_is_held(state)
 
 
 SERVER = """

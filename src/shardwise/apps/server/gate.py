@@ -68,6 +68,9 @@ class Gate:
                 await answer(scope, receive, noted)
         finally:
             self.state.active -= 1
+            if scope["state"].get("left"):
+                status = 499
+            self.state.metrics.answered(_handler(scope), status)
             self._log(scope, request_id, status, time.monotonic() - begun)
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
@@ -98,12 +101,20 @@ class Gate:
         told = scope.get("state", {})
         if refusal := told.get("refusal"):
             line["error"] = refusal
-        if told.get("left"):
-            line["status"] = 499
         if usage := told.get("usage"):
             line |= {k: v for k, v in usage.items() if isinstance(v, int)}
             line["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
         log.info("request", extra={"fields": line})
+
+
+def _handler(scope: Scope) -> str:
+    """The path of a route with its parameters' names, or `none`: no client makes a label."""
+    if "endpoint" not in scope:
+        return "none"
+    path: str = scope["path"]
+    for name, value in scope["path_params"].items():
+        path = path.removesuffix(value) + f"{{{name}}}"
+    return path
 
 
 class JsonLines(logging.Formatter):

@@ -76,6 +76,12 @@ class ServerMetrics:
             registry=self.registry,
         )
         self._ended = {reason: ended.labels(*labels, reason) for reason in REASONS}
+        self._answers = Counter(
+            "http_requests",
+            "Requests of HTTP by their path and status; 499 where the client left.",
+            ("handler", "status"),
+            registry=self.registry,
+        )
         self._gauges(names, labels)
 
     def _gauges(self, names: dict[str, Any], labels: tuple[str, str]) -> None:
@@ -130,6 +136,10 @@ class ServerMetrics:
         observe["time_to_first_token_seconds"](first - arrived)
         if count > 1:
             observe["request_time_per_output_token_seconds"]((last - first) / (count - 1))
+
+    def answered(self, handler: str, status: int) -> None:
+        """A request of HTTP has its answer, or its client has left (499)."""
+        self._answers.labels(handler, str(status)).inc()
 
     def text(self) -> bytes:
         """What GET /metrics answers."""
