@@ -3,17 +3,19 @@
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump] [--kept]
     python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
     python scripts/compiled_plans.py --gpus
+    python scripts/compiled_plans.py --base [--cache FOLDER]
 
-Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
+Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 150
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
-all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled at the
-compiler's own effort (10 to 150 seconds each), into docs/compiled_drawn.md and .json; with --kept
-nothing is compiled, and a row whose program is not in the folder keeps what was compiled before
-beside what is predicted today; without --drawn that is every row.
+all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled, into
+docs/compiled_drawn.md and .json; with --kept nothing is compiled, and a row whose program is not in
+the folder keeps what was compiled before beside what is predicted today; without --drawn that is
+every row.
 With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
-seconds each), and the other rows stay.
+seconds each), and the other rows stay. With --base the programs of an earlier commit
+(`compiled/base.py`) are compiled from its own sources, for the column of seconds before.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import json
 import sys
 from pathlib import Path
 
+from compiled.base import base_of
 from compiled.drawn_table import with_predictions, write_drawn
 from compiled.gpus import section, with_gpus
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
     parser.add_argument("--drawn", action="store_true")
     parser.add_argument("--gpus", action="store_true")
+    parser.add_argument("--base", action="store_true")
     parser.add_argument("--kept", action="store_true", help="compile nothing")
     options = parser.parse_args()
     if options.drawn:
@@ -58,6 +62,9 @@ def main() -> None:
     known = json.loads((DOCS / "compiled.json").read_text(encoding="utf-8"))
     if options.gpus:
         write(with_gpus(known, options.cache))
+        return
+    if options.base:
+        write({**known, "base": base_of(options.cache)})
         return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:
@@ -95,6 +102,7 @@ def main() -> None:
         "renewed": renewed,
         "summary": summary_of(rows),
         "rows": rows,
+        "base": known["base"],
         "gpus": known["gpus"],
     }
     write(doc)

@@ -5,7 +5,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from made import made, table
@@ -13,19 +12,12 @@ from made import made, table
 from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
 from compiled.programs import compiled_case, kept_case, predicted_seconds
-from compiled.table import row_of
+from compiled.table import GOALS, NEAR, ratio, row_of, seconds_of
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import Hardware
 
-GOALS: Mapping[str, tuple[float, float]] = {
-    "train": (0.85, 1.20),
-    "decode": (0.80, 1.30),
-    "prefill": (0.80, 1.30),
-}
-"""Compiled over predicted seconds that 80 % of the plans of a phase are to be within."""
-NEAR = 0.1
 PAGE = """# Plans drawn by a seed, through the real compiler
 
 Made by `python scripts/compiled_plans.py --drawn` on {date} at {commit} with {versions}, at
@@ -48,7 +40,7 @@ def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = (), kept: bool =
     for name, (phase, plan) in load_drawn().items():
         if renew and phase not in renew and name not in renew:
             rows.append(known[name])
-        elif kept and kept_case(plan, phase, Hardware(), cache, {}) is None:
+        elif kept and kept_case(plan, phase, Hardware(), cache) is None:
             rows.append(with_predictions(known[name], plan))
         else:
             rows.append({**_row(name, phase, plan, cache), "made": _head(made())})
@@ -71,12 +63,12 @@ def with_predictions(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dic
 
 def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:
     try:
-        case = compiled_case(plan, phase, Hardware(), cache, {})
+        case = compiled_case(plan, phase, Hardware(), cache)
         row = row_of(name, _of(plan, phase), case)
     except ShardwiseError as error:
         row = {"name": name, "phase": phase, "failure": str(error)}
     print(name, file=sys.stderr, flush=True)
-    return {name: value for name, value in row.items() if name != "effort"}
+    return row
 
 
 def _of(plan: TrainPlan | ServePlan, phase: str) -> Train | Serve:
@@ -93,27 +85,22 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of each phase: plans, those within the goal, the median of compiled over predicted, those
     whose memory is within 10 %, and those whose collectives are as planned after rewrites."""
     found = {}
-    for phase, (low, high) in GOALS.items():
+    for phase in GOALS:
         done = [row for row in rows if row["phase"] == phase and "failure" not in row]
-        timed = [ratio(row) for row in done if row["step_seconds"]["compiled"]]
+        timed = seconds_of(done, phase)
         moved = [row["collectives"] for row in done if row["collectives"]]
         found[phase] = {
             "plans": len(done),
             "refused": sum(row["phase"] == phase and "failure" in row for row in rows),
-            "within": sum(low <= one <= high for one in timed),
-            "timed": len(timed),
-            "median": median(timed),
+            "within": timed["within"],
+            "timed": timed["plans"],
+            "median": timed["median"],
             "memory_near": sum(abs(row["memory"]["error"]) <= NEAR for row in done),
             "fits": sum(row["memory"]["fits_compiled"] for row in done),
             "collectives_equal": sum(one["equal"] for one in moved),
             "collectives": len(moved),
         }
     return found
-
-
-def ratio(row: Mapping[str, Any]) -> float:
-    """Compiled over predicted seconds."""
-    return row["step_seconds"]["compiled"] / row["step_seconds"]["predicted"]
 
 
 def page(doc: Mapping[str, Any]) -> str:

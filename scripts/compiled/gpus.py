@@ -60,7 +60,7 @@ def with_gpus(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
     rows, hardware = [], Hardware()
     for name, row in GPUS.items():
         try:
-            case = compiled_case(plan_of(row, hardware), phase_of(row), hardware, root, {})
+            case = compiled_case(plan_of(row, hardware), phase_of(row), hardware, root)
         except ShardwiseError as error:
             sys.exit(f"{name}: {error}")
         hlo, made_of = case.program.compiled.hlo, case.program.work.work

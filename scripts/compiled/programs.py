@@ -24,10 +24,6 @@ from shardwise.workflows.compile import PLAN_BUILDER, PlanProgram, predicted_of,
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, price_plan
 
-OPTIONS: dict[str, Any] = {"exec_time_optimization_effort": -1.0}
-"""A fraction of the time of a compile: less is tried to overlap, sharding and memory are the same
-passes (Llama 3 8B over fsdp=16 x context=2 x tensor=2: peak 1.3 % lower). Steps of a server are
-compiled at the compiler's own effort: they are small."""
 MAKERS = (
     "models/parameters.py",
     "models/numerics*.py",
@@ -59,11 +55,6 @@ class Case:
     program: PlanProgram
 
 
-def options_of(phase: str) -> dict[str, Any]:
-    """The compiler's options of a row."""
-    return OPTIONS if phase == "train" else {}
-
-
 def compiled_case(
     plan: TrainPlan | ServePlan,
     phase: str,
@@ -71,11 +62,10 @@ def compiled_case(
     root: Path,
     options: Mapping[str, Any] | None = None,
 ) -> Case:
-    """A plan's program of a phase: train, decode or prefill; `options` of the compiler are those of
-    the phase where not given."""
+    """A plan's program of a phase: train, decode or prefill; at the compiler's own effort, where
+    `options` of the compiler do not say otherwise."""
     priced = price_plan(priced_as(plan), hardware)
-    options = options_of(phase) if options is None else options
-    found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30), options)
+    found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30), options or {})
     return _case(plan, phase, priced, found)
 
 
@@ -107,8 +97,7 @@ def kept_case(
     options: Mapping[str, Any] | None = None,
 ) -> Case | None:
     """The same where the folder has the program; else None, and nothing is compiled."""
-    options = options_of(phase) if options is None else options
-    found = _kept(plan, phase, CompileCache(root=root), options)
+    found = _kept(plan, phase, CompileCache(root=root), options or {})
     return _case(plan, phase, price_plan(priced_as(plan), hardware), found) if found else None
 
 

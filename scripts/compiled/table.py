@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from made import made
+from made import made, table
 
 from compiled.plans import Serve, Train
-from compiled.programs import OPTIONS, Case, options_of, predicted_seconds
+from compiled.programs import Case, predicted_seconds
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
@@ -25,13 +25,22 @@ shards that padding makes uneven."""
 NEAR = 0.1
 AROUND = (0.85, 1.15)
 """A compiled peak over the usable HBM, from and to which "fits" is put to the test."""
+CLOSE = 0.05
+"""From the usable HBM, of a peak that is nearly it."""
+GOALS: Mapping[str, tuple[float, float]] = {
+    "train": (0.85, 1.20),
+    "decode": (0.80, 1.30),
+    "prefill": (0.80, 1.30),
+}
+"""Compiled over predicted seconds that 80 % of the plans of a phase are to be within."""
+SLOWER = 0.02
+"""Of the seconds of a plan's program at the commit before, by which today's is named slower."""
 
 PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
-published models at full depth, compiled for TPUs that are not here; training at effort {effort:g}
-(a fraction of the time: its seconds mean nothing), servers at the compiler's own. All figures are
-of one device and one step; `compiled.json` has them all.{renewed}
+published models at full depth, compiled for TPUs that are not here, at the compiler's own effort.
+All figures are of one device and one step; `compiled.json` has them all.{renewed}
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
@@ -40,16 +49,20 @@ of one device and one step; `compiled.json` has them all.{renewed}
   from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%}; {below} below by more than
   10 %.
 - **"Fits"**: of {around} plans whose compiled peak is 85 to 115 % of the usable HBM ({under} below
-  it, {over} above) the plan says as the compiler does in {same}.
+  it, {over} above; {close} within 5 % of it) the plan says as the compiler does in {same}.
+- **Seconds**, compiled over predicted: {seconds}.
+- **Since {commit_before}**, whose programs of {plans_before} of these plans take {before} a step
+  in sum: they take {now}, {change:+.0%}; {slower}.
 """
 
 
 MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
 program must have them."""
-SECONDS = """At the chip's own rates, as our engine's prices predict (docs/fit_jax_serving.md),
-and by the compiler's schedule (`shardwise compile`) at its own effort; `cycles` is the share of the
-schedule that the compiler itself has estimated, the rest (collectives, copies, kernels of Pallas)
-is priced by shardwise."""
+SECONDS = """As the prices of our own software predict (docs/fit_jax.md, docs/fit_jax_serving.md),
+and by the compiler's schedule (`shardwise compile`); `cycles` is the share of the schedule that the
+compiler itself has estimated, the rest (collectives, copies, kernels of Pallas) is priced by
+shardwise. Before: of the program that commit {commit} had for the plan, compiled on {date} with the
+same compiler and read by the same reader."""
 HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
 MORE = ("fits: plan / compiler", "collectives as written", "left")
 
@@ -77,7 +90,6 @@ def row_of(name: str, row: Train | Serve, case: Case) -> dict[str, Any]:
             "fits_compiled": compiled.fits,
             "refused": bool(compiled.refusal),
         },
-        "effort": options_of(case.program.phase).get("exec_time_optimization_effort"),
         "collectives": _collectives(case),
         "step_seconds": {
             **predicted_seconds(case.plan, case.program.phase),
@@ -126,8 +138,22 @@ def _collectives(case: Case) -> dict[str, Any] | None:
     }
 
 
+def ratio(row: Mapping[str, Any]) -> float:
+    """Compiled over predicted seconds."""
+    return row["step_seconds"]["compiled"] / row["step_seconds"]["predicted"]
+
+
+def seconds_of(rows: Sequence[Mapping[str, Any]], phase: str) -> dict[str, Any]:
+    """Of a phase's programs: how many have seconds, how many of them are within the goal, and the
+    median of compiled over predicted."""
+    low, high = GOALS[phase]
+    found = [ratio(r) for r in rows if r["phase"] == phase and r["step_seconds"]["compiled"]]
+    within = sum(low <= one <= high for one in found)
+    return {"plans": len(found), "within": within, "median": median(found) if found else None}
+
+
 def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The three measures over all rows."""
+    """The measures over all rows."""
     moved = [row["collectives"] for row in rows if row["collectives"] is not None]
     fitting = [row["memory"] for row in rows if row["memory"]["fits_compiled"]]
     errors = [memory["error"] for memory in fitting]
@@ -154,8 +180,10 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "plans": len(around),
             "under": sum(m["fits_compiled"] for m in around),
             "over": sum(not m["fits_compiled"] for m in around),
+            "close": sum(abs(m["compiled"] / m["usable"] - 1) <= CLOSE for m in around),
             "same": sum(m["fits_compiled"] == m["fits_predicted"] for m in around),
         },
+        "seconds": {phase: seconds_of(rows, phase) for phase in GOALS},
     }
 
 
@@ -167,7 +195,6 @@ def page(doc: Mapping[str, Any], *more: str) -> str:
             date=doc["date"],
             commit=doc["commit"],
             versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
-            effort=OPTIONS["exec_time_optimization_effort"],
             renewed=_renewed(doc["renewed"]),
             listed=moved["plans"],
             raw=moved["raw_equal"],
@@ -186,12 +213,15 @@ def page(doc: Mapping[str, Any], *more: str) -> str:
             under=fits["under"],
             over=fits["over"],
             same=fits["same"],
+            close=fits["close"],
+            seconds="; ".join(_within(p, one) for p, one in doc["summary"]["seconds"].items()),
+            **_since(doc["rows"], doc["base"]),
         ),
         "## Plans",
         _table(doc["rows"]),
-        "## Seconds of a server's steps",
-        SECONDS,
-        _seconds(doc["rows"]),
+        "## Seconds",
+        SECONDS.format(**doc["base"]),
+        _seconds(doc["rows"], doc["base"]["seconds"]),
         "## The compiler's rewrites",
         "\n".join(
             f"- **{rule}** ({_used(doc['rows'], rule)} plans): {text}."
@@ -239,20 +269,54 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _seconds(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Planned and compiled seconds of the rows whose effort is the compiler's own."""
+def _within(phase: str, one: Mapping[str, Any]) -> str:
+    low, high = GOALS[phase]
+    return (
+        f"{phase} within {low:.2f} to {high:.2f} in {one['within']} of {one['plans']} "
+        f"(median {one['median']:.2f})"
+    )
+
+
+def _since(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of the programs that both commits have, and which of today's are slower."""
+    before = base["seconds"]
+    both = {
+        row["name"]: (before[row["name"]], row["step_seconds"]["compiled"])
+        for row in rows
+        if row["name"] in before and row["step_seconds"]["compiled"]
+    }
+    old, new = (sum(pair[i] for pair in both.values()) for i in (0, 1))
+    slower = [f"{name} {b / a - 1:+.0%}" for name, (a, b) in both.items() if b > (1 + SLOWER) * a]
+    return {
+        "commit_before": base["commit"],
+        "plans_before": len(both),
+        "before": format_seconds(old),
+        "now": format_seconds(new),
+        "change": new / old - 1 if old else 0.0,
+        "slower": f"slower by more than {SLOWER:.0%}: {', '.join(slower) or 'none'}",
+    }
+
+
+def _seconds(rows: Sequence[Mapping[str, Any]], before: Mapping[str, float]) -> str:
+    """Predicted and compiled seconds of every program."""
     names = ("plan", "slice", "chip's rates", "predicted", "compiled", "compiled / predicted")
-    names += ("cycles",)
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for row in rows:
-        took = row["step_seconds"]
-        if row["phase"] == "train" or not took["compiled"] or row.get("effort") is not None:
-            continue
-        ratio = took["compiled"] / took["predicted"]
-        each = (format_seconds(took[name]) for name in ("roofline", "predicted", "compiled"))
-        share = f"{took['cycles']:.0%}"
-        lines.append(f"| {' | '.join((row['name'], row['slice'], *each, f'{ratio:.2f}', share))} |")
-    return "\n".join(lines)
+    return table(
+        (*names, "cycles", "before"),
+        (
+            (
+                *(row["name"], row["slice"]),
+                *(_said(row["step_seconds"].get(n)) for n in ("roofline", "predicted", "compiled")),
+                *(f"{ratio(row):.2f}", f"{row['step_seconds']['cycles']:.0%}"),
+                _said(before.get(row["name"])),
+            )
+            for row in rows
+            if row["step_seconds"]["compiled"]
+        ),
+    )
+
+
+def _said(seconds: float | None) -> str:
+    return format_seconds(seconds) if seconds else ""
 
 
 def _share(moved: Mapping[str, Any]) -> str:

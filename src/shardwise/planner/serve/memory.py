@@ -92,42 +92,51 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 def _working_set(
     cfg: ModelConfig, shape: ServeShape, tokens: Quantity, sampled: Quantity
 ) -> Quantity:
-    """The residual stream (cut over tensor), the gathered input of a block, the widest
-    results inside a block, and f32 logits of the sampled tokens."""
+    """The residual stream (cut over tensor), what the widest block holds beside it, and f32 logits
+    of the sampled tokens."""
     tensor = shape.degree("tensor")
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):
-        widest = np.maximum(widest, _block_width(cfg, group, tensor))
-    stream = cfg.d_model / shape.stationary * (1.0 + 1.0 / tensor) + widest
+        widest = np.maximum(widest, _block_width(cfg, group, shape))
+    stream = cfg.d_model / shape.stationary / tensor + widest
     logits = 4.0 * sampled * cfg.vocabulary / tensor
     return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
 
 
-def _block_width(cfg: ModelConfig, group: int, tensor: Quantity) -> Quantity:
-    """Elements per token of the results that a layer's wider block holds at once, on one device.
+def _block_width(cfg: ModelConfig, group: int, shape: ServeShape) -> Quantity:
+    """Elements per token that a layer's wider block holds at once on one device: its gathered input
+    with what the first matmuls yield; or what the last one reads, and its result.
 
     Routed experts see k copies of a token.
     """
-    mixer: Quantity = 0.0
-    mlp: Quantity = 0.0
+    tensor = shape.degree("tensor")
+    first: dict[bool, Quantity] = {}
+    last: dict[bool, Quantity] = {}
     for row in served_rows(cfg):
         if row.group != group or row.role != "matmul":
             continue
         copies = float(row.active * row.batches) if isinstance(cfg.groups[group].mlp, Moe) else 1.0
         if "E" not in row.batch:
             copies = float(row.batches)
-        width = copies * row.outputs * _cut(row, tensor)
-        if row.component in ("attention", "linear_attention"):
-            mixer = mixer + width
+        mixer = row.component in ("attention", "linear_attention")
+        share = tensor_share(row, tensor)
+        if _summed(row):
+            held, width = last, row.outputs + row.contracted * share
         else:
-            mlp = mlp + width
-    return np.maximum(mixer, mlp)
+            held, width = first, row.outputs * share
+        held[mixer] = held.get(mixer, 0.0) + copies * width
+    gathered = cfg.d_model / shape.stationary
+    widest: Quantity = gathered
+    for mixer in (True, False):
+        widest = np.maximum(widest, gathered + first.get(mixer, 0.0))
+        widest = np.maximum(widest, last.get(mixer, 0.0))
+    return widest
 
 
-def _cut(row, tensor: Quantity) -> Quantity:
-    """Share of a row's result on one device: all of it where tensor cuts the contraction."""
+def _summed(row) -> bool:
+    """Whether tensor cuts the contraction of a row, so that its result is whole on every device."""
     letters = [letter for letter, _ in row.dims if letter in "FNKV"]
-    return 1.0 if not letters or letters[0] in row.contracts else tensor_share(row, tensor)
+    return not letters or letters[0] in row.contracts
 
 
 def _prompt_in_flight(cfg: ModelConfig, shape: ServeShape) -> Quantity:

@@ -1,0 +1,81 @@
+"""Seconds of the programs that an earlier commit had for the plans of docs/compiled.md."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from made import made
+
+from compiled.plans import FITS, MATCHED, phase_of, plan_of
+from compiled.programs import priced_as
+from shardwise.profiler.ahead import CompileCache
+from shardwise.profiler.ahead.cache import read_entry
+from shardwise.profiler.ahead.compile import compiled_of
+from shardwise.workflows.compile import predicted_of, program_of
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import price_plan
+
+COMMIT = "bb5af1a"
+"""The state that issue 19 opened with."""
+ROOT = Path(__file__).parents[2]
+COMPILE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "scripts")
+from compiled import programs
+from compiled.plans import FITS, MATCHED, plan_of
+from shardwise.workflows.inputs import Hardware
+
+programs.OPTIONS.clear()
+for name, row in {**MATCHED, **FITS}.items():
+    if name in sys.argv[2:]:
+        case = programs.compiled_case(plan_of(row, Hardware()), Hardware(), Path(sys.argv[1]))
+        print(case.program.compiled.key, name, sep="\\t", flush=True)
+"""
+"""By that commit's own sources; what is in the folder already is not compiled again."""
+
+
+def base_of(cache: Path) -> dict[str, Any]:
+    """Date and commit of the programs, and the seconds of each that its chip holds."""
+    seconds, rows, hardware = {}, {**MATCHED, **FITS}, Hardware()
+    for name, key in _keys(cache.resolve(), list(rows)):
+        row = rows[name]
+        plan, phase = priced_as(plan_of(row, hardware)), phase_of(row)
+        priced = price_plan(plan, hardware)
+        found = compiled_of(key, *read_entry(CompileCache(root=cache).entry(key)), cached=True)
+        program = program_of(phase, found, priced.answer.piece, predicted_of(priced, phase))
+        if program.timeline is not None:
+            seconds[name] = program.timeline.expected
+        print(name, seconds.get(name), file=sys.stderr, flush=True)
+    return {**made(), "commit": COMMIT, "seconds": seconds}
+
+
+def _keys(cache: Path, names: list[str]) -> Iterator[tuple[str, str]]:
+    """The plans that the commit compiles, each with the key of its program in the folder."""
+    with _sources() as tree:
+        env = {**os.environ, "PYTHONPATH": str(tree / "src"), "JAX_PLATFORMS": "cpu"}
+        run = [sys.executable, "-c", COMPILE, str(cache), *names]
+        child = subprocess.Popen(run, cwd=tree, env=env, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        for line in child.stdout:
+            key, _, name = line.rstrip("\n").partition("\t")
+            yield name, key
+        if child.wait():
+            sys.exit(f"the programs of {COMMIT} stopped; run it again to go on")
+
+
+@contextmanager
+def _sources() -> Iterator[Path]:
+    git = ["git", "-C", str(ROOT), "worktree"]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run([*git, "add", "-q", "--detach", str(tree), COMMIT], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
