@@ -73,9 +73,7 @@ def main() -> None:
     kept = {row["name"]: row for row in known["rows"]} if options.renew or options.kept else {}
     for name, row in {**MATCHED, **FITS}.items():
         if options.kept:
-            served = phase_of(row) != "train"
-            plan = plan_of(row, hardware)
-            rows.append(with_predictions(kept[name], plan) if served else kept[name])
+            rows.append(with_predictions(kept[name], plan_of(row, hardware)))
             continue
         if options.only and name not in options.only:
             continue

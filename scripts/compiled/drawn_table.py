@@ -11,7 +11,7 @@ from made import made, table
 
 from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
-from compiled.programs import compiled_case, kept_case, predicted_seconds
+from compiled.programs import compiled_case, kept_case, predicted_memory, predicted_seconds
 from compiled.table import GOALS, NEAR, ratio, row_of, seconds_of
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
@@ -54,11 +54,15 @@ def _head(doc: Mapping[str, Any]) -> str:
 
 
 def with_predictions(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dict[str, Any]:
-    """A row with the seconds that are predicted today."""
+    """A row with the seconds and the memory that are predicted today."""
     if "failure" in row:
         return dict(row)
-    seconds = predicted_seconds(plan, row["phase"])
-    return {**row, "step_seconds": {**row["step_seconds"], **seconds}}
+    phase, memory = row["phase"], row["memory"]
+    return {
+        **row,
+        "step_seconds": {**row["step_seconds"], **predicted_seconds(plan, phase)},
+        "memory": memory | predicted_memory(plan, phase, memory["compiled"], memory["usable"]),
+    }
 
 
 def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:

@@ -85,8 +85,20 @@ def predicted_seconds(plan: TrainPlan | ServePlan, phase: str) -> dict[str, floa
     plans = {"predicted": priced_as(plan)}
     if isinstance(plan, ServePlan):
         plans["roofline"] = replace(plan, engine=IDEAL_ENGINE.name)
-    said = {name: predicted_of(price_plan(p, Hardware()), phase) for name, p in plans.items()}
+    said = {name: _said(p, phase) for name, p in plans.items()}
     return {name: one["seconds"]["expected"] for name, one in said.items()}
+
+
+def predicted_memory(
+    plan: TrainPlan | ServePlan, phase: str, compiled: float, usable: float
+) -> dict[str, Any]:
+    """The peak bytes predicted beside those compiled and usable."""
+    peak = _said(priced_as(plan), phase)["peak_bytes"]
+    return {"predicted": peak, "error": peak / compiled - 1, "fits_predicted": peak <= usable}
+
+
+def _said(plan: TrainPlan | ServePlan, phase: str) -> dict[str, Any]:
+    return predicted_of(price_plan(plan, Hardware()), phase)
 
 
 def kept_case(

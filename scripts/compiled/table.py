@@ -8,7 +8,7 @@ from typing import Any
 from made import made, table
 
 from compiled.plans import Serve, Train
-from compiled.programs import Case, predicted_seconds
+from compiled.programs import Case, predicted_memory, predicted_seconds
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
@@ -69,30 +69,28 @@ MORE = ("fits: plan / compiler", "collectives as written", "left")
 
 def row_of(name: str, row: Train | Serve, case: Case) -> dict[str, Any]:
     """What the table holds of one plan; bytes and seconds."""
-    compiled, said = case.program.compiled, case.program.predicted
+    compiled, phase = case.program.compiled, case.program.phase
     usable, needed = compiled.capacity_bytes, compiled.needed_bytes
     return {
         "name": name,
         "model": row.model,
         "slice": compiled.slice,
         "mesh": dict(row.mesh),
-        "phase": case.program.phase,
+        "phase": phase,
         "sequences": row.sequences,
         "tokens": row.tokens,
         "choices": dict(row.choices) if isinstance(row, Train) else {"weights": row.weights},
         "key": compiled.key,
         "memory": {
-            "predicted": said["peak_bytes"],
+            **predicted_memory(case.plan, phase, needed, usable),
             "compiled": needed,
             "usable": usable,
-            "error": said["peak_bytes"] / needed - 1,
-            "fits_predicted": said["peak_bytes"] <= usable,
             "fits_compiled": compiled.fits,
             "refused": bool(compiled.refusal),
         },
         "collectives": _collectives(case),
         "step_seconds": {
-            **predicted_seconds(case.plan, case.program.phase),
+            **predicted_seconds(case.plan, phase),
             "compiled": case.program.timeline and case.program.timeline.expected,
             "cycles": _cycles(case.program.timeline),
         },
