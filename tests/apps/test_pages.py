@@ -17,15 +17,15 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import golden  # noqa: E402
 from tests.apps.test_profile import EVENTS, HLO, rows  # noqa: E402
 
-import golden  # noqa: E402
 from shardwise.evidence.calibration import machine  # noqa: E402
 from shardwise.hardware.catalogue import chip_ids  # noqa: E402
 from shardwise.models.zoo import zoo_names  # noqa: E402
 from shardwise.verbs.layout import HEIGHT, WIDTH  # noqa: E402
 
-DOC = golden.read(ROOT / "tests" / "golden" / "answers.json.gz")
+DOC = golden.read(ROOT / "tests" / "golden_answers" / "answers.json.gz")
 SHARES = {
     # Of each kind of golden request, one in so many is printed.
     "train": 30,

@@ -2,10 +2,12 @@
 beaten by another in both time and cost, and none is over a target."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import golden
 
 DOC = golden.read(Path(__file__).parent / "answers.json.gz")

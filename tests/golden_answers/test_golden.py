@@ -1,6 +1,6 @@
 """Answers of the command line are those that were written before a change that keeps them.
 
-`scripts/golden.py check tests/golden/answers.json.gz` compares all of them.
+`scripts/golden.py check tests/golden_answers/answers.json.gz` compares all of them.
 """
 
 import sys
