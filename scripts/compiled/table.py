@@ -39,15 +39,17 @@ SLOWER = 0.02
 PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
-published models at full depth, compiled for TPUs that are not here, at the compiler's own effort.
-All figures are of one device and one step; `compiled.json` has them all.{renewed}
+{plans} plans of published models at full depth, compiled for TPUs that are not here, at the
+compiler's own effort. All figures are of one device and one step; `compiled.json` has them all. The
+plans were chosen by hand, to cover every strategy; those of [compiled_drawn.md](compiled_drawn.md)
+were drawn by a seed.{renewed}
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
   planned bytes left. By bytes {raw_bytes:.0%} are as written (median).
-- **Peak memory** of {fitting} plans that fit: {near} predicted within 10 %, {near_rate:.0%}; error
-  from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%}; {below} below by more than
-  10 %.
+- **Peak memory** of {fitting} plans that fit as compiled: {near} predicted within 10 %,
+  {near_rate:.0%}; error from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%};
+  {below} below by more than 10 %.
 - **"Fits"**: of {around} plans whose compiled peak is 85 to 115 % of the usable HBM ({under} below
   it, {over} above; {close} within 5 % of it) the plan says as the compiler does in {same}.
 - **Seconds**, compiled over predicted: {seconds}.
@@ -63,8 +65,8 @@ and by the compiler's schedule (`shardwise compile`); `cycles` is the share of t
 compiler itself has estimated, the rest (collectives, copies, kernels of Pallas) is priced by
 shardwise. Before: of the program that commit {commit} had for the plan, compiled on {date} with the
 same compiler and read by the same reader."""
-HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
-MORE = ("fits: plan / compiler", "collectives as written", "left")
+HEADER = ("plan", "model", "slice", "mesh", "sequences x tokens", "peak predicted", "compiled")
+MORE = ("error", "of usable HBM", "fits: plan / compiler", "collectives as written", "left")
 
 
 def row_of(name: str, row: Train | Serve, case: Case) -> dict[str, Any]:
@@ -145,7 +147,11 @@ def seconds_of(rows: Sequence[Mapping[str, Any]], phase: str) -> dict[str, Any]:
     """Of a phase's programs: how many have seconds, how many of them are within the goal, and the
     median of compiled over predicted."""
     low, high = GOALS[phase]
-    found = [ratio(r) for r in rows if r["phase"] == phase and r["step_seconds"]["compiled"]]
+    found = [
+        ratio(r)
+        for r in rows
+        if r["phase"] == phase and r["step_seconds"]["compiled"] and r["memory"]["fits_compiled"]
+    ]
     within = sum(low <= one <= high for one in found)
     return {"plans": len(found), "within": within, "median": median(found) if found else None}
 
@@ -190,6 +196,7 @@ def page(doc: Mapping[str, Any], *more: str) -> str:
     moved, memory, fits = (doc["summary"][name] for name in ("collectives", "memory", "fits"))
     parts = [
         PAGE.format(
+            plans=len(doc["rows"]),
             date=doc["date"],
             commit=doc["commit"],
             versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
@@ -260,6 +267,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         both = (f"{moved['raw_bytes']:.0%}", _share(moved)) if moved else ("", "")
         cells = (
             *(row["name"], row["model"], row["slice"], mesh_text(row["mesh"])),
+            f"{row['sequences']:,} x {row['tokens']:,}",
             *(f"{m[name] / 2**30:.2f} GiB" for name in ("predicted", "compiled")),
             *(f"{m['error']:+.1%}", f"{m['compiled'] / m['usable']:.0%}", f"{said} / {got}", *both),
         )
@@ -281,7 +289,7 @@ def _since(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> dict[s
     both = {
         row["name"]: (before[row["name"]], row["step_seconds"]["compiled"])
         for row in rows
-        if row["name"] in before and row["step_seconds"]["compiled"]
+        if row["name"] in before and row["memory"]["fits_compiled"]
     }
     old, new = (sum(pair[i] for pair in both.values()) for i in (0, 1))
     slower = [f"{name} {b / a - 1:+.0%}" for name, (a, b) in both.items() if b > (1 + SLOWER) * a]
@@ -308,7 +316,7 @@ def _seconds(rows: Sequence[Mapping[str, Any]], before: Mapping[str, float]) -> 
                 _said(before.get(row["name"])),
             )
             for row in rows
-            if row["step_seconds"]["compiled"]
+            if row["step_seconds"]["compiled"] and row["memory"]["fits_compiled"]
         ),
     )
 

@@ -15,11 +15,19 @@ from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
+from shardwise.planner.serve.server import server_of
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
+from shardwise.plans.serve import Workload
 from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target_of
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.stages import read_stages, stages_of
-from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
+from shardwise.workflows.compile import (
+    compile_function,
+    compile_plan,
+    held_at_once,
+    program_result,
+    shortfall,
+)
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
@@ -207,6 +215,26 @@ def test_a_decode_step_keeps_int8_weights_and_a_cache_cut_by_heads_and_batch(tin
     assert "s8[4,512,256]" in values
     predicted = program.predicted["flops"]
     assert float(program.work.work.flops()) == pytest.approx(predicted, rel=0.25)
+
+
+def test_of_a_plan_for_a_load_what_its_pages_hold_is_compiled():
+    """Sequences of whole pages in 0.9 of the memory of four chips, fewer than the 602 admitted."""
+    plan = replace(
+        serving("llama-3-8b"),
+        slice="v5e:2x2",
+        mesh={"tensor": 4},
+        box=(2, 2),
+        batch=602,
+        input_length=1024,
+        output_length=200,
+        kv_sharding="heads",
+        engine="jax",
+        workload=Workload(rate=30.0),
+    )
+    held = held_at_once(plan, HARDWARE)
+    server = server_of(plan, load_model("llama-3-8b"), parse_slice("v5e:2x2"))
+    least, most = (server.peak_bytes(held * k)[0] / server.usable_bytes for k in (1, 1.05))
+    assert least < 0.9 < most
 
 
 def test_phases_and_slices_that_a_plan_does_not_have_are_refused(tiny):

@@ -61,7 +61,7 @@ class CompareRequest(ProgramRequest):
             compared=compared,
             misses=[shortfall(program, done.priced.plan) for program in lacking],
             result={"programs": [compared_result(one) for one in compared]},
-            warnings=done.priced.warnings,
+            warnings=[*done.notes, *done.priced.warnings],
             provenance={"versions": dict(next(iter(done.programs)).compiled.versions)},
         )
 

@@ -69,7 +69,7 @@ class ProgramRequest:
         folder for the texts of all stages (`Limits.stages`)."""
         if not is_function(self.what):
             done = self.planned(phases, watch, stages)
-            warnings = [*done.priced.warnings, *made_elsewhere(done.priced.plan)]
+            warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
             return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
         for name in ("args", "on"):
             if getattr(self, name) is None:
@@ -94,9 +94,12 @@ class ProgramRequest:
     ) -> CompiledPlan:
         """Compile a plan's programs, with what it was priced as."""
         check_plans(self, ("args", "mesh"))
-        plan = given_plan(self.what, pairs(self.sets, "--set", "NAME=VALUE", "remat=block"))
-        common = self._common(watch, stages)
-        return compile_plan(plan, self._hardware, on=self.on, phases=phases, **common)
+        changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
+        plan, common = given_plan(self.what, changes), self._common(watch, stages)
+        whole = "batch" not in dict(changes)
+        return compile_plan(
+            plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common
+        )
 
     def _common(self, watch: Any, stages: Path | None = None) -> dict[str, Any]:
         """What every compile takes."""

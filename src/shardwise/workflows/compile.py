@@ -12,7 +12,9 @@ from typing import Any
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
+from shardwise.models import load_model
 from shardwise.planner.serve.memory import prefill_memory
+from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
@@ -64,10 +66,11 @@ class PlanProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledPlan:
-    """A priced plan and its programs."""
+    """A priced plan and its programs, with `notes` of what was compiled in its place."""
 
     priced: Priced
     programs: tuple[PlanProgram, ...]
+    notes: tuple[str, ...] = ()
 
 
 def compile_plan(
@@ -79,13 +82,24 @@ def compile_plan(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
+    at_once: bool = False,
 ) -> CompiledPlan:
-    """Price a plan and compile its programs, on its own slice or another of as many devices.
+    """Price a plan and compile its programs, on its own slice or another of as many devices; with
+    `at_once`, of a plan for a load, the sequences that its pages hold at full length.
 
     Raises BadRequest for a phase that the plan does not have, and as `compile_ahead`.
     """
     if on is not None:
         plan = moved(plan, hardware.slice(on).slice)
+    notes = []
+    if at_once and isinstance(plan, ServePlan) and plan.workload is not None:
+        held = held_at_once(plan, hardware)
+        if held < plan.batch:
+            notes.append(
+                f"compiled with {held:,} sequences, which the plan's pages hold at full length, of "
+                f"its {plan.batch:,} at most; --set batch=N compiles others"
+            )
+            plan = replace(plan, batch=held)
     for phase in phases:
         if phase not in PHASES[type(plan)]:
             raise BadRequest(
@@ -107,7 +121,16 @@ def compile_plan(
         )
         said = predicted_of(priced, phase)
         programs.append(program_of(phase, compiled, priced.answer.piece, said))
-    return CompiledPlan(priced=priced, programs=tuple(programs))
+    return CompiledPlan(priced=priced, programs=tuple(programs), notes=tuple(notes))
+
+
+def held_at_once(plan: ServePlan, hardware: Hardware) -> int:
+    """Sequences of a plan's whole length that the pages of a server hold: a load's are shorter in
+    the mean, so the plan admits more."""
+    piece, size = hardware.slice(plan.slice).slice, plan.scheduling.page_size
+    server = server_of(plan, load_model(plan.model), piece)
+    pages = replica_of(server, memory_share=plan.scheduling.memory_share).kv_tokens // size
+    return max(1, pages // ceil((plan.input_length + plan.output_length) / size))
 
 
 def compile_function(
