@@ -3,13 +3,14 @@
     python scripts/fit_jax.py [--cache FOLDER] [--kept]
 
 Each plan of `compiled/learning.json` is compiled once at the compiler's own effort (40 to 150 CPU
-seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is not
-there is left out, and the page says so. Planned and compiled seconds are told apart by the classes
-of `compiled/classes.py`; each constant is the ratio of one class's mean shares of the compiled
-step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
-is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
-out, and those without each term stand beside them. Writes `docs/fit_jax.md`, `.json` and
-`src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
+seconds) and kept in the folder, so that a run that was stopped goes on; with --kept nothing is
+compiled, and the committed rows are counted and priced as today. Planned and compiled seconds are
+told apart by the classes of `compiled/classes.py`; each constant is the ratio of one class's mean
+shares of the compiled step, so that every plan counts the same and no constant sees the seconds of
+another class; `tiles` is of attention compiled alone on five generations (`compiled/tiles.py`).
+Errors are of plans left out, and those without each term stand beside them. Writes
+`docs/fit_jax.md`, `.json` and `src/shardwise/roofline/data/jax.toml`. The plans of
+`compiled/drawn.json` are not used.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
-from compiled.programs import compiled_case, kept_case
+from compiled.programs import compiled_case
 from compiled.tiles import tile_rates
 from made import made, table
 
@@ -56,15 +57,16 @@ PAGE = """# The prices of our own trainer
 
 Made by `python scripts/fit_jax.py` on {date} at {commit} with {versions}, from {count} of
 {all} training plans of `scripts/compiled/learning.json` (seed {seed}), compiled for slices that are
-not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
+not here (by {compiled}); do not edit by hand. The plans of docs/compiled_drawn.md are not among
+them.
 
 A constant is the ratio of what a class of ops takes as compiled to what it takes as counted, each
 as a share of its compiled step, averaged over the plans that have the class. `overlap` is one less
 that of the gathers. `tiles` is the geometric mean of attention alone, forward and backward, as a
 loop over tiles on five generations: {tiles}.
-Narrow heads, loops over tiles and what merges the answers of a ring's hops have their formulas in
-the counting (`planner/step/layer.py`, `planner/step/strategies/context.py`), which the stack `jax`
-asks for.
+Narrow heads, loops over tiles, what merges the answers of a ring's hops and what keeps activations
+for the backward pass have their formulas in the counting (`planner/step/layer.py`,
+`planner/step/strategies/context.py`, `remat.py`), which the stack `jax` asks for.
 
 Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 
@@ -110,13 +112,23 @@ def priced(plan: TrainPlan, stack: Stack) -> Any:
     return evaluate_train(plan, load_model(plan.model), piece, stack)
 
 
-def learned(name: str, plan: TrainPlan, cache: Path, kept: bool) -> Learned | None:
-    """A plan and its compiled program, read; None where it is not kept."""
-    make = kept_case if kept else compiled_case
-    case = make(plan, "train", Hardware(), cache, {})
-    if case is None or case.program.timeline is None or not case.program.compiled.fits:
-        return None
+def learned(
+    name: str, plan: TrainPlan, cache: Path, before: Mapping[str, Any] | None
+) -> Learned | None:
+    """A plan and its compiled program, read; or, where there is a row `before`, as it was read
+    then. None where the program does not fit."""
     found = priced(plan, NEUTRAL).estimate
+    if before is not None:
+        return Learned(
+            name=name,
+            plan=plan,
+            seconds=before["seconds"],
+            planned=planned_classes(found),
+            compiled=before["compiled"],
+        )
+    case = compiled_case(plan, "train", Hardware(), cache)
+    if case.program.timeline is None or not case.program.compiled.fits:
+        return None
     tiled = any(t.op.tiled and float(t.total) for t in found.ops)
     return Learned(
         name=name,
@@ -229,6 +241,7 @@ def page(doc: Mapping[str, Any]) -> str:
         commit=doc["commit"],
         versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
         count=n,
+        compiled=doc["compiled"],
         all=doc["plans"],
         seed=doc["seed"],
         tiles=", ".join(f"{chip} {rate:.2f}" for chip, rate in doc["tiles"].items()),
@@ -279,18 +292,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
-    parser.add_argument("--kept", action="store_true", help="compile nothing")
+    parser.add_argument("--kept", action="store_true", help="compile nothing, count anew")
     options = parser.parse_args()
     plans, rows = load_drawn(LEARNING), []
+    known = json.loads((ROOT / "docs" / "fit_jax.json").read_text(encoding="utf-8"))
+    before = {row["name"]: row for row in known["rows"]} if options.kept else {}
     for name, (_, plan) in plans.items():
         assert isinstance(plan, TrainPlan)
+        if options.kept and name not in before:
+            continue
         try:
-            found = learned(name, plan, options.cache, options.kept)
+            found = learned(name, plan, options.cache, before.get(name))
         except ShardwiseError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         rows += [found] if found else []
-    doc = document(rows, len(plans), tile_rates(options.cache))
+    doc = document(rows, len(plans), known["tiles"] if options.kept else tile_rates(options.cache))
+    doc["compiled"] = known.get("compiled", known["commit"]) if options.kept else doc["commit"]
     (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
     TOML.write_text(toml(doc), encoding="utf-8")

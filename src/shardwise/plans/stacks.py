@@ -52,7 +52,8 @@ class StackRow:
     `whole_heads`: weights of attention are laid out by head, so that each fills tiles by itself.
     `tiles_cut_rows`: attention to a sequence whose tokens are cut is a loop over tiles of scores,
     not the kernel of the chip; in a ring of rows that are dealt the kernel meets a block at a time,
-    and what merges its answers runs beside it.
+    and what merges its answers runs beside it. `stacks_kept`: what layers keep for the backward
+    pass goes into one array of all layers and out of it again.
     """
 
     name: StackName
@@ -73,6 +74,7 @@ class StackRow:
     fills_stages: bool = False
     whole_heads: bool = False
     tiles_cut_rows: bool = False
+    stacks_kept: bool = False
 
     @property
     def fuses_accumulation(self) -> bool:
@@ -123,6 +125,7 @@ STACK_ROWS = (
         overlap=frozenset({"data", "context"}),
         whole_heads=True,
         tiles_cut_rows=True,
+        stacks_kept=True,
     ),
 )
 _BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}

@@ -32,6 +32,7 @@ from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_redu
 from shardwise.planner.step.strategies.remat import (
     host_copy,
     kept_activations,
+    kept_moves,
     recomputed,
     regathers,
 )
@@ -167,8 +168,10 @@ def layer_chains(
     mine = [r for r in rows if r.group == group and r.role == "matmul"]
     yields = layer_ops(cfg, layer, mine, shape.layer_shape)
     saved = kept_activations(cfg, layer, shape)
-    forward = [*host_copy(saved, shape, "save"), *_chained([op for _, op in yields], shape)]
-    back = _backward(layer, mine, yields, shape)
+    there = [*(op for _, op in yields), *kept_moves(saved, shape, "save")]
+    forward = [*host_copy(saved, shape, "save"), *_chained(there, shape)]
+    fetched = [replace(op, phase="backward") for op in kept_moves(saved, shape, "load")]
+    back = [*fetched, *_backward(layer, mine, yields, shape)]
     ready = [*regathers(yields, shape), *host_copy(saved, shape, "load")]
     return tuple(forward), (*ready, *_chained(back, shape))
 

@@ -4,6 +4,7 @@ import pytest
 from tests.planner.steps import EXPERTS_PER_TOKEN, FE, D, F, N, dense, moe, step
 
 from shardwise.planner.step.strategies.remat import kept_activations, saved_bytes
+from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 
 TOKENS = 512
@@ -21,6 +22,18 @@ def test_a_fused_kernel_keeps_the_inputs_of_an_activation_alone():
     (tape, all_of_it), (fused, less) = (kept(dense(), s) for s in ("fsdp", "megatron"))
     assert tape - fused == {"mlp activated"}
     assert all_of_it - less == pytest.approx(TOKENS * F * 2)
+
+
+@pytest.mark.parametrize("remat", ["none", "block"])
+def test_a_compiled_loop_moves_what_it_keeps_nine_times(remat):
+    cfg = dense()
+    moved = {}
+    for stack in ("jax", "xla"):
+        shape = step(remat=remat, choices={"stack": stack})
+        ops = train_work(cfg, shape).where(lambda op: op.id.endswith(".kept"))
+        moved[stack] = float(ops.hbm_bytes())
+    size = saved_bytes(kept_activations(cfg, cfg.groups[0], shape), shape, "keep")
+    assert moved == {"jax": pytest.approx(9 * cfg.layers * float(size)), "xla": 0}
 
 
 def test_experts_that_are_weighed_before_their_last_matmul_keep_no_result():

@@ -102,6 +102,21 @@ def host_copy(saved: Sequence[Activation], shape: TrainShape, step: str) -> list
     return [make_op(f"{step}.activations", "offload", "copy", host_bytes=size, stream="host")]
 
 
+KEPT_PASSES = {"save": 4, "load": 5}
+"""Times that a kept activation crosses HBM: into the stack of all layers on the way there, out of
+it and into the layout that its reader wants on the way back, each read and written (compiled steps
+of 28 plans: 9 and what `passes` makes of them)."""
+
+
+def kept_moves(saved: Sequence[Activation], shape: TrainShape, step: str) -> list[Op]:
+    """What a compiled loop over layers does to keep one layer's activations on the device ("save"),
+    and to have them back ("load")."""
+    if not shape.stack_row.stacks_kept:
+        return []
+    size = KEPT_PASSES[step] * saved_bytes(saved, shape, "keep")
+    return [make_op(f"{step}.kept", "activations", "elementwise", hbm_bytes=size)]
+
+
 def saved_bytes(saved: Sequence[Activation], shape: TrainShape, place: str) -> Quantity:
     """Bytes per layer and microbatch of what the policy keeps on the device ("keep") or on the host
     ("offload"). Sharded activations are cut by tensor, the others under sequence parallelism."""
