@@ -3,7 +3,7 @@
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump] [--kept]
     python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
     python scripts/compiled_plans.py --gpus
-    python scripts/compiled_plans.py --base [--cache FOLDER]
+    python scripts/compiled_plans.py --base [--cache FOLDER] [--only NAME]
 
 Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 150
 CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
@@ -64,7 +64,7 @@ def main() -> None:
         write(with_gpus(known, options.cache))
         return
     if options.base:
-        write({**known, "base": base_of(options.cache)})
+        write({**known, "base": base_of(options.cache, options.only)})
         return
     hardware, rows = Hardware(), []
     if "servers" in options.renew:

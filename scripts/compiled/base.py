@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,11 @@ for name, row in {**MATCHED, **FITS}.items():
 """By that commit's own sources; what is in the folder already is not compiled again."""
 
 
-def base_of(cache: Path) -> dict[str, Any]:
-    """Date and commit of the programs, and the seconds of each that its chip holds."""
+def base_of(cache: Path, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Date and commit of the programs, and the seconds of each that its chip holds; of all plans,
+    or of `only` those."""
     seconds, rows, hardware = {}, {**MATCHED, **FITS}, Hardware()
-    for name, key in _keys(cache.resolve(), list(rows)):
+    for name, key in _keys(cache.resolve(), list(only or rows)):
         row = rows[name]
         plan, phase = priced_as(plan_of(row, hardware)), phase_of(row)
         priced = price_plan(plan, hardware)
