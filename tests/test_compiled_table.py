@@ -67,13 +67,13 @@ def test_the_planner_still_says_so_of_gpus(name):
 
 
 def test_the_measures_of_issue_6_hold():
-    """Of steps of training and decode; prefill has rows since issue 18, of five of which the
-    exchanges of three are as planned (the page lists what is left)."""
+    """Of steps of training and decode. Within 5 % of the limit, where plans stand since issue 19,
+    the compiler gathers weights again to make room, so exchanges are counted below that."""
     rows = [row for row in DOC["rows"] if row["phase"] != "prefill"]
     summary = summary_of(rows)
     moved, memory, fits = (summary[name] for name in ("collectives", "memory", "fits"))
-    assert moved["plans"] >= 24
-    assert moved["equal"] >= 0.9 * moved["plans"]
+    assert moved["roomy"] >= 24
+    assert moved["roomy_equal"] >= 0.9 * moved["roomy"]
     assert memory["near"] >= 0.8 * memory["plans"]
     assert fits["plans"] >= 30
     assert fits["close"] >= 10

@@ -47,6 +47,8 @@ were drawn by a seed.{renewed}
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
   planned bytes left. By bytes {raw_bytes:.0%} are as written (median).
+  Of the {roomy} that take at most {roomy_share:.0%} of the HBM {roomy_equal} are, {roomy_rate:.0%}:
+  nearer to the limit the compiler gathers weights again rather than keep them.
 - **Peak memory** of {fitting} plans that fit as compiled: {near} predicted within 10 %,
   {near_rate:.0%}; error from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%};
   {below} below by more than 10 %.
@@ -159,6 +161,12 @@ def seconds_of(rows: Sequence[Mapping[str, Any]], phase: str) -> dict[str, Any]:
 def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The measures over all rows."""
     moved = [row["collectives"] for row in rows if row["collectives"] is not None]
+    roomy = [
+        row["collectives"]
+        for row in rows
+        if row["collectives"] is not None
+        and row["memory"]["compiled"] <= (1 - CLOSE) * row["memory"]["usable"]
+    ]
     fitting = [row["memory"] for row in rows if row["memory"]["fits_compiled"]]
     errors = [memory["error"] for memory in fitting]
     low, high = AROUND
@@ -171,6 +179,8 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "raw_equal": sum(one["raw_equal"] for one in moved),
             "equal": sum(one["equal"] for one in moved),
             "raw_bytes_median": median(one["raw_bytes"] for one in moved),
+            "roomy": len(roomy),
+            "roomy_equal": sum(one["equal"] for one in roomy),
         },
         "memory": {
             "plans": len(errors),
@@ -207,6 +217,10 @@ def page(doc: Mapping[str, Any], *more: str) -> str:
             equal_rate=moved["equal"] / moved["plans"],
             least=EQUAL,
             raw_bytes=moved["raw_bytes_median"],
+            roomy=moved["roomy"],
+            roomy_share=1 - CLOSE,
+            roomy_equal=moved["roomy_equal"],
+            roomy_rate=moved["roomy_equal"] / moved["roomy"],
             fitting=memory["plans"],
             near=memory["near"],
             near_rate=memory["near"] / memory["plans"],

@@ -400,10 +400,10 @@ def _parts_of(lines: Sequence[Line], axes: tuple[str, ...]) -> list[Key]:
 
 def _lookup(ledger: Ledger) -> None:
     """What moves rows for the gradient of a lookup (a scatter-add): a row of D for every token of
-    the devices that meet, which exchange by exchange become more, or no rule holds; permutes put
-    them in another order. The sum that
-    it stands for is the plan's first of the table: over the axes that store it, over replicas where
-    none does; where the last exchange is over some of them, the pieces are summed over the rest."""
+    the devices that meet, which exchange by exchange (or part of one) become more, or no rule
+    holds; permutes reorder them. The sum that it stands for is the plan's first of the table: over
+    the axes that store it, or replicas; where the last exchange is over some of them, the pieces
+    are summed over the rest."""
     moved = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind not in SUMS]
     sums = [x for x in ledger.planned if x.name.startswith("first/") and x.kind == "reduce_scatter"]
     tables = [x for x in sums if x.name.endswith(".params")][:1]
@@ -413,16 +413,16 @@ def _lookup(ledger: Ledger) -> None:
     tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
     row = ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
     exchanges = [x for x in moved if x.kind != "permute"]
-    for line in exchanges:
-        new = set(line.axes) - {"tensor"} - met
+    for axes in dict.fromkeys(x.axes for x in exchanges):
+        new = set(axes) - {"tensor"} - met
         met |= new
-        if not new or not isclose(line.total, tokens * ledger.degree(tuple(met)) * row):
+        size = sum(x.total for x in exchanges if x.axes == axes)
+        if not new or not isclose(size, tokens * ledger.degree(tuple(met)) * row, rel_tol=1e-4):
             return
     turned = [x.total for x in moved if x.kind == "permute"]
     if not exchanges or any(size > tokens * ledger.degree(tuple(met)) * row for size in turned):
         return
-    pieces = _pieces_of(ledger, tables[0], exchanges[-1])
-    gone = [*moved, *pieces]
+    gone = [*moved, *_pieces_of(ledger, tables[0], exchanges[-1])]
     total = sum(x.total for x in gone)
     ledger.note("rows, not the table", [*gone, *tables], tables[0].total, total)
     for line in gone:
