@@ -93,6 +93,33 @@ MATCHED: Mapping[str, Train | Serve] = {
         "llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, 64, 4096, *PREFILL
     ),
 }
+NEAR: Mapping[str, Train | Serve] = {
+    "1B, DP, v5e, near": Train("llama-3.2-1b", "v5e:2x4", {"data": 8}, 48, 2048),
+    "1B, FSDP, v5e, near": Train("llama-3.2-1b", "v5e:2x2", {"fsdp": 4}, 36, 2048),
+    "3B, FSDP, v5e, near": Train("llama-3.2-3b", "v5e:2x4", {"fsdp": 8}, 40, 2048),
+    "8B, FSDP, v6e, near": Train("llama-3-8b", "v6e:2x4", {"fsdp": 8}, 32, 4096),
+    "8B, decode, v5e, near": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 424, 2048),
+    "8B, decode, v5e, at": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 448, 2048),
+    **{
+        f"70B, decode int8, v5e, {n}": Serve(
+            "llama-3-70b", "v5e:4x4", {"tensor": 16}, n, 4096, "int8"
+        )
+        for n in (140, 148, 152)
+    },
+    **{
+        f"13B, decode, v5p, {n}": Serve("llama-2-13b", "v5p:2x2x1", {"tensor": 4}, n, 4096)
+        for n in (112, 116)
+    },
+    **{
+        f"8B, decode, v4, {n}": Serve("llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, n, 4096)
+        for n in (416, 448)
+    },
+    **{
+        f"8B, decode, v6e, {n}": Serve("qwen3-8b", "v6e:2x2", {"tensor": 4}, n, 4096)
+        for n in (180, 192)
+    },
+}
+"""Within a few per cent of what a chip holds; by the planner, before any was compiled."""
 NONE = {"remat": "none"}
 FITS: Mapping[str, Train | Serve] = {
     "1B, DP, v5e": Train("llama-3.2-1b", "v5e:2x4", {"data": 8}, 40, 2048),
@@ -119,30 +146,7 @@ FITS: Mapping[str, Train | Serve] = {
     "70B, decode int8, v5e, over": Serve(
         "llama-3-70b", "v5e:4x4", {"tensor": 16}, 160, 4096, "int8"
     ),
-    "1B, DP, v5e, near": Train("llama-3.2-1b", "v5e:2x4", {"data": 8}, 48, 2048),
-    "1B, FSDP, v5e, near": Train("llama-3.2-1b", "v5e:2x2", {"fsdp": 4}, 36, 2048),
-    "3B, FSDP, v5e, near": Train("llama-3.2-3b", "v5e:2x4", {"fsdp": 8}, 40, 2048),
-    "8B, FSDP, v6e, near": Train("llama-3-8b", "v6e:2x4", {"fsdp": 8}, 32, 4096),
-    "8B, decode, v5e, near": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 424, 2048),
-    "8B, decode, v5e, at": Serve("llama-3-8b", "v5e:2x4", {"tensor": 8}, 448, 2048),
-    **{
-        f"70B, decode int8, v5e, {n}": Serve(
-            "llama-3-70b", "v5e:4x4", {"tensor": 16}, n, 4096, "int8"
-        )
-        for n in (140, 148, 152)
-    },
-    **{
-        f"13B, decode, v5p, {n}": Serve("llama-2-13b", "v5p:2x2x1", {"tensor": 4}, n, 4096)
-        for n in (112, 116)
-    },
-    **{
-        f"8B, decode, v4, {n}": Serve("llama-3-8b", "v4:2x2x2", {"data": 2, "tensor": 4}, n, 4096)
-        for n in (416, 448)
-    },
-    **{
-        f"8B, decode, v6e, {n}": Serve("qwen3-8b", "v6e:2x2", {"tensor": 4}, n, 4096)
-        for n in (180, 192)
-    },
+    **NEAR,
 }
 
 
