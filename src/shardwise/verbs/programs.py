@@ -96,7 +96,7 @@ class ProgramRequest:
         check_plans(self, ("args", "mesh"))
         changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
         plan, common = given_plan(self.what, changes), self._common(watch, stages)
-        whole = "batch" not in dict(changes)
+        whole = "batch" not in changes
         return compile_plan(
             plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common
         )
