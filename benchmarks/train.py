@@ -2,17 +2,11 @@
 
     python benchmarks/train.py --torch-python PATH [--rounds 5] [--steps 4] [--rows 8]
                                [--length 256] [--width 256] [--layers 6]
-    python benchmarks/train.py --gpu h200 [--rounds 5] [--steps 4] [--rows 4] [--length 4096]
 
 The same small Llama (f32, AdamW, the same batch shape, all cores of both) in two interpreters that
 stay alive; rounds are interleaved, so that a busy machine slows both (but not alike: PyTorch's
 threads wait for each other more often). Each figure is the median of the rounds and their range.
 Both compile or warm up before the first round.
-
-With `--gpu` and the chip's name: a Llama of 1.2B parameters in bf16 (f32 master and moments) on one
-GPU, our step with flash attention beside our step with naive attention, and the share of the chip's
-dense bf16 peak that the model's FLOPs take (`models.flops.model_flops_per_token`, causal). Their
-states lie on the GPU together, 14 bytes a parameter each.
 """
 
 import argparse
@@ -26,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SIZES = ("steps", "rows", "length", "width", "layers", "gpu")
+SIZES = ("steps", "rows", "length", "width", "layers")
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -35,16 +29,6 @@ SHAPE = {
     "rope_theta": 10000.0,
     "hidden_act": "silu",
     "tie_word_embeddings": False,
-}
-ON_GPU = {  # the sizes of Llama-3.2-1B
-    **SHAPE,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "tie_word_embeddings": True,
 }
 
 
@@ -66,11 +50,8 @@ def main() -> None:
     if options.worker:
         _serve(options)
         return
-    if options.gpu:
-        workers = {name: _start(sys.executable, name, options) for name in ("flash", "scores")}
-    else:
-        workers = {"shardwise": _start(sys.executable, "ours", options)}
-        workers["transformers"] = _start(options.torch_python, "theirs", options)
+    workers = {"shardwise": _start(sys.executable, "ours", options)}
+    workers["transformers"] = _start(options.torch_python, "theirs", options)
     for worker in workers.values():
         print(_ask(worker), file=sys.stderr)
     rates: dict[str, list[float]] = {name: [] for name in workers}
@@ -84,21 +65,9 @@ def main() -> None:
     print(f"{options.rows} x {options.length} tokens a step, {options.steps} steps a round")
     for name, found in rates.items():
         low, high = min(found), max(found)
-        print(
-            f"{name:14}{statistics.median(found):10,.0f} tokens/s ({low:,.0f}-{high:,.0f})", end=""
-        )
-        print(f", MFU {_mfu(statistics.median(found), options):.1%}" if options.gpu else "")
+        print(f"{name:14}{statistics.median(found):10,.0f} tokens/s ({low:,.0f}-{high:,.0f})")
     ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
     print(f"ratio         {statistics.median(ratios):10.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
-
-
-def _mfu(rate: float, options: argparse.Namespace) -> float:
-    """The share of the chip's dense bf16 peak."""
-    from shardwise.hardware import load_chip
-    from shardwise.models.flops import model_flops_per_token
-
-    flops = model_flops_per_token(_loaded(ON_GPU), options.length)
-    return float(flops) * rate / load_chip(options.gpu).peak("bf16")
 
 
 def _loaded(config: dict[str, Any]) -> Any:
@@ -112,19 +81,14 @@ def _loaded(config: dict[str, Any]) -> Any:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Our training step beside transformers'.")
     parser.add_argument("--torch-python", default=sys.executable, help="has torch, transformers")
-    parser.add_argument("--gpu", default="", metavar="CHIP", help="one GPU of that name, bf16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--rows", type=int, help="8, and 4 with --gpu")
-    parser.add_argument("--length", type=int, help="256, and 4096 with --gpu")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=6)
-    names = ["ours", "theirs", "flash", "scores"]
-    parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
-    found = parser.parse_args()
-    found.rows = found.rows or (4 if found.gpu else 8)
-    found.length = found.length or (4096 if found.gpu else 256)
-    return found
+    parser.add_argument("--worker", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def _start(python: str, which: str, options: argparse.Namespace) -> subprocess.Popen[str]:
@@ -165,9 +129,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _ours(options: argparse.Namespace) -> tuple[Any, str]:
-    gpu = bool(options.gpu)
-    os.environ["JAX_PLATFORMS"] = "cuda" if gpu else "cpu"
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # two workers share a GPU
+    os.environ["JAX_PLATFORMS"] = "cpu"
     import jax
     import numpy as np
 
@@ -177,21 +139,21 @@ def _ours(options: argparse.Namespace) -> tuple[Any, str]:
     from shardwise.runtime.trainer.memory import keep_freed_memory
 
     keep_freed_memory()  # as `trainer.train` does
-    cfg = _loaded(ON_GPU if gpu else small(options))
-    on_cpu = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
+    cfg = _loaded(small(options))
+    dtypes = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
     plan = TrainPlan(
         model="benchmark",
         model_hash=model_hash(cfg),
-        slice=f"1*{options.gpu}:1" if gpu else "v5e:1x1",
+        slice="v5e:1x1",
         mesh={},
         box=(1, 1),
         global_batch_sequences=options.rows,
         sequence_length=options.length,
         microbatches=1,
         layers_per_stage=(cfg.layers,),
-        remat="block" if gpu else "none",
-        attention_kernel="scores" if options.worker == "scores" else "flash",
-        dtypes=TrainDtypes() if gpu else on_cpu,
+        remat="none",
+        attention_kernel="flash",
+        dtypes=dtypes,
     )
     made = program(plan, cfg, Settings(steps=1000, schedule="constant"))
     ids = np.random.default_rng(0).integers(

@@ -3,12 +3,17 @@
 import csv
 import json
 
+import jax
 import pytest
 
 from runtime.trainer.made import QUICK
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.models import load_model
+from shardwise.plans import ServeDtypes, ServePlan, model_hash
+from shardwise.plans.files import plan_dict
 from shardwise.profiler.trace import read_trace
+from shardwise.runtime.programs.plan import plan_program
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import (
@@ -217,6 +222,33 @@ def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
     assert matmul["flops"] > 0.9 * 6 * 4 * 32 / 2 * planning.best.cfg.layers * 64 * 128 * 3
     with pytest.raises(BadRequest, match="--phase decode is none of this plan's: train"):
         profile_plan(planning.best.plan, Hardware(), steps=1, phase="decode", cpu_devices=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_a_servers_step_is_timed_at_full_length(tmp_path, phase):
+    """What a step reads of the cache depends on its inputs, so they are not zeros."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    plan = ServePlan(
+        model=str(tmp_path),
+        model_hash=model_hash(load_model(str(tmp_path))),
+        slice="h100:1",
+        mesh={},
+        box=(1,),
+        batch=2,
+        input_length=48,
+        output_length=16,
+        dtypes=ServeDtypes(weights="bf16"),
+    )
+    arguments = plan_program(jax.devices()[:1], plan_dict(plan), phase).arguments[-1]
+    if phase == "decode":
+        assert [*arguments.cached_D] == [63, 63]
+    else:
+        assert [*arguments.positions_T] == [*range(48)]
+    result = profile_result(profile_plan(plan, Hardware(), phase=phase, steps=1, cpu_devices=1))
+    matmul = next(row for row in result["by_class"] if row["where"] == "matmul")
+    assert matmul["measured"] > 0
+    assert matmul["predicted"] > 0
 
 
 def test_a_missing_text_beside_a_capture_is_refused(mlp, tmp_path):

@@ -1,6 +1,6 @@
 """Where a serving step's attention is JAX's Pallas kernel: one table, of which the first row that
-does not hold is the reason why a layer's pages are read by our own kernel instead, or off TPUs
-gathered by XLA (`runtime/attention/`).
+does not hold is the reason why a layer's pages are read by a kernel of our own instead, for TPUs or
+for GPUs, or gathered by XLA (`runtime/attention/`).
 
 The kernel is `jax.experimental.pallas.ops.tpu.ragged_paged_attention` as JAX 0.10.2 has it, tried
 by compiling it for v4, v5e, v5p, v6e and tpu7x (`tests/runtime/attention/test_ragged.py`).

@@ -186,7 +186,7 @@ def head(
         spec, w = "BTD,VD->BTV", p["embedding"]
     else:
         spec, w = "BTD,DV->BTV", p["lm_head"]
-    if call.options.rows:
+    if call.options.rows and x_BTD.dtype == dtype:
         logits_BTV = row_product(spec, x_BTD, w, dtype)
     elif isinstance(w, Quantized):
         logits_BTV = product(spec, x_BTD, w, dtype)

@@ -18,9 +18,13 @@ from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import looked_up, product, products
 
 COSTLY = frozenset(
-    {"dot_general", "ragged_dot_general", "all_to_all", "ragged_all_to_all", "all_gather"}
+    {
+        *("dot_general", "ragged_dot_general", "all_to_all", "ragged_all_to_all", "all_gather"),
+        "dot_product_attention_fwd_wrapper",
+    }
 )
-"""JAX primitives whose results stay under a policy that keeps all, whatever they are called."""
+"""JAX primitives whose results stay under a policy that keeps all, whatever they are called; the
+last is cuDNN's attention, which else ran again in the backward pass for its statistics."""
 
 
 def unmarked(name: str, x: jax.Array) -> jax.Array:

@@ -184,13 +184,21 @@ def _apart(params: Any, times: int) -> list[Any]:
     return [tree.unflatten([w[step][0] for w in pieces]) for step in range(times)]
 
 
-def unstacked(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with each layer's apart, for CPUs: XLA copies there what it takes of a stack,
-    and what it puts into a loop, whole and in every step."""
+def keeps_stacks(platform: str) -> bool:
+    """Whether a layer that is taken of a stack, in a step without gradients, is read where it lies:
+    on TPUs. On CPUs XLA copies what it takes, and what it puts into a loop, whole and in every
+    step; on GPUs it copies each layer's weights before their product, three times the bytes."""
+    return platform == "tpu"
 
-    def layers(stack: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-        count = len(jax.tree.leaves(stack)[0])
-        return tuple(_layer(dict(stack), i) for i in range(count))
+
+def unstacked(
+    params: Mapping[str, Any], take: Callable[[Any, int], Any] = lambda w, i: w[i]
+) -> dict[str, Any]:
+    """The parameters with each layer's apart, each of them by `take` of a stack."""
+
+    def layers(stack: Mapping[str, Any]) -> tuple[Any, ...]:
+        count = jax.tree.leaves(stack)[0].shape[0]
+        return tuple(jax.tree.map(lambda w, i=i: take(w, i), dict(stack)) for i in range(count))
 
     return {**params, "layers": tuple(map(layers, params["layers"]))}
 

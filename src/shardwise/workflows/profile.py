@@ -242,10 +242,10 @@ def is_here(kind: str, chip: Chip) -> bool:
 
 def _predicted_by_class(priced: Priced, phase: str) -> dict[str, float]:
     """Expected seconds of the planner's ops by class; what overlaps counts twice."""
-    answer = priced.answer
-    names = {"train": "estimate", "prefill": "prefill", "decode": "decode"}
+    answer: Any = priced.answer
+    estimate = answer.estimate if phase == "train" else getattr(answer, phase).estimate
     found: dict[str, float] = {}
-    for time in getattr(answer, names[phase]).ops:
+    for time in estimate.ops:
         kind = time.op.op_class
         found[kind] = found.get(kind, 0.0) + float(time.total)
     return found

@@ -179,3 +179,28 @@ def test_our_kernel_of_pages_reads_what_it_states():
     assert float(found.op.flops["bf16"]) == 1e6
     others = 512 * 4 + 8 * 8 * 128 * 2 + 128 * 4 + 2 * 8 * 8 * 128 * 4
     assert float(found.op.hbm_bytes) == pytest.approx(500000 + others, rel=0.02)
+
+
+PAGES_OF_A_GPU = """HloModule m, is_scheduled=true, num_partitions=1
+
+ENTRY %main () -> f32[2,64,8,16,128] {
+  %q = bf16[64,8,4,128]{3,2,1,0} parameter(0)
+  %at = s32[2]{0} parameter(1)
+  %places = s32[64]{0} parameter(2)
+  %table = s32[64,32]{1,0} parameter(3)
+  %k = bf16[4,4096,64,1024]{3,2,1,0} parameter(4)
+  %v = bf16[4,4096,64,1024]{3,2,1,0} parameter(5)
+  ROOT %pallas_call = f32[2,64,8,16,128]{4,3,2,1,0} \
+custom-call(%q, %at, %places, %table, %k, %v), custom_call_target="__gpu$xla.gpu.triton", \
+metadata={op_name="jit(f)/paged_softmax_1x4_of_128_128/pallas_call"}
+}
+"""
+
+
+def test_our_kernel_for_gpus_reads_what_full_tables_name_and_no_more():
+    op = only(PAGES_OF_A_GPU).op
+    places = 64 * 32 * 64
+    assert op.op_class == "attention"
+    assert float(op.flops["bf16"]) == 2 * 8 * 4 * (128 + 128) * places
+    written = 4 * 2 * 64 * 8 * 16 * 128
+    assert float(op.hbm_bytes) == pytest.approx(2 * 2 * 1024 * places + written, rel=0.01)

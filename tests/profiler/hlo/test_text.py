@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import ShardwiseError
-from shardwise.profiler.hlo import read_module
+from shardwise.profiler.hlo import module_work, read_module
 
 MODULE = """HloModule jit_f, is_scheduled=true, num_partitions=2
 
@@ -121,3 +121,29 @@ def test_a_computation_that_is_missing_is_an_error(module):
         module.computation("other")
     with pytest.raises(ShardwiseError, match="has no instruction 'nothing'"):
         module.computations["main"].shape_of("nothing")
+
+
+BEGUN = """HloModule m, is_scheduled=true, num_partitions=1
+
+%cut (p0: bf16[16,8,128], p1: s32[]) -> bf16[1,8,128] {
+  %p0 = bf16[16,8,128]{2,1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %one = bf16[1,8,128]{2,1,0} dynamic-slice(%p0, %p1, %zero, %zero), \
+dynamic_slice_sizes={1,8,128}
+}
+
+ENTRY %main (x: bf16[16,8,128], at: s32[]) -> bf16[1,8,128] {
+  %x = bf16[16,8,128]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %begun = ((bf16[16,8,128]{2,1,0}, s32[]), bf16[1,8,128]{2,1,0}, u32[]) \
+fusion-start(%x, %at), kind=kLoop, calls=%cut
+  ROOT %ended = bf16[1,8,128]{2,1,0} fusion-done(%begun)
+}
+"""
+
+
+def test_a_fusion_on_a_stream_of_its_own_is_that_fusion():
+    (found,) = module_work(read_module(BEGUN)).ops
+    assert (found.name, found.op.op_class) == ("begun", "copy")
+    assert float(found.op.hbm_bytes) == 2 * 2 * 8 * 128 + 4

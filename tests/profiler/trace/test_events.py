@@ -105,6 +105,19 @@ def test_runs_and_devices_are_told_apart_and_the_step_is_their_median():
     assert trace.step_seconds == 2.5
 
 
+def test_runs_of_a_gpu_begin_where_its_first_op_comes_again():
+    def kernel(name, start):
+        return event(name, start, 0.5, hlo_op=name, hlo_module="jit_f")
+
+    loops = [kernel(n, 20 * i + j) for i in range(3) for j, n in enumerate("abbcdefghijk")]
+    stream = line("/device:GPU:0", "Stream #14", *loops, kernel("branch", 19))
+    trace = trace_of("t", [stream])
+    assert [len([op for op in trace.ops if op.run == run]) for run in "123"] == [13, 12, 12]
+    assert trace.step_seconds == 11.5
+    alone = trace_of("t", [line("/device:GPU:0", "Stream #14", *map(kernel, "abb", range(3)))])
+    assert len(alone.spans) == 1
+
+
 def test_a_capture_without_ops_says_so():
     with pytest.raises(BadRequest, match=r"trace 't' has 1 events and none of a compiled op"):
         trace_of("t", [line("/host:CPU", "python", event("foo", 0, 1))])

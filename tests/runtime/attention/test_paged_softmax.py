@@ -12,6 +12,8 @@ from shardwise.runtime.attention.paged_softmax import queries_at_once, side_by_s
 from shardwise.runtime.attention.scoring import Scoring
 
 LAYERS, PAGES, SIZE, WIDTH, LAYER, BLOCK = 2, 24, 64, 12, 1, 16
+SMALL, MANY = 16, 48
+"""Pages of fewer places than a block has, and how many of a sequence."""
 PLACES = {
     "rows": [700, 0, NOWHERE, 63],
     "blocks": [[*range(600, 616)], [*range(5), *([NOWHERE] * 11)], [NOWHERE] * 16],
@@ -22,19 +24,19 @@ def normal(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def step(reader, each=1):
+def step(reader, each=1, size=SIZE, width=WIDTH):
     """Rows that decode, `each` with as many guesses, and blocks of prompts; pages may be shared."""
     rng = np.random.default_rng(0)
     rows = [[p + i if p != NOWHERE else NOWHERE for i in range(each)] for p in PLACES["rows"]]
     positions = [p for row in (*rows, *PLACES["blocks"]) for p in row]
-    tables = jnp.asarray(rng.integers(0, PAGES, (7, WIDTH)), jnp.int32)
+    tables = jnp.asarray(rng.integers(0, PAGES, (7, width)), jnp.int32)
     starts = jnp.asarray([block[0] for block in PLACES["blocks"]], jnp.int32)
-    paging = Paging(tables[:4], tables[4:], starts, SIZE, each=each, reader=reader)
+    paging = Paging(tables[:4], tables[4:], starts, size, each=each, reader=reader)
     return paging, jnp.asarray(positions, jnp.int32)
 
 
-def attention(reader, K, G, H, U, *, cache="f32", each=1, **named):
-    paging, positions = step(reader, each)
+def attention(reader, K, G, H, U, *, cache="f32", each=1, size=SIZE, width=WIDTH, **named):
+    paging, positions = step(reader, each, size, width)
     scoring = Scoring(
         **{"scale": 0.1, "softcap": None, "window": None, "chunk": None, **named},
         q_positions_BT=positions[None],
@@ -43,15 +45,15 @@ def attention(reader, K, G, H, U, *, cache="f32", each=1, **named):
     q = normal(9, 1, len(positions), K * G, H)
     held = []
     for seed, width in ((1, H), (2, U)):
-        array, scales = normal(seed, LAYERS, PAGES, SIZE, K * width), None
+        array, scales = normal(seed, LAYERS, PAGES, size, K * width), None
         if cache == "int8":
             array = jnp.clip(jnp.round(array * 40), -127, 127).astype(jnp.int8)
-            scales = jnp.abs(normal(seed + 5, LAYERS, PAGES, K, SIZE)).astype(jnp.bfloat16) / 40
+            scales = jnp.abs(normal(seed + 5, LAYERS, PAGES, K, size)).astype(jnp.bfloat16) / 40
         if cache == "bf16":
             array = array.astype(jnp.bfloat16)
         held.append(PagedKeys(array, scales, LAYER, K, width, paging))
     if cache == "paired":  # each head's key and then its value
-        shape = (LAYERS, PAGES, SIZE, K)
+        shape = (LAYERS, PAGES, size, K)
         both = [part.array_LPSX.reshape(*shape, part.width) for part in held]
         pair = jnp.concatenate(both, axis=-1).reshape(*shape[:3], -1)
         pair = jnp.pad(pair, ((0, 0),) * 3 + ((0, -pair.shape[-1] % 128),))
@@ -65,6 +67,7 @@ def attention(reader, K, G, H, U, *, cache="f32", each=1, **named):
     return np.asarray(out.astype(jnp.float32))[np.asarray(positions) != NOWHERE]
 
 
+@pytest.mark.parametrize("reader", ["interpreted", "triton interpreted"])
 @pytest.mark.parametrize(
     ("shape", "named"),
     [
@@ -78,11 +81,28 @@ def attention(reader, K, G, H, U, *, cache="f32", each=1, **named):
     ],
     ids=str,
 )
-def test_the_kernel_says_what_the_loop_says(shape, named):
+def test_the_kernels_say_what_the_loop_says(reader, shape, named):
     """Of narrow and wide heads, alone and side by side, with all that a layer may ask for."""
-    said, wanted = (attention(reader, *shape, **named) for reader in ("interpreted", "loop"))
+    said, wanted = (attention(which, *shape, **named) for which in (reader, "loop"))
     near = 2e-2 if named.get("cache") == "bf16" else 2e-5
     np.testing.assert_allclose(said, wanted, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        ((4, 2, 64, 64), {"window": 40}),
+        ((1, 5, 80, 96), {"each": 3}),
+        ((3, 1, 64, 64), {"cache": "int8"}),
+    ],
+    ids=str,
+)
+def test_the_kernel_of_gpus_reads_pages_of_fewer_places_than_a_block(shape, named):
+    said, wanted = (
+        attention(which, *shape, size=SMALL, width=MANY, **named)
+        for which in ("triton interpreted", "loop")
+    )
+    np.testing.assert_allclose(said, wanted, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("reader", ["interpreted", "loop"])

@@ -19,6 +19,8 @@ from shardwise.profiler.hlo.text import Computation, Instruction
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
 _RAGGED = "ragged_paged_attention"
 _PAGED = "paged_softmax"
+_TRITON = "__gpu$xla.gpu.triton"
+_TRITON_PAGED = re.compile(r"paged_softmax_(\d+)x(\d+)_of_(\d+)_(\d+)")
 _PRODUCTS = {"fwd": (1, 1), "dq": (1, 0), "dkv": (2, 2)}
 """Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
 forward S = Q K', O = P V; dq dQ = dS K; dkv S, dP = dO V', dV = P' dO and dK = dS' Q
@@ -92,7 +94,9 @@ class RaggedReads(NamedTuple):
 
 
 def paged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
-    """Of a call of JAX's kernel of ragged pages, or of ours; None of any other call."""
+    """Of a call of JAX's kernel of ragged pages, or of one of ours; None of any other call."""
+    if call.target == _TRITON:
+        return _triton_reads(computation, call)
     if call.target != "tpu_custom_call":
         return None
     if _PAGED in (call.op_name or call.name):
@@ -111,6 +115,27 @@ def _stated_reads(computation: Computation, call: Instruction) -> RaggedReads | 
     (queries, *pages), outs = tall, list(arrays(call.shape))
     widths = (shapes[queries][0].dims[-1], outs[0].dims[-1] if outs else 0)
     return RaggedReads(KernelAttention(stated_flops(call), widths), tuple(pages), read)
+
+
+def _triton_reads(computation: Computation, call: Instruction) -> RaggedReads | None:
+    """Our kernel for GPUs (`runtime/attention/paged_triton.py`), where every table is full. Its
+    name has the Q tokens and G heads that read a KV head, and the widths H and U; the table is the
+    operand [R, M], pages are those [L, P, S, K H] and [L, P, S, K U]. Blocks of a prompt are taken
+    for one chunk that ends where its table ends."""
+    named = _TRITON_PAGED.search(call.op_name or call.name)
+    shapes = [list(arrays(computation.shape_of(name))) for name in call.operands]
+    if named is None or len(shapes) < 6 or not all(len(found) == 1 for found in shapes):
+        return None
+    Q, G, H, U = (integer(x, "a width of a kernel", most=2**31) for x in named.groups())
+    (q,), _, _, (table,), *pages = shapes[:6]
+    if (len(q.dims), len(table.dims)) != (4, 2) or any(len(p.dims) != 4 for (p,) in pages):
+        return None
+    (R, M), K = table.dims, q.dims[1]
+    whole = float(R * M * pages[0][0].dims[2])
+    seen = whole - min(Q * R * (R - 1) / 2, whole / 2) if Q > 1 else whole
+    place = sum(p.bytes / max(prod(p.dims[:3]), 1) for (p,) in pages)
+    flops = 2.0 * Q * G * K * (H + U) * seen
+    return RaggedReads(KernelAttention(flops, (H, U)), (4, 5), seen * place)
 
 
 def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | None:

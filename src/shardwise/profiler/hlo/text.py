@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest, ShardwiseError, shown
 from shardwise.profiler.hlo.numbers import MOST_DEVICES, integer, integers
+from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import Array, Shape, read_shape
 from shardwise.profiler.hlo.sources import Frames, Source, read_frames
 from shardwise.work import grouped
@@ -320,6 +321,17 @@ def _depth(text: str) -> int:
     return sum((mark in "({[") - (mark in ")}]") for mark in marks)
 
 
+def _as_begun(shape: Shape, opcode: str) -> tuple[Shape, str]:
+    """A start of what has no rule as such, a fusion on a stream of its own: `fusion-start` is read
+    as the fusion, whose results are the second part of its shape, and its done as another name."""
+    base, _, end = opcode.rpartition("-")
+    if rule(opcode) != "unknown" or rule(base) == "unknown":
+        return shape, opcode
+    if end == "start" and not isinstance(shape, Array) and len(shape) > 1:
+        return shape[1], base
+    return shape, "bitcast" if end in ("done", "update") else opcode
+
+
 def _instruction(found: re.Match[str], line: int) -> Instruction:
     rest = _COMMENT.sub("", found[3])
     end = _closing(rest, 0) + 1 if rest.startswith("(") else _shape_end(rest)
@@ -334,10 +346,11 @@ def _instruction(found: re.Match[str], line: int) -> Instruction:
     literal = opcode[1] in ("constant", "parameter")
     if opcode[1] == "parameter":
         integer(inner.strip(), f"the number of parameter '{found[2]}'", most=10**6)
+    shape, called = _as_begun(read_shape(rest[:end]), opcode[1])
     return Instruction(
         name=found[2],
-        shape=read_shape(rest[:end]),
-        opcode=opcode[1],
+        shape=shape,
+        opcode=called,
         operands=() if literal else _operands(inner),
         attributes=attributes,
         root=bool(found[1]),

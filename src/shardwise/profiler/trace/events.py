@@ -7,7 +7,7 @@ its body), so that an op's own seconds are those in which no event inside it run
 """
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +29,8 @@ LATEST = 1e12
 LONGEST = 1e8
 """Seconds: of an event's start from any origin, and of an event. Three years are no step."""
 MOST_DEVICES = 2**20
+EVEN = 0.9
+"""Of a module's ops, those that come in every execution; a branch may be taken in some alone."""
 REMEDY = "give a capture of jax.profiler, its folder, or a trace in Chrome's JSON, whole"
 
 
@@ -146,7 +148,23 @@ def _plane_ops(plane: str, lines: Sequence[TraceLine]) -> list[TraceOp]:
         (e for line in lines if line.name == MODULES for e in line.events), key=lambda e: e.start
     )
     found = [op for line in wanted for op in _line_ops(plane, line, runs)]
-    return _without_holders(found)
+    return _without_holders(_told_apart(found))
+
+
+def _told_apart(ops: list[TraceOp]) -> list[TraceOp]:
+    """Ops with their executions told apart where the capture does not, as those of GPUs: one begins
+    where the first op of its module comes again, if nearly all ops come so often or a multiple."""
+    found: list[TraceOp] = []
+    for (_, _, run), mine in grouped(ops, lambda op: (op.device, op.module, op.run)).items():
+        mine = sorted(mine, key=lambda op: op.start)
+        starts = [op.start for op in mine if op.name == mine[0].name]
+        counts = Counter(op.name for op in mine).values()
+        even = sum(n % len(starts) == 0 for n in counts)
+        if run or len(starts) == 1 or even < EVEN * len(counts):
+            found += mine
+            continue
+        found += [replace(op, run=str(bisect_right(starts, op.start))) for op in mine]
+    return found
 
 
 def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[TraceOp]:

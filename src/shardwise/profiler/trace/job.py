@@ -8,6 +8,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ from shardwise.profiler.trace.events import MODULES, OPS, STATS
 MOST_EVENTS = 500_000
 """Of compiled ops that are read of a capture; three steps of a large program have some ten
 thousand a device."""
+CAPTURE_OPTIONS = {
+    "gpu": {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_graph_size": 2**20}
+}
+"""Of the program that is captured, by JAX's platform. What runs as a CUDA graph is one event in a
+capture, without its kernels, so there the kernels are launched one by one; steps are timed before,
+with graphs."""
 CAPTURED = 3
 """Steps that are captured: a loop of 80 layers makes thousands of events a step."""
 
@@ -70,6 +77,9 @@ def run_job(
         if product is not None:
             beside.append(product())
     stage("capturing")
+    if options := CAPTURE_OPTIONS.get(here[0].platform):
+        runner.executable = lowered.compile(compiler_options=options)
+        runner.step()
     return {
         "seconds": seconds,
         "reference_seconds": beside,
@@ -127,21 +137,32 @@ class _Runner:
 
 
 def _made(x: Any) -> Any:
-    """An array for an abstract argument, where it lies: small random floats, or zeros."""
+    """An array for an abstract argument, where it lies: small random floats, or zeros. Numbers of
+    the host stay."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    if isinstance(x, np.ndarray) or not hasattr(x, "shape"):
+        return x
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.key(0)
+    return _filler(tuple(x.shape), x.dtype, getattr(x, "sharding", None))()
+
+
+@cache
+def _filler(shape: tuple[int, ...], dtype: Any, at: Any) -> Any:
+    """What makes arrays of a kind, compiled once: layers are alike."""
     import jax
     import jax.numpy as jnp
 
-    def fill(key: Any) -> Any:
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            return (0.02 * jax.random.normal(key, x.shape, jnp.float32)).astype(x.dtype)
-        return jnp.zeros(x.shape, x.dtype)
+    def fill() -> Any:
+        if jnp.issubdtype(dtype, jnp.floating):
+            drawn = jax.random.normal(jax.random.key(0), shape, jnp.float32)
+            return (0.02 * drawn).astype(dtype)
+        return jnp.zeros(shape, dtype)
 
-    if not hasattr(x, "shape"):
-        return x
-    at = getattr(x, "sharding", None)
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jax.random.key(0)
-    return jax.jit(fill, out_shardings=at)(jax.random.key(0))
+    return jax.jit(fill, out_shardings=at)
 
 
 def _captured(runner: _Runner, steps: int, keep: str | None) -> list[dict[str, Any]]:

@@ -29,6 +29,12 @@ from shardwise.runtime.attention.paged_softmax import (
     pages_at_once,
     queries_at_once,
 )
+from shardwise.runtime.attention.paged_triton import (
+    RowPages,
+    paged_softmax_triton,
+    triton_queries,
+    triton_serves,
+)
 from shardwise.runtime.attention.ragged import RaggedRows, ragged_attention
 from shardwise.runtime.attention.scoring import Scoring, capped
 from shardwise.runtime.cache_entry import from_held
@@ -41,7 +47,7 @@ NEAR = 2**18
 """Bytes of keys that single rows on a CPU read at once, so that a core's own cache (1 MiB here) has
 them and the values when the products come: of 32 rows x 150 places x 512 bytes in 4 layers
 attention took 9.3 ms of CPU by blocks of 128 places, 6.2 ms by blocks of 32."""
-Reader = Literal["loop", "kernel", "interpreted"]
+Reader = Literal["loop", "kernel", "interpreted", "triton", "triton interpreted"]
 NOWHERE = -1
 """The position of a row that is only padding: it sees nothing and writes nothing."""
 
@@ -59,8 +65,9 @@ class Paging:
 
     On a mesh `over` makes a function of one device's part (`ServerLayout.over`), inside of which
     the places of each page may be cut over the axis `places`. A row that decodes has `each` tokens,
-    more than one where guesses are checked. `reader`: whether blocks are read by a loop of XLA's or
-    by our kernel, which is "interpreted" where there is no TPU.
+    more than one where guesses are checked. `reader`: whether blocks are read by a loop of XLA's,
+    by our kernel for TPUs or by the one for GPUs ("triton"), which are interpreted where there are
+    none.
     """
 
     decode_DM: Any
@@ -196,7 +203,7 @@ def _attend(
     R, Q, N, H = q_RQNH.shape
     K, U, dtype, paging = keys.heads, values.width, wide(q_RQNH), keys.paging
     q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
-    read = _loop if paging.reader == "loop" else _kernel
+    read = _reader(N // K, keys, values)
     top, total, out = read(q_RQKGH, positions_RQ, table_RM, keys, values, s)
     if paging.places is not None:
         top, total, out = _combined(paging.places, top, total, out)
@@ -207,6 +214,16 @@ def _attend(
         total, out = total * kept + jnp.exp(sink - higher), out * kept[..., None]
     out = out / jnp.where(total == 0, 1, total)[..., None]
     return jnp.moveaxis(out, 3, 1).reshape(R, Q, N, U).astype(q_RQNH.dtype)
+
+
+def _reader(heads: int, keys: PagedKeys, values: PagedKeys) -> Callable[..., Any]:
+    """What reads the pages, of `heads` that read one KV head."""
+    reader = keys.paging.reader
+    if reader in ("kernel", "interpreted"):
+        return _kernel
+    apart = keys.array_LPSX is not values.array_LPSX
+    serves = triton_serves(heads, max(keys.width, values.width), apart=apart)
+    return _loop if reader == "loop" or not serves else _triton
 
 
 def _loop(
@@ -307,13 +324,47 @@ def _kernel(
         interpret=paging.reader == "interpreted",
     )
 
-    def whole(x: jax.Array) -> jax.Array:
-        """[R parts, K, G, Q / parts, ...] as [R, K, G, Q, ...]."""
-        _, K, G, _, *rest = x.shape
-        x = jnp.moveaxis(x.reshape(R, parts, K, G, each, *rest), 1, 3)
-        return x.reshape(R, K, G, Q, *rest)
+    top, total, out = (_rejoined(x, parts) for x in (top, total, out))
+    return top, total, out[..., values.after :]
 
-    return whole(top), whole(total), whole(out)[..., values.after :]
+
+def _triton(
+    q_RQKGH: jax.Array,
+    positions_RQ: jax.Array,
+    table_RM: jax.Array,
+    keys: PagedKeys,
+    values: PagedKeys,
+    s: Scoring,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The same by our kernel for GPUs."""
+    (R, Q, *heads), paging = q_RQKGH.shape, keys.paging
+    each = triton_queries(Q, heads[1])
+    parts = Q // each
+    table = RowPages(
+        pages_RM=jnp.repeat(table_RM, parts, axis=0),
+        position_R=positions_RQ.reshape(R * parts, each)[:, 0],
+        size=paging.size,
+        first=paging.first(keys.array_LPSX.shape[2]),
+        layer=keys.layer,
+    )
+    found = paged_softmax_triton(
+        q_RQKGH.reshape(R * parts, each, *heads),
+        PageParts(keys.array_LPSX, keys.scales_LPKS),
+        PageParts(values.array_LPSX, values.scales_LPKS),
+        table,
+        s,
+        U=values.width,
+        interpret=paging.reader == "triton interpreted",
+    )
+    top, total, out = (_rejoined(x, parts) for x in found)
+    return top, total, out
+
+
+def _rejoined(x: jax.Array, parts: int) -> jax.Array:
+    """[R parts, K, G, Q / parts, ...] as [R, K, G, Q, ...]."""
+    rows, K, G, each, *rest = x.shape
+    x = jnp.moveaxis(x.reshape(rows // parts, parts, K, G, each, *rest), 1, 3)
+    return x.reshape(rows // parts, K, G, parts * each, *rest)
 
 
 def _combined(

@@ -38,7 +38,7 @@ from shardwise.runtime.engine.step_outputs import PendingStep, Places
 from shardwise.runtime.engine.step_shapes import StepKey, StepShapes
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
-from shardwise.runtime.stack import unstacked
+from shardwise.runtime.stack import keeps_stacks, unstacked
 from shardwise.scheduling.pages import PageCopy
 
 
@@ -88,12 +88,12 @@ class ModelExecutor:
             lookahead=lookahead,
             multi_step=multi_step,
         )
-        self._params = unstacked(params) if jax.default_backend() == "cpu" else params
+        stacks = keeps_stacks(jax.default_backend())
+        self._params = params if stacks else unstacked(params)
         self._end_ids = end_ids
         self._tables = tables_of(cfg, groups)
         if draft is not None:
-            apart = jax.default_backend() == "cpu"
-            own = unstacked(draft.params) if apart else draft.params
+            own = draft.params if stacks else unstacked(draft.params)
             self._params = {"model": self._params, "draft": own}
             self._tables += (0,) * len(draft.cfg.groups)
         self._pages, self._host_pages = pages, host_pages or [0] * len(groups)

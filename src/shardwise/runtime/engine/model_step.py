@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models import ModelConfig
-from shardwise.runtime.attention.paged import NOWHERE, Paging
+from shardwise.runtime.attention.paged import NOWHERE, Paging, Reader
 from shardwise.runtime.call import Call
 from shardwise.runtime.engine.sampling import (
     LOWEST,
@@ -96,7 +96,7 @@ class StepProgram:
     def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
         """Where a step's sequences lie, for each layer group."""
         over = (None, None) if self.layout is None else (self.layout.over, PLACES)
-        reader = "kernel" if self.platform == "tpu" else "loop"
+        reader = READERS.get(self.platform, "loop")
         by_group = [
             Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each, reader)
             for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
@@ -110,6 +110,9 @@ def jitted_step(program: StepProgram) -> Callable[..., Any]:
     options = COMPILER_OPTIONS.get(program.platform)
     return jax.jit(partial(model_step, program), donate_argnums=1, compiler_options=options)
 
+
+READERS: Mapping[str, Reader] = {"tpu": "kernel", "gpu": "triton"}
+"""Who reads pages, by platform; elsewhere a loop of XLA's does."""
 
 COMPILER_OPTIONS: Mapping[str, dict[str, Any]] = {
     "tpu": {

@@ -2,30 +2,39 @@
 its server, with weights, pages and inputs that are shapes alone.
 
 A decode step has the plan's sequences, all as long as they get; a step of prefill the last chunk of
-a prompt in each pool of pages. Both take pages for their own sequences and no more.
+a prompt in each pool of pages. Both take pages for their own sequences and no more, and inputs that
+say so (numpy arrays), since what a step reads depends on them.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from math import ceil
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, weight_dtype
 from shardwise.models.kv import cache_groups
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
-from shardwise.plans.paged_kernel import KernelLaw, kernel_problem
+from shardwise.plans.paged_kernel import KernelLaw, PagedLayer, kernel_problem
 from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
-from shardwise.plans.served_steps import prompt_tokens
+from shardwise.plans.served_steps import QUERY_BLOCK, prompt_tokens
 from shardwise.runtime.attention.paged import paged_attention
+from shardwise.runtime.attention.paged_triton import triton_serves
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import empty_state, tables_of
-from shardwise.runtime.engine.model_step import COMPILER_OPTIONS, StepProgram, jitted_step
+from shardwise.runtime.engine.model_step import (
+    COMPILER_OPTIONS,
+    StepInputs,
+    StepProgram,
+    jitted_step,
+)
 from shardwise.runtime.engine.server_layout import ServerLayout, layout_over, paged_layers
 from shardwise.runtime.engine.step_shapes import StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
@@ -33,7 +42,7 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.quant import NARROW, quantise_params
-from shardwise.runtime.sharding import platform_of
+from shardwise.runtime.stack import keeps_stacks, unstacked
 from shardwise.scheduling.forecast import pages_for
 
 
@@ -68,11 +77,11 @@ def serve_program(
     state: Any = jax.eval_shape(
         partial(empty_state, program, groups, pages, _cache_dtype(plan), shapes.slots + 1)
     )
-    inputs = shapes.padding(shapes.most if decodes else 0, tokens)
+    weights = abstract_weights(plan, cfg, layout)
     arguments = (
-        abstract_weights(plan, cfg, layout),
+        weights if keeps_stacks(program.platform) else unstacked(weights, _layer_of),
         jax.tree.map(_lying, state, layout.state_shardings(cfg, state)),
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs),
+        _decoding(shapes, pages, length) if decodes else _last_chunk(shapes, pages, length, tokens),
     )
     return AbstractProgram(
         function=jitted_step(program),
@@ -83,21 +92,65 @@ def serve_program(
     )
 
 
+def _decoding(shapes: StepShapes, pages: Sequence[int], length: int) -> StepInputs:
+    """A step of all sequences, before the last of their `length` tokens."""
+    inputs = shapes.padding(shapes.most, 0)
+    for pool in range(shapes.pools):
+        rows = slice(pool * shapes.most, pool * shapes.most + shapes.batch)
+        own = np.arange(shapes.batch, dtype=np.int32)
+        inputs.slots_D[rows] = pool * shapes.batch + own
+        inputs.cached_D[rows] = length - 1
+        inputs.table_GDM[:, rows] = _tables(shapes, pages)
+    return inputs
+
+
+def _last_chunk(shapes: StepShapes, pages: Sequence[int], length: int, tokens: int) -> StepInputs:
+    """A step of the last `tokens` of a prompt in each pool."""
+    inputs, count = shapes.padding(0, tokens), min(tokens, length)
+    each = len(inputs.ends_E) // shapes.pools
+    for pool in range(shapes.pools):
+        at = pool * tokens
+        inputs.positions_T[at : at + count] = np.arange(length - count, length, dtype=np.int32)
+        blocks = slice(at // QUERY_BLOCK, (at + tokens) // QUERY_BLOCK)
+        inputs.starts_C[blocks] = length - count
+        inputs.table_GCM[:, blocks] = _tables(shapes, pages)[:, :1]
+        inputs.ends_E[pool * each] = at + count - 1
+        inputs.slots_E[pool * each] = pool * shapes.batch
+    return inputs
+
+
+def _tables(shapes: StepShapes, pages: Sequence[int]) -> np.ndarray:
+    """The tables [G, R, M] of a pool's sequences, one after the other in its pages."""
+    places = np.arange(shapes.batch * shapes.table_width, dtype=np.int32)
+    own = [places % (count // shapes.pools) for count in pages]
+    return np.stack(own).reshape(len(pages), shapes.batch, shapes.table_width)
+
+
 def _notes(cfg: ModelConfig, plan: ServePlan, layout: ServerLayout) -> tuple[str, ...]:
     """Which layers read their pages by JAX's kernel and which by ours, and why."""
-    laws = map(kernel_problem, paged_layers(cfg, _cache_dtype(plan), layout))
-    found: dict[KernelLaw | None, int] = Counter()
-    here = platform_of(layout.mesh) == "tpu"
-    other = "our kernel of pages" if here else "pages gathered by XLA"
-    for law, (layer, count) in zip(laws, cfg.layer_groups(), strict=True):
+    layers = paged_layers(cfg, _cache_dtype(plan), layout)
+    found: dict[tuple[KernelLaw | None, str], int] = Counter()
+    for read, (layer, count) in zip(layers, cfg.layer_groups(), strict=True):
         if not isinstance(layer.mixer, RecurrentMixer):
-            found[law] += count
+            found[kernel_problem(read), _other(read)] += count
     return tuple(
         f"attention of {count} layers: JAX's kernel of ragged pages"
         if law is None
         else f"attention of {count} layers: {other}; JAX's kernel serves where {law.rule}"
-        for law, count in found.items()
+        for (law, other), count in found.items()
     )
+
+
+def _other(layer: PagedLayer) -> str:
+    """What reads a layer's pages where JAX's kernel does not."""
+    if layer.platform == "tpu":
+        return "our kernel of pages"
+    a = layer.attention
+    if layer.platform == "gpu" and a is not None:
+        width = max(a.head_dim, a.v_head_dim)
+        if triton_serves(a.heads // a.kv_heads, width, apart=True):
+            return "our kernel of pages for GPUs"
+    return "pages gathered by XLA"
 
 
 def _cache_dtype(plan: ServePlan) -> Any:
@@ -125,6 +178,13 @@ def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServerLayout) ->
 
 def _lying(x: Any, at: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at)
+
+
+def _layer_of(stack: jax.ShapeDtypeStruct, _: int) -> jax.ShapeDtypeStruct:
+    """One layer of a stack, on the devices that have its part of all layers."""
+    at: Any = stack.sharding
+    own = jax.sharding.NamedSharding(at.mesh, jax.sharding.PartitionSpec(*at.spec[1:]))
+    return _lying(jax.ShapeDtypeStruct(stack.shape[1:], stack.dtype), own)
 
 
 def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
