@@ -36,6 +36,7 @@ from shardwise.plans import TrainPlan
 from shardwise.profiler.ahead import default_root
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack
 from shardwise.units import format_seconds
+from shardwise.work import grouped
 from shardwise.workflows.inputs import Hardware
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,10 @@ TERMS: Mapping[str, tuple[str, ...]] = {
     "exchanges": ("exchanges",),
 }
 """Terms and the constants that each sets; left out, these are those of the stack `xla`."""
+BY_GENERATION = ("products", "overlap")
+"""Constants that are told apart by generation."""
+SHRINKAGE = 2
+"""Plans that what all plans say counts for beside a generation's own, of which there are 5 or 6."""
 PAGE = """# The prices of our own trainer
 
 Made by `python scripts/fit_jax.py` on {date} at {commit} with {versions}, from {count} of
@@ -62,8 +67,10 @@ them.
 
 A constant is the ratio of what a class of ops takes as compiled to what it takes as counted, each
 as a share of its compiled step, averaged over the plans that have the class. `overlap` is one less
-that of the gathers. `tiles` is the geometric mean of attention alone, forward and backward, as a
-loop over tiles on five generations: {tiles}.
+that of the gathers. Of it and `products`, what the n plans of a generation say counts there with
+n / (n + {shrinkage}), the rest with what all plans say: libtpu's cycles of the same product, and
+whether it gathers weights beside other work, differ by generation. `tiles` is the geometric mean of
+attention alone, forward and backward, as a loop over tiles on five generations: {tiles}.
 Narrow heads, loops over tiles, what merges the answers of a ring's hops and what keeps activations
 for the backward pass have their formulas in the counting (`planner/step/layer.py`,
 `planner/step/strategies/context.py`, `remat.py`), which the stack `jax` asks for.
@@ -75,6 +82,8 @@ Compiled over predicted seconds, the goal being {low:.2f} to {high:.2f}:
 ## Constants
 
 {constants}
+
+{generations}
 
 ## Terms
 
@@ -109,7 +118,12 @@ def priced(plan: TrainPlan, stack: Stack) -> Any:
     """A plan's answer under a stack's constants, counted as our own trainer runs it."""
     plan = replace(plan, stack="jax")
     piece = Hardware().slice(plan.slice).slice
-    return evaluate_train(plan, load_model(plan.model), piece, stack)
+    return evaluate_train(plan, load_model(plan.model), piece, stack.on(piece.chip.generation))
+
+
+def generation_of(plan: TrainPlan) -> str:
+    """That of the chips of its slice."""
+    return Hardware().slice(plan.slice).slice.chip.generation
 
 
 def learned(
@@ -162,19 +176,36 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
     }
 
 
-def stack_of(values: Mapping[str, float], without: str = "") -> Stack:
-    """The stack of constants, those of one term as `xla` has them."""
+def by_generation(rows: Sequence[Learned]) -> dict[str, dict[str, float]]:
+    """Those of BY_GENERATION on each generation that the plans are of: between what all plans and
+    what its own say."""
+    everywhere, found = constants(rows, 1.0), {}
+    for name, own in sorted(grouped(rows, lambda row: generation_of(row.plan)).items()):
+        share, here = len(own) / (len(own) + SHRINKAGE), constants(own, 1.0)
+        found[name] = {
+            one: share * here[one] + (1 - share) * everywhere[one] for one in BY_GENERATION
+        }
+    return found
+
+
+def stack_of(rows: Sequence[Learned], tiles: float, without: str = "") -> Stack:
+    """The stack that plans teach, the constants of one term as `xla` has them."""
     xla = load_stack("xla")
     usual = {name: float(getattr(xla, name)) for name in TERMS.get(without, ())}
-    given: dict[str, Any] = {**values, **usual}
-    return Stack(name="jax", sources={}, **given)
+    given: dict[str, Any] = {**constants(rows, tiles), **usual}
+    generations = {
+        name: {one: value for one, value in own.items() if one not in usual}
+        for name, own in by_generation(rows).items()
+        if without != "generations"
+    }
+    return Stack(name="jax", sources={}, generations=generations, **given)
 
 
 def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:
     """Compiled over predicted seconds of every plan by the constants of the others."""
     others = [[r for r in rows if r is not row] for row in rows]
     return [
-        row.seconds / row.priced(stack_of(constants(some, tiles), without))
+        row.seconds / row.priced(stack_of(some, tiles, without))
         for row, some in zip(rows, others, strict=True)
     ]
 
@@ -192,21 +223,22 @@ def summary(ratios: Sequence[float]) -> dict[str, float]:
 def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) -> dict[str, Any]:
     """All that the page shows."""
     tiles = geometric_mean(rates.values())
-    xla, values = load_stack("xla"), constants(rows, tiles)
+    xla, stack = load_stack("xla"), stack_of(rows, tiles)
     before = [row.seconds / evaluate(row.plan, xla) for row in rows]
     return {
         "schema_version": 1,
         **made(),
         "seed": LEARNING_SEED,
         "plans": count,
-        "constants": values,
+        "constants": constants(rows, tiles),
+        "generations": by_generation(rows),
         "tiles": dict(rates),
         "summary": {
             "as the stack xla": summary(before),
             "left out": summary(left_out(rows, tiles)),
-            "in-sample": summary([row.seconds / row.priced(stack_of(values)) for row in rows]),
+            "in-sample": summary([row.seconds / row.priced(stack) for row in rows]),
         },
-        "terms": {name: summary(left_out(rows, tiles, name)) for name in TERMS},
+        "terms": {name: summary(left_out(rows, tiles, name)) for name in (*TERMS, "generations")},
         "rows": [
             {
                 "name": row.name,
@@ -256,6 +288,14 @@ def page(doc: Mapping[str, Any]) -> str:
                 for value in [doc["constants"][name]]
             ],
         ),
+        shrinkage=SHRINKAGE,
+        generations=table(
+            ("on", *BY_GENERATION),
+            [
+                [name, *(f"{own[one]:.3g}" for one in BY_GENERATION)]
+                for name, own in doc["generations"].items()
+            ],
+        ),
         terms=table(
             ("without", *head[1:]),
             [["nothing", *said(doc["summary"]["left out"])]]
@@ -282,6 +322,9 @@ def toml(doc: Mapping[str, Any]) -> str:
         f'"{said if name != "launch_seconds" else "that of the stack xla"}" }}'
         for name in COMPILED_CONSTANTS
     ]
+    for generation, own in doc["generations"].items():
+        lines += ["", f"[jax.generations.{generation}]"]
+        lines += [f'{n} = {{ value = {v:.4g}, source = "{said}" }}' for n, v in own.items()]
     head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/fit_jax.md says how."
     return "\n".join([head, "", "[jax]", *lines]) + "\n"
 

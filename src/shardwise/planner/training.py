@@ -218,7 +218,7 @@ def evaluate_train(
     """
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
-    stack = stack or stack_for(plan)
+    stack = stack or stack_for(plan, piece.chip)
     priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,

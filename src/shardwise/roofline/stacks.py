@@ -2,14 +2,16 @@
 
 A stack is the software a plan names (`TrainPlan.stack`): how much of the communication it really
 hides, what it spends per op on the host, and how far it fuses elementwise work. What the chip does
-(the share of its peaks that kernels reach) is in `Chip.efficiency`; no number belongs to a pair of
-chip and stack. The numbers lie in `data/stacks.toml`, written by `scripts/fit_efficiency.py` from
-published runs; those of our own trainer in `data/jax.toml`, written by `scripts/fit_jax.py` from
-programs that were compiled, with what only it pays.
+(the share of its peaks that kernels reach) is in `Chip.efficiency`. The numbers lie in
+`data/stacks.toml`, written by `scripts/fit_efficiency.py` from published runs, none of which
+belongs to a pair of chip and stack; those of our own trainer in `data/jax.toml`, written by
+`scripts/fit_jax.py` from programs that were compiled, with what only it pays. Two of these depend
+on the generation too, as the compiler does: its cycles of the same product are 1.0 to 1.4 times its
+FLOPs at the peak, and it gathers weights beside other work on some generations alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ class Stack:
 
     `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
     or more. `products`, `tiles`, `sums` and `exchanges` are 1 where nothing is known of them
-    (`COMPILED_CONSTANTS`). `sources` says where each comes from. A serving engine (`engines.py`)
+    (`COMPILED_CONSTANTS`). `sources` says where each comes from; `generations` has constants that
+    are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
     pays `hops` of the latency that the communication library shows; its products read weights at
     `streams` of the memory's rate, those of a byte a number at `narrow` of that.
@@ -66,6 +69,11 @@ class Stack:
     tiles: Quantity = 1.0
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0
+    generations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def on(self, generation: str) -> "Stack":
+        """The constants on a generation of chips."""
+        return replace(self, **self.generations.get(generation, {}), generations={})
 
 
 IDEAL = Stack(
@@ -107,7 +115,17 @@ def _stacks() -> Mapping[str, Stack]:
 @cache
 def _compiled() -> Mapping[str, Stack]:
     table = read_toml(_COMPILED, "the table of our own trainer's constants")
-    return {name: stack_of(name, row, COMPILED_CONSTANTS) for name, row in table.items()}
+    return {name: _with_generations(name, row) for name, row in table.items()}
+
+
+def _with_generations(name: str, row: Mapping[str, Any]) -> Stack:
+    """A stack some of whose constants stand once more by generation."""
+    apart: dict[str, Mapping[str, float]] = {}
+    for generation, some in row.get("generations", {}).items():
+        about = {one: COMPILED_CONSTANTS[one] for one in some}
+        whose = f"stack '{name}' on {generation}"
+        apart[generation], _ = read_constants(whose, some, about, _BOUNDS)
+    return replace(stack_of(name, row, COMPILED_CONSTANTS), generations=apart)
 
 
 def stack_of(

@@ -62,7 +62,7 @@ def test_a_step_takes_what_its_ops_take(number):
     """Bodies laid out op by op; a pipeline's bubbles on what is no reduction."""
     plan, cfg, piece = random_plans()[number]
     answer = closed_form(plan, cfg, piece)
-    found, stack = answer.estimate, stack_for(plan)
+    found, stack = answer.estimate, stack_for(plan, answer.piece.chip)
     factor = bubbles(answer) if plan.degree("stage") > 1 else 1.0
     upper, resources = 0.0, defaultdict(float)
     for t in found.ops:

@@ -37,11 +37,12 @@ from shardwise.work import MemoryTimeline, Quantity
 Times = tuple[OpTime, ...]
 
 
-def stack_for(structure: Structure) -> Stack:
-    """The constants of a plan's software; the book derates no rate and overlaps all that may."""
+def stack_for(structure: Structure, chip: Chip) -> Stack:
+    """The constants of a plan's software on a chip; the book derates no rate and overlaps all that
+    may."""
     if structure.constants == "book":
         return IDEAL
-    return fused(load_stack(structure.stack), structure, load_stack)
+    return fused(load_stack(structure.stack), structure, load_stack).on(chip.generation)
 
 
 def fused(stack: Stack, structure: Structure, load: Callable[[str], Stack]) -> Stack:

@@ -157,7 +157,7 @@ class StepParts:
         self.request, self.meshes, self.columns, self.box = request, meshes, columns, box
         shape = column_shape(request, columns, any_structure)
         self.tensors, self.eager = tensors_of(request.cfg, shape), shape.eager
-        self.stack = stack_for(shape)
+        self.stack = stack_for(shape, request.piece.chip)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}

@@ -4,10 +4,11 @@
 `dense.py` is the reference, which makes the whole matrix of scores; `flash.py` goes through it in
 tiles (`tiles.py`), `paged.py` reads keys from pages, on TPUs by JAX's kernel of `ragged.py` where
 it serves and by ours of `paged_softmax.py` elsewhere, on GPUs by ours of `paged_triton.py`, and
-`best.py` picks a library's kernel where there is a faster one. Where tokens are cut over a mesh axis, `ring.py`, `all_gather.py` and
-`ulysses.py` stand in for them, inside `jax.shard_map`, where `varying.py` makes several values vary
-over the same axes; `zigzag.py` deals the tokens so that devices share the work, and rings of such
-rows run JAX's kernel on TPUs (`ring_kernel.py`). `causal.py` is what calibration times.
+`best.py` picks a library's kernel where there is a faster one. Where tokens are cut over a mesh
+axis, `ring.py`, `all_gather.py` and `ulysses.py` stand in for them, inside `jax.shard_map`, where
+`varying.py` makes several values vary over the same axes; `zigzag.py` deals the tokens so that
+devices share the work, and rings of such rows run JAX's kernel on TPUs (`ring_kernel.py`).
+`causal.py` is what calibration times.
 Projections, rotations and caches are not here. Read `scoring.py` first, then `flash.py`.
 """
 
