@@ -37,7 +37,7 @@ from shardwise.workflows.inputs import Hardware
 
 DOCS = Path(__file__).parents[1] / "docs"
 DUMPS = Path(__file__).parents[1] / "tests" / "workflows" / "data" / "compiled"
-DUMPED = ("ZeRO-1", "CP", "EP ragged")
+DUMPED = ("ZeRO-1", "CP", "EP ragged", "8B, FSDP, v4, over")
 """Plans whose compiled programs the tests of the rules read."""
 SCHEMA = 1
 

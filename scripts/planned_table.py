@@ -16,7 +16,8 @@ from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import Line
-from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted, noticed
+from shardwise.profiler.collectives.changes import noticed
+from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted
 
 SCHEMA = 1
 FIELDS = tuple(field.name for field in fields(Line))
@@ -63,7 +64,7 @@ def row_of(name: str, plan: TrainPlan, got: CompiledStep) -> dict[str, Any]:
 
 def step_of(row: Mapping[str, Any]) -> CompiledStep:
     """A row as `compiled_steps` gave it."""
-    lines = [_line(dict(zip(FIELDS, values, strict=True))) for values in row["lines"]]
+    lines = [_line(dict(zip(FIELDS, values, strict=False))) for values in row["lines"]]
     return CompiledStep(
         lines=tuple(lines[i] for i in row["order"]), state=row["state"], beside=row["beside"]
     )

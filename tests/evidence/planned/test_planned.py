@@ -127,9 +127,9 @@ def test_integers_and_scalars_are_set_aside_and_floats_are_not():
         line("all_gather", ("fsdp",), 64, dtype="int32"),
         line("all_reduce", ("fsdp",), 4, dtype="f32", elements=1.0),
     ]
-    assert left(FSDP, [], extra) == (["indices", "scalars"], {})
+    assert left(FSDP, [], extra) == (["beside the list", "beside the list"], {})
     rules, sides = left(FSDP, [], [line("all_reduce", ("fsdp",), 4096, dtype="f32")])
-    assert "scalars" not in rules
+    assert "beside the list" not in rules
     assert sides == {("all_reduce", ("fsdp",)): (0.0, 2048.0)}
 
 
@@ -174,7 +174,7 @@ def test_a_sum_over_two_axes_pays_for_both_or_for_neither():
 
 def test_integers_as_many_as_tokens_are_set_aside_and_no_more():
     ids = line("all_gather", ("fsdp",), 4 * 16 * 64, dtype="int32", elements=16.0 * 64)
-    assert left(FSDP, [], [ids]) == (["indices"], {})
+    assert left(FSDP, [], [ids]) == (["beside the list"], {})
     _, sides = left(FSDP, [], [replace(ids, elements=16.0 * 64 + 1)])
     assert set(sides) == {("all_gather", ("fsdp",))}
 
@@ -182,8 +182,26 @@ def test_integers_as_many_as_tokens_are_set_aside_and_no_more():
 def test_scalars_are_at_most_one_for_each_parameter_and_for_each_microbatch_and_one():
     one = line("all_reduce", ("fsdp",), 4, dtype="f32", elements=1.0)
     most = 3 + 9 + 1 + 1  # embedding, head and last norm; seven matmuls and two norms
-    assert left(FSDP, [], [one] * most) == (["scalars"], {})
+    assert left(FSDP, [], [one] * most) == (["beside the list"], {})
     assert set(left(FSDP, [], [one] * (most + 1))[1]) == {("all_reduce", ("fsdp",))}
+
+
+def test_a_gather_that_is_made_again_is_the_one_of_the_plan_and_its_copies():
+    gather = line("all_gather", ("fsdp",), 800)
+    copies = [gather, replace(gather, again=True)]
+    assert left(FSDP, [gather], copies) == (["again, or once"], {})
+    assert set(left(FSDP, [gather, gather], copies)[1]) == {("all_gather", ("fsdp",))}
+
+
+def test_a_hop_that_two_passes_share_is_made_once_and_no_part_of_one():
+    keys = line("permute", ("context",), 300, "backward.0/re.attention.ring")
+    both = line("permute", ("context",), 600, "backward.0/d.attention.ring")
+    plan, cfg = PLANS["FSDP + CP ring"]
+    for arrays, missing in ((2, 0.0), (3, 100.0)):  # keys and values, or something else
+        sent = [line("permute", ("context",), 900 / arrays)] * arrays
+        got = compare(plan, cfg, [keys, both], sent)
+        lost = {(r.kind, r.axes): r.planned_left for r in got.differences}
+        assert lost.get(("permute", ("context",)), 0.0) == missing
 
 
 def test_rows_that_move_pay_for_the_first_sum_of_the_table_alone():

@@ -50,13 +50,15 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
     """
     if plan.degree("tensor") > 1:
         yield from _over_tensor(plan, cfg)
+    rerun = any(line.kind == "permute" and "/re." in line.name for line in planned)
     for line in planned:
         if cfg.tied_embeddings and _sums_first(line):
             yield replace(line, name="tied table")
         if line.kind == "permute" and "/d." in line.name:
             # Planned are as many hops of keys as of their gradients, n - 1 of each.
             hop = line.bytes / 2 / (plan.degree("context") - 1)
-            yield replace(line, bytes=hop, name="home")
+            # As many bytes as the first hop of the keys, which two passes may share.
+            yield replace(line, bytes=hop, sent=hop, name="home", again=rerun)
 
 
 def _sums_first(line: Line) -> bool:

@@ -4,6 +4,7 @@ and of the text of a compiled program.
 `rules.py` explains where the two lists differ, by general rules.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,6 +16,7 @@ from shardwise.sharding.mesh import Mesh
 from shardwise.work import CollectiveKind, Work
 
 Key = tuple[CollectiveKind, tuple[str, ...]]
+_REPEATED = re.compile(r"\.remat\d*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,8 @@ class Line:
 
     `name` is the planner's op or the operation of JAX; `dtype` that of the array, `elements` its
     elements on one device (0 where it is planned); `form` says how the compiler writes it; `sent`
-    are the bytes that one device puts in.
+    are the bytes that one device puts in; `again`: it is another line once more, by the compiler's
+    rematerialisation, or a planned one is as large as one that two passes may share.
     """
 
     kind: CollectiveKind
@@ -35,6 +38,7 @@ class Line:
     elements: float = 0.0
     form: Form = "itself"
     sent: float = 0.0
+    again: bool = False
 
     @property
     def key(self) -> Key:
@@ -109,12 +113,16 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
     """The collectives of a compiled step over the plan's axes, every array a line of its own."""
     axes = {axis: n for axis, n in plan.mesh.items() if axis != "stage"}
     module, mesh = read_module(text), Mesh.of(axes)
-    found = []
+    found: list[Line] = []
+    seen: set[str] = set()
     for collective in read_collectives(module):
         placed, at = on_mesh(collective, mesh)
         if not placed.axes:
             continue
         share = _groups_of(collective, placed.axes, mesh) if not at.whole else 1.0
+        base = _REPEATED.sub("", collective.name)
+        again = base in seen and base != collective.name
+        seen.add(base)
         for part in parts(module, collective):
             line = Line(
                 kind=part.kind,
@@ -126,6 +134,7 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
                 elements=float(prod(part.array.dims)),
                 form=part.form,
                 sent=part.sent,
+                again=again,
             )
             found.append(line)
     return tuple(found)

@@ -6,7 +6,8 @@ what is left in the end is a difference. What our runtime moves beside the plan 
 lines join the plan's list (`added.py`) and must be in the program like any other.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose, prod
 
@@ -25,7 +26,7 @@ from shardwise.profiler.collectives.lines import (
 )
 from shardwise.profiler.collectives.served import as_served
 from shardwise.units import DTYPE_BYTES, dtype_bytes
-from shardwise.work import CollectiveKind
+from shardwise.work import CollectiveKind, grouped
 
 SUMS = ("all_reduce", "reduce_scatter")
 FLOATS = {dtype: DTYPE_BYTES[dtype] for dtype in ("bf16", "f16", "f32", "f64")}
@@ -33,12 +34,14 @@ SMALL = 0.5
 """Bytes below which nothing is left: sums of floats round."""
 
 RULES = {
-    "indices": "arrays of integers (token ids, positions, places and counts of rows), none of more "
-    "elements than the batch has rows for experts (tokens, without), go along with what "
-    "they describe; the plan counts none",
-    "scalars": "the loss, the count of tokens and the norm of the gradients are summed over all "
-    "devices, at most one sum for every parameter, one for every microbatch and one for the step; "
-    "the plan counts none",
+    "again, or once": "where memory is short the compiler runs a gather again rather than keep what "
+    "it gave (its rematerialisation, whose copies are named `.remat`), and what two passes make "
+    "alike, the first hop of a ring's keys, it runs once",
+    "beside the list": "arrays of integers (token ids, positions, places and counts of rows), none "
+    "of more elements than the batch has rows for experts (tokens, without), go along with what "
+    "they describe; the loss, the count of tokens and the norm of the gradients are summed over "
+    "all devices, at most one sum for every parameter, one for every microbatch and one for the "
+    "step; the plan counts none",
     "width": "sent in another dtype than the plan counts: sums of matmuls that yield f32 are sent "
     "before they are rounded",
     "as a sum": "a gather of pieces too small for one of their own as an all-reduce of pieces in "
@@ -108,13 +111,15 @@ class Comparison:
 
 @dataclass(slots=True)
 class Ledger:
-    """What is left of both lists while rules are applied."""
+    """What is left of both lists while rules are applied; `paired`: axes over which the program's
+    permutes come in pairs."""
 
     plan: TrainPlan | ServePlan
     cfg: ModelConfig
     planned: list[Line]
     compiled: list[Line]
     notes: list[RuleNote] = field(default_factory=list)
+    paired: set[tuple[str, ...]] = field(default_factory=set)
 
     def note(self, rule: str, lines: Sequence[Line], planned: float, compiled: float) -> None:
         if planned > SMALL or compiled > SMALL:
@@ -168,39 +173,6 @@ def compare(
     return Comparison(rows=tuple(order), explained=tuple(ledger.notes))
 
 
-def noticed(
-    plan: TrainPlan,
-    cfg: ModelConfig,
-    planned: Sequence[Line],
-    compiled: Sequence[Line],
-) -> tuple[int, int]:
-    """After how many single changes of the lists something else is left, and of how many tried.
-
-    The changes: each counted array of the program gone, run once less (where it runs more often),
-    and there twice; each line of the plan gone.
-    """
-    before = compare(plan, cfg, planned, compiled).left
-    found = [
-        abs(compare(plan, cfg, *lists).left - before) > SMALL
-        for lists in _single_changes(planned, compiled)
-    ]
-    return sum(found), len(found)
-
-
-def _single_changes(
-    planned: Sequence[Line], compiled: Sequence[Line]
-) -> Iterator[tuple[list[Line], list[Line]]]:
-    for i, line in enumerate(compiled):
-        if is_counted(line):
-            others = [*compiled[:i], *compiled[i + 1 :]]
-            yield [*planned], others
-            if line.count > 1:
-                yield [*planned], [*others, replace(line, count=line.count - 1)]
-            yield [*planned], [*compiled, line]
-    for i in range(len(planned)):
-        yield [*planned[:i], *planned[i + 1 :]], [*compiled]
-
-
 # Rules on single lines ----------------------------------------------------------------------------
 
 
@@ -217,17 +189,25 @@ def _set_aside(ledger: Ledger, rule: str, gone: Sequence[Line]) -> None:
     ledger.compiled = [line for line in ledger.compiled if line not in gone]
 
 
+def _made_again(ledger: Ledger) -> None:
+    permutes = [x for x in ledger.compiled if x.kind == "permute" and is_counted(x)]
+    for axes, mine in grouped(permutes, lambda line: line.axes).items():
+        if all(count % 2 == 0 for count in Counter(mine).values()):
+            ledger.paired.add(axes)
+    _set_aside(ledger, "again, or once", [line for line in ledger.compiled if line.again])
+
+
 def _indices(ledger: Ledger) -> None:
     most = ledger.tokens * _experts(ledger.cfg)
     gone = [x for x in ledger.compiled if x.dtype not in FLOATS and x.elements <= most]
-    _set_aside(ledger, "indices", gone)
+    _set_aside(ledger, "beside the list", gone)
 
 
 def _scalars(ledger: Ledger) -> None:
     gone = [x for x in ledger.compiled if x.dtype in FLOATS and not is_counted(x)]
     most = len(parameters(ledger.cfg)) + ledger.rounds + 1
     if sum(x.count for x in gone) <= most:
-        _set_aside(ledger, "scalars", gone)
+        _set_aside(ledger, "beside the list", gone)
 
 
 def _experts(cfg: ModelConfig) -> int:
@@ -455,6 +435,15 @@ def _runtime(ledger: Ledger) -> None:
         ledger.planned.append(line)
 
 
+def _shared_hop(ledger: Ledger) -> None:
+    """A whole hop that the plan has and the program has not, which lacks neither keys nor values
+    alone: what it sends comes in pairs."""
+    for line in [x for x in ledger.planned if x.name == "home" and x.again and x.bytes == x.sent]:
+        if line.axes in ledger.paired:
+            ledger.planned.remove(line)
+            ledger.note("again, or once", [line], line.total, 0.0)
+
+
 def _ring(ledger: Ledger) -> None:
     """Permutes that a gather or a scatter over the same axes was written as."""
     for axes in dict.fromkeys(x.axes for x in ledger.compiled if x.kind == "permute"):
@@ -483,8 +472,9 @@ def _ring(ledger: Ledger) -> None:
 
 
 ORDER: tuple[tuple[str, Callable[[Ledger], None]], ...] = (
-    ("indices", _indices),
-    ("scalars", _scalars),
+    ("again, or once", _made_again),
+    ("beside the list", _indices),
+    ("beside the list", _scalars),
     ("as a sum", _forms),
     ("width", _width),
     ("ragged rows", _rows_gathered),
@@ -495,6 +485,7 @@ ORDER: tuple[tuple[str, Callable[[Ledger], None]], ...] = (
     ("as a sum", _sum_and_slice),
     ("joined sums", _joined_sums),
     ("joined sums", _split_sums),
+    ("again, or once", _shared_hop),
     ("ring", _ring),
 )
 """What each rule does, in order; the two without a name match what is equal and add our lines."""
