@@ -10,9 +10,8 @@ CPU seconds each), and kept in the folder, so that a run that was stopped goes o
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled, into
-docs/compiled_drawn.md and .json; with --kept nothing is compiled, and a row whose program is not in
-the folder keeps what was compiled before beside what is predicted today; without --drawn that is
-every row.
+docs/compiled_drawn.md and .json; with --kept nothing is compiled: a row whose program is in the
+folder is read again, another keeps what was compiled before beside what is predicted today.
 With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
 seconds each), and the other rows stay. With --base the programs of an earlier commit
 (`compiled/base.py`) are compiled from its own sources, for the column of seconds before.
@@ -24,7 +23,7 @@ import sys
 from pathlib import Path
 
 from compiled.base import base_of
-from compiled.drawn_table import with_predictions, write_drawn
+from compiled.drawn_table import read_again, write_drawn
 from compiled.gpus import section, with_gpus
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import compiled_case, dump
@@ -73,7 +72,7 @@ def main() -> None:
     kept = {row["name"]: row for row in known["rows"]} if options.renew or options.kept else {}
     for name, row in {**MATCHED, **FITS}.items():
         if options.kept:
-            rows.append(with_predictions(kept[name], plan_of(row, hardware)))
+            rows.append(read_again(kept[name], row, plan_of(row, hardware), options.cache))
             continue
         if options.only and name not in options.only:
             continue

@@ -15,8 +15,8 @@ from shardwise.evidence.planned.steps import CompiledStep, planned_lines, planne
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.profiler.collectives.added import ADDED
-from shardwise.profiler.collectives.lines import Line
 from shardwise.profiler.collectives.changes import noticed
+from shardwise.profiler.collectives.lines import Line
 from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted
 
 SCHEMA = 1

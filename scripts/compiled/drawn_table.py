@@ -32,16 +32,17 @@ schedule that the compiler has estimated itself; shardwise prices the rest.
 
 def write_drawn(docs: Path, cache: Path, renew: Sequence[str] = (), kept: bool = False) -> None:
     """Compile what the cache lacks, then write both files. Where phases or names of rows to `renew`
-    are given, the others stay as they are; with `kept` nothing is compiled, and a row without a
-    program in the cache keeps what was compiled before beside what is predicted today."""
+    are given, the others stay as they are; with `kept` nothing is compiled: a row whose program is
+    in the cache is read again, another keeps what was compiled before beside what is predicted
+    today."""
     before = json.loads((docs / "compiled_drawn.json").read_text(encoding="utf-8"))
     known = {row["name"]: {"made": _head(before), **row} for row in before["rows"]}
     rows = []
     for name, (phase, plan) in load_drawn().items():
         if renew and phase not in renew and name not in renew:
             rows.append(known[name])
-        elif kept and kept_case(plan, phase, Hardware(), cache) is None:
-            rows.append(with_predictions(known[name], plan))
+        elif kept:
+            rows.append(read_again(known[name], _of(plan, phase), plan, cache))
         else:
             rows.append({**_row(name, phase, plan, cache), "made": _head(made())})
     doc = {"schema_version": 1, **made(), "seed": SEED, "summary": summary_of(rows), "rows": rows}
@@ -63,6 +64,17 @@ def with_predictions(row: Mapping[str, Any], plan: TrainPlan | ServePlan) -> dic
         "step_seconds": {**row["step_seconds"], **predicted_seconds(plan, phase)},
         "memory": memory | predicted_memory(plan, phase, memory["compiled"], memory["usable"]),
     }
+
+
+def read_again(
+    row: Mapping[str, Any], of: Train | Serve, plan: TrainPlan | ServePlan, cache: Path
+) -> dict[str, Any]:
+    """A row by its program, where the cache has it, as it is read and predicted today."""
+    case = None
+    if "failure" not in row:
+        case = kept_case(plan, row["phase"], Hardware(), cache, key=row["key"])
+    again = with_predictions(row, plan) if case is None else row_of(row["name"], of, case)
+    return {**row, **again}
 
 
 def _row(name: str, phase: str, plan: TrainPlan | ServePlan, cache: Path) -> dict[str, Any]:

@@ -107,9 +107,15 @@ def kept_case(
     hardware: Hardware,
     root: Path,
     options: Mapping[str, Any] | None = None,
+    *,
+    key: str = "",
 ) -> Case | None:
-    """The same where the folder has the program; else None, and nothing is compiled."""
-    found = _kept(plan, phase, CompileCache(root=root), options or {})
+    """The same where the folder has the program, of these sources or of the `key` that a table
+    names; else None, and nothing is compiled."""
+    cache = CompileCache(root=root)
+    found = _kept(plan, phase, cache, options or {})
+    if found is None and key and (held := cache.load(key)):
+        found = compiled_of(key, *held, cached=True)
     return _case(plan, phase, price_plan(priced_as(plan), hardware), found) if found else None
 
 

@@ -1,4 +1,4 @@
-"""How much of a difference the comparison notices: single changes of both lists, tried one by one."""
+"""How much of a difference the comparison notices: single changes of both lists, one by one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

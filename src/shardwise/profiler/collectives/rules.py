@@ -34,9 +34,9 @@ SMALL = 0.5
 """Bytes below which nothing is left: sums of floats round."""
 
 RULES = {
-    "again, or once": "where memory is short the compiler runs a gather again rather than keep what "
-    "it gave (its rematerialisation, whose copies are named `.remat`), and what two passes make "
-    "alike, the first hop of a ring's keys, it runs once",
+    "again, or once": "where memory is short the compiler runs a gather again rather than keep "
+    "what it gave (its rematerialisation, whose copies are named `.remat`), and what two passes "
+    "make alike, the first hop of a ring's keys, it runs once",
     "beside the list": "arrays of integers (token ids, positions, places and counts of rows), none "
     "of more elements than the batch has rows for experts (tokens, without), go along with what "
     "they describe; the loss, the count of tokens and the norm of the gradients are summed over "
