@@ -17,7 +17,7 @@ from shardwise.workflows.plan_file import price_plan
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 from compiled.gpus import GPUS, section  # noqa: E402
-from compiled.plans import FITS, MATCHED, NEAR, phase_of, plan_of  # noqa: E402
+from compiled.plans import FITS, MATCHED, phase_of, plan_of  # noqa: E402
 from compiled.table import page, summary_of  # noqa: E402
 
 DOC = json.loads((ROOT / "docs" / "compiled.json").read_text())
@@ -66,20 +66,20 @@ def test_the_planner_still_says_so_of_gpus(name):
     assert said["flops"] == pytest.approx(rows[name]["flops"]["predicted"], rel=0.01)
 
 
-def test_the_measures_of_issue_6_hold():
-    """Of steps of training and decode. The plans near the limit, which issue 19 added, count for
-    "fits" alone: there the compiler gathers weights again to make room, as the page says."""
-    rows = [row for row in DOC["rows"] if row["phase"] != "prefill"]
-    summary = summary_of(rows)
-    earlier = summary_of([row for row in rows if row["name"] not in NEAR])
-    moved, memory, fits = earlier["collectives"], summary["memory"], summary["fits"]
-    assert moved["plans"] >= 24
-    assert moved["equal"] >= 0.9 * moved["plans"]
-    assert memory["near"] >= 0.8 * memory["plans"]
+def test_the_measures_of_issue_19_hold():
+    """Collectives as planned in 92 %, memory within 10 % in 95, seconds within their goals in 80;
+    "fits" has 95 % as its goal and holds in 33 of 35."""
+    summary = summary_of(DOC["rows"])
+    moved, memory, fits = (summary[name] for name in ("collectives", "memory", "fits"))
+    assert moved["plans"] >= 50
+    assert moved["equal"] >= 0.92 * moved["plans"]
+    assert memory["near"] >= 0.95 * memory["plans"]
     assert fits["plans"] >= 30
     assert fits["close"] >= 10
     assert min(fits["under"], fits["over"]) >= 8
-    assert fits["same"] >= 0.9 * fits["plans"]
+    assert fits["same"] >= 0.94 * fits["plans"]
+    for phase, seconds in summary["seconds"].items():
+        assert seconds["within"] >= 0.8 * seconds["plans"], phase
 
 
 def test_every_program_that_fits_has_its_seconds():

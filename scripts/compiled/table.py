@@ -47,8 +47,7 @@ were drawn by a seed.{renewed}
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
   planned bytes left. By bytes {raw_bytes:.0%} are as written (median).
-  Of the {roomy} that take at most {roomy_share:.0%} of the HBM {roomy_equal} are, {roomy_rate:.0%}:
-  nearer to the limit the compiler gathers weights again rather than keep them.
+  Of the {roomy} that take at most {roomy_share:.0%} of the HBM {roomy_equal} are, {roomy_rate:.0%}.
 - **Peak memory** of {fitting} plans that fit as compiled: {near} predicted within 10 %,
   {near_rate:.0%}; error from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%};
   {below} below by more than 10 %.
