@@ -17,7 +17,9 @@ parallelism, all devices of tensor have the same rows, and the sums are added af
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +30,12 @@ from shardwise.models.numerics import Numerics
 from shardwise.plans.layouts import routes_pieces
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.call import Call
+from shardwise.runtime.grouped import grouped_product, grouped_product_tpu
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.mlp import activate
 from shardwise.runtime.moe import with_shared
 from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.sharding import platform_of
 
 Params = Mapping[str, jax.Array]
 
@@ -45,7 +49,7 @@ class Dispatch:
 
     setup: Setup
     specs: Mapping[str, P]
-    ragged_exchange: bool = False
+    platform: str = "cpu"
 
     def __call__(
         self, p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
@@ -65,7 +69,7 @@ class Dispatch:
             partial=partial,
             pieces=routes_pieces(plan),
             scatters=scatters,
-            ragged_exchange=self.ragged_exchange,
+            platform=self.platform,
         )
         inside = jax.shard_map(
             local,
@@ -93,8 +97,7 @@ def dispatch_for(setup: Setup) -> Dispatch | None:
     # Biases of experts are stored like any bias; in use they lie beside their matrices.
     for name in [name for name in specs if name.endswith(".bias")]:
         specs[name] = P(apart, specs[name.removesuffix(".bias")][-1])
-    exchange = setup.mesh.devices.flat[0].platform != "cpu"
-    return Dispatch(setup, specs, exchange)
+    return Dispatch(setup, specs, platform_of(setup.mesh))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ class _Local:
     partial: tuple[str, ...]
     pieces: bool
     scatters: bool
-    ragged_exchange: bool
+    platform: str
 
     @property
     def places(self) -> int:
@@ -171,7 +174,7 @@ class _Local:
         if self.places == 1:
             return self._grouped(w, rows_RD, expert_R, sizes_E)
         sizes_PE = sizes_E.reshape(self.places, here)  # mine, by the place that has the expert
-        if self.ragged_exchange:
+        if self.platform != "cpu":
             return self._by_ragged_exchange(w, rows_RD, sizes_PE)
         return self._by_blocks(w, rows_RD, sizes_PE)
 
@@ -195,18 +198,18 @@ class _Local:
 
     def _by_ragged_exchange(self, w: Params, rows_RD: jax.Array, sizes_PE: jax.Array) -> jax.Array:
         """Every row once, into the receiver's buffer behind those of the senders before."""
-        (R, D), places, axis = rows_RD.shape, self.places, self.apart
+        R, places, axis = rows_RD.shape[0], self.places, self.apart
         all_SPE = lax.all_gather(sizes_PE, axis)  # sender, receiver, expert
         counts_SP, me = all_SPE.sum(2), lax.axis_index(axis)
         starts_SP = jnp.cumsum(counts_SP, axis=0) - counts_SP  # in the receiver's buffer
         offsets_SP = jnp.cumsum(counts_SP, axis=1) - counts_SP  # in the sender's rows
         there, here = counts_SP[me], counts_SP[:, me]
-        room = jnp.zeros((places * R, D), rows_RD.dtype)
-        got = _send(rows_RD, room, axis, offsets_SP[me], there, starts_SP[me], here)
+        away = Parcels(offsets_SP[me], there, starts_SP[me], here)
+        back = Parcels(starts_SP[:, me], here, offsets_SP[:, me], there)
+        got: Any = _send(Rooms(places * R, R), axis, rows_RD, away, back)
         run = self._everyones if self._cuts_both else self._in_runs
-        out = run(w, got, all_SPE[:, me])
-        room = jnp.zeros((R, D), out.dtype)
-        return _send(out, room, axis, starts_SP[:, me], here, offsets_SP[:, me], there)
+        sent: Any = _send(Rooms(R, places * R), axis, run(w, got, all_SPE[:, me]), back, away)
+        return sent
 
     def _everyones(self, w: Params, rows_MD: jax.Array, sizes_SE: jax.Array) -> jax.Array:
         """Outputs of rows of which every device of tensor has some: all send theirs to all, and
@@ -217,12 +220,12 @@ class _Local:
         start_T, block_T = jnp.cumsum(count_T) - count_T, jnp.arange(n) * M
         mine_T, from_T = jnp.full(n, count_T[me]), jnp.full(n, start_T[me])
         copies = jnp.broadcast_to(rows_MD[None], (n, M, D)).reshape(n * M, D)
-        room = jnp.zeros((n * M, D), rows_MD.dtype)
-        got = _send(copies, room, axis, block_T, mine_T, from_T, count_T)
+        away = Parcels(block_T, mine_T, from_T, count_T)
+        back = Parcels(start_T, count_T, jnp.full(n, me * M), mine_T)
+        got: Any = _send(Rooms(n * M, n * M), axis, copies, away, back)
         out = self._in_runs(w, got, all_TSE.reshape(-1, sizes_SE.shape[1]))
-        at_T = jnp.full(n, me * M)
-        back = _send(out, jnp.zeros_like(room), axis, start_T, count_T, at_T, mine_T)
-        return back.reshape(n, M, D).sum(0)
+        sent: Any = _send(Rooms(n * M, n * M), axis, out, back, away)
+        return sent.reshape(n, M, D).sum(0)
 
     def _in_runs(self, w: Params, rows: jax.Array, sizes_SE: jax.Array) -> jax.Array:
         """Outputs of rows that lie sender by sender, expert by expert, from the first one on."""
@@ -244,8 +247,10 @@ class _Local:
     def _grouped(
         self, w: Params, rows_RD: jax.Array, expert_R: jax.Array, sizes_E: jax.Array
     ) -> jax.Array:
+        multiplied = grouped_product_tpu if self.platform == "tpu" else grouped_product
+
         def each(name: str, x: jax.Array) -> jax.Array:
-            out = lax.ragged_dot(x, w[name].astype(x.dtype), sizes_E.astype(jnp.int32))
+            out = multiplied(x, w[name].astype(x.dtype), sizes_E.astype(jnp.int32))
             if f"{name}.bias" not in w:
                 return out
             return out + self._bias(w, name, x.dtype).at[expert_R].get(mode="fill", fill_value=0)
@@ -281,18 +286,45 @@ class _Local:
         return lax.all_to_all(x, self.apart, split_axis=0, concat_axis=0, tiled=True)
 
 
-def _send(
-    rows: jax.Array,
-    room: jax.Array,
-    axis: tuple[str, ...],
-    offsets_P: jax.Array,
-    counts_P: jax.Array,
-    places_P: jax.Array,
-    coming_P: jax.Array,
-) -> jax.Array:
-    """`ragged_all_to_all`: counts[p] rows from offsets[p] on go to place p, behind its row
+class Parcels(NamedTuple):
+    """Of an exchange of rows: counts[p] rows from offsets[p] on go to place p, behind its row
     places[p]; coming[p] arrive from there."""
-    offsets, counts, places, coming = (
-        x.astype(jnp.int32) for x in (offsets_P, counts_P, places_P, coming_P)
-    )
-    return lax.ragged_all_to_all(rows, room, offsets, counts, places, coming, axis_name=axis)
+
+    offsets_P: jax.Array
+    counts_P: jax.Array
+    places_P: jax.Array
+    coming_P: jax.Array
+
+
+class Rooms(NamedTuple):
+    """Rows of the buffer that an exchange fills, and of what it sends."""
+
+    filled: int
+    sent: int
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _send(
+    rooms: Rooms, axis: tuple[str, ...], rows: jax.Array, away: Parcels, back: Parcels
+) -> jax.Array:
+    """`ragged_all_to_all` of rows into a buffer for them; what nobody fills stays as it is.
+    Gradients go the way back, into a buffer like that of the rows: JAX's own rule, and a buffer of
+    zeros, would fill it first, on TPUs at a fortieth of the memory's rate (docs/log.md)."""
+    del back
+    empty = lax.empty((rooms.filled, *rows.shape[1:]), rows.dtype)
+    parcels = (x.astype(jnp.int32) for x in away)
+    return lax.ragged_all_to_all(rows, empty, *parcels, axis_name=axis)
+
+
+def _send_forward(
+    rooms: Rooms, axis: tuple[str, ...], rows: jax.Array, away: Parcels, back: Parcels
+) -> tuple[jax.Array, Any]:
+    return _send(rooms, axis, rows, away, back), (away, back)
+
+
+def _send_backward(rooms: Rooms, axis: tuple[str, ...], kept: Any, d: jax.Array) -> Any:
+    away, back = kept
+    return _send(Rooms(rooms.sent, rooms.filled), axis, d, back, away), None, None
+
+
+_send.defvjp(_send_forward, _send_backward)
