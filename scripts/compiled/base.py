@@ -22,6 +22,8 @@ from shardwise.workflows.plan_file import price_plan
 
 COMMIT = "bb5af1a"
 """The state that issue 19 opened with."""
+COUNTED = 0.95
+"""Of the planned FLOPs, what a program must have as it is read."""
 ROOT = Path(__file__).parents[2]
 COMPILE = """
 import sys
@@ -42,18 +44,24 @@ for name, row in {**MATCHED, **FITS}.items():
 
 def base_of(cache: Path, only: Sequence[str] = ()) -> dict[str, Any]:
     """Date and commit of the programs, and the seconds of each that its chip holds; of all plans,
-    or of `only` those."""
+    or of `only` those. `uncounted` are programs whose text does not say how often their loops run,
+    so that they lack FLOPs of the plan: of these the share that is there, and no seconds."""
     seconds, rows, hardware = {}, {**MATCHED, **FITS}, Hardware()
+    uncounted: dict[str, float] = {}
     for name, key in _keys(cache.resolve(), list(only or rows)):
         row = rows[name]
         plan, phase = priced_as(plan_of(row, hardware)), phase_of(row)
         priced = price_plan(plan, hardware)
         found = compiled_of(key, *read_entry(CompileCache(root=cache).entry(key)), cached=True)
-        program = program_of(phase, found, priced.answer.piece, predicted_of(priced, phase))
-        if program.timeline is not None:
+        said = predicted_of(priced, phase)
+        program = program_of(phase, found, priced.answer.piece, said)
+        share = float(program.work.work.flops()) / said["flops"]
+        if share < COUNTED:
+            uncounted[name] = share
+        elif program.timeline is not None:
             seconds[name] = program.timeline.expected
-        print(name, seconds.get(name), file=sys.stderr, flush=True)
-    return {**made(), "commit": COMMIT, "seconds": seconds}
+        print(name, seconds.get(name), f"{share:.2f}", file=sys.stderr, flush=True)
+    return {**made(), "commit": COMMIT, "seconds": seconds, "uncounted": uncounted}
 
 
 def _keys(cache: Path, names: list[str]) -> Iterator[tuple[str, str]]:

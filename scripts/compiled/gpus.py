@@ -34,6 +34,8 @@ GPUS: Mapping[str, Train | Serve] = {
     "32B, decode, TP, B200": Serve("qwen3-32b", "b200:2", {"tensor": 2}, 64, 4096),
     "70B, decode, TP, B200": Serve("llama-3-70b", "b200:4", {"tensor": 4}, 128, 4096),
 }
+KERNELS = {"cuDNN": "__cudnn$fmha", "our Triton kernel": "paged_softmax_"}
+"""Of attention, by what a program has of them."""
 PACKAGES = ("jax", "jax-cuda12-plugin", "nvidia-cudnn-cu12")
 HEADER = (
     *("plan", "model", "GPUs", "mesh", "peak predicted", "compiled", "error", "FLOPs predicted"),
@@ -70,7 +72,7 @@ def with_gpus(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
                 **{k: v for k, v in row_of(name, row, case).items() if k != "step_seconds"},
                 "effort": None,
                 "flops": {"predicted": said, "compiled": float(made_of.flops())},
-                "attention": "cuDNN" if "__cudnn$fmha" in hlo else "XLA",
+                "attention": next((n for n, mark in KERNELS.items() if mark in hlo), "XLA"),
             }
         )
         print(f"{name}: peak {rows[-1]['memory']['error']:+.1%}", file=sys.stderr, flush=True)

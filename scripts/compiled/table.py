@@ -55,7 +55,7 @@ were drawn by a seed.{renewed}
   it, {over} above; {close} within 5 % of it) the plan says as the compiler does in {same}.
 - **Seconds**, compiled over predicted: {seconds}.
 - **Since {commit_before}**, whose programs of {plans_before} of these plans take {before} a step
-  in sum: they take {now}, {change:+.0%}; {slower}.
+  in sum: they take {now}, {change:+.0%}; {slower}.{uncounted}
 """
 
 
@@ -313,7 +313,17 @@ def _since(rows: Sequence[Mapping[str, Any]], base: Mapping[str, Any]) -> dict[s
         "now": format_seconds(new),
         "change": new / old - 1 if old else 0.0,
         "slower": f"slower by more than {SLOWER:.0%}: {', '.join(slower) or 'none'}",
+        "uncounted": _uncounted(base.get("uncounted", {})),
     }
+
+
+def _uncounted(shares: Mapping[str, float]) -> str:
+    """Programs of before that cannot be compared."""
+    said = ", ".join(f"{name} ({share:.0%})" for name, share in shares.items())
+    text = f"""
+  Left out, since the text of its program does not say how often a loop runs, so that it lacks
+  planned FLOPs (the share that is there): {said}."""
+    return text if shares else ""
 
 
 def _seconds(rows: Sequence[Mapping[str, Any]], before: Mapping[str, float]) -> str:

@@ -12,6 +12,7 @@ from math import inf
 
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import (
+    Chip,
     Placement,
     Slice,
     place,
@@ -155,7 +156,9 @@ def plan_train(
     if not report.best:
         assert report.nearest is not None
         leanest = plan_of(request, report.nearest)
-        kinds = train_memory(request.cfg, plan_shape(leanest, request.cfg)).peak_point()[1]
+        kinds = train_memory(
+            request.cfg, plan_shape(leanest, request.cfg, request.piece.chip)
+        ).peak_point()[1]
         raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds))
     answers = [_answer(request, found) for found in report.best]
     ranked = sorted(answers, key=lambda a: _order(request, a))
@@ -217,7 +220,7 @@ def evaluate_train(
     its counts.
     """
     check_plan(plan, cfg, piece)
-    placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
+    placement, shape = _placed(plan, piece), plan_shape(plan, cfg, piece.chip)
     stack = stack or stack_for(plan, piece.chip)
     priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
@@ -246,9 +249,10 @@ def _placed(plan: TrainPlan, piece: Slice) -> Placement:
     return placement
 
 
-def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
-    """The plan as the numbers that counting needs."""
+def plan_shape(plan: TrainPlan, cfg: ModelConfig, chip: Chip | None = None) -> TrainShape:
+    """The plan as the numbers that counting needs; on TPUs where no chip is given."""
     return TrainShape(
+        loss_stored=chip is not None and chip.vendor != "google",
         degrees={axis: float(d) for axis, d in plan.mesh.items() if d > 1},
         sequences=plan.global_batch_sequences / (plan.batch_shards * plan.microbatches),
         sequence_length=plan.sequence_length,

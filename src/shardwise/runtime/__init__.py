@@ -2,10 +2,11 @@
 
 `model.py` is the forward pass and the loss, `stack.py` the loop over layers, `layer.py` one layer.
 Its parts: `attention_block.py` (kernels in `attention/`, positions in `rope.py`), `mla.py` (latent
-attention), `short_conv.py` and `delta_net.py` on the states of `recurrence.py`, `mlp.py`, `moe.py`,
-`norms.py`, and the products of `linear.py`, on quantised weights of `quant.py`. `call.py` is what
-the layers of one pass share, `cache.py` what decoding keeps row by row, `paged_cache.py` in pages
-that all sequences share, `cache_entry.py` a token's part of either, `precision.py` dtypes.
+attention), `short_conv.py` and `delta_net.py` on the states of `recurrence.py`, `mlp.py`, `moe.py`
+(experts' products in `grouped.py`), `norms.py`, and the products of `linear.py`, on quantised
+weights of `quant.py`. `call.py` is what the layers of one pass share, `cache.py` what decoding
+keeps row by row, `paged_cache.py` in pages that all sequences share, `cache_entry.py` a token's
+part of either, `precision.py` dtypes.
 `init.py` makes the parameter tree from the parameter table of `models`, `checkpoint.py` loads and
 saves it by the names of `names.py` in files that `tensor_file.py` reads, `sharding.py` lays it out
 as a plan says, `processes.py` joins several processes, `generate.py` prefills and decodes.

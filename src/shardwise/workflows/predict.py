@@ -254,7 +254,9 @@ def memory_over_step(answer: TrainAnswer) -> list[dict[str, Any]]:
 def memory_by_stage(answer: TrainAnswer) -> list[dict[str, Any]]:
     """Of each pipeline stage its layers, peak bytes per chip, and when; one row without stages."""
     devices, layers = answer.piece.chip.jax_devices_per_chip, answer.plan.layers_per_stage
-    stages = stage_memory(answer.cfg, plan_shape(answer.plan, answer.cfg), layers)
+    stages = stage_memory(
+        answer.cfg, plan_shape(answer.plan, answer.cfg, answer.piece.chip), layers
+    )
     return [
         {
             "stage": i,

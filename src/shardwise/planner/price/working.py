@@ -84,13 +84,14 @@ def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) 
 
 
 def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
-    """What an all-to-all receives: the rows of a device, in and out."""
-    inner = shape.layer_shape
+    """What an all-to-all receives: the rows of a device, in and out; a compiled dropless exchange's
+    once more, in the tiles of the products, since rows travel whole."""
+    inner, copies = shape.layer_shape, 3 if shape.ragged and not shape.eager else 2
     if not isinstance(layer.mlp, Moe):
         return 0.0
     width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
     slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
-    return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
+    return np.where(np.asarray(inner.expert_group) > 1, copies * slots * width, 0.0)
 
 
 def _tensor_buffers(cfg: ModelConfig, shape: TrainShape) -> Quantity:
@@ -139,8 +140,9 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     """Bytes of the gathered vocabulary matrix and of its gradient before that is scattered, and 1
     where XLA stores the gradient of the logits, else 0.
 
-    It stores it where the matrix's gradient is scattered by a ring of `RING_PIECES` devices, which
-    reads the logits' gradient piece by piece, and where only one dim of the tokens is cut.
+    It always does for GPUs. For TPUs it stores it where the matrix's gradient is scattered by a
+    ring of `RING_PIECES` devices, which reads the logits' gradient piece by piece, and where only
+    one dim of the tokens is cut.
     """
     size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
     stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
@@ -148,7 +150,8 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     pieces = np.where(stored > 1, stored, copies)
     least, most = RING_PIECES
     alone = np.asarray(shape.degree("context")) == 1
-    written = np.where((pieces >= least) & (pieces <= most) & alone, 1.0, 0.0)
+    by_a_ring = (pieces >= least) & (pieces <= most) & alone
+    written = np.where(by_a_ring | shape.loss_stored, 1.0, 0.0)
     return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
 
 

@@ -122,7 +122,8 @@ class TrainShape(Structure):
 
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The choices of `Structure` have one value for all
-    candidates.
+    candidates. `loss_stored`: a compiler stores the gradient of the logits before matmuls read it,
+    as XLA does for GPUs; for TPUs it is computed where it is read.
     """
 
     degrees: Mapping[str, Quantity]
@@ -130,6 +131,7 @@ class TrainShape(Structure):
     sequence_length: int
     microbatches: Quantity
     stage_share: Quantity
+    loss_stored: bool = False
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""

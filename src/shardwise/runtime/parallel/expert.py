@@ -311,9 +311,14 @@ def _send(
     Gradients go the way back, into a buffer like that of the rows: JAX's own rule, and a buffer of
     zeros, would fill it first, on TPUs at a fortieth of the memory's rate (docs/log.md)."""
     del back
-    empty = lax.empty((rooms.filled, *rows.shape[1:]), rows.dtype)
+
+    def empty() -> jax.Array:
+        return lax.empty((rooms.filled, *rows.shape[1:]), rows.dtype)
+
+    # Always the same, but not known: else the buffer leaves the loop over layers and is copied in.
+    room = lax.cond(away.counts_P[0] >= 0, empty, empty)
     parcels = (x.astype(jnp.int32) for x in away)
-    return lax.ragged_all_to_all(rows, empty, *parcels, axis_name=axis)
+    return lax.ragged_all_to_all(rows, room, *parcels, axis_name=axis)
 
 
 def _send_forward(

@@ -92,7 +92,8 @@ def layer_in_flight(choices, **degrees):
 
 def test_a_compiled_dropless_exchange_has_room_for_all_rows_of_its_group():
     """Static shapes: however even the load, rows of the experts are those of all four devices; each
-    of these adds tokens sent and received, and two halves with gradients."""
+    of these adds tokens sent and received, and two halves with gradients. What is received lies
+    once more in the tiles of the products."""
     ragged = {"expert_dispatch": "ragged"}
     even, busy = (layer_in_flight({**ragged, "expert_imbalance": x}, expert=4) for x in (1.0, 1.5))
     assert even == busy
@@ -100,7 +101,7 @@ def test_a_compiled_dropless_exchange_has_room_for_all_rows_of_its_group():
     wide = D + 2 * D  # what is kept, and the exchange's buffers, in and out
     narrow = 2 * FE + 2 * FE  # kept, and gradients
     more = even - layer_in_flight({}, expert=4)
-    assert more == pytest.approx((4 - 1) * rows * (wide + narrow) * size)
+    assert more == pytest.approx(((4 - 1) * rows * (wide + narrow) + 4 * rows * D) * size)
     assert layer_in_flight(ragged) == pytest.approx(layer_in_flight({}))
 
 
