@@ -61,6 +61,13 @@ What makes these programs slower than the published ones, as far as the schedule
   70 % of the peak that read it as it is.
 - Attention kernels carry no cycles; they count at the share of the peak that was assumed before any
   run was fitted.
+- On v6e all programs are slower than published, by 16 to 30 %. The recipes of these runs give
+  fusions 96 MiB of VMEM (`xla_tpu_scoped_vmem_limit_kib`), which these rows, with the flags of v5p,
+  do not: with it the 8B for 8 chips had not compiled after 17 CPU minutes. A product of 8192^3 has
+  1.4 times the cycles of its FLOPs at the peak there (1.0 to 1.1 on v4 and v5e), and what is
+  offloaded to the host is waited for (0.4 of 4.4 s of that row).
+- Llama 4 Maverick is of a program whose experts' weight gradients were products of all rows for
+  each expert. Those are a kernel's since; the row was not compiled again.
 
 The published runs had the compiler of their day and are means of many steps; ours is one step of a
 program that nobody ran."""
