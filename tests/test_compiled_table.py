@@ -68,8 +68,8 @@ def test_the_planner_still_says_so_of_gpus(name):
 
 
 def test_the_measures_of_issue_19_hold():
-    """Collectives as planned in 92 %, memory within 10 % in 95, seconds within their goals in 80;
-    "fits" has 95 % as its goal and holds in 33 of 35."""
+    """Collectives as planned in 92 %, memory within 10 % and "fits" right in 95, seconds within
+    their goals in 80."""
     summary = summary_of(DOC["rows"])
     moved, memory, fits = (summary[name] for name in ("collectives", "memory", "fits"))
     assert moved["plans"] >= 50
@@ -78,7 +78,7 @@ def test_the_measures_of_issue_19_hold():
     assert fits["plans"] >= 30
     assert fits["close"] >= 10
     assert min(fits["under"], fits["over"]) >= 8
-    assert fits["same"] >= 0.94 * fits["plans"]
+    assert fits["same"] >= 0.95 * fits["plans"]
     for phase, seconds in summary["seconds"].items():
         assert seconds["within"] >= 0.8 * seconds["plans"], phase
 

@@ -27,6 +27,7 @@ from shardwise.planner.price.memory import train_memory
 from shardwise.planner.price.plan import (
     PricedStep,
     Usage,
+    memory_facts,
     price_step,
     stack_for,
     timeline_factor,
@@ -250,9 +251,9 @@ def _placed(plan: TrainPlan, piece: Slice) -> Placement:
 
 
 def plan_shape(plan: TrainPlan, cfg: ModelConfig, chip: Chip | None = None) -> TrainShape:
-    """The plan as the numbers that counting needs; on TPUs where no chip is given."""
+    """The plan as the numbers that counting needs; without a chip, on TPUs of any memory."""
     return TrainShape(
-        loss_stored=chip is not None and chip.vendor != "google",
+        **(memory_facts(chip) if chip else {}),
         degrees={axis: float(d) for axis, d in plan.mesh.items() if d > 1},
         sequences=plan.global_batch_sequences / (plan.batch_shards * plan.microbatches),
         sequence_length=plan.sequence_length,

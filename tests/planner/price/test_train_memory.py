@@ -1,5 +1,7 @@
 """Bytes per device of a step, by kind, against counts x bytes per parameter."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -210,6 +212,29 @@ def test_logits_in_pieces_are_there_one_piece_at_a_time_and_made_again():
     assert got == pytest.approx([4 * TOKENS * V, TOKENS * V])
     flops = [train_work(dense(), shape).flops() for shape in (whole, pieces)]
     assert flops[1] - flops[0] == pytest.approx(2 * TOKENS * D * V)
+
+
+def test_where_the_loss_takes_more_than_there_is_the_matrix_is_gathered_again():
+    """One of the two times that it is there; op by op, and on GPUs, it stays."""
+    cfg = dense(vocab_size=200_000)
+
+    def at_loss(**about):
+        return sum(kinds(cfg, replace(step(fsdp=2), **about), "loss").values())
+
+    usual, matrix = at_loss(), 2 * D * 200_000 / 2
+    assert at_loss(room=usual) == usual
+    assert at_loss(room=usual - 1) == pytest.approx(usual - matrix)
+    stored = at_loss(loss_stored=True)
+    assert at_loss(loss_stored=True, room=0.0) == stored
+
+
+def test_gpus_store_the_gradient_of_the_logits():
+    """In 16 bits beside the logits in 32, which are gone when the matrix's gradient is made."""
+    cfg = dense(vocab_size=200_000)
+    tpu, gpu = (
+        kinds(cfg, replace(step(), loss_stored=x), "loss")["transient"] for x in (False, True)
+    )
+    assert gpu - tpu == pytest.approx(2 * TOKENS * 200_000)
 
 
 def test_the_peak_point_follows_what_is_large():

@@ -68,6 +68,8 @@ def memory(
     some, fewer = (kept.layers * n + kept.in_transit for n in (held, less))
     at_loss = kept.layers * held_last + kept.in_transit / 2
     backward, loss = working.backward + first.early, working.loss + last.early
+    at_most = total(last.state.values()) + at_loss + kept.modules + loss
+    loss = loss - np.where(np.asarray(at_most) > working.room, working.again, 0.0)
     return MemoryTimeline(
         (
             ("backward", {**first.state, "checkpoints": some, "transient": backward}),

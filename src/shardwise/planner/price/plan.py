@@ -10,6 +10,7 @@ first, the logits on the last. `timeline_factor` is what it takes over the count
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,15 @@ def stack_for(structure: Structure, chip: Chip) -> Stack:
     if structure.constants == "book":
         return IDEAL
     return fused(load_stack(structure.stack), structure, load_stack).on(chip.generation)
+
+
+def memory_facts(chip: Chip) -> dict[str, Any]:
+    """What a compiler for the chip goes by, as `TrainShape` has it."""
+    usable = chip.hbm_usable_bytes
+    return {
+        "loss_stored": chip.vendor != "google",
+        "room": usable / chip.jax_devices_per_chip if usable else inf,
+    }
 
 
 def fused(stack: Stack, structure: Structure, load: Callable[[str], Stack]) -> Stack:

@@ -7,6 +7,7 @@ and activations never lie in memory while a layer is at work. Op by op all of th
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -23,18 +24,21 @@ from shardwise.work import Quantity, largest
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """What comes and goes: in the backward pass of a layer, and at the loss."""
+    """What comes and goes: in the backward pass of a layer, and at the loss. Where the loss takes
+    more than the `room` of a device, a compiler spares `again` of it: it gathers the vocabulary
+    matrix once more for its second matmul rather than keep it (a few thousandths of a step)."""
 
     backward: Quantity
     loss: Quantity
+    again: Quantity = 0.0
+    room: float = inf
 
 
 def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
     """What comes and goes on a stage with a share of the layers."""
     cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
     ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    stays = shape.weight_gather != "per_pass"
-    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape.eager, stays)
+    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape)
 
 
 def working_of(
@@ -42,13 +46,16 @@ def working_of(
     layer: Quantity,
     ends: Sequence[Quantity],
     logits: Sequence[Quantity],
-    eager: bool,
-    stays: bool,
+    shape: TrainShape,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`; `stays` says whether
-    the layers are still gathered at the loss."""
-    loss = loss_bytes(ends, logits, eager)
-    return Working(backward=gathered + layer, loss=loss + gathered if stays else loss)
+    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`."""
+    loss = loss_bytes(ends, logits, shape.eager)
+    return Working(
+        backward=gathered + layer,
+        loss=loss + gathered if shape.weight_gather != "per_pass" else loss,
+        again=0.0 if shape.eager or shape.loss_stored else ends[0],
+        room=shape.room,
+    )
 
 
 def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:

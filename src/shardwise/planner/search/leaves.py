@@ -26,7 +26,7 @@ from shardwise.planner.price.memory import (
     module_bytes,
     resident,
 )
-from shardwise.planner.price.plan import stack_for
+from shardwise.planner.price.plan import memory_facts, stack_for
 from shardwise.planner.price.working import (
     Working,
     gathered_bytes,
@@ -53,7 +53,7 @@ def column_shape(request: TrainRequest, columns: Columns, structure: Structure) 
     d = {axis: degree.astype(float) for axis, degree in columns.degrees.items()}
     layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
     return TrainShape(
-        loss_stored=request.piece.chip.vendor != "google",
+        **memory_facts(request.piece.chip),
         degrees={axis: v for axis, v in d.items() if np.any(v > 1)},
         sequences=request.sequences / (batch_shards(d) * microbatches),
         sequence_length=request.sequence_length,
@@ -305,12 +305,15 @@ class Chunk:
 
     def least_memory(self, structure: Structure) -> np.ndarray:
         """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the
-        plain schedule, which has the fewest microbatches in flight and both ends apart."""
-        return self.memory(replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1))
+        plain schedule, which has the fewest microbatches in flight and both ends apart; and with
+        all that a compiler may spare."""
+        least = replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1)
+        return self.memory(least, room=0.0)
 
-    def memory(self, structure: Structure) -> np.ndarray:
-        """Bytes per device at the fullest point of the step."""
+    def memory(self, structure: Structure, room: float | None = None) -> np.ndarray:
+        """Bytes per device at the fullest point of the step, where not for its own `room`."""
         (first, last, update), kept, working = self._held(structure)
+        working = working if room is None else replace(working, room=room)
         held, held_last = self._at(self.parts.bytes(IN_FLIGHT, structure))
         return np.asarray(memory(first, last, kept, working, (held, held_last), update).peak())
 
@@ -344,6 +347,4 @@ class Chunk:
     def _working(self, structure: Structure) -> Working:
         gathered, *ends = self._at(self.parts.bytes(GATHERED, structure))
         layer, *logits = self._at(self.parts.bytes(WORKING, structure))
-        return working_of(
-            gathered, layer, ends, logits, self.parts.eager, structure.weight_gather != "per_pass"
-        )
+        return working_of(gathered, layer, ends, logits, self.shape(structure))

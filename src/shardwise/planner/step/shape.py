@@ -8,7 +8,7 @@ there is asked for its ops, nothing else is called.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -123,7 +123,8 @@ class TrainShape(Structure):
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The choices of `Structure` have one value for all
     candidates. `loss_stored`: a compiler stores the gradient of the logits before matmuls read it,
-    as XLA does for GPUs; for TPUs it is computed where it is read.
+    as XLA does for GPUs; for TPUs it is computed where it is read. `room`: bytes that a device can
+    use, which a compiler goes by where memory is short.
     """
 
     degrees: Mapping[str, Quantity]
@@ -132,6 +133,7 @@ class TrainShape(Structure):
     microbatches: Quantity
     stage_share: Quantity
     loss_stored: bool = False
+    room: float = inf
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
