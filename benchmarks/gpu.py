@@ -6,7 +6,7 @@ Each case is a plan, compiled and run in a child as `shardwise profile` does, it
 and its sequences at full length. A training step says the share of the chip's dense bf16 peak that
 the model's FLOPs take (MFU), a decode step the share of its HBM bandwidth that the weights and the
 cache take, each read once. First comes what this very card does: a product of 8192 x 8192 x 8192 in
-bf16 and a copy within its memory. Last the kernel of pages beside the loop that it stands for.
+bf16, a copy within its memory, and the kernel of pages beside the loop that it stands for.
 """
 
 import argparse
@@ -60,7 +60,7 @@ TILES: tuple[dict[str, int], ...] = (
     {"places": 32, "stages": 4},
     {"places": 32, "warps": 2, "stages": 4},
     {"warps": 8},
-    {"programs": 264},
+    {"programs": 528},
     {"programs": 1056},
     {"programs": 2112},
     {"stages": 1, "programs": 2112},

@@ -64,7 +64,7 @@ def row_of(name: str, plan: TrainPlan, got: CompiledStep) -> dict[str, Any]:
 
 def step_of(row: Mapping[str, Any]) -> CompiledStep:
     """A row as `compiled_steps` gave it."""
-    lines = [_line(dict(zip(FIELDS, values, strict=False))) for values in row["lines"]]
+    lines = [_line(dict(zip(FIELDS, values, strict=True))) for values in row["lines"]]
     return CompiledStep(
         lines=tuple(lines[i] for i in row["order"]), state=row["state"], beside=row["beside"]
     )

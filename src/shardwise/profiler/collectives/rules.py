@@ -119,7 +119,7 @@ class Ledger:
     planned: list[Line]
     compiled: list[Line]
     notes: list[RuleNote] = field(default_factory=list)
-    paired: set[tuple[str, ...]] = field(default_factory=set)
+    paired: frozenset[tuple[str, ...]] = frozenset()
 
     def note(self, rule: str, lines: Sequence[Line], planned: float, compiled: float) -> None:
         if planned > SMALL or compiled > SMALL:
@@ -153,6 +153,7 @@ def compare(
 ) -> Comparison:
     """Both lists by kind and axes, what the rules explain, and what is left."""
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
+    ledger.paired = _paired(compiled)
     for _, rule in ORDER:
         rule(ledger)
     written = [replace(line, kind=line.written) for line in compiled]
@@ -189,11 +190,16 @@ def _set_aside(ledger: Ledger, rule: str, gone: Sequence[Line]) -> None:
     ledger.compiled = [line for line in ledger.compiled if line not in gone]
 
 
+def _paired(compiled: Sequence[Line]) -> frozenset[tuple[str, ...]]:
+    """The axes over which permutes come in pairs, line for line, as keys and values do."""
+    permutes = [x for x in compiled if x.kind == "permute" and is_counted(x)]
+    by_axes = grouped(permutes, lambda line: line.axes).items()
+    return frozenset(
+        axes for axes, mine in by_axes if all(n % 2 == 0 for n in Counter(mine).values())
+    )
+
+
 def _made_again(ledger: Ledger) -> None:
-    permutes = [x for x in ledger.compiled if x.kind == "permute" and is_counted(x)]
-    for axes, mine in grouped(permutes, lambda line: line.axes).items():
-        if all(count % 2 == 0 for count in Counter(mine).values()):
-            ledger.paired.add(axes)
     _set_aside(ledger, "again, or once", [line for line in ledger.compiled if line.again])
 
 
