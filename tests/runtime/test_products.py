@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 from shardwise.models.numerics import ActivationName, Numerics
 from shardwise.runtime.mlp import _activated, activate
 from shardwise.runtime.model import _nats
+from shardwise.runtime.options import Apart
 from shardwise.runtime.quant import product, row_product
 
 B, T, D, V = 2, 8, 16, 12
@@ -62,16 +65,17 @@ def test_cross_entropy() -> None:
     assert kept(lambda x: _nats(x, targets), logits) == [logits.shape]
 
 
+@pytest.mark.parametrize("apart", get_args(Apart))
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh", "clamped_silu"])
-def test_activation(name: ActivationName) -> None:
+def test_activation(name: ActivationName, apart: Apart) -> None:
     n = replace(PLAIN, activation=name, gate_limit=1.0, gate_alpha=1.7)
     up, gate = normal(0, B, T, D), normal(1, B, T, D)
     ours, theirs = (
         jax.value_and_grad(lambda u, g, f=f: jnp.square(f(u, g, n)).sum(), (0, 1))(up, gate)
-        for f in (activate, _activated)
+        for f in (partial(activate, apart=apart), _activated)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-6), ours, theirs)
-    assert kept(lambda u, g: activate(u, g, n), up, gate) == [up.shape] * 2
+    assert kept(lambda u, g: activate(u, g, n, apart), up, gate) == [up.shape] * 2
 
 
 def test_activation_without_a_gate() -> None:

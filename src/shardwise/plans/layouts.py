@@ -193,13 +193,14 @@ TILE_ROWS = 8
 
 
 def _narrow(parameter: Parameter, stored: tuple[str, ...], mesh: Mapping[str, int]) -> str:
-    """F, of a matrix W[F, D] whose pieces along D would be narrower than the rows of a tile: what
-    is gathered of such columns is copied into tiles before each use (289 ms of 2.60 s a step for
-    Llama-3-70B on v5p:16x16x16, 4 columns a device; cut along F 2.34 s)."""
+    """F, of a matrix W[F, D] whose pieces along D would be narrower than the rows of a tile even
+    where only the first storage axis cuts it: what is gathered of such columns is copied into tiles
+    before each use (289 ms of 2.60 s a step for Llama-3-70B on v5p:16x16x16). Columns that inner
+    axes cut below a tile are gathered over those first (`runtime/parallel/fsdp.py`)."""
     letters = [letter for letter, _ in parameter.dims]
     if letters != ["F", "D"] or parameter.batch:
         return ""
-    return "F" if dict(parameter.dims)["D"] < TILE_ROWS * _degree(stored, mesh) else ""
+    return "F" if dict(parameter.dims)["D"] < TILE_ROWS * _degree(stored[:1], mesh) else ""
 
 
 BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")

@@ -10,29 +10,44 @@ from jax import lax
 from shardwise.models.numerics import Numerics
 from shardwise.runtime.call import Call
 from shardwise.runtime.linear import into, out_of
+from shardwise.runtime.options import Apart
 
 Params = Mapping[str, jax.Array]
 
 
-def activate(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
+def activate(up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart = "no") -> jax.Array:
     """act(gate) * up, or act(up) without a gate.
 
     "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
-    is made of up and gate alone: autodiff would keep every factor.
+    is made of up and gate alone: autodiff would keep every factor. Where there is a gradient, the
+    results (and, of "both", the inputs) may be kept `apart` from the matmuls around (`Apart`).
     """
-    out: Any = _activate(up, gate, n)
+    out: Any = _activate(up, gate, n, apart)
     return out
 
 
-def _activate_forward(up: jax.Array, gate: jax.Array | None, n: Numerics) -> tuple[jax.Array, Any]:
-    return _activated(up, gate, n), (up, gate)
+def _of_inputs(up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart) -> jax.Array:
+    return _activated(up, gate, n)
 
 
-def _activate_backward(n: Numerics, kept: Any, dout: jax.Array) -> tuple[Any, Any]:
-    # The compiler would find the forward pass's factors again and keep them.
-    up, gate = lax.optimization_barrier(kept)
+def _activate_forward(
+    up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart
+) -> tuple[jax.Array, Any]:
+    if apart == "no":
+        return _activated(up, gate, n), (up, gate)
+    if apart == "both":
+        up, gate = lax.optimization_barrier((up, gate))
+    return lax.optimization_barrier(_activated(up, gate, n)), (up, gate)
+
+
+def _activate_backward(n: Numerics, apart: Apart, kept: Any, dout: jax.Array) -> tuple[Any, Any]:
+    if apart == "no":  # the compiler would find the forward pass's factors again and keep them
+        kept = lax.optimization_barrier(kept)
+    else:
+        dout = lax.optimization_barrier(dout)
+    up, gate = kept
     _, pull = jax.vjp(lambda up, gate: _activated(up, gate, n), up, gate)
-    return pull(dout)
+    return pull(dout) if apart == "no" else lax.optimization_barrier(pull(dout))
 
 
 def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
@@ -44,7 +59,7 @@ def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     return _plain(up, n) if gate is None else _plain(gate, n) * up
 
 
-_activate = jax.custom_vjp(_activated, nondiff_argnums=(2,))
+_activate = jax.custom_vjp(_of_inputs, nondiff_argnums=(2, 3))
 _activate.defvjp(_activate_forward, _activate_backward)
 
 
@@ -67,6 +82,7 @@ def mlp(p: Params, name: str, x_BTD: jax.Array, call: Call) -> jax.Array:
     mark = call.options.mark
     specs = {n: "BTD,DF->BTF" for n in (f"{name}.up", f"{name}.gate") if n in p}
     up_BTF, *gate_BTF = (mark("mlp_in", y) for y in into(p, specs, x_BTD, call))
-    act_BTF = activate(up_BTF, gate_BTF[0] if gate_BTF else None, call.numerics)
+    gate = gate_BTF[0] if gate_BTF else None
+    act_BTF = activate(up_BTF, gate, call.numerics, call.options.apart)
     out_BTD = out_of(p, f"{name}.down", "BTF,FD->BTD", mark("activation", act_BTF), call)
     return mark("mlp_out", out_BTD)

@@ -6,7 +6,7 @@ the compute dtype just before the layer, and for dW its transpose, a ReduceScatt
 gathered again for the backward pass, else it is kept (`Options.gathered`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,8 @@ import jax
 from jax import ad_checkpoint, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.models import Parameter
+from shardwise.plans.layouts import TILE_ROWS
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
 from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
@@ -25,10 +27,10 @@ Params = Mapping[str, jax.Array]
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The `use` hook. `moves[(group, name)]` is (cast, used, homes) of one layer's array."""
+    """The `use` hook. `moves[(group, name)]` is how one layer's array is gathered."""
 
     dtype: Any
-    moves: Mapping[tuple[int, str], tuple[bool, NamedSharding, tuple[NamedSharding, ...]]]
+    moves: Mapping[tuple[int, str], "Move"]
 
     @jax.named_scope("parameters")
     def __call__(self, group: int, params: Params) -> Params:
@@ -38,9 +40,22 @@ class Gather:
     def _one(self, group: int, name: str, w: jax.Array) -> jax.Array:
         if (group, name) not in self.moves:
             return w
-        cast, used, homes = self.moves[group, name]
-        w = gathered(w.astype(self.dtype) if cast else w, used, homes)
-        return ad_checkpoint.checkpoint_name(w, "parameters")
+        move = self.moves[group, name]
+        w = w.astype(self.dtype) if move.cast else w
+        w = gathered(w.T if move.turned else w, move.ways, move.homes)
+        w = ad_checkpoint.checkpoint_name(w, "parameters")
+        return w.T if move.turned else w
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How an array is gathered: through the layouts `ways`, its gradient back through `homes`. One
+    that is `turned` is a matrix whose columns are gathered as rows."""
+
+    cast: bool
+    ways: tuple[NamedSharding, ...]
+    homes: tuple[NamedSharding, ...]
+    turned: bool = False
 
 
 def gather_hook(setup: Setup) -> Gather:
@@ -52,28 +67,43 @@ def gather_hook(setup: Setup) -> Gather:
             continue
         home = gradient_spec(row, setup) if (sums := is_scattered(row, setup)) else stored
         if row.group is not None:  # a layer of the stack has no dim of layers
-            used, home = PartitionSpec(*used[1:]), PartitionSpec(*home[1:])
-        homes = (setup.sharding(home),) if sums else way_home(setup, home)
+            stored, used, home = (PartitionSpec(*spec[1:]) for spec in (stored, used, home))
+        ways = (*_short_of_a_tile(row, stored, setup), used)
+        homes = (home,) if sums else way_home(home)
         # The router and the norms are read in float32, whatever the activations are.
         cast = row.role in ("matmul", "lookup") and row.name != "router"
         key = (-1 if row.group is None else row.group, row.name)
-        moves[key] = (cast, setup.sharding(used), homes)
+        turned = len(ways) > 1 and stored[-1] != used[-1]
+        turn = slice(None, None, -1 if turned else 1)
+        there, back = (
+            [setup.sharding(PartitionSpec(*s[turn])) for s in at] for at in (ways, homes)
+        )
+        moves[key] = Move(cast, tuple(there), tuple(back), turned)
     return Gather(dtype_of(setup.plan.dtypes.compute), moves)
 
 
+def _laid(setup: Setup, specs: Sequence[PartitionSpec], turned: bool) -> tuple[NamedSharding, ...]:
+    order = slice(None, None, -1 if turned else 1)
+    return tuple(setup.sharding(PartitionSpec(*spec[order])) for spec in specs)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def gathered(x: jax.Array, used: NamedSharding, homes: tuple[NamedSharding, ...]) -> jax.Array:
+def gathered(
+    x: jax.Array, ways: tuple[NamedSharding, ...], homes: tuple[NamedSharding, ...]
+) -> jax.Array:
     """An AllGather whose gradient is a ReduceScatter: a plain constraint would lay the gradient out
-    like the gathered copy, which is an AllReduce. `homes` are the layouts that the gradient goes
-    through, the last of which it stays in."""
-    return lax.with_sharding_constraint(x, used)
+    like the gathered copy, which is an AllReduce. `ways` are the layouts that x goes through,
+    `homes` those of the gradient; the last of each it stays in."""
+    for way in ways:
+        x = lax.with_sharding_constraint(x, way)
+    return x
 
 
-def _forward(x: jax.Array, used: NamedSharding, homes: tuple[NamedSharding, ...]):
-    return lax.with_sharding_constraint(x, used), None
+def _forward(x: jax.Array, ways: tuple[NamedSharding, ...], homes: tuple[NamedSharding, ...]):
+    return gathered(x, ways, homes), None
 
 
-def _backward(used: NamedSharding, homes: tuple[NamedSharding, ...], _: None, dx: jax.Array):
+def _backward(ways: Any, homes: tuple[NamedSharding, ...], _: None, dx: jax.Array):
     for home in homes:
         dx = lax.with_sharding_constraint(dx, home)
     return (dx,)
@@ -82,13 +112,31 @@ def _backward(used: NamedSharding, homes: tuple[NamedSharding, ...], _: None, dx
 gathered.defvjp(_forward, _backward)
 
 
-def way_home(setup: Setup, spec: PartitionSpec) -> tuple[NamedSharding, ...]:
+def _short_of_a_tile(
+    row: Parameter, stored: PartitionSpec, setup: Setup
+) -> tuple[PartitionSpec, ...]:
+    """Where a device's piece of a layer's matrix has fewer rows than a tile: its layout with the
+    innermost axes gathered, so that it has them. Gathered at once, rows come in tiles of two of
+    which one is empty, and are copied before each use."""
+    cut = {i: axes_of(entry) for i, entry in enumerate(stored) if len(axes_of(entry)) > 1}
+    if row.group is None or len(stored) != 2 or len(cut) != 1:
+        return ()
+    ((dim, axes),) = cut.items()
+    size = row.dims[dim][1]
+    short = [n for n in range(len(axes)) if size // setup.size(axes[: len(axes) - n]) < TILE_ROWS]
+    if not short or axes[0] not in setup.plan.storage_axes:
+        return ()
+    whole = list(stored)
+    whole[dim] = one_or_all(axes[: len(axes) - short[-1] - 1])
+    return (PartitionSpec(*whole),)
+
+
+def way_home(spec: PartitionSpec) -> tuple[PartitionSpec, ...]:
     """How a gradient whose sums are the compiler's comes to lie as `spec`: scattered over the axes
     that cut sequences first, then over `context`, which cuts tokens. Asked for both at once, XLA
     gathers what both matmuls read instead (the gradients of all logits, 127 GiB for Llama 3 8B on
     64 chips)."""
-    first = PartitionSpec(*map(_but_context, spec))
-    return setup.sharding(first), setup.sharding(spec)
+    return PartitionSpec(*map(_but_context, spec)), spec
 
 
 def _but_context(entry: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:

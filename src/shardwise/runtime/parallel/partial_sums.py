@@ -20,9 +20,11 @@ from jax.sharding import PartitionSpec
 
 from shardwise.runtime.init import padded_shape, stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
+from shardwise.runtime.parallel.scattering import ROWS, blocks, scattered
 from shardwise.runtime.parallel.setup import Setup, axes_of
 from shardwise.runtime.parallel.tensor import Factor, letters_of
 from shardwise.runtime.quant import product
+from shardwise.runtime.sharding import platform_of
 
 Term = tuple[str, jax.Array, jax.Array]
 """An einsum of two arrays."""
@@ -62,17 +64,78 @@ class PartialSums:
     def gradient(self, spec: str, x: jax.Array, w: jax.Array, dy: jax.Array) -> jax.Array:
         """dW of `einsum(spec, x, w)`, where it is kept."""
         x_letters, letters, y_letters = letters_of(spec)
-        term = (f"{x_letters},{y_letters}->{letters}", x, dy)
         home = self.homes[_key(letters, w.shape)]
-        return self.summed([term], home, "gradients").astype(w.dtype)
+        einsum = f"{x_letters},{y_letters}->{letters}"
+        factors = ((x_letters, x), (y_letters, dy))
+        for first, second in (factors, factors[::-1]):
+            if self._in_few_rows(letters, w.shape, home, first[0], second[0]):
+                return self._by_rows(letters, home, first, second).astype(w.dtype)
+        return self.summed([(einsum, x, dy)], home, "gradients").astype(w.dtype)
+
+    def _in_few_rows(
+        self, letters: str, shape: tuple[int, ...], home: PartitionSpec, one: str, other: str
+    ) -> bool:
+        """Whether a gradient is scattered over a part of the devices along one dim, which is of the
+        factor `one` while all others are of the `other`, in pieces of too few rows to be left whole
+        (`scattering.py`)."""
+        scatters = self._scatters(home, self._partial(f"{one},{other}->{letters}"))
+        if self._on_gpu or len({dim for dim, _ in scatters}) != 1:
+            return False
+        dim, (axis, *_) = scatters[0]
+        degree = self.setup.degree(axis)
+        own = letters[dim] in one and not {*letters} - {letters[dim], *other}
+        return own and degree < self.setup.mesh.size and shape[dim] < ROWS * degree
+
+    def _by_rows(
+        self, letters: str, home: PartitionSpec, first: Factor, second: Factor
+    ) -> jax.Array:
+        """A gradient as the matrix of its scattered dim and all its columns, scattered in blocks of
+        columns."""
+        (one, x), (other, y) = first, second
+        cut = self._partial(f"{one},{other}->{letters}")
+        scatters = self._scatters(home, cut)
+        left = tuple(axis for axis in cut if not any(axis in names for _, names in scatters))
+        dim, (axis, *_) = scatters[0]
+        row, columns = letters[dim], letters[:dim] + letters[dim + 1 :]
+
+        def local(x: jax.Array, y: jax.Array) -> jax.Array:
+            parts, at, along = [], 0, other.index(columns[0])
+            rows = x.shape[one.index(row)] // self.setup.degree(axis)
+            for count in blocks(rows, y.shape[along]):
+                part = lax.slice_in_dim(y, at, at + count, axis=along)
+                out = jnp.einsum(f"{one},{other}->{row}{columns}", x, part)
+                shape, out = out.shape[1:], out.reshape(out.shape[0], -1)
+                with jax.named_scope("gradients"):
+                    for _, names in scatters:
+                        out = scattered(out, 0, names)
+                parts.append(out.reshape(-1, *shape))
+                at += count
+            with jax.named_scope("gradients"):
+                out = jnp.concatenate(parts, 1)
+                return jnp.moveaxis(lax.psum(out, left) if left else out, 0, dim)
+
+        inputs = tuple(map(self.setup.inner, (one, other)))
+        run = jax.shard_map(
+            local, mesh=self.setup.mesh, in_specs=inputs, out_specs=home, check_vma=False
+        )
+        made: jax.Array = run(x, y)
+        return made
+
+    @property
+    def _on_gpu(self) -> bool:
+        return platform_of(self.setup.mesh) == "gpu"
+
+    def _partial(self, einsum: str) -> list[str]:
+        """The axes over which products are partial sums: those that cut what is summed."""
+        first, second, output = letters_of(einsum)
+        summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
+        return [axis for entry in self.setup.inner(summed) for axis in axes_of(entry)]
 
     def summed(self, terms: Sequence[Term], spec: PartitionSpec, component: str = "") -> jax.Array:
         """The sum of the products of the terms, which yield and sum over the same dims, as `spec`
         lays it out. What adds up between devices belongs to `component`, or to the block."""
         einsums = [einsum for einsum, *_ in terms]
-        first, second, output = letters_of(einsums[0])
-        summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
-        cut = [axis for entry in self.setup.inner(summed) for axis in axes_of(entry)]
+        cut = self._partial(einsums[0])
 
         def local(*arrays: jax.Array) -> jax.Array:
             pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
@@ -80,7 +143,7 @@ class PartialSums:
             out, left = sum(products[1:], products[0]), set(cut)
             with jax.named_scope(component) if component else nullcontext():
                 for dim, names in self._scatters(spec, left):
-                    out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
+                    out = scattered(out, dim, names, at_once=self._on_gpu)
                     left -= {*names}
                 return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
 

@@ -1,7 +1,8 @@
 """What every strategy derives from a plan: how each array lies on the mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal, TypeVar, get_args
 
 import jax
@@ -41,6 +42,10 @@ class Setup:
     def degree(self, axis: str) -> int:
         """Degree of an axis; 1 where the mesh does not name it."""
         return self.mesh.shape.get(axis, 1)
+
+    def size(self, axes: Iterable[str]) -> int:
+        """Devices along several axes."""
+        return prod(map(self.degree, axes))
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         """A spec on this mesh."""

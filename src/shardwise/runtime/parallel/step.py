@@ -15,7 +15,7 @@ from jax import lax
 from shardwise.models import ModelConfig
 from shardwise.runtime.init import Tree, rows_tree
 from shardwise.runtime.model import cross_entropy, forward
-from shardwise.runtime.options import Options
+from shardwise.runtime.options import Options, activation_apart
 from shardwise.runtime.parallel.accumulation import accumulate
 from shardwise.runtime.parallel.context import dealt, kernel_for, zigzag
 from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
@@ -40,7 +40,8 @@ def options_for(setup: Setup) -> Options:
     plan, setup = setup.plan, replace(setup, without=deferred_axes(setup))
     alone = not setup.axes
     gather = gather_hook(setup)
-    on_cpu = setup.mesh.devices.flat[0].platform == "cpu"
+    device = setup.mesh.devices.flat[0]
+    on_cpu = device.platform == "cpu"
     into, out_of = _matmuls(setup)
     return Options(
         compute=plan.dtypes.compute,
@@ -55,6 +56,7 @@ def options_for(setup: Setup) -> Options:
         into=into,
         out_of=out_of,
         rows=alone,
+        apart=activation_apart(device.device_kind, plan.remat),
         scan=not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS),
     )
 

@@ -112,7 +112,7 @@ def jit_loss(at: Layouts) -> Loss:
     """The first style."""
 
     def gather(w: jax.Array, name: str) -> jax.Array:
-        return gathered(w, at.at(at.used[name]), (at.at(at.stored[name]),))
+        return gathered(w, (at.at(at.used[name]),), (at.at(at.stored[name]),))
 
     def loss(w: Weights, x_BTD: jax.Array, y_BTD: jax.Array) -> jax.Array:
         w = {name: gather(w[name], name) for name in w}

@@ -45,7 +45,7 @@ class Stream:
         stream: Any = self._at("block_input", x)
         x = lax.with_sharding_constraint(x, stream)
         if self.setup.explicit_sums:
-            return gathered(x, at, (stream,))
+            return gathered(x, (at,), (stream,))
         return lax.with_sharding_constraint(x, at)
 
     def _at(self, name: str, x: jax.Array) -> NamedSharding | None:
