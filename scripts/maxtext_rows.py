@@ -3,7 +3,7 @@
     python scripts/maxtext_rows.py [--rows ID ...] [--most-devices N] [--fresh] [--no-compile]
 
 Compiles the step of every published TPU run that our runtime can build, for its slice, by libtpu
-(no TPU is needed; one to eight CPU minutes each), reads the schedule into a timeline and writes
+(no TPU is needed; one to eight CPU minutes each, 16 to 25 on v6e), reads the schedule into a timeline and writes
 docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept in the cache of
 `shardwise compile`; a row whose program is there is only read again, unless --fresh asks for it.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from made import commit, table
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.programs import OPTIONS, before_fit, compile_row, row_result
+from shardwise.evidence.training.programs import options_on, before_fit, compile_row, row_result
 from shardwise.evidence.training.runs import PublishedRun, read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import priced
@@ -34,7 +34,7 @@ from shardwise.sharding import Mesh
 
 ROOT = Path(__file__).resolve().parent.parent
 JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
-LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=CompileCache(root=default_root()))
+LIMITS = Limits(seconds=3600.0, memory_bytes=9 * 2**30, cache=CompileCache(root=default_root()))
 
 ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
 training run on TPUs (`src/shardwise/evidence/training/data/training_runs.csv`, with its citation):
@@ -42,7 +42,7 @@ our runtime's step of the run's shape, mesh, batch and recompute, compiled for i
 {versions}, and the schedule laid out by `profiler/timeline.py`. Published TFLOP/s became seconds by
 the row's own convention.
 
-The compiler's flags are the same for all rows, those of MaxText's v5p scripts
+The compiler's flags are the same for all rows of a chip, those of MaxText's scripts
 (`evidence/training/programs.py`). Nothing is fitted on these rows: constants of the catalogue
 that published runs had a part in stand at their values from before (`before_fit`). Only attention
 kernels, collectives and copies see any of them; all else is the compiler's cycles."""
@@ -171,7 +171,7 @@ def write(held: dict[str, dict[str, Any]], left: dict[str, str]) -> None:
         "schema_version": 1,
         "date": max(row["compiled"]["date"] for row in rows),
         "commit": commit(),
-        "options": dict(OPTIONS),
+        "options": {chip: options_on(chip) for chip in dict.fromkeys(row["chip"] for row in rows)},
         "summary": {
             "n": len(rows),
             "median_abs_error": median(abs(row["error"]) for row in rows),

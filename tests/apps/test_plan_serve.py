@@ -233,6 +233,7 @@ def test_what_does_not_hold_is_written_only_anyway(tmp_path, capsys):
         (("--price", "v5e=2"), BadRequest, "chip 'v5e', but the chip here is 'h100'"),
         (("--plot", "front.pdf"), BadRequest, "the ending says the format"),
         (("--tpot", "1us"), NoFeasiblePlan, "within TPOT 1 µs: allow a longer --tpot"),
+        (("--batch", "2"), NoFeasiblePlan, "use --batch 4 or more"),
         (("--rate", "5000", "--tpot", "40ms"), NoFeasiblePlan, "--max-chips "),
     ],
 )

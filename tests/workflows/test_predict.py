@@ -9,7 +9,7 @@ from shardwise.plans import TrainPlan, model_hash
 from shardwise.workflows.predict import caveats
 
 
-def said_of_tiles(model, on, mesh):
+def said_of_tiles(model, on, mesh, software="any"):
     """The warning of pieces that fill no tile, if there is one."""
     cfg, piece = load_model(model), parse_slice(on)
     plan = TrainPlan(
@@ -23,6 +23,7 @@ def said_of_tiles(model, on, mesh):
         sequence_length=4096,
         layers_per_stage=(cfg.layers,),
         microbatches=1,
+        software=software,
     )
     return [line for line in caveats(evaluate_train(plan, cfg, piece)) if "a TPU's tile" in line]
 
@@ -50,3 +51,10 @@ def test_pieces_that_fill_no_tile_are_named_with_degrees_that_do(model, on, mesh
     for line in said:
         assert f"pieces of {rows} rows" in line
         assert f"; {pins} makes them whole" in line
+
+
+def test_our_trainer_gathers_over_inner_axes_first():
+    pieces = {"fsdp": 128, "context": 2}
+    assert said_of_tiles("qwen3-0.6b", "v5e:16x16", pieces)
+    assert not said_of_tiles("qwen3-0.6b", "v5e:16x16", pieces, software="jax")
+    assert said_of_tiles("qwen3-0.6b", "v5e:16x16", {"fsdp": 256}, software="jax")

@@ -27,7 +27,7 @@ from shardwise.planner.training import (
 from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
-from shardwise.plans.software import SOFTWARE
+from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import class_of, classes_of, read_residuals
@@ -151,9 +151,11 @@ def caveats(answer: TrainAnswer) -> list[str]:
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
     """Weights stored in pieces whose rows fill no tile of a TPU, which the price does not know:
-    libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/log.md)."""
+    libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/log.md). Our trainer
+    gathers over inner axes first, so that only the outermost counts there."""
     plan, width = answer.plan, answer.cfg.d_model
-    apart = prod(plan.degree(axis) for axis in plan.storage_axes)
+    storing = [axis for axis in plan.storage_axes if plan.degree(axis) > 1]
+    apart = prod(map(plan.degree, storing[:1] if plan.software == JAX.name else storing))
     if answer.piece.chip.vendor != "google" or width % apart or width // apart % TILE_ROWS == 0:
         return []
     fsdp = plan.degree("fsdp")

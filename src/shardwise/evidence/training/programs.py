@@ -2,8 +2,8 @@
 the slice that they ran on, laid out on the timeline and held against the published step time.
 
 Nothing of a row's measurement enters: the program follows from its shape, mesh, batch and recompute
-columns, the compiler's flags are the same for all rows (`OPTIONS`), and the chip's constants are
-those from before any run was fitted (`before_fit`).
+columns, the compiler's flags are the same for all rows of a chip (`options_on`), and the chip's
+constants are those from before any run was fitted (`before_fit`).
 """
 
 import re
@@ -22,12 +22,15 @@ from shardwise.profiler.timeline import HloTimeline
 from shardwise.work import tally
 
 BUILDER = "shardwise.evidence.training.programs:row_program"
-OPTIONS: Mapping[str, str] = together(flag_sets("v5p"))
-"""Compiler flags of every row: LIBTPU_INIT_ARGS of MaxText's v5p scripts
-(AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a part;
-and no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE_MATMUL): libtpu
-0.0.42 makes chains of one-way permutes of the exchanges over tensor, and where memory is short it
-overlaps none of them (docs/log.md)."""
+
+
+def options_on(chip: str) -> dict[str, str]:
+    """Compiler flags of a TPU's rows: LIBTPU_INIT_ARGS of MaxText's v5p scripts
+    (AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a
+    part; on v6e the VMEM of its recipes; and no windowed einsums, as MaxText's later ones have it
+    (its DISABLE_COLLECTIVE_MATMUL): libtpu 0.0.42 makes chains of one-way permutes of the exchanges
+    over tensor, and where memory is short it overlaps none of them (docs/log.md)."""
+    return together([one for one in flag_sets(chip) if one.of_maxtext])
 
 
 def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
@@ -52,7 +55,7 @@ def compile_row(
         target_of(run.piece, device_coordinates(placement)),
         BUILDER,
         {"row": dict(row)},
-        options=OPTIONS,
+        options=options_on(run.piece.chip.id),
         limits=limits,
     )
 

@@ -50,6 +50,10 @@ def _too_few(request: ServeRequest, best: Fleet) -> str:
     )
 
 
+_MORE = tuple(1 << i for i in range(1, 9))
+"""Numbers of sequences per server that are tried where a given one holds no load."""
+
+
 def _nowhere(request: ServeRequest) -> str:
     """Why no server was found: the model is too large, or every step too long."""
     chip, last = request.pieces[0].chip, max(request.pieces, key=lambda p: p.chips)
@@ -62,6 +66,15 @@ def _nowhere(request: ServeRequest) -> str:
             f"{usable} in all): its weights and the cache of one request need more memory; use a "
             "larger slice, another chip, shorter requests or smaller dtypes (--weights, --kv)"
         )
+    enough = (n for n in _MORE if n > request.batch) if request.batch else ()
+    for batch in enough:
+        wider = replace(request, batch=batch)
+        if any(grids(wider, piece, dtypes) for piece in (request.pieces[0], last)):
+            return (
+                f"no steady load of {request.cfg.name} keeps to {many(request.batch, 'sequence')} "
+                f"per server on {chip.id}: arrivals come unevenly, so that even one running on "
+                f"average needs room for more; use --batch {batch} or more"
+            )
     return (
         f"no slice of {chip.id} that was looked at (up to {last}) has a step of "
         f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}: allow a longer "

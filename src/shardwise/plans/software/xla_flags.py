@@ -1,7 +1,7 @@
 """Sets of compiler flags that may make a step on TPUs faster, each with its source.
 
 `plan train --compile N --tune` compiles the best plan with each and says which pay; the flags of
-MaxText's rows in docs/maxtext.md are those of its v5p scripts, here by what they are for.
+MaxText's rows in docs/maxtext.md are those of its scripts (`of_maxtext`), by what they are for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,6 +24,11 @@ class FlagSet:
     source: str
     chips: Sequence[str] = ()
 
+    @property
+    def of_maxtext(self) -> bool:
+        """Whether MaxText runs with them: its repository or one of its constants is the source."""
+        return "maxtext" in self.source.lower()
+
 
 @cache
 def _table() -> tuple[FlagSet, ...]:
@@ -36,6 +41,8 @@ def flag_sets(chip: str) -> tuple[FlagSet, ...]:
 
     >>> [one.name for one in flag_sets("v5e")]
     ['async gathers', 'sums of gradients', 'pipelined backward', 'whole einsums']
+    >>> [one.name for one in flag_sets("v5p") if not one.of_maxtext]
+    ['most of VMEM']
     """
     return tuple(one for one in _table() if not one.chips or chip in one.chips)
 
