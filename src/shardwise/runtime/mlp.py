@@ -20,9 +20,10 @@ def activate(up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart = 
 
     "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
     is made of up and gate alone: autodiff would keep every factor. Where there is a gradient, the
-    results (and, of "both", the inputs) may be kept `apart` from the matmuls around (`Apart`).
+    results (and, of "both", the inputs) of a gated one may be kept `apart` from the matmuls around
+    (`Apart`).
     """
-    out: Any = _activate(up, gate, n, apart)
+    out: Any = _activate(up, gate, n, "no" if gate is None else apart)
     return out
 
 

@@ -18,8 +18,8 @@ from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import looked_up, product, products
 
 Apart = Literal["no", "results", "both"]
-"""Whether a compiler may compute an activation within the matmuls around it: it may, not within
-those that read its results, or within none."""
+"""Whether a compiler may compute a gated activation within the matmuls around it: it may, not
+within those that read its results, or within none."""
 
 COSTLY = frozenset(
     {
@@ -58,7 +58,7 @@ class Options:
     `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
     `linear.py`); `look_up(table, tokens, dtype)` gives the rows of the embedding. `rows` makes one
     matrix of all tokens for the logits (`quant.row_product`). `apart` is how the activation of a
-    dense MLP is made where there is a gradient.
+    gated dense MLP is made where there is a gradient.
     """
 
     compute: str = "f32"
@@ -101,10 +101,10 @@ class Options:
 
 
 def activation_apart(kind: str, remat: str) -> Apart:
-    """How an MLP's activation is made on such a device, by its name in JAX. On v5p libtpu 0.0.42
-    takes smaller windows for matmuls whose operands are computed on the way (1.5 times the cycles
-    for the gradients of a gated MLP) and a matmul made again may compute the activation, too; on
-    other TPUs a pass of its own costs as much as it saves, or more (docs/log.md)."""
+    """How a gated MLP's activation is made on such a device, by its name in JAX. On v5p libtpu
+    0.0.42 takes smaller windows for matmuls whose operands are computed on the way (1.5 times the
+    cycles for the gradients), and a matmul made again may compute the activation, too. Without a
+    gate, and on other TPUs, a pass of its own costs as much as it saves, or more (docs/log.md)."""
     if kind not in ("TPU v5", "TPU v5p"):
         return "no"
     return "results" if remat == "none" else "both"

@@ -30,7 +30,7 @@ class Gather:
     """The `use` hook. `moves[(group, name)]` is how one layer's array is gathered."""
 
     dtype: Any
-    moves: Mapping[tuple[int, str], "Move"]
+    moves: Mapping[tuple[int, str], "GatherPath"]
 
     @jax.named_scope("parameters")
     def __call__(self, group: int, params: Params) -> Params:
@@ -48,7 +48,7 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class GatherPath:
     """How an array is gathered: through the layouts `ways`, its gradient back through `homes`. One
     that is `turned` is a matrix whose columns are gathered as rows."""
 
@@ -78,7 +78,7 @@ def gather_hook(setup: Setup) -> Gather:
         there, back = (
             [setup.sharding(PartitionSpec(*s[turn])) for s in at] for at in (ways, homes)
         )
-        moves[key] = Move(cast, tuple(there), tuple(back), turned)
+        moves[key] = GatherPath(cast, tuple(there), tuple(back), turned)
     return Gather(dtype_of(setup.plan.dtypes.compute), moves)
 
 
