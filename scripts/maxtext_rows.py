@@ -54,20 +54,17 @@ What makes these programs slower than the published ones, as far as the schedule
 - The compiler of 2026 leaves most exchanges over `tensor` synchronous on v5p, so they are exposed.
   Windowed einsums instead of them cost more (chains of one-way permutes, none of which it overlaps
   where memory is short), so the flags turn those off.
-- On v4, v5e and v5p gradients are summed by an all-reduce of the whole matrix and then cut, though
-  nothing else reads the sum: twice the bytes of a reduce-scatter, and synchronous.
+- On v4, v5e and v5p gradients over all devices of a slice are summed by an all-reduce of the whole
+  matrix and then cut, though nothing else reads the sum: twice the bytes of a reduce-scatter, and
+  synchronous. No form of the exchange and no flag was found that changes it (docs/log.md).
 - Where a device's piece of a matrix is no whole number of tiles (20 rows of D on 256 chips of the
   16B model), the gathered matrix arrives in another layout: copies of 13 ms, and matmuls at 60 to
   70 % of the peak that read it as it is.
 - Attention kernels carry no cycles; they count at the share of the peak that was assumed before any
   run was fitted.
-- On v6e all programs are slower than published, by 16 to 30 %. The recipes of these runs give
-  fusions 96 MiB of VMEM (`xla_tpu_scoped_vmem_limit_kib`), which these rows, with the flags of v5p,
-  do not: with it the 8B for 8 chips had not compiled after 17 CPU minutes. A product of 8192^3 has
-  1.4 times the cycles of its FLOPs at the peak there (1.0 to 1.1 on v4 and v5e), and what is
-  offloaded to the host is waited for (0.4 of 4.4 s of that row).
-- Llama 4 Maverick is of a program whose experts' weight gradients were products of all rows for
-  each expert. Those are a kernel's since; the row was not compiled again.
+- On v6e fusions may take 96 MiB of VMEM (`xla_tpu_scoped_vmem_limit_kib`), as the recipes of these
+  runs have it: 0.77 of the cycles of products, and 12 to 19 minutes of one CPU to compile. So of
+  each model the smallest slice was compiled first; the others, and Mixtral 8x22B, were not yet.
 
 The published runs had the compiler of their day and are means of many steps; ours is one step of a
 program that nobody ran."""
