@@ -62,8 +62,11 @@ def test_steps_of_such_pieces_are_those_of_one_device():
     cases.check("llama", MESH, context_method="ring")
 
 
-def test_an_activation_stands_apart_on_v5p_alone():
+def test_an_activation_stands_apart_on_v5p_where_matmuls_are_made_again():
     kinds = ("TPU v5", "TPU v5 lite", "TPU v4", "TPU v6 lite", "TPU7x", "cpu", "NVIDIA H100")
-    assert [activation_apart(kind, "block") for kind in kinds] == ["both", *["no"] * 6]
-    assert activation_apart("TPU v5", "none") == "results"
-    assert Options().apart == "no"
+    found = [activation_apart(kind, 4096, "block", looped=True) for kind in kinds]
+    assert found == ["matmuls", *["passes"] * 6]
+    assert activation_apart("TPU v5", 2048, "block", looped=True) == "passes"
+    assert activation_apart("TPU v5", 4096, "none", looped=True) == "nothing"
+    assert activation_apart("TPU v5", 4096, "none", looped=False) == "matmuls"
+    assert Options().apart == "passes"

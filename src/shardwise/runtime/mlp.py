@@ -15,15 +15,16 @@ from shardwise.runtime.options import Apart
 Params = Mapping[str, jax.Array]
 
 
-def activate(up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart = "no") -> jax.Array:
+def activate(
+    up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart = "passes"
+) -> jax.Array:
     """act(gate) * up, or act(up) without a gate.
 
     "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
-    is made of up and gate alone: autodiff would keep every factor. Where there is a gradient, the
-    results (and, of "both", the inputs) of a gated one may be kept `apart` from the matmuls around
-    (`Apart`).
+    is made of up and gate alone: autodiff would keep every factor. `apart` says what compilers are
+    kept from where there is a gradient (`Apart`).
     """
-    out: Any = _activate(up, gate, n, "no" if gate is None else apart)
+    out: Any = _activate(up, gate, n, apart)
     return out
 
 
@@ -34,21 +35,21 @@ def _of_inputs(up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart)
 def _activate_forward(
     up: jax.Array, gate: jax.Array | None, n: Numerics, apart: Apart
 ) -> tuple[jax.Array, Any]:
-    if apart == "no":
+    if apart != "matmuls" or gate is None:
         return _activated(up, gate, n), (up, gate)
-    if apart == "both":
-        up, gate = lax.optimization_barrier((up, gate))
+    up, gate = lax.optimization_barrier((up, gate))
     return lax.optimization_barrier(_activated(up, gate, n)), (up, gate)
 
 
 def _activate_backward(n: Numerics, apart: Apart, kept: Any, dout: jax.Array) -> tuple[Any, Any]:
-    if apart == "no":  # the compiler would find the forward pass's factors again and keep them
-        kept = lax.optimization_barrier(kept)
-    else:
+    alone = apart == "matmuls" and kept[1] is not None
+    if alone:
         dout = lax.optimization_barrier(dout)
+    elif apart != "nothing":
+        kept = lax.optimization_barrier(kept)
     up, gate = kept
     _, pull = jax.vjp(lambda up, gate: _activated(up, gate, n), up, gate)
-    return pull(dout) if apart == "no" else lax.optimization_barrier(pull(dout))
+    return lax.optimization_barrier(pull(dout)) if alone else pull(dout)
 
 
 def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:

@@ -17,9 +17,9 @@ from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import looked_up, product, products
 
-Apart = Literal["no", "results", "both"]
-"""Whether a compiler may compute a gated activation within the matmuls around it: it may, not
-within those that read its results, or within none."""
+Apart = Literal["passes", "matmuls", "nothing"]
+"""What a compiler is kept from with a gated activation: in the backward pass finding factors of the
+forward pass and keeping them, computing it within the matmuls around it, or nothing."""
 
 COSTLY = frozenset(
     {
@@ -74,7 +74,7 @@ class Options:
     out_of: Callable[..., jax.Array] = product
     look_up: Callable[..., jax.Array] = looked_up
     rows: bool = False
-    apart: Apart = "no"
+    apart: Apart = "passes"
     scan: bool = True
 
     def __post_init__(self) -> None:
@@ -100,14 +100,24 @@ class Options:
         return x if name == "attention" else ad_checkpoint.checkpoint_name(x, name)
 
 
-def activation_apart(kind: str, remat: str) -> Apart:
-    """How a gated MLP's activation is made on such a device, by its name in JAX. On v5p libtpu
-    0.0.42 takes smaller windows for matmuls whose operands are computed on the way (1.5 times the
-    cycles for the gradients), and a matmul made again may compute the activation, too. Without a
-    gate, and on other TPUs, a pass of its own costs as much as it saves, or more (docs/log.md)."""
+WIDE = 4096
+"""The least D measured to gain from an activation apart: -1 to -4 % of a step from there on, +3 %
+for a D of 2,048, whose matmuls are short beside the pass."""
+
+
+def activation_apart(kind: str, width: int, remat: str, *, looped: bool) -> Apart:
+    """How the activation of an MLP of width D is made on such a device, by its name in JAX.
+
+    Where all is kept, the two passes are two loops, and what keeps their factors apart only copies
+    up and gate out of their stacks. Where matmuls are made again, libtpu 0.0.42 for v5p takes
+    smaller windows for those whose operands are computed on the way (1.5 times the cycles for the
+    gradients). Without a gate, and on other TPUs, a pass of its own costs as much as it saves, or
+    more (docs/log.md)."""
     if kind not in ("TPU v5", "TPU v5p"):
-        return "no"
-    return "results" if remat == "none" else "both"
+        return "passes"
+    if remat == "none" and looped:
+        return "nothing"
+    return "matmuls" if width >= WIDE else "passes"
 
 
 def rematerialised(

@@ -42,6 +42,7 @@ def options_for(setup: Setup) -> Options:
     gather = gather_hook(setup)
     device = setup.mesh.devices.flat[0]
     on_cpu = device.platform == "cpu"
+    scan = not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS)
     into, out_of = _matmuls(setup)
     return Options(
         compute=plan.dtypes.compute,
@@ -56,8 +57,8 @@ def options_for(setup: Setup) -> Options:
         into=into,
         out_of=out_of,
         rows=alone,
-        apart=activation_apart(device.device_kind, plan.remat),
-        scan=not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS),
+        apart=activation_apart(device.device_kind, setup.cfg.d_model, plan.remat, looped=scan),
+        scan=scan,
     )
 
 
