@@ -21,6 +21,7 @@ from shardwise.runtime.init import stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
 from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.sharding import platform_of
 
 Params = Mapping[str, jax.Array]
 
@@ -74,11 +75,8 @@ def gather_hook(setup: Setup) -> Gather:
         cast = row.role in ("matmul", "lookup") and row.name != "router"
         key = (-1 if row.group is None else row.group, row.name)
         turned = len(ways) > 1 and stored[-1] != used[-1]
-        turn = slice(None, None, -1 if turned else 1)
-        there, back = (
-            [setup.sharding(PartitionSpec(*s[turn])) for s in at] for at in (ways, homes)
-        )
-        moves[key] = GatherPath(cast, tuple(there), tuple(back), turned)
+        there, back = (_laid(setup, specs, turned) for specs in (ways, homes))
+        moves[key] = GatherPath(cast, there, back, turned)
     return Gather(dtype_of(setup.plan.dtypes.compute), moves)
 
 
@@ -115,19 +113,19 @@ gathered.defvjp(_forward, _backward)
 def _short_of_a_tile(
     row: Parameter, stored: PartitionSpec, setup: Setup
 ) -> tuple[PartitionSpec, ...]:
-    """Where a device's piece of a layer's matrix has fewer rows than a tile: its layout with the
-    innermost axes gathered, so that it has them. Gathered at once, rows come in tiles of two of
-    which one is empty, and are copied before each use."""
+    """Where a device's piece of a layer's matrix has fewer rows than a tile of a TPU: its layout
+    with the innermost axes gathered, so that it has them. Gathered at once, rows come in tiles of
+    two of which one is empty, and are copied before each use."""
     cut = {i: axes_of(entry) for i, entry in enumerate(stored) if len(axes_of(entry)) > 1}
-    if row.group is None or len(stored) != 2 or len(cut) != 1:
+    on_gpu = platform_of(setup.mesh) == "gpu"
+    if row.group is None or len(stored) != 2 or len(cut) != 1 or on_gpu:
         return ()
     ((dim, axes),) = cut.items()
-    size = row.dims[dim][1]
-    short = [n for n in range(len(axes)) if size // setup.size(axes[: len(axes) - n]) < TILE_ROWS]
-    if not short or axes[0] not in setup.plan.storage_axes:
+    rows = [row.dims[dim][1] // setup.size(axes[: i + 1]) for i in range(len(axes))]
+    if axes[0] not in setup.plan.storage_axes or not rows[-1] < TILE_ROWS <= rows[0]:
         return ()
     whole = list(stored)
-    whole[dim] = one_or_all(axes[: len(axes) - short[-1] - 1])
+    whole[dim] = one_or_all(axes[: sum(n >= TILE_ROWS for n in rows)])
     return (PartitionSpec(*whole),)
 
 
