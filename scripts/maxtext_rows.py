@@ -3,9 +3,10 @@
     python scripts/maxtext_rows.py [--rows ID ...] [--most-devices N] [--fresh] [--no-compile]
 
 Compiles the step of every published TPU run that our runtime can build, for its slice, by libtpu
-(no TPU is needed; one to eight CPU minutes each, 16 to 25 on v6e), reads the schedule into a timeline and writes
-docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept in the cache of
-`shardwise compile`; a row whose program is there is only read again, unless --fresh asks for it.
+(no TPU is needed; one to eight CPU minutes each, 12 to 19 on v6e), reads the schedule into a
+timeline and writes docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept
+in the cache of `shardwise compile`; a row whose program is there is only read again, unless --fresh
+asks for it.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any
 from made import commit, table
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.programs import options_on, before_fit, compile_row, row_result
+from shardwise.evidence.training.programs import before_fit, compile_row, options_on, row_result
 from shardwise.evidence.training.runs import PublishedRun, read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import priced

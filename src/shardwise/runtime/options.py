@@ -5,6 +5,7 @@ An `Options` is a frozen value that can be hashed, so it is a static argument un
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal
 
 import jax
@@ -12,6 +13,7 @@ from jax import ad_checkpoint
 
 from shardwise.errors import check_known
 from shardwise.models.remat import SAVED_KINDS, TREATMENTS, remat_row
+from shardwise.plans.software.xla_programs import apart_from
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
@@ -100,24 +102,20 @@ class Options:
         return x if name == "attention" else ad_checkpoint.checkpoint_name(x, name)
 
 
-WIDE = 4096
-"""The least D measured to gain from an activation apart: -1 to -4 % of a step from there on, +3 %
-for a D of 2,048, whose matmuls are short beside the pass."""
-
-
 def activation_apart(kind: str, width: int, remat: str, *, looped: bool) -> Apart:
     """How the activation of an MLP of width D is made on such a device, by its name in JAX.
 
     Where all is kept, the two passes are two loops, and what keeps their factors apart only copies
-    up and gate out of their stacks. Where matmuls are made again, libtpu 0.0.42 for v5p takes
-    smaller windows for those whose operands are computed on the way (1.5 times the cycles for the
-    gradients). Without a gate, and on other TPUs, a pass of its own costs as much as it saves, or
-    more (docs/log.md)."""
-    if kind not in ("TPU v5", "TPU v5p"):
+    up and gate out of their stacks. Where matmuls are made again, some compilers take smaller
+    windows for those whose operands are computed on the way (on v5p 1.5 times the cycles for the
+    gradients). Without a gate, and for other compilers, a pass of its own costs as much as it
+    saves, or more (`plans/data/software/xla_programs.toml`)."""
+    least = apart_from(kind)
+    if isinf(least):
         return "passes"
-    if remat == "none" and looped:
+    if remat_row(remat).tape and looped:
         return "nothing"
-    return "matmuls" if width >= WIDE else "passes"
+    return "matmuls" if width >= least else "passes"
 
 
 def rematerialised(

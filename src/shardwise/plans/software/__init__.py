@@ -3,9 +3,10 @@
 `row.py` is what a row has, `limit.py` one thing that a program cannot run, `candidates.py` the
 columns that limits read: a search evaluates them as masks, an export on one plan. `features.py`
 names what models have, `shared.py` has limits of several programs, `usual.py` what their users
-leave as it is, `xla_flags.py` compiler flags that may make a step faster. A file per program:
-`maxtext.py` (with `maxtext_context.py`, of sequences that are cut, and `maxtext_models.py`, of
-models by name), `megatron.py`, `torchtitan.py`, `jax.py`. Read `row.py` first.
+leave as it is, `xla_flags.py` compiler flags that may make a step faster, `xla_programs.py` what
+our trainer writes differently for some chips. A file per program: `maxtext.py` (with
+`maxtext_context.py`, of sequences that are cut, and `maxtext_models.py`, of models by name),
+`megatron.py`, `torchtitan.py`, `jax.py`. Read `row.py` first.
 """
 
 from collections.abc import Mapping
