@@ -33,10 +33,12 @@ Candidate = CompiledCandidate[TrainAnswer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondOpinion:
-    """The plans that were compiled, in the order of their price; `best` is the best as compiled."""
+    """The plans that were compiled, in the order of their price; `best` is the best as compiled,
+    `findings` the mistakes in its step, the dearest first (`shardwise explain`)."""
 
     candidates: tuple[Candidate, ...]
     best: Candidate
+    findings: Sequence[Mapping[str, Any]]
     tuning: Tuning | None = None
 
     def reranked(self, planning: TrainPlanning) -> TrainPlanning:
@@ -79,10 +81,6 @@ class SecondOpinion:
         if self.tuning is not None:
             yield from self.tuning.page()
 
-    @property
-    def findings(self) -> Sequence[Mapping[str, Any]]:
-        """Mistakes in the best step, the dearest first (`shardwise explain`)."""
-        return self.best.findings(self.best.answer.piece)
 
 
 def second_opinion(
@@ -116,7 +114,12 @@ def second_opinion(
             return _compiled(answer, replace(compiling, options={**compiling.options, **flags}))
 
         tuning = tuned(found[best], answer.piece.chip, with_flags, PROCESS_BYTES)
-    return SecondOpinion(candidates=tuple(found), best=found[best], tuning=tuning)
+    return SecondOpinion(
+        candidates=tuple(found),
+        best=found[best],
+        findings=found[best].findings(answer.piece),
+        tuning=tuning,
+    )
 
 
 def _compiled(answer: TrainAnswer, compiling: Compiling) -> Candidate:

@@ -65,11 +65,13 @@ class HeldCandidate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedOpinion:
     """The plans that were compiled, in the order of their price; `best` is the cheapest as
-    compiled, `served` its plan with what it holds then."""
+    compiled, `served` its plan with what it holds then, `findings` the mistakes in its steps
+    (`shardwise explain`)."""
 
     candidates: tuple[HeldCandidate, ...]
     best: HeldCandidate
     served: Served
+    findings: Sequence[Mapping[str, Any]]
 
     def reranked(self, serving: Serving) -> Serving:
         """The search with the cheapest as compiled as its answer."""
@@ -105,11 +107,6 @@ class ServedOpinion:
         )
         yield from opinion_page(self.findings, [c.compiled for c in self.candidates])
 
-    @property
-    def findings(self) -> Sequence[Mapping[str, Any]]:
-        """Mistakes in the best plan's steps (`shardwise explain`)."""
-        return self.best.compiled.findings(self.best.fleet.piece)
-
 
 def served_opinion(
     serving: Serving, demand: Demand, trace: str | None, compiling: Compiling
@@ -127,7 +124,12 @@ def served_opinion(
         raise _none(compiled)
     best = found[min(good)[1]]
     assert best.held is not None
-    return ServedOpinion(candidates=tuple(found), best=best, served=best.held)
+    return ServedOpinion(
+        candidates=tuple(found),
+        best=best,
+        served=best.held,
+        findings=best.compiled.findings(best.fleet.piece),
+    )
 
 
 def _first(serving: Serving) -> Iterator[Fleet]:

@@ -25,7 +25,7 @@ from shardwise.work import Quantity, largest
 @dataclass(frozen=True, slots=True)
 class Working:
     """What comes and goes: in the backward pass of a layer, and at the loss. Where the loss takes
-    more than the `room` of a device, a compiler spares `again` of it: it gathers the vocabulary
+    more than the `room` of a device, a compiler may spare `again` of it: it gathers the vocabulary
     matrix once more for its second matmul rather than keep it (a few thousandths of a step)."""
 
     backward: Quantity
@@ -48,12 +48,15 @@ def working_of(
     logits: Sequence[Quantity],
     shape: TrainShape,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`."""
+    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`. The vocabulary matrix
+    is gathered again where XLA for TPUs stores the logits' gradient; where it does not, the two
+    matmuls that read the logits run side by side, and libtpu spared nothing (docs/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
+    spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
         backward=gathered + layer,
         loss=loss + gathered if shape.weight_gather != "per_pass" else loss,
-        again=0.0 if shape.eager or shape.loss_stored else ends[0],
+        again=0.0 if shape.eager or shape.loss_stored else spared,
         room=shape.room,
     )
 
