@@ -34,7 +34,7 @@ from shardwise.models import load_model
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.profiler.ahead import default_root
-from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack
+from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack, whole_sums
 from shardwise.units import format_seconds
 from shardwise.work import grouped
 from shardwise.workflows.inputs import Hardware
@@ -42,7 +42,7 @@ from shardwise.workflows.inputs import Hardware
 ROOT = Path(__file__).parents[1]
 TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax.toml"
 GOAL = (0.85, 1.20)
-NEUTRAL = replace(IDEAL, overlap=0.0)
+NEUTRAL = replace(IDEAL, overlap=0.0, whole_sums=whole_sums())
 """Everything as it is counted, and nothing hidden: what a class's seconds are compared with."""
 TERMS: Mapping[str, tuple[str, ...]] = {
     "products": ("products",),
@@ -199,7 +199,9 @@ def stack_of(rows: Sequence[Learned], tiles: float, without: str = "") -> Stack:
         for name, own in by_generation(rows).items()
         if without != "generations"
     }
-    return Stack(name="jax", sources={}, generations=generations, **given)
+    return Stack(
+        name="jax", sources={}, generations=generations, whole_sums=whole_sums(), **given
+    )
 
 
 def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:

@@ -174,8 +174,10 @@ def _op_time(
         peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
         # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
         derated = [_derated(each, chip) for each in links]
-        found = _collective(wire, derated, measured=chip.constants != "book")
-        seconds = found.bandwidth + stack.hops * found.latency
+        seconds = _network_seconds(wire, derated, chip, stack)
+        if np.any(whole := sums_whole(wire, chip, placement, stack)):
+            summed = _network_seconds(replace(wire, kind="all_reduce"), derated, chip, stack)
+            seconds = np.where(whole, summed, seconds)
         rated[NETWORK] = seconds * _longer(op, stack)
     parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
@@ -188,6 +190,27 @@ def _op_time(
         rated=rated,
         launch=extra,
     )
+
+
+def _network_seconds(
+    wire: Collective, links: Sequence[AxisLinks], chip: Chip, stack: Stack
+) -> Quantity:
+    """Of a collective at the links' derated rates."""
+    found = _collective(wire, links, measured=chip.constants != "book")
+    return found.bandwidth + stack.hops * found.latency
+
+
+def sums_whole(
+    wire: Collective, chip: Chip, placement: Placement, stack: Stack
+) -> bool | np.ndarray:
+    """Whether a compiler sums whole on every device, and cuts then, what is to be scattered: over
+    one mesh axis of all the devices of a slice (`Stack.whole_sums`)."""
+    least = stack.whole_sums.get(chip.generation)
+    if least is None or wire.kind != "reduce_scatter":
+        return False
+    devices = np.multiply(placement.chips_used, chip.jax_devices_per_chip)
+    over_all = [np.equal(links.size, devices) for links in placement.links(wire.axes)]
+    return np.logical_or.reduce(over_all) & (devices >= least)
 
 
 def _longer(op: Op, stack: Stack) -> Quantity:

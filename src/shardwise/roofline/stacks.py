@@ -22,6 +22,7 @@ from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "stacks.toml"
 _COMPILED = _DATA.with_name("jax.toml")
+_WHOLE = _DATA.with_name("whole_sums.toml")
 
 CONSTANTS: Mapping[str, str] = {
     "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
@@ -52,7 +53,9 @@ class Stack:
     are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
     pays `hops` of the latency that the communication library shows; its products read weights at
-    `streams` of the memory's rate, those of a byte a number at `narrow` of that.
+    `streams` of the memory's rate, those of a byte a number at `narrow` of that. `whole_sums` are,
+    by generation, the fewest devices of a slice that sum whole what is to be scattered over one
+    mesh axis of all of them (`data/whole_sums.toml`).
     """
 
     name: str
@@ -70,6 +73,7 @@ class Stack:
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0
     generations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    whole_sums: Mapping[str, int] = field(default_factory=dict)
 
     def on(self, generation: str) -> "Stack":
         """The constants on a generation of chips."""
@@ -115,7 +119,19 @@ def _stacks() -> Mapping[str, Stack]:
 @cache
 def _compiled() -> Mapping[str, Stack]:
     table = read_toml(_COMPILED, "the table of our own trainer's constants")
-    return {name: _with_generations(name, row) for name, row in table.items()}
+    made = {name: _with_generations(name, row) for name, row in table.items()}
+    return {name: replace(stack, whole_sums=whole_sums()) for name, stack in made.items()}
+
+
+@cache
+def whole_sums() -> Mapping[str, int]:
+    """Generation -> the fewest devices of a slice over all of which XLA scatters nothing.
+
+    >>> whole_sums()["v5e"]
+    16
+    """
+    found: Mapping[str, int] = read_toml(_WHOLE, "the table of whole sums")["least_devices"]
+    return found
 
 
 def _with_generations(name: str, row: Mapping[str, Any]) -> Stack:

@@ -48,9 +48,9 @@ def working_of(
     logits: Sequence[Quantity],
     shape: TrainShape,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`. The vocabulary matrix
-    is gathered again where XLA for TPUs stores the logits' gradient; where it does not, the two
-    matmuls that read the logits run side by side, and libtpu spared nothing (docs/log.md)."""
+    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`. The matrix of the
+    vocabulary is gathered again where XLA for TPUs stores the logits' gradient; where it does not,
+    two matmuls read the logits side by side, and libtpu spared nothing (docs/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
     spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
