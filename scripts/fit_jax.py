@@ -199,9 +199,7 @@ def stack_of(rows: Sequence[Learned], tiles: float, without: str = "") -> Stack:
         for name, own in by_generation(rows).items()
         if without != "generations"
     }
-    return Stack(
-        name="jax", sources={}, generations=generations, whole_sums=whole_sums(), **given
-    )
+    return Stack(name="jax", sources={}, generations=generations, whole_sums=whole_sums(), **given)
 
 
 def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:

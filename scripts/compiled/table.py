@@ -12,12 +12,12 @@ from compiled.programs import Case, predicted_memory, predicted_seconds
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
-from shardwise.profiler.collectives.lines import lines_of, read_lines
+from shardwise.profiler.collectives.lines import read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
 from shardwise.profiler.collectives.served import SERVED
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.units import format_seconds
-from shardwise.workflows.compile import said_of
+from shardwise.workflows.compile import planned_lines
 
 EQUAL = 0.01
 """Bytes that no rule explains, over those that the plan has, up to which its list is the program's:
@@ -116,8 +116,8 @@ def _collectives(case: Case) -> dict[str, Any] | None:
     if compiled.refusal:
         return None
     cfg = load_model(case.plan.model)
-    work, _ = said_of(case.priced, case.program.phase)
-    found = compare(case.plan, cfg, lines_of(work, case.plan), read_lines(compiled.hlo, case.plan))
+    lists = planned_lines(case.priced, case.program.phase), read_lines(compiled.hlo, case.plan)
+    found = compare(case.plan, cfg, *lists)
     planned = sum(row.planned[1] for row in found.rows)
     return {
         "rows": [

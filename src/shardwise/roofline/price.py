@@ -12,8 +12,10 @@ Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `
 ops of a loop on its streams.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
-from shardwise.work import Collective, Op, Quantity, Work, largest, total
+from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, largest, total
 
 MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
 _KERNELS = frozenset({"matmul", "attention"})
@@ -172,12 +174,10 @@ def _op_time(
     if op.collective is not None:
         wire, links = op.collective, placement.links(op.collective.axes)
         peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
-        # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
-        derated = [_derated(each, chip) for each in links]
-        seconds = _network_seconds(wire, derated, chip, stack)
-        if np.any(whole := sums_whole(wire, chip, placement, stack)):
-            summed = _network_seconds(replace(wire, kind="all_reduce"), derated, chip, stack)
-            seconds = np.where(whole, summed, seconds)
+        seconds = sum(
+            _network_seconds(sent, chip, placement, stack)
+            for sent in sent_as(wire, chip, placement, stack)
+        )
         rated[NETWORK] = seconds * _longer(op, stack)
     parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
@@ -192,25 +192,37 @@ def _op_time(
     )
 
 
-def _network_seconds(
-    wire: Collective, links: Sequence[AxisLinks], chip: Chip, stack: Stack
-) -> Quantity:
-    """Of a collective at the links' derated rates."""
-    found = _collective(wire, links, measured=chip.constants != "book")
-    return found.bandwidth + stack.hops * found.latency
-
-
-def sums_whole(
+def sent_as(
     wire: Collective, chip: Chip, placement: Placement, stack: Stack
-) -> bool | np.ndarray:
-    """Whether a compiler sums whole on every device, and cuts then, what is to be scattered: over
-    one mesh axis of all the devices of a slice (`Stack.whole_sums`)."""
-    least = stack.whole_sums.get(chip.generation)
-    if least is None or wire.kind != "reduce_scatter":
-        return False
-    devices = np.multiply(placement.chips_used, chip.jax_devices_per_chip)
-    over_all = [np.equal(links.size, devices) for links in placement.links(wire.axes)]
-    return np.logical_or.reduce(over_all) & (devices >= least)
+) -> Iterator[Collective]:
+    """The collectives that a stack's compiler makes of one. Where it scatters over one mesh axis
+    after the other (`Stack.whole_sums`), each leaves the next a piece; over an axis of all the
+    devices of a slice it sums whole on each of them and cuts then."""
+    if stack.whole_sums is None or wire.kind != "reduce_scatter":
+        yield wire
+        return
+    devices, size = np.multiply(placement.chips_used, chip.jax_devices_per_chip), wire.bytes
+    least = stack.whole_sums.get(chip.generation, inf)
+    for axis, links in zip(wire.axes, placement.links(wire.axes), strict=True):
+        if not np.any(np.greater(links.size, 1)):
+            continue
+        whole = np.equal(links.size, devices) & np.greater_equal(devices, least)
+        kinds: tuple[tuple[CollectiveKind, Any], ...] = (
+            ("reduce_scatter", np.logical_not(whole)),
+            ("all_reduce", whole),
+        )
+        for kind, meant in kinds:
+            if np.any(meant):
+                yield replace(wire, kind=kind, axes=(axis,), bytes=size * meant)
+        size = size / links.size
+
+
+def _network_seconds(wire: Collective, chip: Chip, placement: Placement, stack: Stack) -> Quantity:
+    """Of a collective at the links' derated rates; none where it sends nothing."""
+    links = [_derated(each, chip) for each in placement.links(wire.axes)]
+    # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
+    found = _collective(wire, links, measured=chip.constants != "book")
+    return found.bandwidth + stack.hops * found.latency * np.greater(wire.bytes, 0)
 
 
 def _longer(op: Op, stack: Stack) -> Quantity:

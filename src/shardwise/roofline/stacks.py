@@ -53,9 +53,10 @@ class Stack:
     are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
     pays `hops` of the latency that the communication library shows; its products read weights at
-    `streams` of the memory's rate, those of a byte a number at `narrow` of that. `whole_sums` are,
-    by generation, the fewest devices of a slice that sum whole what is to be scattered over one
-    mesh axis of all of them (`data/whole_sums.toml`).
+    `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for TPUs
+    scatters sums over one mesh axis after the other, and sums whole what is to be scattered over
+    one of all devices of a slice, from `whole_sums` of them on, by generation
+    (`data/whole_sums.toml`); None: over all axes at once.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Stack:
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0
     generations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    whole_sums: Mapping[str, int] = field(default_factory=dict)
+    whole_sums: Mapping[str, int] | None = None
 
     def on(self, generation: str) -> "Stack":
         """The constants on a generation of chips."""

@@ -82,7 +82,6 @@ class SecondOpinion:
             yield from self.tuning.page()
 
 
-
 def second_opinion(
     planning: TrainPlanning, compiling: Compiling, *, tune: bool = False
 ) -> SecondOpinion:

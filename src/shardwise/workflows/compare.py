@@ -15,7 +15,7 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.buffer_kinds import REST, BufferPlace, memory_of, places
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
-from shardwise.profiler.collectives.lines import lines_of, read_lines
+from shardwise.profiler.collectives.lines import read_lines
 from shardwise.profiler.collectives.served import SERVED
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp, HloWork
@@ -23,7 +23,13 @@ from shardwise.profiler.trace import Capture, MeasuredProgram, measure
 from shardwise.profiler.trace import read_trace as read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Key, Op, Work, tally
-from shardwise.workflows.compile import PlanProgram, said_of, short_op, short_source
+from shardwise.workflows.compile import (
+    PlanProgram,
+    planned_lines,
+    said_of,
+    short_op,
+    short_source,
+)
 from shardwise.workflows.plan_file import Priced
 
 UNITS: Mapping[str, str] = {"flops": "FLOPs", "collective_runs": "runs"} | dict.fromkeys(
@@ -329,8 +335,7 @@ def rewrite_sentences(priced: Priced, program: PlanProgram, cfg: ModelConfig) ->
     if program.phase == "prefill" or program.compiled.refusal:
         return  # the rules are of whole steps; loops of a refused program are not as they would run
     plan = priced.plan
-    work, _ = said_of(priced, program.phase)
-    lists = lines_of(work, plan), read_lines(program.compiled.hlo, plan)
+    lists = planned_lines(priced, program.phase), read_lines(program.compiled.hlo, plan)
     found = rules.compare(plan, cfg, *lists)
     least = WORTH * sum(row.planned[1] for row in found.rows)
     for note in found.explained:

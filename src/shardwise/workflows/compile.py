@@ -6,6 +6,7 @@ does not fit names the buffers that are too much, where they are made, and what 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -13,6 +14,7 @@ from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.models import load_model
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.serve.memory import prefill_memory
 from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
@@ -29,9 +31,11 @@ from shardwise.profiler.ahead import (
     target_of,
 )
 from shardwise.profiler.child import Watch
+from shardwise.profiler.collectives.lines import Line, by_axes, lines_of, written
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
+from shardwise.roofline.price import sent_as
 from shardwise.sharding import Mesh
 from shardwise.units import format_gib
 from shardwise.work import Work
@@ -238,7 +242,7 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
         "flops": float(work.flops()),
         "seconds": seconds,
-        "collectives": collectives_of(work, priced.plan.mesh),
+        "collectives": by_axes(written(planned_lines(priced, phase))),
     }
 
 
@@ -249,6 +253,17 @@ def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
         return answer.work, answer.estimate
     said = getattr(answer, phase)
     return said.work, said.estimate
+
+
+def planned_lines(priced: Priced, phase: str) -> tuple[Line, ...]:
+    """The collectives of a phase as the plan's compiler sends them."""
+    answer: Any = priced.answer
+    work, _ = said_of(priced, phase)
+    if phase != "train":
+        return lines_of(work, priced.plan)
+    chip = answer.piece.chip
+    about = {"placement": answer.placement, "stack": stack_for(answer.plan, chip)}
+    return lines_of(work, priced.plan, partial(sent_as, chip=chip, **about))
 
 
 def collectives_of(

@@ -5,15 +5,15 @@ and of the text of a compiled program.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.hlo import CompiledCollective, on_mesh, read_collectives, read_module
 from shardwise.profiler.hlo.parts import Form, parts
 from shardwise.sharding.mesh import Mesh
-from shardwise.work import CollectiveKind, Work
+from shardwise.work import Collective, CollectiveKind, Work
 
 Key = tuple[CollectiveKind, tuple[str, ...]]
 _REPEATED = re.compile(r"\.remat\d*")
@@ -24,7 +24,7 @@ class Line:
     """One array of a collective: V in bytes, `count` times per step.
 
     `name` is the planner's op or the operation of JAX; `dtype` that of the array, `elements` its
-    elements on one device (0 where it is planned); `form` says how the compiler writes it; `sent`
+    elements on one device (0 where it is planned); `form` says how a compiler writes it; `sent`
     are the bytes that one device puts in; `again`: it is another line once more, by the compiler's
     rematerialisation, or a planned one is as large as one that two passes may share.
     """
@@ -46,7 +46,7 @@ class Line:
 
     @property
     def written(self) -> CollectiveKind:
-        """The kind that the program has, which may stand for another."""
+        """The kind that a program has, which may stand for another."""
         return self.kind if self.form == "itself" else "all_reduce"
 
     @property
@@ -64,27 +64,42 @@ def by_axes(lines: Sequence[Line]) -> dict[Key, tuple[float, float]]:
     return found
 
 
+def written(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Each line under the kind that a program has for it."""
+    return tuple(replace(line, kind=line.written) for line in lines)
+
+
 # Planned ------------------------------------------------------------------------------------------
 
 
-def lines_of(work: Work, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
-    """The collectives of a Work whose quantities are numbers, over axes that have devices."""
+def _as_is(wire: Collective) -> tuple[Collective]:
+    return (wire,)
+
+
+def lines_of(
+    work: Work,
+    plan: TrainPlan | ServePlan,
+    sent: Callable[[Collective], Iterable[Collective]] = _as_is,
+) -> tuple[Line, ...]:
+    """The collectives of a Work whose quantities are numbers, over axes that have devices; each as
+    a compiler is known to send it (`roofline.price.sent_as`), if one is."""
     found = []
     for op in work.ops:
-        wire = op.collective
-        if wire is None or not float(op.count) or not float(wire.bytes):
+        if op.collective is None or not float(op.count) or not float(op.collective.bytes):
             continue
-        axes = tuple(axis for axis in plan.mesh if axis in wire.axes and plan.degree(axis) > 1)
-        if axes:
-            line = Line(
-                kind=wire.kind,
-                axes=axes,
-                bytes=float(wire.bytes),
-                count=float(op.count),
-                name=op.id,
-                dtype=_dtype(op.component, op.id, plan),
-            )
-            found.append(line)
+        for wire in sent(op.collective):
+            axes = tuple(axis for axis in plan.mesh if axis in wire.axes and plan.degree(axis) > 1)
+            if axes:
+                line = Line(
+                    kind=op.collective.kind,
+                    axes=axes,
+                    bytes=float(wire.bytes),
+                    count=float(op.count),
+                    name=op.id,
+                    dtype=_dtype(op.component, op.id, plan),
+                    form="itself" if wire.kind == op.collective.kind else "sum and slice",
+                )
+                found.append(line)
     return tuple(found)
 
 

@@ -23,6 +23,7 @@ from shardwise.profiler.collectives.lines import (
     by_axes,
     chain_bytes,
     chains,
+    written,
 )
 from shardwise.profiler.collectives.served import as_served
 from shardwise.units import DTYPE_BYTES, dtype_bytes
@@ -156,8 +157,8 @@ def compare(
     ledger.paired = _paired(compiled)
     for _, rule in ORDER:
         rule(ledger)
-    written = [replace(line, kind=line.written) for line in compiled]
-    each = [by_axes(lines) for lines in (planned, written, ledger.planned, ledger.compiled)]
+    lists = written(planned), written(compiled), ledger.planned, ledger.compiled
+    each = [by_axes(lines) for lines in lists]
     none = (0.0, 0.0)
     rows = [
         CollectiveRow(
