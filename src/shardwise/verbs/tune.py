@@ -1,7 +1,8 @@
 """`plan train --compile N --tune`: which compiler flags make the best plan's step shorter.
 
-Each set of flags (`plans/software/xla_flags.py`) is compiled by itself on top of the options asked
-for; those that pay are compiled together, and the fastest of all is what to run with.
+Each set of flags (`plans/software/xla_flags.py`) that our trainer has not on is compiled by itself
+on top of the options asked for; those that pay are compiled together, and the fastest of all is
+what to run with. The line to run with names the trainer's own too, for other software.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 from shardwise.boundary.at_once import at_once, places_for
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
-from shardwise.plans.software.xla_flags import FlagSet, flag_sets, together
+from shardwise.plans.software.xla_flags import FlagSet, together, trained_flags, tried_sets
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import CompiledCandidate
@@ -34,10 +35,12 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """The sets that were tried on one plan, whose step takes `seconds` without them."""
+    """The sets that were tried on one plan, whose step takes `seconds` without them; `own` are the
+    flags that our trainer has on."""
 
     seconds: float
     tried: Sequence[Tried]
+    own: Mapping[str, str]
 
     @property
     def paying(self) -> list[Tried]:
@@ -59,6 +62,7 @@ class Tuning:
         best = self.best
         return {
             "seconds": self.seconds,
+            "own": dict(self.own),
             "tried": [
                 {
                     "name": t.name,
@@ -71,7 +75,7 @@ class Tuning:
                 for t in self.tried
             ],
             "best": best and best.name,
-            "libtpu_init_args": init_args(best.options) if best else "",
+            "libtpu_init_args": init_args({**self.own, **(best.options if best else {})}),
         }
 
     def page(self) -> Page:
@@ -85,11 +89,12 @@ class Tuning:
             ruled=False,
         )
         if self.best is None:
-            yield wrapped("No set of flags shortens this step by more than 1 %.", 2, 4)
-            return
-        yield wrapped(
-            f"Run it with: export LIBTPU_INIT_ARGS='{init_args(self.best.options)}'", 2, 4
-        )
+            yield wrapped("None of them shortens this step by more than 1 %.", 2, 4)
+        if self.own:
+            yield wrapped(f"shardwise train has on by itself: {init_args(self.own)}", 2, 4)
+        if self.best is not None:
+            args = init_args({**self.own, **self.best.options})
+            yield wrapped(f"Run it with: export LIBTPU_INIT_ARGS='{args}'", 2, 4)
 
 
 def tuned(
@@ -103,9 +108,9 @@ def tuned(
     Raises BadRequest for a chip that has no sets.
     """
     assert base.seconds is not None
-    sets = flag_sets(chip.id)
+    sets, own = tried_sets(chip.id), trained_flags(chip.id)
     steps = at_once(lambda one: compiled(one.options), sets, places_for(room))
-    alone = Tuning(seconds=base.seconds, tried=list(map(_tried, sets, steps)))
+    alone = Tuning(seconds=base.seconds, tried=list(map(_tried, sets, steps)), own=own)
     names = {t.name for t in alone.paying}
     paying = [one for one in sets if one.name in names]
     if len(paying) < 2:
@@ -113,7 +118,7 @@ def tuned(
     options = together(paying)
     about = "all of the above that pay"
     last = Tried(name="together", about=about, options=options, step=compiled(options))
-    return Tuning(seconds=base.seconds, tried=[*alone.tried, last])
+    return Tuning(seconds=base.seconds, tried=[*alone.tried, last], own=own)
 
 
 def check_tunable(chip: Chip) -> None:

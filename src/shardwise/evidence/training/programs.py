@@ -34,8 +34,8 @@ def options_on(chip: str) -> dict[str, str]:
 
 
 def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
-    """The builder of a row: its step as `shardwise train` would run it, with plain numerics where
-    the model is a shape alone."""
+    """The builder of a row: its step as `shardwise train` would run it but for the compiler's
+    flags, which are those of `options_on` alone, with plain numerics where the model is a shape."""
     from shardwise.runtime.programs import train_program
     from shardwise.runtime.sharding import mesh_of
 
@@ -43,7 +43,7 @@ def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
     cfg = run.cfg
     if cfg.numerics is None:
         cfg = replace(cfg, numerics=plain(cfg))
-    return train_program(run.plan, cfg, mesh_of(run.plan.mesh, devices))
+    return train_program(run.plan, cfg, mesh_of(run.plan.mesh, devices), flags={})
 
 
 def compile_row(

@@ -1,7 +1,8 @@
 """Sets of compiler flags that may make a step on TPUs faster, each with its source.
 
-`plan train --compile N --tune` compiles the best plan with each and says which pay; the flags of
-MaxText's rows in docs/maxtext.md are those of its scripts (`of_maxtext`), by what they are for.
+`shardwise train` compiles its step with those that pay on a generation (`trainer_flags`), and `plan
+train --compile N --tune` tries each of the others on the best plan; the flags of MaxText's rows in
+docs/maxtext.md are those of its scripts (`of_maxtext`), by what they are for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +11,22 @@ from functools import cache
 from pathlib import Path
 
 from shardwise.boundary import read_toml
+from shardwise.hardware.names import aliases
 
 _FILE = Path(__file__).parents[1] / "data" / "software" / "xla_flags.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagSet:
-    """Flags that belong together; `chips` are those they are for, all TPUs where none is named."""
+    """Flags that belong together; `chips` are those they are for, all TPUs where none is named,
+    `trainer` those on which our trainer has them on."""
 
     name: str
     about: str
     options: Mapping[str, str]
     source: str
     chips: Sequence[str] = ()
+    trainer: Sequence[str] = ()
 
     @property
     def of_maxtext(self) -> bool:
@@ -45,6 +49,25 @@ def flag_sets(chip: str) -> tuple[FlagSet, ...]:
     ['most of VMEM']
     """
     return tuple(one for one in _table() if not one.chips or chip in one.chips)
+
+
+def tried_sets(chip: str) -> tuple[FlagSet, ...]:
+    """The sets for a TPU that our trainer has not on."""
+    return tuple(one for one in flag_sets(chip) if chip not in one.trainer)
+
+
+def trained_flags(chip: str) -> dict[str, str]:
+    """The flags that our trainer has on for a TPU."""
+    return together([one for one in flag_sets(chip) if chip in one.trainer])
+
+
+def trainer_flags(kind: str) -> dict[str, str]:
+    """Those of our trainer's step on such a device, by its name in JAX.
+
+    >>> trainer_flags("TPU v5")["xla_tpu_scoped_vmem_limit_kib"], trainer_flags("TPU v5 lite")
+    ('49152', {})
+    """
+    return trained_flags(aliases().get(kind.lower(), ""))
 
 
 def together(sets: Sequence[FlagSet]) -> dict[str, str]:

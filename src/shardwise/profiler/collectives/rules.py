@@ -155,9 +155,11 @@ def compare(
     """Both lists by kind and axes, what the rules explain, and what is left."""
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
     ledger.paired = _paired(compiled)
+    _runtime(ledger)
+    ours = written(ledger.planned)
     for _, rule in ORDER:
         rule(ledger)
-    lists = written(planned), written(compiled), ledger.planned, ledger.compiled
+    lists = ours, written(compiled), ledger.planned, ledger.compiled
     each = [by_axes(lines) for lines in lists]
     none = (0.0, 0.0)
     rows = [
@@ -486,7 +488,6 @@ ORDER: tuple[tuple[str, Callable[[Ledger], None]], ...] = (
     ("width", _width),
     ("ragged rows", _rows_gathered),
     ("ragged rows", _ragged),
-    ("", _runtime),
     ("rows, not the table", _lookup),
     ("", _equal),
     ("as a sum", _sum_and_slice),

@@ -10,6 +10,7 @@ import optax
 from jax.sharding import PartitionSpec
 
 from shardwise.models import ModelConfig
+from shardwise.plans.software.xla_flags import trainer_flags
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
@@ -117,7 +118,8 @@ def train_step(
     check(plan, cfg, tensor_matmul)
     if plan.degree("stage") > 1:
         return _pipeline_step(pipeline_of(plan, cfg, mesh, tensor_matmul), optimizer, clip)
-    compiled = step_program(plan, cfg, mesh, optimizer, clip, tensor_matmul)
+    flags = trainer_flags(mesh.devices.flat[0].device_kind)
+    compiled = step_program(plan, cfg, mesh, optimizer, clip, tensor_matmul, flags)
     return lambda state, batch: compiled(state, place_batch(batch, mesh))
 
 
@@ -128,9 +130,11 @@ def step_program(
     optimizer: optax.GradientTransformation,
     clip: float | None = None,
     tensor_matmul: TensorMatmul = "plain",
+    flags: Mapping[str, str] | None = None,
 ) -> Any:
     """The step of a plan without stages as one jitted function, the state donated: to be run, or to
-    be lowered for devices that are not here. Raises BadRequest as `loss_and_grads`."""
+    be lowered for devices that are not here; `flags` are the compiler's. Raises BadRequest as
+    `loss_and_grads`."""
     check(plan, cfg, tensor_matmul)
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh, tensor_matmul=tensor_matmul)
     gradient = mesh_loss_and_grads(setup)
@@ -141,7 +145,7 @@ def step_program(
         norm = jnp.sqrt(square_norm(grads))
         return update.step(state, grads, clipping(norm, clip)), {"loss": loss, "grad_norm": norm}
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0, compiler_options=dict(flags) if flags else None)
 
 
 def _pipeline_step(

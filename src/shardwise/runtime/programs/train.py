@@ -1,11 +1,14 @@
 """A training step as `shardwise train` runs it, as one program."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
+from shardwise.plans.software.xla_flags import trainer_flags
 from shardwise.runtime.parallel.lowered import abstract_state
 from shardwise.runtime.parallel.run import step_program
 from shardwise.runtime.programs.program import AbstractProgram
@@ -16,8 +19,14 @@ STEPS = 1000
 """Steps of the run whose step is made: constants of the learning rate, which cost nothing."""
 
 
-def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> AbstractProgram:
-    """(state, batch) -> (state, metrics); the state is donated.
+def train_program(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    flags: Mapping[str, str] | None = None,
+) -> AbstractProgram:
+    """(state, batch) -> (state, metrics); the state is donated. `flags` are the compiler's in place
+    of those that the trainer has on such devices.
 
     Raises BadRequest for pipeline stages: their step is many programs, run by a table.
     """
@@ -31,8 +40,11 @@ def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) ->
     shape = (plan.global_batch_sequences, plan.sequence_length)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(mesh))
     batch = {"tokens": tokens, "targets": tokens}
+    if flags is None:
+        flags = trainer_flags(mesh.devices.flat[0].device_kind)
     return AbstractProgram(
-        function=step_program(plan, cfg, mesh, optimizer, settings.clip),
+        function=step_program(plan, cfg, mesh, optimizer, settings.clip, flags=flags),
         arguments=(abstract_state(plan, cfg, mesh, optimizer), batch),
         mesh=mesh,
+        options=flags,
     )
