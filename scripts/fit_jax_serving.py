@@ -3,9 +3,10 @@
     python scripts/fit_jax_serving.py [--cache FOLDER] [--kept]
 
 Each server of `compiled/learning_serve.json` has its step of decode or prefill compiled once (20 to
-60 CPU seconds) and kept in the folder, so that a run that was stopped goes on; with --kept what is
-not there is left out, and the page says so. What a class of ops takes as compiled is held
-beside what it takes at the chip's own rates, plan by plan; a constant is the median of the ratios:
+60 CPU seconds) and kept in the folder, so that a run that was stopped goes on; with --kept nothing
+is compiled, and the committed rows are counted and priced as today. What a class of ops takes as
+compiled is held beside what it takes at the chip's own rates, plan by plan; a constant is the
+median of the ratios:
 
     of decode steps  `streams` of products, and `narrow` of those with weights of a byte over it;
                      `hops`, of what transfers take beyond their bytes; `kernel_seconds`, of what
@@ -27,7 +28,7 @@ from statistics import median
 from typing import Any
 
 from compiled.drawn import LEARNING_SERVE, LEARNING_SERVE_SEED, load_drawn
-from compiled.programs import compiled_case, kept_case
+from compiled.programs import compiled_case
 from made import made, table
 
 from shardwise.errors import ShardwiseError
@@ -43,6 +44,7 @@ from shardwise.roofline.engines import (
     EngineConstants,
 )
 from shardwise.roofline.price import SUMS, over_tensor
+from shardwise.roofline.stacks import whole_sums
 from shardwise.units import dtype_bytes, format_seconds
 from shardwise.work import Op, tally
 from shardwise.workflows.inputs import Hardware
@@ -55,7 +57,8 @@ PAGE = """# The prices of our own engine on TPUs
 
 Made by `python scripts/fit_jax_serving.py` on {date} at {commit} with {versions}, from {count} of
 {all} steps of `scripts/compiled/learning_serve.json` (seed {seed}), compiled for slices that are
-not here; do not edit by hand. The plans of docs/compiled_drawn.md are not among them.
+not here (by {compiled}); do not edit by hand. The plans of docs/compiled_drawn.md are not among
+them.
 
 A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
 the chip's own rates. Decode steps say at which rate products read their operands (`streams`, and
@@ -140,21 +143,29 @@ def _all(seconds: Mapping[str, float]) -> dict[str, float]:
     return {name: seconds.get(name, 0.0) for name in CLASSES}
 
 
-def learned(name: str, phase: str, plan: ServePlan, cache: Path, kept: bool) -> Learned | None:
-    """A step and its compiled program, read; None where it is not kept."""
-    make = kept_case if kept else compiled_case
-    case = make(plan, phase, Hardware(), cache, {})
-    if case is None or case.program.timeline is None:
-        return None
-    found, instant = (estimate(plan, phase, replace(IDEAL_ENGINE, hops=h)) for h in (1.0, 0.0))
+NEUTRAL = replace(IDEAL_ENGINE, whole_sums=whole_sums())
+"""The chip's own rates, of what XLA sends."""
+
+
+def learned(
+    name: str, phase: str, plan: ServePlan, cache: Path, before: Mapping[str, Any] | None
+) -> Learned | None:
+    """A step and its compiled program, read; or, where there is a row `before`, as it was read
+    then. None where the program gives no cycles."""
+    if before is None:
+        line = compiled_case(plan, phase, Hardware(), cache, {}).program.timeline
+        if line is None:
+            return None
+        before = {"seconds": line.expected, "compiled": compiled_classes(line)}
+    found, instant = (estimate(plan, phase, replace(NEUTRAL, hops=h)) for h in (1.0, 0.0))
     return Learned(
         name=name,
         phase=phase,
         plan=plan,
-        seconds=case.program.timeline.expected,
+        seconds=before["seconds"],
         kernels=sum(float(t.op.count) for t in found.ops if float(t.total)),
         planned=planned_classes(found),
-        compiled=compiled_classes(case.program.timeline),
+        compiled=before["compiled"],
         instant=planned_classes(instant),
     )
 
@@ -196,7 +207,7 @@ def constants(rows: Sequence[Learned]) -> dict[str, float]:
 
 def engine_of(values: Mapping[str, float]) -> EngineConstants:
     """The engine of constants."""
-    return replace(IDEAL_ENGINE, name="jax", sources={}, **values)
+    return replace(NEUTRAL, name="jax", sources={}, **values)
 
 
 def left_out(rows: Sequence[Learned]) -> list[float]:
@@ -270,6 +281,7 @@ def page(doc: Mapping[str, Any]) -> str:
         versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
         count=len(doc["rows"]),
         all=doc["plans"],
+        compiled=doc["compiled"],
         seed=doc["seed"],
         low=GOAL[0],
         high=GOAL[1],
@@ -314,18 +326,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
-    parser.add_argument("--kept", action="store_true", help="compile nothing")
+    parser.add_argument("--kept", action="store_true", help="compile nothing, count anew")
     options = parser.parse_args()
     plans, rows = load_drawn(LEARNING_SERVE), []
+    known = json.loads((ROOT / "docs" / "fit_jax_serving.json").read_text(encoding="utf-8"))
+    before = {row["name"]: row for row in known["rows"]} if options.kept else {}
     for name, (phase, plan) in plans.items():
         assert isinstance(plan, ServePlan)
+        if options.kept and name not in before:
+            continue
         try:
-            found = learned(name, phase, plan, options.cache, options.kept)
+            found = learned(name, phase, plan, options.cache, before.get(name))
         except ShardwiseError as error:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         rows += [found] if found else []
     doc = document(rows, len(plans))
+    doc["compiled"] = known.get("compiled", known["commit"]) if options.kept else doc["commit"]
     folder = ROOT / "docs"
     said = json.dumps(doc, indent=1) + "\n"
     (folder / "fit_jax_serving.json").write_text(said, encoding="utf-8")

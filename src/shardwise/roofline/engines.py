@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.roofline.stacks import Stack, read_constants
+from shardwise.roofline.stacks import Stack, read_constants, whole_sums
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "engines.toml"
@@ -110,7 +110,8 @@ class EngineConstants:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
     models that the fit had not seen; None where nothing was measured. `streams` and all
-    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them.
+    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them. `whole_sums` as
+    a stack has them.
     """
 
     name: str
@@ -127,6 +128,7 @@ class EngineConstants:
     attention: Quantity = 1.0
     exchanges: Quantity = 1.0
     passes: Quantity = 1.0
+    whole_sums: Mapping[str, int] | None = None
 
     @property
     def stack(self) -> Stack:
@@ -145,6 +147,7 @@ class EngineConstants:
             narrow=self.narrow,
             products=self.products,
             exchanges=self.exchanges,
+            whole_sums=self.whole_sums,
         )
 
 
@@ -235,7 +238,7 @@ def compiled_engine(name: str, record: Mapping[str, object]) -> EngineConstants:
     about, bounds = COMPILED_ENGINE_CONSTANTS, _COMPILED_BOUNDS
     values, sources = read_constants(f"engine '{name}'", record, about, bounds)
     ideal = {name: getattr(IDEAL_ENGINE, name) for name in ENGINE_CONSTANTS if name not in values}
-    return EngineConstants(name=name, sources=sources, **ideal, **values)
+    return EngineConstants(name=name, sources=sources, whole_sums=whole_sums(), **ideal, **values)
 
 
 def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:

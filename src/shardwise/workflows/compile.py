@@ -35,6 +35,7 @@ from shardwise.profiler.collectives.lines import Line, by_axes, lines_of, writte
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
+from shardwise.roofline.engines import load_engine
 from shardwise.roofline.price import sent_as
 from shardwise.sharding import Mesh
 from shardwise.units import format_gib
@@ -258,12 +259,11 @@ def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
 def planned_lines(priced: Priced, phase: str) -> tuple[Line, ...]:
     """The collectives of a phase as the plan's compiler sends them."""
     answer: Any = priced.answer
-    work, _ = said_of(priced, phase)
-    if phase != "train":
-        return lines_of(work, priced.plan)
-    chip = answer.piece.chip
-    about = {"placement": answer.placement, "stack": stack_for(answer.plan, chip)}
-    return lines_of(work, priced.plan, partial(sent_as, chip=chip, **about))
+    chip, plan = answer.piece.chip, answer.plan
+    trains = isinstance(plan, TrainPlan)
+    stack = stack_for(plan, chip) if trains else load_engine(plan.engine).stack
+    sent = partial(sent_as, chip=chip, placement=answer.placement, stack=stack)
+    return lines_of(said_of(priced, phase)[0], priced.plan, sent)
 
 
 def collectives_of(

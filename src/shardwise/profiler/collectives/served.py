@@ -73,13 +73,15 @@ def as_served(
     if tensor > 1:
         columns = ceil(cfg.vocabulary / tensor) * tensor
         kind = "all_gather" if rows.samples % tensor else "all_to_all"
-        line = _line(plan, "whole rows", kind, rows.samples * columns)
+        line = _line(plan, "whole rows", kind, rows.samples * columns, "f32")
         found.append(("whole rows", (), (line,)))
     return tuple(found)
 
 
-def _line(plan: ServePlan, name: str, kind: CollectiveKind, elements: float) -> Line:
-    dtype = activation_dtype(plan)
+def _line(
+    plan: ServePlan, name: str, kind: CollectiveKind, elements: float, dtype: str = ""
+) -> Line:
+    dtype = dtype or activation_dtype(plan)
     size = elements * dtype_bytes(dtype)
     return Line(kind=kind, axes=("tensor",), bytes=size, count=1.0, name=name, dtype=dtype)
 
