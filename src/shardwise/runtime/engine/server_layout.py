@@ -44,6 +44,7 @@ from shardwise.runtime.init import PADDED, Tree, rows_tree, tree_of
 from shardwise.runtime.moe import dense_experts, ragged_experts, with_shared
 from shardwise.runtime.options import Options, unmarked
 from shardwise.runtime.paged_cache import JOINED
+from shardwise.runtime.parallel.scattering import scattered
 from shardwise.runtime.parallel.setup import axes_of
 from shardwise.runtime.quant import Quantized, Weight, looked_up, products
 from shardwise.runtime.sharding import parameter_spec, platform_of
@@ -206,13 +207,13 @@ class ServerLayout:
         all is scattered as the stream lies. XLA would send rows over `data`, too."""
         values = table.values if isinstance(table, Quantized) else table
         count = values.shape[0] // self.degree(HEADS)
-        scattered, stream = self._scatter(prompts, tokens_1X.shape[1], values.shape[1])
+        scatter, stream = self._scatter(prompts, tokens_1X.shape[1], values.shape[1])
 
         def local(table: Weight, tokens_1X: jax.Array) -> jax.Array:
             rows_1X = tokens_1X - lax.axis_index(HEADS) * count
             here_1X1 = ((rows_1X >= 0) & (rows_1X < count))[..., None]
             x_1XD = looked_up(table, jnp.clip(rows_1X, 0, count - 1), dtype)
-            return scattered(jnp.where(here_1X1, x_1XD, 0))
+            return scatter(jnp.where(here_1X1, x_1XD, 0))
 
         spec: Any = PartitionSpec(HEADS, WIDTH)
         if isinstance(table, Quantized):
@@ -235,7 +236,8 @@ class ServerLayout:
         dim, size, cut = (1, tokens, SPLITS) if prompts else (2, width, WIDTH)
         if size % self.degree((*cut, *HEADS)):
             return partial(lax.psum, axis_name=HEADS), PartitionSpec(None, SPLITS, WIDTH)
-        scatter = partial(lax.psum_scatter, axis_name=HEADS, scatter_dimension=dim, tiled=True)
+        at_once = platform_of(self.mesh) == "gpu"
+        scatter = partial(scattered, dim=dim, names=HEADS, at_once=at_once)
         spec = ((*SPLITS, *HEADS), WIDTH) if prompts else (SPLITS, (*WIDTH, *HEADS))
         return scatter, PartitionSpec(None, *spec)
 
@@ -307,7 +309,7 @@ class ServerLayout:
             return tuple(map(summed, products(x, *factors)))
 
         inner = replace(call, options=replace(call.options, at=unmarked, into=into))
-        scattered, lies = self._scatter(prompts, *x_BTD.shape[1:])
+        scatter, lies = self._scatter(prompts, *x_BTD.shape[1:])
         apart = self.degree(("expert",)) > 1
         tokens, chosen = chosen_BTk.shape[1] // self.degree(("data",)), chosen_BTk.size
         few = tokens <= FEW and chosen >= _experts(p) * self.degree(("data",))
@@ -322,8 +324,8 @@ class ServerLayout:
             routed = weights_BTk, chosen_BTk, inner
             sums = run(w, all_BTD, *routed, first=first, summed=summed)
             if apart:
-                sums = lax.psum_scatter(sums, "expert", scatter_dimension=1, tiled=True)
-            return scattered(with_shared(sums, own, x_BTD, inner, summed))
+                sums = scattered(sums, 1, ("expert",))
+            return scatter(with_shared(sums, own, x_BTD, inner, summed))
 
         tokens = PartitionSpec(None, "data", None)
         inside = jax.shard_map(

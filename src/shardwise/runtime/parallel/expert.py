@@ -34,6 +34,7 @@ from shardwise.runtime.grouped import grouped_product, grouped_product_tpu
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.mlp import activate
 from shardwise.runtime.moe import with_shared
+from shardwise.runtime.parallel.scattering import scattered
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.sharding import platform_of
 
@@ -136,7 +137,7 @@ class _Local:
         if self.pieces or not self.partial:
             return out_BTD
         if self.scatters:
-            return lax.psum_scatter(out_BTD, self.partial, scatter_dimension=1, tiled=True)
+            return scattered(out_BTD, 1, self.partial, at_once=self.platform == "gpu")
         return lax.psum(out_BTD, self.partial)
 
     def _slots(self, w: Params, rows_RD: jax.Array, expert_R: jax.Array) -> jax.Array:
