@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+from shardwise.hardware.slices import parse_slice
 from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
 from shardwise.plans import TrainPlan
 from shardwise.plans.layouts import UNEVEN, gather_axes, tensor_letter
 from shardwise.profiler.collectives.lines import Line, activation_dtype
+from shardwise.roofline.stacks import whole_sums
 from shardwise.scheduling import pipeline_schedule
 from shardwise.units import dtype_bytes
 from shardwise.work import CollectiveKind
@@ -33,6 +35,9 @@ ADDED = {
     "home": "a ring's sums of gradients go one hop further than its keys, home",
     "tied table": "a table that is looked up and multiplied has two gradients, each summed "
     "by itself",
+    "rows of tokens": "XLA for TPUs before tpu7x makes the gradient of a lookup from a row for "
+    "every token, sent to the devices that store its columns (or gathered by those that replicate "
+    "the table), in place of a sum of whole tables",
 }
 """Name -> what it is."""
 
@@ -59,6 +64,25 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
             hop = line.bytes / 2 / (plan.degree("context") - 1)
             # As many bytes as the first hop of the keys, which two passes may share.
             yield replace(line, bytes=hop, sent=hop, name="home", again=rerun)
+
+
+def token_rows(
+    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]
+) -> tuple[Line, Line] | None:
+    """The sum of a looked up table over the first axis that stores or replicates it, and the
+    exchange of rows that XLA makes of it: `tokens N D` over N devices. None where there is no such
+    sum, where tokens are cut along the sequence, or where a compiler sums the tables."""
+    tables = [x for x in planned if _sums_first(x) and x.name.endswith(".params")]
+    if not tables or parse_slice(plan.slice).chip.generation not in whole_sums():
+        return None
+    table, (axis, *others) = tables[0], tables[0].axes
+    storing = [a for a in plan.storage_axes if plan.degree(a) > 1]
+    if others or len(storing) > 1 or table.kind != "reduce_scatter" or plan.degree("context") > 1:
+        return None
+    kind: CollectiveKind = "all_to_all" if axis in storing else "all_gather"
+    tokens = plan.tokens / plan.batch_shards
+    rows = _line(plan, "rows of tokens", kind, tokens * plan.degree(axis) * cfg.d_model)
+    return table, replace(rows, axes=table.axes)
 
 
 def _sums_first(line: Line) -> bool:
