@@ -37,7 +37,7 @@ def test_rows_that_decode_are_padded_and_can_be_drawn():
     # 28 rows are 14 in each of two pools of pages, and 16 there.
     assert [x.bytes for x in found["padded"][1]] == [pytest.approx(1000 * 32 / 28)]
     (rows,) = found["whole rows"][1]
-    assert (rows.kind, rows.bytes) == ("all_to_all", 32 * 128256 * 2)
+    assert (rows.kind, rows.bytes) == ("all_to_all", 32 * 128256 * 4)
 
 
 def test_a_prompt_lies_in_one_pool():
@@ -47,7 +47,7 @@ def test_a_prompt_lies_in_one_pool():
     assert found["own prompts"] == ((own,), ())
     assert "padded" not in found
     (rows,) = found["whole rows"][1]
-    assert (rows.kind, rows.bytes) == ("all_gather", 2 * 128256 * 2)
+    assert (rows.kind, rows.bytes) == ("all_gather", 2 * 128256 * 4)
 
 
 def test_what_a_step_moves_so_is_no_difference_and_a_byte_more_is():

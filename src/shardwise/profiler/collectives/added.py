@@ -35,9 +35,6 @@ ADDED = {
     "home": "a ring's sums of gradients go one hop further than its keys, home",
     "tied table": "a table that is looked up and multiplied has two gradients, each summed "
     "by itself",
-    "rows of tokens": "XLA for TPUs before tpu7x makes the gradient of a lookup from a row for "
-    "every token, sent to the devices that store its columns (or gathered by those that replicate "
-    "the table), in place of a sum of whole tables",
 }
 """Name -> what it is."""
 
@@ -66,23 +63,24 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
             yield replace(line, bytes=hop, sent=hop, name="home", again=rerun)
 
 
-def token_rows(
-    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]
-) -> tuple[Line, Line] | None:
-    """The sum of a looked up table over the first axis that stores or replicates it, and the
-    exchange of rows that XLA makes of it: `tokens N D` over N devices. None where there is no such
-    sum, where tokens are cut along the sequence, or where a compiler sums the tables."""
+def with_token_rows(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> list[Line]:
+    """The plan's list with the rows that XLA for TPUs before tpu7x usually sends in place of the
+    first sum of a looked up table: `tokens N D` over the N devices of its axis, to each the columns
+    that it stores, or all where they replicate. As it is where sequences are cut, too."""
     tables = [x for x in planned if _sums_first(x) and x.name.endswith(".params")]
-    if not tables or parse_slice(plan.slice).chip.generation not in whole_sums():
-        return None
-    table, (axis, *others) = tables[0], tables[0].axes
     storing = [a for a in plan.storage_axes if plan.degree(a) > 1]
-    if others or len(storing) > 1 or table.kind != "reduce_scatter" or plan.degree("context") > 1:
-        return None
+    cut = len(storing) > 1 or plan.degree("context") > 1
+    if not tables or cut or parse_slice(plan.slice).chip.generation not in whole_sums():
+        return [*planned]
+    table = tables[0]
+    if len(table.axes) > 1 or table.kind != "reduce_scatter":
+        return [*planned]
+    (axis,) = table.axes
     kind: CollectiveKind = "all_to_all" if axis in storing else "all_gather"
     tokens = plan.tokens / plan.batch_shards
     rows = _line(plan, "rows of tokens", kind, tokens * plan.degree(axis) * cfg.d_model)
-    return table, replace(rows, axes=table.axes)
+    rows = replace(rows, axes=table.axes)
+    return [rows if line is table else line for line in planned]
 
 
 def _sums_first(line: Line) -> bool:

@@ -15,7 +15,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.profiler.collectives.added import ADDED, added_lines, token_rows
+from shardwise.profiler.collectives.added import ADDED, added_lines, with_token_rows
 from shardwise.profiler.collectives.lines import (
     Key,
     Line,
@@ -156,10 +156,12 @@ def compare(
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
     ledger.paired = _paired(compiled)
     _runtime(ledger)
-    ours = written(ledger.planned)
+    ours = ledger.planned
+    if isinstance(plan, TrainPlan):
+        ours = with_token_rows(plan, cfg, ours)
     for _, rule in ORDER:
         rule(ledger)
-    lists = ours, written(compiled), ledger.planned, ledger.compiled
+    lists = written(ours), written(compiled), ledger.planned, ledger.compiled
     each = [by_axes(lines) for lines in lists]
     none = (0.0, 0.0)
     rows = [
@@ -397,8 +399,7 @@ def _lookup(ledger: Ledger) -> None:
     sums = [x for x in ledger.planned if x.name.startswith("first/") and x.kind == "reduce_scatter"]
     tables = [x for x in sums if x.name.endswith(".params")][:1]
     plan, met = ledger.plan, set[str]()
-    known = any(x.name == "rows of tokens" for x in ledger.planned)
-    if known or not moved or not tables or not isinstance(plan, TrainPlan):
+    if not moved or not tables or not isinstance(plan, TrainPlan):
         return
     tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
     row = ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
@@ -443,10 +444,6 @@ def _runtime(ledger: Ledger) -> None:
         assert line.name in ADDED, line.name
         ledger.note(line.name, [line], 0.0, line.total)
         ledger.planned.append(line)
-    if found := token_rows(ledger.plan, ledger.cfg, ledger.planned):
-        table, rows = found
-        ledger.note(rows.name, [table, rows], table.total, rows.total)
-        ledger.planned = [rows if line is table else line for line in ledger.planned]
 
 
 def _shared_hop(ledger: Ledger) -> None:
