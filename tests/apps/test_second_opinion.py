@@ -13,12 +13,14 @@ from tests.apps.test_plan_train import HELD, small
 
 from shardwise.boundary import at_once
 from shardwise.errors import ShardwiseError
+from shardwise.plans.software.xla_flags import flag_sets, trained_flags, tried_sets
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
 from shardwise.verbs import candidate
+from shardwise.verbs.tune import Tuning
 from shardwise.workflows.compile import CompiledPlan, PlanProgram
 from shardwise.workflows.inputs import Hardware
 
@@ -154,6 +156,15 @@ def test_flags_of_which_none_pays(capsys, compiler):
     assert code == 0
     assert "No set of flags shortens this step by more than 1 %." in page
     assert "does not fit" in page
+
+
+def test_flags_that_the_trainer_has_on_are_not_tried_and_are_named():
+    own = trained_flags("v5p")
+    assert own["xla_tpu_scoped_vmem_limit_kib"] == "49152"
+    assert not {"async gathers", "most of VMEM"} & {one.name for one in tried_sets("v5p")}
+    assert tried_sets("v5e") == flag_sets("v5e")
+    page = "\n".join(map(str, Tuning(seconds=1.0, tried=(), own=own).page()))
+    assert "shardwise train has on by itself: --xla_enable_async_all_gather=true" in page
 
 
 def test_flags_need_a_compiled_plan(capsys):

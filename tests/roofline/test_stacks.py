@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from shardwise.errors import BadRequest
@@ -9,6 +10,7 @@ from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.plans.stacks import STACKS
 from shardwise.roofline import load_stack, price, price_op, stack_names
 from shardwise.roofline.bodies import OpTime, body_time, overlap
+from shardwise.roofline.price import sent_as
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, CONSTANTS, IDEAL, stack_of
 from shardwise.work import Collective, Matmul, Op, Work
 
@@ -150,3 +152,58 @@ def test_passes_and_launches_belong_to_their_ops():
     assert alone(norm) == pytest.approx(3 * seconds + 1e-3)
     assert alone(adam) == pytest.approx(seconds + 1e-3)
     assert alone(absent) == 0
+
+
+# What XLA for TPUs makes of a reduce-scatter ------------------------------------------------------
+
+
+def sent(text, degrees, axes, stack=None):
+    """(kind, axes, bytes) of a reduce-scatter of 16 bytes over the axes, as it is sent."""
+    piece = parse_slice(text)
+    wire = Collective(kind="reduce_scatter", axes=axes, bytes=16.0)
+    found = sent_as(wire, piece.chip, place(piece, degrees), stack or load_stack("jax"))
+    return [(each.kind, each.axes, float(each.bytes)) for each in found]
+
+
+def test_sums_over_all_of_a_slice_are_whole_and_others_scattered():
+    whole = [("all_reduce", ("fsdp",), 16.0)]
+    assert sent("v5e:4x4", {"fsdp": 16}, ("fsdp",)) == whole
+    assert sent("v4:2x2x2", {"fsdp": 8}, ("fsdp",)) == whole
+    scattered = [("reduce_scatter", ("fsdp",), 16.0)]
+    assert sent("v5e:2x4", {"fsdp": 8}, ("fsdp",)) == scattered
+    assert sent("tpu7x:2x2x4", {"fsdp": 32}, ("fsdp",)) == scattered
+    assert sent("v5e:4x4", {"fsdp": 8, "tensor": 2}, ("fsdp",)) == scattered
+    assert sent("v5e:4x4", {"fsdp": 16}, ("fsdp",), load_stack("xla")) == scattered
+
+
+def test_sums_are_scattered_over_one_axis_after_the_other():
+    both = sent("v5e:4x4", {"fsdp": 8, "context": 2}, ("fsdp", "context"))
+    assert both == [
+        ("reduce_scatter", ("fsdp",), 16.0),
+        ("reduce_scatter", ("context",), 2.0),
+    ]
+    assert sent("v5e:4x4", {"fsdp": 16, "context": 1}, ("fsdp", "context")) == [
+        ("all_reduce", ("fsdp",), 16.0)
+    ]
+
+
+def test_a_whole_sum_takes_the_seconds_of_an_all_reduce():
+    piece = parse_slice("v5e:4x4")
+    placed = place(piece, {"fsdp": np.array([16, 8]), "tensor": np.array([1, 2])})
+
+    def seconds(kind, name):
+        wire = Collective(kind=kind, axes=("fsdp",), bytes=1e9)
+        op = Op(
+            id="s",
+            name="s",
+            phase="backward",
+            component="mlp",
+            op_class="collective",
+            stream="net:fsdp",
+            collective=wire,
+        )
+        return price_op(op, piece.chip, placed, load_stack(name)).derated
+
+    ours, theirs = seconds("reduce_scatter", "jax"), seconds("reduce_scatter", "xla")
+    assert ours[0] == seconds("all_reduce", "xla")[0] > 1.9 * theirs[0]
+    assert ours[1] == theirs[1]

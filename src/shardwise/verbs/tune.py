@@ -89,7 +89,7 @@ class Tuning:
             ruled=False,
         )
         if self.best is None:
-            yield wrapped("None of them shortens this step by more than 1 %.", 2, 4)
+            yield wrapped("No set of flags shortens this step by more than 1 %.", 2, 4)
         if self.own:
             yield wrapped(f"shardwise train has on by itself: {init_args(self.own)}", 2, 4)
         if self.best is not None:
