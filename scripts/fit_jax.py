@@ -2,15 +2,15 @@
 
     python scripts/fit_jax.py [--cache FOLDER] [--kept]
 
-Each plan of `compiled/learning.json` is compiled once at the compiler's own effort (40 to 150 CPU
+Each plan of `compiled/learning.json` is compiled once at the compiler's own effort (40 to 230 CPU
 seconds) and kept in the folder, so that a run that was stopped goes on; with --kept nothing is
-compiled, and the committed rows are counted and priced as today. Planned and compiled seconds are
-told apart by the classes of `compiled/classes.py`; each constant is the ratio of one class's mean
-shares of the compiled step, so that every plan counts the same and no constant sees the seconds of
-another class; `tiles` is of attention compiled alone on five generations (`compiled/tiles.py`).
-Errors are of plans left out, and those without each term stand beside them. Writes
-`docs/fit_jax.md`, `.json` and `src/shardwise/roofline/data/jax.toml`. The plans of
-`compiled/drawn.json` are not used.
+compiled: a row whose program is in the folder is read again, another keeps what was read before,
+and all are counted and priced as today. Planned and compiled seconds are told apart by the classes
+of `compiled/classes.py`; each constant is the ratio of one class's mean shares of the compiled
+step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
+is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
+out, and those without each term stand beside them. Writes `docs/fit_jax.md`, `.json` and
+`src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
-from compiled.programs import compiled_case
+from compiled.programs import Case, compiled_case, kept_case
 from compiled.tiles import tile_rates
 from made import made, table
 
@@ -102,10 +102,13 @@ Seconds of a class, as compiled over as counted with nothing hidden.
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """One plan: seconds of its compiled step, and of each class, counted and compiled."""
+    """One plan: seconds of its compiled step, and of each class, counted and compiled; the key of
+    its program, and the commit that `made` it."""
 
     name: str
     plan: TrainPlan
+    key: str
+    made: str
     seconds: float
     planned: Mapping[str, float]
     compiled: Mapping[str, float]
@@ -130,24 +133,32 @@ def generation_of(plan: TrainPlan) -> str:
 def learned(
     name: str, plan: TrainPlan, cache: Path, before: Mapping[str, Any] | None
 ) -> Learned | None:
-    """A plan and its compiled program, read; or, where there is a row `before`, as it was read
-    then. None where the program does not fit."""
+    """A plan and its compiled program, read; where there is a row `before`, nothing is compiled,
+    and without the program it is as it was read then. None where the program does not fit."""
     found = priced(plan, NEUTRAL).estimate
-    if before is not None:
-        return Learned(
-            name=name,
-            plan=plan,
-            seconds=before["seconds"],
-            planned=planned_classes(found),
-            compiled=before["compiled"],
-        )
-    case = compiled_case(plan, "train", Hardware(), cache)
+    if before is None:
+        case: Case | None = compiled_case(plan, "train", Hardware(), cache)
+    else:
+        case = kept_case(plan, "train", Hardware(), cache, key=before["key"])
+        if case is None:
+            return Learned(
+                name=name,
+                plan=plan,
+                key=before["key"],
+                made=before["made"],
+                seconds=before["seconds"],
+                planned=planned_classes(found),
+                compiled=before["compiled"],
+            )
     if case.program.timeline is None or not case.program.compiled.fits:
         return None
     tiled = any(t.op.tiled and float(t.total) for t in found.ops)
+    key, before = case.program.compiled.key, before or {}
     return Learned(
         name=name,
         plan=plan,
+        key=key,
+        made=before["made"] if key == before.get("key") else made()["commit"],
         seconds=case.program.timeline.expected,
         planned=planned_classes(found),
         compiled=compiled_classes(case.program.timeline, tiled),
@@ -243,6 +254,8 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
         "rows": [
             {
                 "name": row.name,
+                "key": row.key,
+                "made": row.made,
                 "seconds": row.seconds,
                 "xla": evaluate(row.plan, xla),
                 "predicted": row.seconds / ratio,
@@ -274,7 +287,7 @@ def page(doc: Mapping[str, Any]) -> str:
         commit=doc["commit"],
         versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
         count=n,
-        compiled=doc["compiled"],
+        compiled=", ".join(dict.fromkeys(row["made"] for row in doc["rows"])),
         all=doc["plans"],
         seed=doc["seed"],
         tiles=", ".join(f"{chip} {rate:.2f}" for chip, rate in doc["tiles"].items()),
@@ -336,7 +349,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
-    parser.add_argument("--kept", action="store_true", help="compile nothing, count anew")
+    parser.add_argument("--kept", action="store_true", help="compile nothing")
     options = parser.parse_args()
     plans, rows = load_drawn(LEARNING), []
     known = json.loads((ROOT / "docs" / "fit_jax.json").read_text(encoding="utf-8"))
@@ -352,7 +365,6 @@ def main() -> None:
             continue
         rows += [found] if found else []
     doc = document(rows, len(plans), known["tiles"] if options.kept else tile_rates(options.cache))
-    doc["compiled"] = known.get("compiled", known["commit"]) if options.kept else doc["commit"]
     (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
     TOML.write_text(toml(doc), encoding="utf-8")
