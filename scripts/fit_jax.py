@@ -52,6 +52,7 @@ TERMS: Mapping[str, tuple[str, ...]] = {
     "overlap": ("overlap",),
     "sums": ("sums",),
     "exchanges": ("exchanges",),
+    "dispatch": ("dispatch",),
 }
 """Terms and the constants that each sets; left out, these are those of the stack `xla`."""
 BY_GENERATION = ("products", "overlap")
@@ -174,17 +175,18 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
         counted = sum(row.planned[name] / row.seconds for row in some)
         return sum(row.compiled[name] / row.seconds for row in some) / counted if some else usual
 
-    kernel = ratio("kernel", 1.0)
+    kernel, passes = ratio("kernel", 1.0), max(ratio("elementwise", float(xla.passes)), 1.0)
     shown = min(ratio("gathers", 1 - float(xla.overlap)), 1.0)
     return {
         "overlap": 1 - shown,
         "attention": min(1 / kernel, 1.0),
         "launch_seconds": float(xla.launch_seconds),
-        "passes": max(ratio("elementwise", float(xla.passes)), 1.0),
+        "passes": passes,
         "products": 1 / ratio("products", 1.0),
         "tiles": tiles,
         "sums": ratio("sums", shown) / shown if shown else 1.0,
         "exchanges": ratio("exchanges", 1.0),
+        "dispatch": ratio("dispatch", passes) / passes,
     }
 
 

@@ -4,6 +4,7 @@
     kernel       the core by a kernel; tiles: by a loop over tiles, all that is between its products
     elementwise  what else the compute stream does: norms, activations, casts, copies, stacks, and
                  what turns the inputs of a kernel round
+    dispatch     what sorts tokens to routed experts, puts them in order and back, and weighs them
     optimizer    the update
     gathers      weights on their way to their products; what else is sent over axes of storage
     sums         gradients on their way back
@@ -19,11 +20,11 @@ from collections.abc import Mapping
 from shardwise.models.components import CORE
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline import Estimate
-from shardwise.roofline.price import SUMS, over_tensor
+from shardwise.roofline.price import ROUTED, SUMS, over_tensor
 from shardwise.work import Op, tally
 
 CLASSES = (
-    *("products", "kernel", "tiles", "elementwise", "optimizer"),
+    *("products", "kernel", "tiles", "elementwise", "dispatch", "optimizer"),
     *("gathers", "sums", "tensor", "exchanges", "context", "expert"),
 )
 
@@ -56,7 +57,9 @@ def _class(op: Op, tiled: bool) -> str:
         return "tiles" if tiled else "kernel"
     if op.component == "optimizer":
         return "optimizer"
-    return "products" if op.op_class == "matmul" else "elementwise"
+    if op.op_class == "matmul":
+        return "products"
+    return "dispatch" if op.component == ROUTED else "elementwise"
 
 
 def _exchange(op: Op) -> str:

@@ -34,6 +34,8 @@ _UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
 SUMS = frozenset({"reduce_scatter", "all_reduce"})
 """Collectives that add up."""
+ROUTED = "routed_experts"
+"""The component of what is done for routed experts."""
 _STORED = frozenset({"parameters", "gradients", "optimizer"})
 """Components of transfers of what is stored, not of activations."""
 
@@ -167,7 +169,7 @@ def _op_time(
     if np.any(op.hbm_bytes):
         bandwidth = chip.require("hbm_bandwidth") / devices
         peak[HBM] = op.hbm_least / bandwidth
-        passes = stack.passes if _unfused(op) else 1.0
+        passes = _passes(op, stack)
         rated[HBM] = op.hbm_bytes / bandwidth / (rates.hbm * _streams(op, stack)) * passes
     if np.any(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
@@ -263,8 +265,11 @@ def _kernels(op: Op, stack: Stack) -> Quantity:
     return np.maximum(op.matmul.batch, 1.0)
 
 
-def _unfused(op: Op) -> bool:
-    return op.op_class in _UNFUSED and op.component != "optimizer"
+def _passes(op: Op, stack: Stack) -> Quantity:
+    """Times its counted memory traffic that an op moves."""
+    if op.op_class not in _UNFUSED or op.component == "optimizer":
+        return 1.0
+    return stack.passes * (stack.dispatch if op.component == ROUTED else 1.0)
 
 
 def _collective(wire: Collective, links: Sequence[AxisLinks], **mode):

@@ -38,6 +38,7 @@ COMPILED_CONSTANTS: Mapping[str, str] = {
     "tiles": "rate of attention as a loop over tiles over that of the stack's kernel",
     "sums": "times its seconds that a reduce-scatter or all-reduce of gradients takes",
     "exchanges": "times its seconds that one of activations over tensor takes",
+    "dispatch": "times the traffic of other elementwise ops that sorting tokens to experts moves",
 }
 """Those of a stack that is learned from compiled programs, class by class; an engine has `streams`
 beside them (`engines.py`)."""
@@ -48,7 +49,7 @@ class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
     `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
-    or more. `products`, `tiles`, `sums` and `exchanges` are 1 where nothing is known of them
+    or more. `products`, `tiles` and all that follow are 1 where nothing is known of them
     (`COMPILED_CONSTANTS`). `sources` says where each comes from; `generations` has constants that
     are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
@@ -73,6 +74,7 @@ class Stack:
     tiles: Quantity = 1.0
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0
+    dispatch: Quantity = 1.0
     generations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     whole_sums: Mapping[str, int] | None = None
 
@@ -162,6 +164,7 @@ _BOUNDS = {
     "tiles": (0.001, 1.0),
     "sums": (0.5, 10.0),
     "exchanges": (0.5, 10.0),
+    "dispatch": (0.5, 20.0),
 }
 
 
