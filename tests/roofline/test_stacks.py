@@ -207,3 +207,26 @@ def test_a_whole_sum_takes_the_seconds_of_an_all_reduce():
     ours, theirs = seconds("reduce_scatter", "jax"), seconds("reduce_scatter", "xla")
     assert ours[0] == seconds("all_reduce", "xla")[0] > 1.9 * theirs[0]
     assert ours[1] == theirs[1]
+
+
+def test_sorting_tokens_to_experts_moves_more_where_a_stack_says_so():
+    piece = parse_slice("v5e:2x2")
+    placed, usual = place(piece, {"fsdp": 4}), replace(load_stack("jax"), dispatch=1.0)
+
+    def seconds(component, op_class, stack):
+        op = Op(
+            id="o",
+            name="o",
+            phase="forward",
+            component=component,
+            op_class=op_class,
+            hbm_bytes=1e9,
+        )
+        return price_op(op, piece.chip, placed, stack).rated["HBM"]
+
+    more = replace(usual, dispatch=3.0)
+    for op_class in ("elementwise", "gather"):
+        once = seconds("routed_experts", op_class, usual)
+        assert once == seconds("mlp", op_class, more)
+        assert seconds("routed_experts", op_class, more) == pytest.approx(3 * once)
+    assert seconds("routed_experts", "matmul", more) == seconds("mlp", "matmul", usual)
