@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.hardware import parse_slice
-from shardwise.profiler.explain import explain_program
+from shardwise.profiler.explain import explain_program, rules_network
 from shardwise.sharding import Mesh
 
 MESH = Mesh.parse("fsdp=4")
@@ -61,3 +61,11 @@ def test_a_piece_of_less_than_a_tile_says_so():
 
 def test_a_sum_that_is_read_whole_is_no_fault():
     assert told(1024, 4096, 4096) == []
+
+
+def test_over_all_of_a_slice_the_axis_is_to_be_cut_in_two(monkeypatch):
+    """As if libtpu summed whole from four devices on, not from eight."""
+    monkeypatch.setattr(rules_network, "least_devices", lambda: {"v5p": 4})
+    (remedy,) = told(1024, 4096, 1024)
+    assert "one mesh axis of all 4 devices" in remedy
+    assert "cut the axis in two" in remedy

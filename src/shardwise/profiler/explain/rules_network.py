@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
-from math import prod
+from math import inf, prod
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.explain.evidence import Evidence, elements
@@ -11,6 +11,7 @@ from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow, schedule
+from shardwise.roofline.stacks import whole_sums as least_devices
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import format_bytes, format_seconds
 from shardwise.work import Matmul
@@ -80,7 +81,8 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
         if row.bound_by == "latency" or reduced is None:
             continue
         if pieces := _only_pieces(e, computation, reduced, row):
-            found.setdefault((e.where(row.op), _scattering(reduced, pieces)), []).append(row)
+            remedy = _scattering(reduced, pieces) or _split(e, row)
+            found.setdefault((e.where(row.op), remedy), []).append(row)
     for (where, remedy), rows in found.items():
         size, axes = moved(rows)
         yield Finding(
@@ -128,7 +130,7 @@ def _slices(e: Evidence, user: Instruction) -> list[Instruction]:
 
 
 def _scattering(reduced: Instruction, pieces: list[Instruction]) -> str:
-    """The remedy: where a piece is no whole number of tiles, TPUs cannot scatter it."""
+    """The remedy where a piece is no whole number of tiles, which TPUs cannot scatter."""
     whole, piece = (next(arrays(i.shape)) for i in (reduced, pieces[0]))
     if whole.layout.tiles and len(piece.dims) == len(whole.dims):
         tile = whole.layout.tiles[0]
@@ -139,6 +141,19 @@ def _scattering(reduced: Instruction, pieces: list[Instruction]) -> str:
                     f"a piece has {rows} of {whole.dims[dim]:,} rows and a tile {size}, so no "
                     "reduce-scatter can cut it: store over fewer devices, or cut another dim"
                 )
+    return ""
+
+
+def _split(e: Evidence, row: OpRow) -> str:
+    """The remedy where pieces are whole: libtpu scatters over no mesh axis of a whole slice."""
+    assert row.op.op.collective is not None
+    degree, devices = e.degree(row.op.op.collective.axes), e.piece.devices
+    if degree == devices >= least_devices().get(e.piece.chip.generation, inf):
+        return (
+            f"over one mesh axis of all {devices:,} devices of a slice libtpu scatters nothing: cut "
+            "the axis in two and scatter over one after the other (lax.psum_scatter in shard_map); "
+            "an all-reduce moves twice the bytes"
+        )
     return (
         "scatter the sums: constrain the result to the cut layout where it is made, or use "
         "lax.psum_scatter; an all-reduce moves twice the bytes"
