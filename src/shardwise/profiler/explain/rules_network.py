@@ -150,9 +150,9 @@ def _split(e: Evidence, row: OpRow) -> str:
     degree, devices = e.degree(row.op.op.collective.axes), e.piece.devices
     if degree == devices >= least_devices().get(e.piece.chip.generation, inf):
         return (
-            f"over one mesh axis of all {devices:,} devices of a slice libtpu scatters nothing: cut "
-            "the axis in two and scatter over one after the other (lax.psum_scatter in shard_map); "
-            "an all-reduce moves twice the bytes"
+            f"over one mesh axis of all {devices:,} devices of a slice libtpu scatters nothing: "
+            "cut the axis in two and scatter over one after the other (lax.psum_scatter in "
+            "shard_map); an all-reduce moves twice the bytes"
         )
     return (
         "scatter the sums: constrain the result to the cut layout where it is made, or use "
