@@ -246,8 +246,8 @@ def test_a_program_without_faults_says_so(capsys, compiler):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("mycode:mlp",), "function 'mycode:mlp' needs --args"),
-        (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' needs --on"),
+        (("mycode:mlp",), "function 'mycode:mlp' lacks --args"),
+        (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' lacks --on"),
         ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
         ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),
         ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),

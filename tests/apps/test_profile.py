@@ -75,7 +75,7 @@ def test_expected_seconds_stand_beside_those_of_a_capture(capsys, capture, tmp_p
     [
         (("--capture", "a.json", "--on", "v5e:1x1"), "are of its program: add --hlo FILE"),
         ((), "name a plan or MODULE:FUNCTION to run, or a capture with --capture"),
-        (("m:f",), "function 'm:f' needs --args"),
+        (("m:f",), "function 'm:f' lacks --args"),
         (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are of plans"),
         (("plan.yaml", "--hlo", "x.txt"), "--hlo is the program of a capture"),
         (("plan.yaml", "--mesh", "x=2"), "--mesh is of functions"),

@@ -44,7 +44,7 @@ def compiler(monkeypatch):
                 asked.append((mesh_text(plan.mesh), plan, more))
             if isinstance(step, Exception):
                 raise step
-            needed = 2**30 if step else CAPACITY + 2**30
+            needed = 2**30 if step else int(CAPACITY) + 2**30
             compiled = kept("good_mlp.a.clean", fits=step is not None, needed_bytes=needed)
             made = (
                 line
@@ -87,6 +87,16 @@ def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):
     assert f"{asked[0][0]}: does not fit: 1 GiB (1.07 GB) beyond" in page
     assert f"{asked[1][0]} (best)" in page
     assert "compiled  2 s (" in page
+    assert "16.8 GiB: too much" in page
+
+
+def test_a_program_that_was_refused_has_no_seconds(capsys, compiler):
+    """Its text was never scheduled, so that the reader's seconds are none of the compiler's."""
+    compiler(None, 2.0)
+    over, best = document(capsys, *compiling(1))["result"]["compiled"]["plans"]
+    assert over["step_seconds"]["compiled"] is None
+    assert over["peak_bytes"]["compiled"] == int(CAPACITY) + 2**30
+    assert best["step_seconds"]["compiled"] == 2.0
 
 
 def test_what_the_compiler_is_told(capsys, compiler):
@@ -156,6 +166,18 @@ def test_flags_of_which_none_pays(capsys, compiler):
     assert code == 0
     assert "No set of flags shortens this step by more than 1 %." in page
     assert "does not fit" in page
+
+
+def test_flags_are_those_of_option_and_the_page_has_them_before_all_else(capsys, compiler):
+    """So that what --tune compiled is there for --option, which makes numbers of numbers."""
+    asked = compiler(2.0, 1.8, 2.0, 2.0, 1.9, 1.7)
+    _, page, _ = run(capsys, *compiling(1, "--tune"))
+    assert asked[4][2]["options"] == {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}
+    before, flags, _ = page.partition("  flags  ")
+    assert flags
+    assert "where the step goes" not in before
+    assert "tuned     1.7 s with 'together', below" in page
+    assert "Run it with: export LIBTPU_INIT_ARGS='--xla_enable_async_all_gather=true" in page
 
 
 def test_flags_that_the_trainer_has_on_are_not_tried_and_are_named():

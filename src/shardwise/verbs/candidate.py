@@ -62,9 +62,12 @@ class CompiledCandidate(Generic[Planned]):
 
     @property
     def seconds(self) -> float | None:
-        """Of a step of the first program, by the compiler's schedule; None without one."""
-        line = self.program.timeline if self.program else None
-        return None if line is None else line.expected
+        """Of a step of the first program, by the compiler's schedule; None without one, as of a
+        program that it refused."""
+        program = self.program
+        if program is None or program.timeline is None or not program.compiled.fits:
+            return None
+        return program.timeline.expected
 
     @property
     def needed_bytes(self) -> float | None:
@@ -200,6 +203,15 @@ def opinion_page(
 def gib(size: float) -> str:
     """Bytes for a cell."""
     return f"{sig(size / 2**30)} GiB"
+
+
+def size_cell(size: float, fits: bool) -> str:
+    """Bytes of a device for a cell, and whether they are too many.
+
+    >>> size_cell(2**34, fits=False)
+    '16 GiB: too much'
+    """
+    return gib(size) if fits else f"{gib(size)}: too much"
 
 
 def beside(compiled: float, predicted: float) -> str:

@@ -298,7 +298,8 @@ class TrainPlanRequest(TrainChoices):
 
 
 ONE_PROGRAM = (
-    "plans with pipeline stages were left out: their step is many programs, which are not compiled"
+    "--compile plans for our own trainer (--for jax), in its dtypes, and leaves out pipeline "
+    "stages, whose step is many programs"
 )
 _LOSSES = {
     "chip_mtbf": "chip_mtbf",
@@ -365,13 +366,14 @@ class TrainPlanned(Answer):
         more = run_facts(self.result["run"]) if "run" in self.result else []
         compiled = self.opinion.facts() if self.opinion else []
         yield from train_page(
-            self.best, self.result, [*compiled, *more, *_faster_outside(self.result)]
+            self.best,
+            self.result,
+            [*compiled, *more, *_faster_outside(self.result)],
+            self.opinion.page() if self.opinion else (),
         )
         if self.against is not None:
             yield from against_page(self.against, self.result)
-        elif self.opinion:
-            yield from self.opinion.page()
-        else:
+        elif not self.opinion:
             yield from _runners_up(self.result)
 
     def sections(self) -> Mapping[str, Page]:

@@ -98,8 +98,8 @@ class ProfileRequest:
             plan = given_plan(self.what, pairs(self.sets, "--set", "NAME=VALUE", "remat=block"))
             return profile_plan(plan, hardware, phase=self.phase, **run)
         if not self.args:
-            name = f"function '{self.what}' needs --args"
-            raise BadRequest(f"{name}; see `shardwise profile --help`")
+            need = "give --args MODULE:NAME, which makes its arguments"
+            raise BadRequest(f"function '{self.what}' lacks --args; {need}")
         if words(self.sets) or self.phase:
             raise BadRequest("--set and --phase are of plans; a function takes neither")
         piece = hardware.slice(self.on).slice if self.on else None

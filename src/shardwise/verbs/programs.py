@@ -71,11 +71,9 @@ class ProgramRequest:
             done = self.planned(phases, watch, stages)
             warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
             return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
-        for name in ("args", "on"):
+        for name, like in (("args", "MODULE:NAME, which makes its arguments"), ("on", "SLICE")):
             if getattr(self, name) is None:
-                raise BadRequest(
-                    f"function '{self.what}' needs --{name}; see `shardwise compile --help`"
-                )
+                raise BadRequest(f"function '{self.what}' lacks --{name}; give --{name} {like}")
         if self.sets or phases:
             raise BadRequest("--set and --phase are of plans; a function takes neither")
         spelling = self._hardware.slice(str(self.on))

@@ -24,6 +24,7 @@ from shardwise.verbs.candidate import (
     gib,
     nothing,
     opinion_page,
+    size_cell,
 )
 from shardwise.verbs.layout import Fact
 from shardwise.verbs.tune import Tuning, check_tunable, tuned
@@ -66,10 +67,19 @@ class SecondOpinion:
         assert best.seconds is not None
         said = beside(best.seconds, best.answer.step_seconds["expected"])
         size = gib(best.program.compiled.needed_bytes)
-        return [Fact("compiled", f"{said}, {compiler_of(best.program)}; memory {size}")]
+        facts = [Fact("compiled", f"{said}, {compiler_of(best.program)}; memory {size}")]
+        tuned = self.tuning and self.tuning.best
+        if tuned and tuned.step.seconds:
+            facts.append(
+                Fact("tuned", f"{format_seconds(tuned.step.seconds)} with '{tuned.name}', below")
+            )
+        return facts
 
     def page(self) -> Page:
-        """Each plan that was compiled, and what costs the best one most that it need not."""
+        """The flags that were tried, each plan that was compiled, and what costs the best one most
+        that it need not."""
+        if self.tuning is not None:
+            yield from self.tuning.page()
         yield ""
         yield TextTable(
             ["as compiled", "microbatches", "remat", "predicted", "step", "predicted", "memory"],
@@ -78,8 +88,6 @@ class SecondOpinion:
             ruled=False,
         )
         yield from opinion_page(self.findings, self.candidates)
-        if self.tuning is not None:
-            yield from self.tuning.page()
 
 
 def second_opinion(
@@ -150,9 +158,9 @@ def _row(candidate: Candidate, best: bool) -> dict[str, Any]:
 def _shown(candidate: Candidate, best: bool) -> list[str]:
     """A row of the page."""
     answer, program = candidate.answer, candidate.program
-    held = "-" if program is None else "does not fit"
-    if program is not None and program.compiled.fits:
-        held = gib(program.compiled.needed_bytes)
+    size = "-"
+    if program is not None:
+        size = size_cell(program.compiled.needed_bytes, program.compiled.fits)
     return [
         mesh_text(answer.plan.mesh) + (" (best)" if best else ""),
         str(answer.plan.microbatches),
@@ -160,7 +168,7 @@ def _shown(candidate: Candidate, best: bool) -> list[str]:
         format_seconds(answer.step_seconds["expected"]),
         "-" if candidate.seconds is None else format_seconds(candidate.seconds),
         gib(_predicted_bytes(answer)),
-        held,
+        size,
     ]
 
 

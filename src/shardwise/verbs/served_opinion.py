@@ -33,6 +33,7 @@ from shardwise.verbs.candidate import (
     gib,
     nothing,
     opinion_page,
+    size_cell,
 )
 from shardwise.verbs.layout import Fact
 from shardwise.workflows.compile import PlanProgram
@@ -237,11 +238,11 @@ def _shown(one: HeldCandidate, best: bool) -> list[str]:
         made, said = row[name]["compiled"], row[name]["predicted"]
         return "-" if made is None or said is None else f"{text(made)} ({text(said)})"
 
-    full = row["peak_bytes"]["compiled"] and not row["fits"]
+    size = row["peak_bytes"]["compiled"]
     return [
         f"{row['slice']} ({mesh_text(row['mesh'])})" + (" (best)" if best else ""),
         cell("decode_step_seconds", format_seconds),
         cell("prefill_step_seconds", format_seconds),
-        "does not fit" if full else cell("peak_bytes", gib),
+        size_cell(size, fits=False) if size and not row["fits"] else cell("peak_bytes", gib),
         cell("requests_per_second", sig),
     ]

@@ -4,7 +4,7 @@
 kind, ops.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardwise.models.parameters import first_matmuls
@@ -13,15 +13,20 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_rate, format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import Fact, Facts, memory_fact, percent, wrapped
+from shardwise.verbs.layout import Fact, Facts, Part, memory_fact, percent, wrapped
 
 _LEAST, _NOTHING = 0.005, 1e-9
 """Shares of the step below which its parts are added up as one, or are a rounding error."""
 
 
-def train_page(answer: TrainAnswer, result: Mapping[str, Any], more: Sequence[Fact] = ()) -> Page:
+def train_page(
+    answer: TrainAnswer,
+    result: Mapping[str, Any],
+    more: Sequence[Fact] = (),
+    between: Iterable[Part] = (),
+) -> Page:
     """One priced plan: what it is, how fast, whether it fits, and where the step goes; `more` are
-    further facts below the first ones."""
+    further facts below the first ones, `between` what stands before where the step goes."""
     plan = answer.plan
     yield wrapped(
         f"{answer.cfg.name} on {result['slice']} ({many(answer.piece.chips, 'chip')}), "
@@ -30,6 +35,7 @@ def train_page(answer: TrainAnswer, result: Mapping[str, Any], more: Sequence[Fa
     )
     yield wrapped(plan_text(plan, result), 2, 4)
     yield Facts([*_runs_in(result), *_facts(answer, result), *more])
+    yield from between
     yield ""
     yield where_table(result["where_it_goes"], "where the step goes")
 

@@ -17,6 +17,7 @@ from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import CompiledCandidate
 from shardwise.verbs.layout import wrapped
+from shardwise.workflows.inputs import numbers
 
 PAYS = 0.01
 """Share of a step below which a difference of two schedules is none: the two differ by as much
@@ -109,7 +110,7 @@ def tuned(
     """
     assert base.seconds is not None
     sets, own = tried_sets(chip.id), trained_flags(chip.id)
-    steps = at_once(lambda one: compiled(one.options), sets, places_for(room))
+    steps = at_once(lambda one: compiled(numbers(one.options)), sets, places_for(room))
     alone = Tuning(seconds=base.seconds, tried=list(map(_tried, sets, steps)), own=own)
     names = {t.name for t in alone.paying}
     paying = [one for one in sets if one.name in names]
@@ -117,7 +118,8 @@ def tuned(
         return alone
     options = together(paying)
     about = "all of the above that pay"
-    last = Tried(name="together", about=about, options=options, step=compiled(options))
+    step = compiled(numbers(options))
+    last = Tried(name="together", about=about, options=options, step=step)
     return Tuning(seconds=base.seconds, tried=[*alone.tried, last], own=own)
 
 

@@ -48,9 +48,16 @@ def compiler_options(given: Words) -> dict[str, Any]:
 
     >>> compiler_options(["xla_a=true", "exec_time_optimization_effort=-1.0", "xla_b=8"])
     {'xla_a': 'true', 'exec_time_optimization_effort': -1.0, 'xla_b': 8}
+    >>> compiler_options(["--xla_a=true"])
+    {'xla_a': 'true'}
     """
     texts = pairs(given, "--option", "NAME=VALUE", "xla_flag=true")
-    return {name: _as_number(text) for name, text in texts.items()}
+    return numbers({name.removeprefix("--"): text for name, text in texts.items()})
+
+
+def numbers(options: Mapping[str, str]) -> dict[str, Any]:
+    """The same options, texts that are numbers as numbers."""
+    return {name: _as_number(text) for name, text in options.items()}
 
 
 def _as_number(text: str) -> str | int | float:

@@ -81,8 +81,9 @@ def all_gone(command: Any) -> Any:
 @file_option("-o", "plan_path", help="Plan file.")
 @click.option("--anyway", is_flag=True, help="Answer with, and write, a plan that does not hold.")
 @compile_options(
-    "Compile decode and prefill of the N best plans for our server (implies --for jax; a minute or "
-    "two each on a core, then kept): the cheapest as compiled is the answer."
+    "Compile decode and prefill of the best plans for our server until N fit, three times as many "
+    "at most (implies --for jax; a minute or two each on a core, then kept): the cheapest as "
+    "compiled is the answer."
 )
 @plot_option("The front of speed and cost, and a decode step's parts, as a PNG or SVG.")
 @hardware_options()

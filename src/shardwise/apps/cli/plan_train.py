@@ -47,8 +47,8 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
     help="A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
 )
 @compile_options(
-    "Compile the N best plans for our trainer (implies --for jax; about a minute each on a core, "
-    "then kept): the best as compiled is the answer."
+    "Compile the best plans for our trainer until N fit, three times as many at most (implies "
+    "--for jax; one to four minutes each on a core, then kept): the best as compiled is the answer."
 )
 @tune_option
 @file_option("-o", "plan_path", help="Plan file.")

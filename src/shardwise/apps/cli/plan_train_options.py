@@ -103,9 +103,19 @@ def compile_options(about: str) -> Any:
     options = (
         click.option("--compile", type=WHOLE, metavar="N", help=about),
         click.option(
-            "--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="A program.  [900]"
+            "--timeout",
+            type=NUMBER,
+            default=900.0,
+            metavar="SECONDS",
+            help="The most that one program may compile.  [900]",
         ),
-        click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
+        click.option(
+            "--option",
+            "xla",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A flag of XLA, such as xla_enable_async_all_gather=true.",
+        ),
     )
 
     def added(command: Any) -> Any:
@@ -117,5 +127,8 @@ def compile_options(about: str) -> Any:
 
 
 tune_option = click.option(
-    "--tune", is_flag=True, help="With --compile: also which compiler flags shorten the best."
+    "--tune",
+    is_flag=True,
+    help="With --compile: also which compiler flags shorten the best (a "
+    "compile for each set, four to six).",
 )
