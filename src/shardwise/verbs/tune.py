@@ -149,4 +149,5 @@ def _shown(tried: Tried, change: float) -> list[str]:
     step = tried.step
     if not step.fits or step.seconds is None:
         return [tried.name, step.refusal, "does not fit" if step.program else "refused", "-"]
-    return [tried.name, tried.about, format_seconds(step.seconds), f"{100 * change:+.1f} %"]
+    said = f"{100 * change:+.1f} %" if change else "none"
+    return [tried.name, tried.about, format_seconds(step.seconds), said]
