@@ -22,14 +22,17 @@ from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.stages import read_stages, stages_of
 from shardwise.workflows.compile import (
+    chunk_of,
     compile_function,
     compile_plan,
     held_at_once,
+    predicted_of,
     program_result,
     shortfall,
 )
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import price_plan
 from shardwise.workflows.predict import plan_training
 from shardwise.workflows.train_choices import TrainChoices
 
@@ -342,3 +345,23 @@ def _written(path):
             return int(path.read_text())
         time.sleep(0.1)
     raise AssertionError("the child did not start")
+
+
+def test_a_prompt_of_several_chunks_is_compiled_and_priced_as_one():
+    plan = ServePlan(
+        model="llama-3-8b",
+        model_hash="",
+        slice="v5e:2x4",
+        mesh={"data": 4, "tensor": 2},
+        box=(2, 4),
+        batch=64,
+        input_length=3000,
+        output_length=128,
+        prefill_chunk=1024,
+    )
+    assert chunk_of(replace(plan, input_length=1024)) is None
+    chunk = chunk_of(plan)
+    assert chunk == replace(plan, input_length=1000)
+    hardware = Hardware()
+    whole, part = (predicted_of(price_plan(p, hardware), "prefill") for p in (plan, chunk))
+    assert 0.25 < part["flops"] / whole["flops"] < 1 / 3

@@ -36,7 +36,7 @@ from shardwise.verbs.candidate import (
     size_cell,
 )
 from shardwise.verbs.layout import Fact
-from shardwise.workflows.compile import PlanProgram
+from shardwise.workflows.compile import PlanProgram, chunk_of
 
 Candidate = CompiledCandidate[Fleet]
 
@@ -147,8 +147,7 @@ def _compiled(fleet: Fleet, compiling: Compiling) -> Candidate:
     alone = {"prefill_replicas": 0, "prefill": None}
     plan = replace(whole, **alone, batch=max(1, min(round(fleet.running), whole.batch)))
     prompts = replace(whole.prefill_plan, **alone) if whole.prefill_replicas else plan
-    chunk = min(plan.input_length, plan.prefill_chunk)
-    parts = [(plan, "decode"), (replace(prompts, input_length=chunk), "prefill")]
+    parts = [(plan, "decode"), (chunk_of(prompts) or prompts, "prefill")]
     return compiling.candidate(fleet, plan, parts)
 
 
@@ -199,7 +198,7 @@ def _row(one: HeldCandidate, best: bool) -> dict[str, Any]:
         "mesh": dict(plan.mesh),
         "servers": str(fleet),
         "sequences": plan.batch,
-        "prompt_tokens": min(plan.input_length, plan.prefill_chunk),
+        "prompt_tokens": (chunk_of(plan) or plan).input_length,
         "best": best,
         "fits": one.compiled.fits,
         "refusal": one.refusal,

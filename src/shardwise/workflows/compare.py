@@ -92,7 +92,7 @@ def compare_program(
 
     `captured` is a capture of that program. Raises BadRequest for one that has none of its ops.
     """
-    measured = None
+    priced, measured = program.priced or priced, None
     if captured is not None:
         module = read_module(program.compiled.hlo)
         measured = measure(captured, program.work, module)

@@ -54,14 +54,16 @@ MOST_BUFFERS = 50
 class PlanProgram:
     """One compiled program with its counted work; `phase` is train, decode or prefill, or the name
     of a function. `predicted` is what the planner counts for it on one device: peak bytes, FLOPs,
-    seconds, collectives. `timeline` is None where the program runs on a part of its
-    slice, or the catalogue lacks a rate."""
+    seconds, collectives; `priced` is the plan where it is another one, of a prompt of one chunk.
+    `timeline` is None where the program runs on a part of its slice, or the catalogue lacks a
+    rate."""
 
     phase: str
     compiled: CompiledProgram
     work: HloWork
     timeline: HloTimeline | None
     predicted: Mapping[str, Any]
+    priced: Priced | None = None
 
     @property
     def collectives(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
@@ -115,18 +117,38 @@ def compile_plan(
     target = target_of(priced.answer.piece, device_coordinates(priced.answer.placement))
     programs = []
     for phase in phases or PHASES[type(plan)]:
+        chunk = chunk_of(plan) if phase == "prefill" else None
         compiled = compile_ahead(
             target,
             PLAN_BUILDER,
-            {"plan": plan_dict(plan), "phase": phase},
+            {"plan": plan_dict(chunk or plan), "phase": phase},
             settled=True,
             options=options,
             limits=limits,
             watch=watch,
         )
-        said = predicted_of(priced, phase)
-        programs.append(program_of(phase, compiled, priced.answer.piece, said))
+        own = price_plan(chunk, hardware) if chunk else None
+        said = predicted_of(own or priced, phase)
+        made = program_of(phase, compiled, priced.answer.piece, said)
+        programs.append(replace(made, priced=own))
+        if chunk:
+            notes.append(
+                f"a prefill step is of one chunk: compiled and predicted for a prompt of "
+                f"{chunk.input_length:,} tokens"
+            )
     return CompiledPlan(priced=priced, programs=tuple(programs), notes=tuple(notes))
+
+
+def chunk_of(plan: TrainPlan | ServePlan) -> ServePlan | None:
+    """The same plan for a prompt of one chunk, where its prompts have several."""
+    if isinstance(plan, TrainPlan) or plan.input_length <= plan.prefill_chunk:
+        return None
+    return replace(plan, input_length=_chunk_tokens(plan))
+
+
+def _chunk_tokens(plan: ServePlan) -> int:
+    """Tokens of a chunk: prompts are cut evenly."""
+    return ceil(plan.input_length / ceil(plan.input_length / plan.prefill_chunk))
 
 
 def held_at_once(plan: ServePlan, hardware: Hardware) -> int:
@@ -389,8 +411,7 @@ def _load(phase: str, plan: TrainPlan | ServePlan | None) -> dict[str, int | Non
         return {"sequences": None, "tokens": None}
     if phase == "decode":
         return {"sequences": plan.batch, "tokens": plan.batch}
-    chunks = ceil(plan.input_length / plan.prefill_chunk)
-    return {"sequences": 1, "tokens": ceil(plan.input_length / chunks)}
+    return {"sequences": 1, "tokens": _chunk_tokens(plan)}
 
 
 def _seconds(program: PlanProgram) -> dict[str, Any] | None:
