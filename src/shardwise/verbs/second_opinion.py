@@ -67,7 +67,9 @@ class SecondOpinion:
         assert best.seconds is not None
         said = beside(best.seconds, best.answer.step_seconds["expected"])
         size = gib(best.program.compiled.needed_bytes)
-        facts = [Fact("compiled", f"{said}, {compiler_of(best.program)}; memory {size}")]
+        facts = [
+            Fact("compiled", f"{said}, {compiler_of(best.program)}; memory {size}{_waits(best)}")
+        ]
         tuned = self.tuning and self.tuning.best
         if tuned and tuned.step.seconds:
             facts.append(
@@ -170,6 +172,23 @@ def _shown(candidate: Candidate, best: bool) -> list[str]:
         gib(_predicted_bytes(answer)),
         size,
     ]
+
+
+def _waits(candidate: Candidate) -> str:
+    """What its step waits for networks, compiled and predicted; "" where neither is much."""
+    assert candidate.program is not None
+    assert candidate.program.timeline is not None
+    exposed = candidate.program.timeline.exposed
+    made = sum(seconds for name, seconds in exposed.items() if name.startswith("net:"))
+    parts = candidate.answer.time_parts.named()
+    said = sum(seconds for name, seconds in parts.items() if name.startswith("waiting on"))
+    if max(made, said) < WAITS * candidate.program.timeline.expected:
+        return ""
+    return f"; waits {format_seconds(made)} for networks ({format_seconds(said)} predicted)"
+
+
+WAITS = 0.02
+"""Share of a step from which on waiting is worth a word."""
 
 
 def _predicted_bytes(answer: TrainAnswer) -> float:
