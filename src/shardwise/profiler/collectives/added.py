@@ -72,10 +72,9 @@ def with_token_rows(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) 
     cut = len(storing) > 1 or plan.degree("context") > 1
     if not tables or cut or parse_slice(plan.slice).chip.generation not in whole_sums():
         return [*planned]
-    table = tables[0]
+    table, axis = tables[0], tables[0].axes[0]
     if len(table.axes) > 1 or table.kind != "reduce_scatter":
         return [*planned]
-    (axis,) = table.axes
     kind: CollectiveKind = "all_to_all" if axis in storing else "all_gather"
     tokens = plan.tokens / plan.batch_shards
     rows = _line(plan, "rows of tokens", kind, tokens * plan.degree(axis) * cfg.d_model)

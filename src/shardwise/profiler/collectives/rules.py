@@ -156,9 +156,8 @@ def compare(
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
     ledger.paired = _paired(compiled)
     _runtime(ledger)
-    ours = ledger.planned
-    if isinstance(plan, TrainPlan):
-        ours = with_token_rows(plan, cfg, ours)
+    trains = isinstance(plan, TrainPlan)
+    ours = with_token_rows(plan, cfg, ledger.planned) if trains else ledger.planned
     for _, rule in ORDER:
         rule(ledger)
     lists = written(ours), written(compiled), ledger.planned, ledger.compiled
