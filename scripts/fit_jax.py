@@ -57,6 +57,9 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 """Terms and the constants that each sets; left out, these are those of the stack `xla`."""
 BY_GENERATION = ("products", "overlap")
 """Constants that are told apart by generation."""
+ROOM = 0.08
+"""Of the HBM, what a plan must leave to say how far gathers hide: where less is left the compiler
+starts them late, and none hid in 6 of 11 plans that leave less (docs/log.md)."""
 SHRINKAGE = 2
 """Plans that what all plans say counts for beside a generation's own, of which there are 5 or 6:
 with 0, 18 of 28 plans that are left out are within the goal, with 2 20 are (docs/log.md)."""
@@ -104,12 +107,13 @@ Seconds of a class, as compiled over as counted with nothing hidden.
 @dataclass(frozen=True, kw_only=True)
 class Learned:
     """One plan: seconds of its compiled step, and of each class, counted and compiled; the key of
-    its program, and the commit that `made` it."""
+    its program, the commit that `made` it, and the share of the HBM that it leaves (`room`)."""
 
     name: str
     plan: TrainPlan
     key: str
     made: str
+    room: float
     seconds: float
     planned: Mapping[str, float]
     compiled: Mapping[str, float]
@@ -147,6 +151,7 @@ def learned(
                 plan=plan,
                 key=before["key"],
                 made=before["made"],
+                room=before["room"],
                 seconds=before["seconds"],
                 planned=planned_classes(found),
                 compiled=before["compiled"],
@@ -160,6 +165,7 @@ def learned(
         plan=plan,
         key=key,
         made=before["made"] if key == before.get("key") else made()["commit"],
+        room=1 - case.program.compiled.needed_bytes / case.program.compiled.capacity_bytes,
         seconds=case.program.timeline.expected,
         planned=planned_classes(found),
         compiled=compiled_classes(case.program.timeline, tiled),
@@ -170,13 +176,13 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
     """Every constant, from the ratios of the classes and the rate of a loop over tiles."""
     xla = load_stack("xla")
 
-    def ratio(name: str, usual: float) -> float:
-        some = [row for row in rows if row.planned[name] > 0]
+    def ratio(name: str, usual: float, room: float = 0.0) -> float:
+        some = [row for row in rows if row.planned[name] > 0 and row.room >= room]
         counted = sum(row.planned[name] / row.seconds for row in some)
         return sum(row.compiled[name] / row.seconds for row in some) / counted if some else usual
 
     kernel, passes = ratio("kernel", 1.0), max(ratio("elementwise", float(xla.passes)), 1.0)
-    shown = min(ratio("gathers", 1 - float(xla.overlap)), 1.0)
+    shown = min(ratio("gathers", 1 - float(xla.overlap), ROOM), 1.0)
     return {
         "overlap": 1 - shown,
         "attention": min(1 / kernel, 1.0),
@@ -194,11 +200,12 @@ def by_generation(rows: Sequence[Learned]) -> dict[str, dict[str, float]]:
     """Those of BY_GENERATION on each generation that the plans are of: between what all plans and
     what its own say."""
     everywhere, found = constants(rows, 1.0), {}
+    sums = everywhere["sums"] * (1 - everywhere["overlap"])
     for name, own in sorted(grouped(rows, lambda row: generation_of(row.plan)).items()):
         share, here = len(own) / (len(own) + SHRINKAGE), constants(own, 1.0)
-        found[name] = {
-            one: share * here[one] + (1 - share) * everywhere[one] for one in BY_GENERATION
-        }
+        each = {one: share * here[one] + (1 - share) * everywhere[one] for one in BY_GENERATION}
+        # What sums take is learned of all; a price has it times what shows of them there.
+        found[name] = {**each, "sums": sums / (1 - each["overlap"])}
     return found
 
 
@@ -258,6 +265,7 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
                 "name": row.name,
                 "key": row.key,
                 "made": row.made,
+                "room": row.room,
                 "seconds": row.seconds,
                 "xla": evaluate(row.plan, xla),
                 "predicted": row.seconds / ratio,
@@ -306,9 +314,9 @@ def page(doc: Mapping[str, Any]) -> str:
         ),
         shrinkage=SHRINKAGE,
         generations=table(
-            ("on", *BY_GENERATION),
+            ("on", *BY_GENERATION, "sums"),
             [
-                [name, *(f"{own[one]:.3g}" for one in BY_GENERATION)]
+                [name, *(f"{value:.3g}" for value in own.values())]
                 for name, own in doc["generations"].items()
             ],
         ),

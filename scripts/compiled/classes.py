@@ -7,6 +7,7 @@
     dispatch     what sorts tokens to routed experts, puts them in order and back, and weighs them
     optimizer    the update
     gathers      weights on their way to their products; what else is sent over axes of storage
+    renewed      weights on their way to replicas, after an update that each did a part of
     sums         gradients on their way back
     tensor       gathers of activations over tensor; exchanges: their sums
     context      keys and values; expert: tokens
@@ -18,6 +19,7 @@ the classes add up to the step. Planned are all seconds of an op, with what hide
 from collections.abc import Mapping
 
 from shardwise.models.components import CORE
+from shardwise.plans.layouts import DATA_AXES
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline import Estimate
 from shardwise.roofline.price import ROUTED, SUMS, over_tensor
@@ -25,7 +27,7 @@ from shardwise.work import Op, tally
 
 CLASSES = (
     *("products", "kernel", "tiles", "elementwise", "dispatch", "optimizer"),
-    *("gathers", "sums", "tensor", "exchanges", "context", "expert"),
+    *("gathers", "renewed", "sums", "tensor", "exchanges", "context", "expert"),
 )
 
 
@@ -71,4 +73,6 @@ def _exchange(op: Op) -> str:
         return "exchanges" if adds else "tensor"
     if axes == ("expert",) and not adds:
         return "expert"
-    return "sums" if adds else "gathers"
+    if adds:
+        return "sums"
+    return "renewed" if set(axes) <= set(DATA_AXES) else "gathers"
