@@ -31,6 +31,8 @@ MAKERS = (
     "plans/layouts.py",
     "plans/paged_kernel.py",
     "plans/served_steps.py",
+    "plans/software/xla_*.py",
+    "plans/data/software/xla_*.toml",
     "runtime/*.py",
     "runtime/attention/*.py",
     "runtime/collective_matmul/*.py",

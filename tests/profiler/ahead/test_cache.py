@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of
+import shardwise
+from shardwise.profiler.ahead.cache import TABLES, CompileCache, default_root, key_of
 
 
 @pytest.fixture
@@ -227,3 +228,10 @@ def test_what_a_process_left_half_made_is_swept_later(cache):
         os.utime(cache.root / "entries" / name, (1, 1))
     cache.prune()
     assert [p.name for p in (cache.root / "entries").iterdir()] == [KEY]
+
+
+def test_programs_are_of_the_tables_of_flags_too():
+    root = Path(shardwise.__file__).parent
+    assert "plans/data/software/xla_flags.toml" in {
+        str(path.relative_to(root)) for path in root.glob(TABLES)
+    }

@@ -66,12 +66,17 @@ def key_of(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
+TABLES = "plans/data/software/*.toml"
+"""Data of this package that a program follows from."""
+
+
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """A hash of this package's own source: what a plan's program is made by."""
+    """A hash of this package's own source, its tables of compilers' flags and of software among it:
+    what a plan's program is made by."""
     digest = hashlib.sha256()
     root = Path(shardwise.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.glob(TABLES)]):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()
 
