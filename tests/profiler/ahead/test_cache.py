@@ -4,6 +4,7 @@ import gzip
 import os
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 
