@@ -57,9 +57,6 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 """Terms and the constants that each sets; left out, these are those of the stack `xla`."""
 BY_GENERATION = ("products", "overlap")
 """Constants that are told apart by generation."""
-ROOM = 0.08
-"""Of the HBM, what a plan must leave to say how far gathers hide: where less is left the compiler
-starts them late, and none hid in 6 of 11 plans that leave less (docs/log.md)."""
 SHRINKAGE = 2
 """Plans that what all plans say counts for beside a generation's own, of which there are 5 or 6:
 with 0, 18 of 28 plans that are left out are within the goal, with 2 20 are (docs/log.md)."""
@@ -107,13 +104,12 @@ Seconds of a class, as compiled over as counted with nothing hidden.
 @dataclass(frozen=True, kw_only=True)
 class Learned:
     """One plan: seconds of its compiled step, and of each class, counted and compiled; the key of
-    its program, the commit that `made` it, and the share of the HBM that it leaves (`room`)."""
+    its program, and the commit that `made` it."""
 
     name: str
     plan: TrainPlan
     key: str
     made: str
-    room: float
     seconds: float
     planned: Mapping[str, float]
     compiled: Mapping[str, float]
@@ -151,7 +147,6 @@ def learned(
                 plan=plan,
                 key=before["key"],
                 made=before["made"],
-                room=before["room"],
                 seconds=before["seconds"],
                 planned=planned_classes(found),
                 compiled=before["compiled"],
@@ -165,7 +160,6 @@ def learned(
         plan=plan,
         key=key,
         made=before["made"] if key == before.get("key") else made()["commit"],
-        room=1 - case.program.compiled.needed_bytes / case.program.compiled.capacity_bytes,
         seconds=case.program.timeline.expected,
         planned=planned_classes(found),
         compiled=compiled_classes(case.program.timeline, tiled),
@@ -176,13 +170,13 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
     """Every constant, from the ratios of the classes and the rate of a loop over tiles."""
     xla = load_stack("xla")
 
-    def ratio(name: str, usual: float, room: float = 0.0) -> float:
-        some = [row for row in rows if row.planned[name] > 0 and row.room >= room]
+    def ratio(name: str, usual: float) -> float:
+        some = [row for row in rows if row.planned[name] > 0]
         counted = sum(row.planned[name] / row.seconds for row in some)
         return sum(row.compiled[name] / row.seconds for row in some) / counted if some else usual
 
     kernel, passes = ratio("kernel", 1.0), max(ratio("elementwise", float(xla.passes)), 1.0)
-    shown = min(ratio("gathers", 1 - float(xla.overlap), ROOM), 1.0)
+    shown = min(ratio("gathers", 1 - float(xla.overlap)), 1.0)
     return {
         "overlap": 1 - shown,
         "attention": min(1 / kernel, 1.0),
@@ -265,7 +259,6 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
                 "name": row.name,
                 "key": row.key,
                 "made": row.made,
-                "room": row.room,
                 "seconds": row.seconds,
                 "xla": evaluate(row.plan, xla),
                 "predicted": row.seconds / ratio,
