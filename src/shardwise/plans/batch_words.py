@@ -8,10 +8,15 @@ MOST = 1e12
 
 
 def parse_batch(text: str | int, sequence_length: int) -> int:
-    """A batch in sequences: `4Mi` or a number counts tokens, `1024seq` sequences."""
+    """A batch in sequences: `4Mi` or a number counts tokens, `1024seq` (or `seqs`) sequences.
+
+    >>> parse_batch("4Mi", 4096), parse_batch("64seq", 4096), parse_batch("64seqs", 4096)
+    (1024, 64, 64)
+    """
     text = str(text)
-    if text.strip().lower().endswith("seq"):
-        return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
+    words = text.strip().lower().removesuffix("s")
+    if words.endswith("seq"):
+        return whole(parse_count(text.strip()[: len(words) - 3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")
     if tokens < sequence_length:
         many = max(int(tokens), 1)
