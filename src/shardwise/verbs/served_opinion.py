@@ -238,10 +238,11 @@ def _shown(one: HeldCandidate, best: bool) -> list[str]:
         return "-" if made is None or said is None else f"{text(made)} ({text(said)})"
 
     size = row["peak_bytes"]["compiled"]
+    full = any(not program.compiled.fits for program in one.compiled.programs)
     return [
         f"{row['slice']} ({mesh_text(row['mesh'])})" + (" (best)" if best else ""),
         cell("decode_step_seconds", format_seconds),
         cell("prefill_step_seconds", format_seconds),
-        size_cell(size, fits=False) if size and not row["fits"] else cell("peak_bytes", gib),
+        size_cell(size, fits=False) if full else cell("peak_bytes", gib),
         cell("requests_per_second", sig),
     ]

@@ -118,8 +118,7 @@ def train_step(
     check(plan, cfg, tensor_matmul)
     if plan.degree("stage") > 1:
         return _pipeline_step(pipeline_of(plan, cfg, mesh, tensor_matmul), optimizer, clip)
-    flags = trainer_flags(mesh.devices.flat[0].device_kind)
-    compiled = step_program(plan, cfg, mesh, optimizer, clip, tensor_matmul, flags)
+    compiled = step_program(plan, cfg, mesh, optimizer, clip, tensor_matmul)
     return lambda state, batch: compiled(state, place_batch(batch, mesh))
 
 
@@ -133,8 +132,8 @@ def step_program(
     flags: Mapping[str, str] | None = None,
 ) -> Any:
     """The step of a plan without stages as one jitted function, the state donated: to be run, or to
-    be lowered for devices that are not here; `flags` are the compiler's. Raises BadRequest as
-    `loss_and_grads`."""
+    be lowered for devices that are not here; `flags` are the compiler's in place of those that the
+    trainer has on such devices. Raises BadRequest as `loss_and_grads`."""
     check(plan, cfg, tensor_matmul)
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh, tensor_matmul=tensor_matmul)
     gradient = mesh_loss_and_grads(setup)
@@ -145,7 +144,9 @@ def step_program(
         norm = jnp.sqrt(square_norm(grads))
         return update.step(state, grads, clipping(norm, clip)), {"loss": loss, "grad_norm": norm}
 
-    return jax.jit(step, donate_argnums=0, compiler_options=dict(flags) if flags else None)
+    if flags is None:
+        flags = trainer_flags(mesh.devices.flat[0].device_kind)
+    return jax.jit(step, donate_argnums=0, compiler_options=dict(flags) or None)
 
 
 def _pipeline_step(
