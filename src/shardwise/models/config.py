@@ -75,6 +75,11 @@ class ModelConfig:
         return len(self.pattern)
 
     @property
+    def mixer_kinds(self) -> frozenset[str]:
+        """Kinds of the layers' mixers, those of `models/specs.py`."""
+        return frozenset(layer.mixer.kind for layer in self.groups if layer.mixer is not None)
+
+    @property
     def has_experts(self) -> bool:
         """Whether a layer routes tokens to experts."""
         return any(isinstance(layer.mlp, Moe) for layer in self.groups)

@@ -4,7 +4,7 @@ Counting (`planner/step/strategies/context.py`), memory (`planner/price/memory.p
 on heads (`laws.py`) and the runtime (`runtime/parallel/context.py`) read the row.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -25,9 +25,10 @@ class ContextRow:
     and `held` what a device has of them at once, both in blocks and of the degree of `context`. A
     method that `cuts_heads` exchanges pieces of the sequence for whole heads instead: queries, keys
     and values go there and the output comes back. Others compute with tokens where they are, so
-    that causal work is shared evenly only where rows are dealt in zig-zag. `op` names what is sent.
-    `kernel`: our runtime meets rows that are dealt with the chip's kernel
-    (`runtime/attention/ring_kernel.py`), not in a loop over tiles.
+    that causal work is shared evenly only where rows are dealt in zig-zag: those of the kinds of
+    mixers that a method `deals`. `op` names what is sent. `kernel`: the rows that our runtime meets
+    with the chip's kernel, not in a loop over tiles: those that are dealt, block by block
+    (`runtime/attention/ring_kernel.py`), or all (`runtime/attention/splash.py`).
     """
 
     name: ContextMethod
@@ -36,7 +37,12 @@ class ContextRow:
     moved: OfDegree
     held: OfDegree
     cuts_heads: bool = False
-    kernel: bool = False
+    deals: frozenset[str] = frozenset()
+    kernel: Literal["dealt", "all"] = "all"
+
+    def dealt(self, kinds: Iterable[str]) -> bool:
+        """Whether rows of a model with such mixers are dealt in zig-zag."""
+        return bool(self.deals) and self.deals.issuperset(kinds)
 
 
 _ROWS = (
@@ -47,16 +53,19 @@ _ROWS = (
         collective="all_gather",
         moved=lambda context: context,
         held=lambda context: context,
+        deals=frozenset({"full", "latent", "window", "chunk"}),
     ),
     # Ring Attention, arXiv 2310.01889: a block is read while the next one comes in. All hops are
-    # one message, as a body runs each of its ops at most once per round.
+    # one message, as a body runs each of its ops at most once per round. Of blocks in order a
+    # window needs the nearest alone.
     ContextRow(
         name="ring",
         op="attention.ring",
         collective="permute",
         moved=lambda context: context - 1,
         held=lambda context: 2.0,
-        kernel=True,
+        deals=frozenset({"full", "latent"}),
+        kernel="dealt",
     ),
     # DeepSpeed-Ulysses, arXiv 2309.14509.
     ContextRow(

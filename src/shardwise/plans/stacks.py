@@ -50,10 +50,10 @@ class StackRow:
     `piped_reduce`: how often fsdp gathers weights and sums gradients under a pipeline.
     `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
     `whole_heads`: weights of attention are laid out by head, so that each fills tiles by itself.
-    `tiles_cut_rows`: attention to a sequence whose tokens are cut is a loop over tiles of scores,
-    not the kernel of the chip; in a ring of rows that are dealt the kernel meets a block at a time,
-    and what merges its answers runs beside it. `stacks_kept`: what layers keep for the backward
-    pass goes into one array of all layers and out of it again.
+    `tiles_cut_rows`: in a ring of rows that are not dealt attention is a loop over tiles of scores,
+    not the kernel of the chip; of dealt rows the kernel meets a block at a time, and what merges
+    its answers runs beside it, as what puts gathered keys in order does. `stacks_kept`: what layers
+    keep for the backward pass goes into one array of all layers and out of it again.
     """
 
     name: StackName

@@ -250,3 +250,13 @@ def test_a_ring_of_blocks_merges_its_answers_where_the_kernel_meets_one_at_a_tim
         names = by_name(forward(dense(), step(context=4, choices={**choices, **other})))
         assert "attention.merges" not in names
     assert "attention.merges" not in by_name(forward(dense(), step(tensor=2, choices=choices)))
+
+
+def test_gathered_keys_of_dealt_rows_are_put_in_order():
+    """Read and written once (`all_gather.py`)."""
+    choices = {"stack": "jax", "context_method": "all_gather"}
+    ops = by_name(forward(dense(), step(context=4, tensor=2, choices=choices)))
+    assert ops["attention.order"].hbm_bytes == 2 * TOKENS * 2 * H * 2 * K / 2
+    assert "attention.core.tiles" not in {o.id for o in ops.values()}
+    plain = by_name(forward(dense(), step(context=4, choices={**choices, "stack": "xla"})))
+    assert "attention.order" not in plain

@@ -22,9 +22,8 @@ from shardwise.runtime.attention import (
 from shardwise.runtime.attention.best import (
     cudnn_head_dim,
     cudnn_serves,
-    pallas_attention,
-    pallas_serves,
 )
+from shardwise.runtime.attention.splash import splash, splash_serves
 
 # 50 tokens leave the last tile of either kind incomplete.
 B, T, N, K, H, U = 2, 50, 6, 2, 8, 12
@@ -182,9 +181,9 @@ class TestBest:
     def test_the_pallas_kernel_equals_dense(self):
         arrays = cases.inputs(1, 128, 2, 1, 64, 32)
         scoring = cases.scoring_for("all", 1, 128, 2)
-        assert pallas_serves(arrays[0], scoring)
+        assert splash_serves(arrays[0], scoring)
         want = cases.reference(arrays, scoring)
-        kernel = partial(pallas_attention, interpret=True)
+        kernel = partial(splash, interpret=True)
         assert cases.difference(cases.values_and_gradients(kernel, arrays, scoring), want) < 1e-5
 
     def test_an_unknown_platform_is_named(self):

@@ -18,9 +18,9 @@ from shardwise.models.flops import attention_flops_per_token, scan_flops_per_tok
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
+    around_the_kernel,
     context_exchanges,
     in_tiles,
-    ring_merges,
 )
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
@@ -106,7 +106,7 @@ def _mixer_block(
         casts, more = _casts("attention", rows, shape)
         inside = in_tiles(inside, cfg, shape)
         if isinstance(layer.mixer, SoftmaxMixer):
-            inside = [*inside, *ring_merges(layer.mixer, cfg, shape)]
+            inside = [*inside, *around_the_kernel(layer.mixer, cfg, shape)]
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [

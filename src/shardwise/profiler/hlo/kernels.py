@@ -17,6 +17,7 @@ from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 
 _SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
+_KEYS = re.compile(r"\bkeys_(\d{1,9})\b")
 _RAGGED = "ragged_paged_attention"
 _PAGED = "paged_softmax"
 _TRITON = "__gpu$xla.gpu.triton"
@@ -46,7 +47,8 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
     2 T S (h H + u U) FLOPs for each head of each sequence, for the share of the scores that the
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
     has min(i + 1, that) of them, or all where the call has no mask. Those at the ends of what a row
-    sees count by half, as rates of kernels are those of the scores that are asked for.
+    sees count by half, as rates of kernels are those of the scores that are asked for. Where a
+    device has a part of the rows, a scope around the call says how many keys a query sees.
     """
     if (paged := paged_reads(computation, call)) is not None:
         return paged.attention
@@ -61,8 +63,9 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
         return None
     q, k, v = tensors
     keys, values = _PRODUCTS[found[1]]
-    scores, (H, U) = prod(q.dims[:-1]) * k.dims[-2], (q.dims[-1], v.dims[-1])
-    return KernelAttention(2.0 * scores * (keys * H + values * U) * _live(given), (H, U))
+    (H, U), said = (q.dims[-1], v.dims[-1]), _KEYS.search(call.op_name)
+    seen = integer(said[1], "keys of a query", most=2**31) if said else k.dims[-2] * _live(given)
+    return KernelAttention(2.0 * prod(q.dims[:-1]) * seen * (keys * H + values * U), (H, U))
 
 
 def _cudnn(computation: Computation, call: Instruction) -> KernelAttention | None:

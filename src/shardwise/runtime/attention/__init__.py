@@ -7,7 +7,8 @@ it serves and by ours of `paged_softmax.py` elsewhere, on GPUs by ours of `paged
 `best.py` picks a library's kernel where there is a faster one. Where tokens are cut over a mesh
 axis, `ring.py`, `all_gather.py` and `ulysses.py` stand in for them, inside `jax.shard_map`, where
 `varying.py` makes several values vary over the same axes; `zigzag.py` deals the tokens so that
-devices share the work, and rings of such rows run JAX's kernel on TPUs (`ring_kernel.py`).
+devices share the work. `splash.py` is JAX's kernel on TPUs, of rows that are cut, too;
+`ring_kernel.py` runs it for rings of rows that are dealt.
 `causal.py` is what calibration times.
 Projections, rotations and caches are not here. Read `scoring.py` first, then `flash.py`.
 """

@@ -9,21 +9,20 @@ must not be `None`"); under plain `jit` they always do. Whatever they lack, and 
 tried (`benchmarks/attention.py`).
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
-from jax.experimental.pallas.ops.tpu import splash_attention
 
 from shardwise.errors import check_known
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.attention.splash import splash, splash_serves
 from shardwise.runtime.attention.varying import axes_of
 
 PLATFORMS = ("cpu", "gpu", "tpu")
-LANES = 128
 CPU_SCORES = 2**18
 """Scores of a tile, 1 MiB in f32: of blocks of 32 to 256 the least CPU time for 8, 32 and 64 heads
 (`docs/log.md`, 2026-11-21; a core with 1 MiB of second-level cache)."""
@@ -62,8 +61,8 @@ def attention_on(
         return _flash(q_BTNH, k_BSKH, v_BSKU, scoring, platform)
     if platform == "gpu" and cudnn_serves(q_BTNH, v_BSKU, scoring, cudnn):
         return _cudnn(q_BTNH, k_BSKH, v_BSKU, scoring)
-    if platform == "tpu" and pallas_serves(q_BTNH, scoring):
-        return pallas_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+    if platform == "tpu" and scoring.in_order and splash_serves(q_BTNH, scoring):
+        return splash(q_BTNH, k_BSKH, v_BSKU, scoring)
     return _flash(q_BTNH, k_BSKH, v_BSKU, scoring, platform)
 
 
@@ -109,44 +108,3 @@ def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring) -> jax.Array:
         q, k, v, scale=s.scale, is_causal=True, local_window_size=window, implementation="cudnn"
     )
     return ad_checkpoint.checkpoint_name(out, "attention")
-
-
-def pallas_serves(q_BTNH: jax.Array, s: Scoring) -> bool:
-    """Whether JAX's Pallas TPU kernel has all that is asked for."""
-    return s.in_order and s.chunk is None and q_BTNH.shape[1] % LANES == 0
-
-
-def pallas_attention(
-    q_BTNH: jax.Array,
-    k_BSKH: jax.Array,
-    v_BSKU: jax.Array,
-    s: Scoring,
-    *,
-    interpret: bool = False,
-) -> jax.Array:
-    """JAX's `splash_attention`; `interpret` runs it on a CPU. The scale is put into q."""
-    T, N = q_BTNH.shape[1:3]
-    reach = (None if s.window is None else s.window - 1, 0)
-    mask = splash_attention.LocalMask((T, T), reach, 0)
-    kernel = splash_attention.make_splash_mha_single_device(
-        splash_attention.MultiHeadMask([mask] * N),
-        block_sizes=_blocks(T),
-        attn_logits_soft_cap=s.softcap,
-        residual_checkpoint_name="attention",
-        interpret=interpret,
-    )
-    ids = None
-    if s.q_segments_BT is not None and s.k_segments_BS is not None:
-        ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS)
-    q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
-    sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
-    out_BNTU: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
-    return out_BNTU.swapaxes(1, 2).astype(v_BSKU.dtype)
-
-
-def _blocks(T: int) -> splash_attention.BlockSizes:
-    """The largest of 512, 256 and 128 that divides T, for all of the kernel's loops."""
-    size = next(b for b in (512, 256, LANES) if T % b == 0)
-    names = [field.name for field in fields(splash_attention.BlockSizes)]
-    sizes: dict[str, Any] = {name: size for name in names if name.startswith("block_")}
-    return splash_attention.BlockSizes(**sizes)

@@ -28,8 +28,10 @@ from shardwise.runtime.attention import (
     to_zigzag,
     ulysses_attention,
 )
+from shardwise.runtime.attention.all_gather import splash_gathered
 from shardwise.runtime.attention.best import WIDE_TILE
 from shardwise.runtime.attention.ring_kernel import ring_kernel_attention, ring_kernel_serves
+from shardwise.runtime.attention.splash import CutRows, splash_serves
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.sharding import platform_of
 
@@ -70,6 +72,24 @@ class MeshKernel:
         return _METHODS[self.setup.plan.context_method](local, self.setup)
 
 
+def _all_gather(local: Kernel, setup: Setup) -> Kernel:
+    """JAX's kernel on TPUs where it serves and places in the row tell what is seen; else that of
+    one device for any positions."""
+    anywhere = partial(all_gather_attention, axis="context", kernel=local)
+    if platform_of(setup.mesh) != "tpu" or setup.plan.attention_kernel == "scores":
+        return anywhere
+    cut = CutRows("context", dealt=zigzag(setup.plan, setup.cfg))
+
+    def method(
+        q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+    ) -> jax.Array:
+        if splash_serves(q_BTNH, scoring) and (cut.dealt or scoring.in_order):
+            return splash_gathered(q_BTNH, k_BSKH, v_BSKU, scoring, cut=cut)
+        return anywhere(q_BTNH, k_BSKH, v_BSKU, scoring)
+
+    return method
+
+
 def _ring(_: Kernel, setup: Setup) -> Kernel:
     """JAX's kernel on TPUs where it serves; else our own tiles, wide ones off CPUs."""
     platform = platform_of(setup.mesh)
@@ -89,7 +109,7 @@ def _ring(_: Kernel, setup: Setup) -> Kernel:
 
 
 _METHODS: Mapping[ContextMethod, Callable[[Kernel, Setup], Kernel]] = {
-    "all_gather": lambda local, _: partial(all_gather_attention, axis="context", kernel=local),
+    "all_gather": _all_gather,
     "ring": _ring,
     "ulysses": lambda local, _: partial(ulysses_attention, axis="context", kernel=local),
 }
@@ -111,12 +131,10 @@ def kernel_for(setup: Setup) -> Kernel:
 
 def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
     """Whether rows are dealt in zig-zag: where blocks in order would not share the work, and no
-    window, chunk or recurrence wants the blocks in order."""
-    kinds = [layer.mixer.kind for layer in cfg.groups if layer.mixer is not None]
-    plain = all(kind in ("full", "latent") for kind in kinds)
-    parts = 2 * plan.degree("context")
-    causal = plan.degree("context") > 1 and not context_row(plan.context_method).cuts_heads
-    return plain and causal and plan.sequence_length % parts == 0
+    mixer wants the blocks in order."""
+    context = plan.degree("context")
+    dealt = context_row(plan.context_method).dealt(cfg.mixer_kinds)
+    return dealt and context > 1 and plan.sequence_length % (2 * context) == 0
 
 
 def dealt(batch: Batch, plan: TrainPlan, cfg: ModelConfig) -> Batch:

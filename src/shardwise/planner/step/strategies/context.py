@@ -49,15 +49,11 @@ def context_exchanges(
     return inward, wire("attention.to_tokens", moved * queries * (1 - share))
 
 
-PLAIN = frozenset({"full", "latent"})
-"""Mixers whose rows are dealt in zig-zag; others want the blocks of a row in order."""
-
-
 def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence[Op]:
     """A mixer's ops, the core of attention as a loop over tiles where software has no kernel for
-    tokens that are cut: all but a ring of rows that are dealt (`plans/stacks.py`)."""
+    tokens that are cut: in a ring of rows that are not dealt (`plans/stacks.py`)."""
     row, loops = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
-    kernel = row.cuts_heads or (row.kernel and _dealt(cfg))
+    kernel = row.kernel == "all" or row.dealt(cfg.mixer_kinds)
     if not loops or kernel or "context" not in shape.strategies:
         return ops
     cut = np.where(np.asarray(shape.degree("context")) > 1, 1.0, 0.0)
@@ -71,24 +67,26 @@ def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence
     return found
 
 
-def ring_merges(mixer: SoftmaxMixer, cfg: ModelConfig, shape: LayerShape) -> list[Op]:
-    """What software whose kernel meets one block at a time does between the hops of a ring of rows
-    that are dealt (`runtime/attention/ring_kernel.py`): halves of queries, keys and values are
-    chosen, and answers merged in f32. Per hop 9 times the bytes of queries and output and 3 times
-    those of keys and values; twice as much on the way back."""
+def around_the_kernel(mixer: SoftmaxMixer, cfg: ModelConfig, shape: LayerShape) -> list[Op]:
+    """What software whose kernel knows no cut rows does beside it where rows are dealt; twice as
+    much on the way back.
+
+    In a ring (`runtime/attention/ring_kernel.py`) halves of queries, keys and values are chosen and
+    answers merged in f32: per hop 9 times the bytes of queries and output and 3 times those of keys
+    and values. Gathered keys and values are read and written once to be in order
+    (`runtime/attention/all_gather.py`)."""
     row, apart = context_row(shape.choices.context_method), shape.choices.stack_row.tiles_cut_rows
-    if not (apart and row.kernel and _dealt(cfg)) or "context" not in shape.strategies:
+    if not (apart and row.dealt(cfg.mixer_kinds)) or "context" not in shape.strategies:
         return []
     width = (mixer.head_dim + mixer.v_head_dim) * dtype_bytes(shape.activations)
     tensor = shape.degree("tensor")
-    each = 9 * mixer.heads / tensor + 3 * np.ceil(kv_heads(mixer) / tensor)
-    size = shape.tokens * each * width * (shape.degree("context") - 1)
+    keys, context = np.ceil(kv_heads(mixer) / tensor), shape.degree("context")
+    local = shape.tokens * width
+    if row.kernel == "all":
+        size = np.where(np.asarray(context) > 1, local * 2 * keys * context, 0.0)
+        return [make_op("attention.order", CORE, "elementwise", hbm_bytes=size)]
+    size = local * (9 * mixer.heads / tensor + 3 * keys) * (context - 1)
     return [make_op("attention.merges", CORE, "elementwise", hbm_bytes=size)]
-
-
-def _dealt(cfg: ModelConfig) -> bool:
-    """Whether rows are dealt in zig-zag."""
-    return all(layer.mixer is None or layer.mixer.kind in PLAIN for layer in cfg.groups)
 
 
 def _share(op: Op, share: Quantity) -> Op:

@@ -1,0 +1,113 @@
+"""JAX's Pallas kernel on TPUs, `splash_attention`, for whole rows and for rows that are cut.
+
+Its mask says which blocks of scores there are before anything runs, and is computed in the kernel
+from the place of each query in its row; so queries may be any rows of a matrix of scores whose
+columns are in order. Where the tokens of a row are cut over a mesh axis and keys are gathered, each
+device takes its own rows of the mask, `CutRows`: blocks in order, or dealt in zig-zag. Such a call
+is named by the keys that a query sees in the mean (`keys_4096`), which no compiled text tells.
+"""
+
+from contextlib import nullcontext
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
+
+from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.attention.zigzag import zigzag_order
+
+LANES = 128
+
+
+class CutRows(NamedTuple):
+    """Rows whose tokens a mesh axis cuts, in order or `dealt` in zig-zag."""
+
+    axis: str
+    dealt: bool
+
+
+def splash_serves(q_BTNH: jax.Array, s: Scoring) -> bool:
+    """Whether the kernel has all that is asked for of queries in known places."""
+    return s.chunk is None and q_BTNH.shape[1] % LANES == 0
+
+
+def splash(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKU: jax.Array,
+    s: Scoring,
+    cut: CutRows | None = None,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """Causal attention by place in the row, [B, T, N, U]: positions are not looked at. Keys are
+    whole rows in order; so are queries, or the part of them that `cut` leaves a device, inside
+    `shard_map`. The scale is put into q; `interpret` runs it on a CPU."""
+    kernel = _kernel(q_BTNH, k_BSKH.shape[1], s, cut, interpret)
+    ids = None
+    if s.q_segments_BT is not None and s.k_segments_BS is not None:
+        ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS)
+    q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
+    sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
+    run: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))
+    with jax.named_scope(f"keys_{keys_seen(k.shape[2], s.window)}") if cut else nullcontext():
+        out_BNTU: Any = run(q, k, v, ids)
+    return out_BNTU.swapaxes(1, 2).astype(v_BSKU.dtype)
+
+
+def keys_seen(S: int, window: int | None) -> int:
+    """Keys that a query of a row of S tokens sees, in the mean.
+
+    >>> keys_seen(4095, None), keys_seen(4096, 512)
+    (2048, 480)
+    """
+    most = min(window or S, S)
+    return round(most - most * (most - 1) / (2 * S))
+
+
+def _kernel(q_BTNH: jax.Array, S: int, s: Scoring, cut: CutRows | None, interpret: bool) -> Any:
+    T, N = q_BTNH.shape[1:3]
+    reach = (None if s.window is None else s.window - 1, 0)
+    mask = splash_attention.LocalMask((S, S), reach, 0)
+    places = S // T if cut else 1
+    if cut and cut.dealt:
+        mask.q_sequence = zigzag_order(S, places).astype("int32")
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([mask] * N),
+        head_shards=1,
+        q_seq_shards=places,
+        block_sizes=_blocks(T, T // 2 if cut and cut.dealt else T),
+        attn_logits_soft_cap=s.softcap,
+        residual_checkpoint_name="attention",
+        interpret=interpret,
+    )
+    return _own(kernel, cut.axis) if cut else kernel
+
+
+def _own(kernel: Any, axis: str) -> Any:
+    """The kernel of this device's rows: their part of each array of the masks, [heads or 1, blocks
+    of all rows, blocks of keys] and [tokens of all rows]."""
+    (masks, static), places = kernel.tree_flatten(), lax.axis_size(axis)
+
+    def own(x: jax.Array) -> jax.Array:
+        dim = 0 if x.ndim == 1 else 1
+        size = x.shape[dim] // places
+        return lax.dynamic_slice_in_dim(x, lax.axis_index(axis) * size, size, dim)
+
+    return splash_attention_kernel.SplashAttentionKernel.tree_unflatten(
+        static, jax.tree.map(own, masks)
+    )
+
+
+def _blocks(T: int, part: int) -> splash_attention.BlockSizes:
+    """The largest of 512, 256 and 128 that divides what is in order of a device's tokens, for all
+    of the kernel's loops."""
+    whole = part if part % LANES == 0 else T
+    size = next(b for b in (512, 256, LANES) if whole % b == 0)
+    names = [field.name for field in fields(splash_attention.BlockSizes)]
+    sizes: dict[str, Any] = {name: size for name in names if name.startswith("block_")}
+    return splash_attention.BlockSizes(**sizes)

@@ -1,0 +1,79 @@
+"""The Pallas kernel, interpreted, of rows whose tokens are cut equals the reference."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from shardwise.runtime.attention import dense_attention, from_zigzag, to_zigzag
+from shardwise.runtime.attention.all_gather import splash_gathered
+from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.attention.splash import CutRows
+
+B, N, K, H = 2, 2, 1, 64
+
+
+def scoring_of(positions_BT, **choices):
+    given = {"scale": H**-0.5, "softcap": None, "window": None, "chunk": None, **choices}
+    return Scoring(q_positions_BT=positions_BT, k_positions_BS=positions_BT, **given)
+
+
+def cut_over(places, dealt, segments, **choices):
+    """Attention of whole rows in order, their tokens cut over devices and put together again."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:places]), ("context",))
+    tokens, cut = P(None, "context"), CutRows("context", dealt)
+
+    def inside(q, k, v, at, ids):
+        packed = {} if segments is None else {"q_segments_BT": ids, "k_segments_BS": ids}
+        scoring = scoring_of(at, in_order=not dealt, **packed, **choices)
+        return splash_gathered(q, k, v, scoring, cut=cut, interpret=True)
+
+    def kernel(q, k, v):
+        positions = jnp.broadcast_to(jnp.arange(q.shape[1]), q.shape[:2])
+        given = [q, k, v, positions, positions if segments is None else segments]
+        given = [to_zigzag(x, places) for x in given] if dealt else given
+        out = jax.shard_map(
+            inside, mesh=mesh, in_specs=(tokens,) * 5, out_specs=tokens, check_vma=False
+        )(*given)
+        return from_zigzag(out, places) if dealt else out
+
+    return kernel
+
+
+def values_and_gradients(kernel, q, k, v, weights):
+    out, pull = jax.vjp(kernel, q, k, v)
+    return out, *pull(weights)
+
+
+SLOW = pytest.mark.slow
+CASES = [
+    pytest.param(2, True, {}, id="dealt"),
+    pytest.param(2, False, {"window": 150}, id="a window in order"),
+    pytest.param(2, True, {"segments": (100, 412)}, id="dealt and packed", marks=SLOW),
+    pytest.param(4, True, {"softcap": 3.0}, id="dealt over four", marks=SLOW),
+    pytest.param(4, False, {"window": 300}, id="a window over four", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize(("places", "dealt", "choices"), CASES)
+def test_equals_dense(places, dealt, choices):
+    T, choices = 256 * places, dict(choices)
+    keys = jax.random.split(jax.random.key(places), 4)
+    q, k, v, weights = (
+        jax.random.normal(key, (B, T, heads, H), jnp.float32)
+        for key, heads in zip(keys, (N, K, K, N), strict=True)
+    )
+    positions = jnp.broadcast_to(jnp.arange(T), (B, T))
+    lengths, segments, packed = choices.pop("segments", None), None, {}
+    if lengths:
+        segments = jnp.broadcast_to(jnp.repeat(jnp.arange(2), jnp.array(lengths)), (B, T))
+        packed = {"q_segments_BT": segments, "k_segments_BS": segments}
+    scoring = scoring_of(positions, **choices, **packed)
+    want = values_and_gradients(partial(dense_attention, scoring=scoring), q, k, v, weights)
+    kernel = cut_over(places, dealt, segments, **choices)
+    got = jax.jit(partial(values_and_gradients, kernel))(q, k, v, weights)
+    for one, other in zip(got, want, strict=True):
+        assert float(jnp.abs(one - other).max()) < 2e-4 * float(jnp.abs(other).max())
