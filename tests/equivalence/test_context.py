@@ -12,6 +12,7 @@ from tests.equivalence import cases
         ("llama", {"data": 2, "context": 2, "tensor": 2}, {"context_method": "ulysses"}),
         ("lfm2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("gemma2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
+        ("gemma2", {"fsdp": 2, "context": 4}, {"context_method": "all_gather"}),
         ("llama", {"data": 2, "context": 2}, {"context_method": "ring", "bits": 64}),
     ],
 )
