@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.sharding import PartitionSpec as P
 
-from shardwise.runtime.attention import dense_attention, from_zigzag, to_zigzag
+from shardwise.runtime.attention import dense_attention, from_zigzag, to_zigzag, zigzag_order
 from shardwise.runtime.attention.all_gather import splash_gathered
 from shardwise.runtime.attention.scoring import Scoring
-from shardwise.runtime.attention.splash import CutRows
+from shardwise.runtime.attention.splash import CutRows, RowMask
 
 B, N, K, H = 2, 2, 1, 64
 
@@ -77,3 +78,20 @@ def test_equals_dense(places, dealt, choices):
     got = jax.jit(partial(values_and_gradients, kernel))(q, k, v, weights)
     for one, other in zip(got, want, strict=True):
         assert float(jnp.abs(one - other).max()) < 2e-4 * float(jnp.abs(other).max())
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.parametrize("reach", [None, 300, 511, 2000])
+def test_blocks_answered_by_their_corners_are_those_of_jax(reach, dealt):
+    T, size = 2048, 256
+    ours, theirs = (mask((T, T), (reach, 0), 0) for mask in (RowMask, splash_attention.LocalMask))
+    if dealt:
+        ours.q_sequence = theirs.q_sequence = zigzag_order(T, 4).astype("int32")
+    blocks = [slice(i, i + size) for i in range(0, T, size)]
+    kinds = set()
+    for block in [(q, k) for q in blocks for k in blocks]:
+        one, other = ours[block], theirs[block]
+        assert (one.any(), one.all()) == (other.any(), other.all())
+        assert one.shape == (1, 1) or np.array_equal(one, other)
+        kinds.add(one.shape)
+    assert kinds == {(1, 1), (size, size)}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
@@ -69,10 +70,27 @@ def keys_seen(S: int, window: int | None) -> int:
     return round(most - most * (most - 1) / (2 * S))
 
 
+class RowMask(splash_attention.LocalMask):
+    """A causal mask or one of a window whose blocks that are all seen, or not at all, are answered
+    by their corners: JAX asks each block of all rows three times, and only whether any and all of
+    it is seen. 65,536 tokens take 0.6 s so, not 21."""
+
+    def __getitem__(self, idx: Any) -> np.ndarray:
+        """The scores of `idx`, two slices; where they are alike, one for all."""
+        queries, keys = idx
+        rows, reach = self.q_sequence[queries], self.window_size[0]
+        first, last, least, most = rows.min(), rows.max(), keys.start, keys.stop - 1
+        if last < least or (reach is not None and first - reach > most):
+            return np.zeros((1, 1), np.bool_)
+        if first >= most and (reach is None or last - reach <= least):
+            return np.ones((1, 1), np.bool_)
+        return super().__getitem__(idx)
+
+
 def _kernel(q_BTNH: jax.Array, S: int, s: Scoring, cut: CutRows | None, interpret: bool) -> Any:
     T, N = q_BTNH.shape[1:3]
     reach = (None if s.window is None else s.window - 1, 0)
-    mask = splash_attention.LocalMask((S, S), reach, 0)
+    mask = RowMask((S, S), reach, 0)
     places = S // T if cut else 1
     if cut and cut.dealt:
         mask.q_sequence = zigzag_order(S, places).astype("int32")
