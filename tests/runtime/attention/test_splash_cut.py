@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import PartitionSpec as P
 
 from shardwise.runtime.attention import dense_attention, from_zigzag, to_zigzag, zigzag_order
@@ -53,6 +53,7 @@ SLOW = pytest.mark.slow
 CASES = [
     pytest.param(2, True, {}, id="dealt"),
     pytest.param(2, False, {"window": 150}, id="a window in order"),
+    pytest.param(2, True, {"chunk": 256}, id="chunks dealt", marks=SLOW),
     pytest.param(2, True, {"segments": (100, 412)}, id="dealt and packed", marks=SLOW),
     pytest.param(4, True, {"softcap": 3.0}, id="dealt over four", marks=SLOW),
     pytest.param(4, False, {"window": 300}, id="a window over four", marks=SLOW),
@@ -80,18 +81,38 @@ def test_equals_dense(places, dealt, choices):
         assert float(jnp.abs(one - other).max()) < 2e-4 * float(jnp.abs(other).max())
 
 
-@pytest.mark.parametrize("dealt", [False, True])
-@pytest.mark.parametrize("reach", [None, 300, 511, 2000])
-def test_blocks_answered_by_their_corners_are_those_of_jax(reach, dealt):
-    T, size = 2048, 256
-    ours, theirs = (mask((T, T), (reach, 0), 0) for mask in (RowMask, splash_attention.LocalMask))
+def blocks_of(T, size):
+    blocks = [slice(i, i + size) for i in range(0, T, size)]
+    return [(q, k) for q in blocks for k in blocks]
+
+
+def masks_of(window, chunk, dealt):
+    """Ours and JAX's of 2,048 tokens."""
+    T, reach = 2048, None if window is None else window - 1
+    theirs = (
+        masks.ChunkedCausalMask((T, T), chunk) if chunk else masks.LocalMask((T, T), (reach, 0), 0)
+    )
+    ours = RowMask(T, window, chunk)
     if dealt:
         ours.q_sequence = theirs.q_sequence = zigzag_order(T, 4).astype("int32")
-    blocks = [slice(i, i + size) for i in range(0, T, size)]
-    kinds = set()
-    for block in [(q, k) for q in blocks for k in blocks]:
+    return ours, theirs
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+@pytest.mark.parametrize(
+    ("window", "chunk"), [(None, None), (301, None), (512, None), (2001, None), (None, 512)]
+)
+def test_blocks_answered_by_their_corners_are_those_of_jax(window, chunk, dealt):
+    (ours, theirs), kinds = masks_of(window, chunk, dealt), set()
+    for block in blocks_of(2048, 256):
         one, other = ours[block], theirs[block]
-        assert (one.any(), one.all()) == (other.any(), other.all())
-        assert one.shape == (1, 1) or np.array_equal(one, other)
+        assert np.array_equal(np.broadcast_to(one, other.shape), other)
         kinds.add(one.shape)
-    assert kinds == {(1, 1), (size, size)}
+    assert kinds == {(1, 1), (256, 256)}
+
+
+def test_masks_are_equal_where_they_see_the_same():
+    """What JAX makes of a mask it keeps for equal ones."""
+    given = [(512, None, None), (512, 64, None), (512, None, 128), (512, None, 256)]
+    masks_of_rows = [RowMask(*one) for one in given]
+    assert len({*masks_of_rows, *(RowMask(*one) for one in given)}) == len(given)

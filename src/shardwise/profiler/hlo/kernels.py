@@ -48,7 +48,7 @@ def attention_of(computation: Computation, call: Instruction) -> KernelAttention
     mask leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i
     has min(i + 1, that) of them, or all where the call has no mask. Those at the ends of what a row
     sees count by half, as rates of kernels are those of the scores that are asked for. Where a
-    device has a part of the rows, a scope around the call says how many keys a query sees.
+    device has a part of the rows, or of chunks, a scope around the call says how many a query sees.
     """
     if (paged := paged_reads(computation, call)) is not None:
         return paged.attention

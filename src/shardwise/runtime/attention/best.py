@@ -2,11 +2,11 @@
 
 Both need rows in order (`Scoring.in_order`), since their masks are made before anything runs.
 cuDNN has causal masks, windows and grouped heads in 16 bits; no soft cap, sinks, chunks or packed
-rows. The Pallas kernel has them all but chunks. Neither says how its output varies over mesh axes,
-so inside `shard_map` they serve only under `check_vma=False` (JAX 0.10: "`manual_axis_type` ...
-must not be `None`"); under plain `jit` they always do. Whatever they lack, and every CPU, gets
-`flash_attention`, which on CPUs was faster than `jax.nn.dot_product_attention` at every length
-tried (`benchmarks/attention.py`).
+rows. The Pallas kernel has them all, chunks of 2^k tokens. Neither says how its output varies over
+mesh axes, so inside `shard_map` they serve only under `check_vma=False` (JAX 0.10:
+"`manual_axis_type` ... must not be `None`"); under plain `jit` they always do. Whatever they lack,
+and every CPU, gets `flash_attention`, which on CPUs was faster than `jax.nn.dot_product_attention`
+at every length tried (`benchmarks/attention.py`).
 """
 
 from dataclasses import replace

@@ -3,8 +3,9 @@
 Its mask says which blocks of scores there are before anything runs, and is computed in the kernel
 from the place of each query in its row; so queries may be any rows of a matrix of scores whose
 columns are in order. Where the tokens of a row are cut over a mesh axis and keys are gathered, each
-device takes its own rows of the mask, `CutRows`: blocks in order, or dealt in zig-zag. Such a call
-is named by the keys that a query sees in the mean (`keys_4096`), which no compiled text tells.
+device takes its own rows of the mask, `CutRows`: blocks in order, or dealt in zig-zag. Such a call,
+and one of chunks, is named by the keys that a query sees in the mean (`keys_4096`), which no
+compiled text tells.
 """
 
 from contextlib import nullcontext
@@ -33,7 +34,8 @@ class CutRows(NamedTuple):
 
 def splash_serves(q_BTNH: jax.Array, s: Scoring) -> bool:
     """Whether the kernel has all that is asked for of queries in known places."""
-    return s.chunk is None and q_BTNH.shape[1] % LANES == 0
+    chunks = s.chunk is None or s.chunk & (s.chunk - 1) == 0
+    return chunks and q_BTNH.shape[1] % LANES == 0
 
 
 def splash(
@@ -55,43 +57,67 @@ def splash(
     q, k, v = (x.swapaxes(1, 2) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
     sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
     run: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))
-    with jax.named_scope(f"keys_{keys_seen(k.shape[2], s.window)}") if cut else nullcontext():
+    seen = keys_seen(k.shape[2], s.window, s.chunk)
+    with jax.named_scope(f"keys_{seen}") if cut or s.chunk else nullcontext():
         out_BNTU: Any = run(q, k, v, ids)
     return out_BNTU.swapaxes(1, 2).astype(v_BSKU.dtype)
 
 
-def keys_seen(S: int, window: int | None) -> int:
+def keys_seen(S: int, window: int | None, chunk: int | None = None) -> int:
     """Keys that a query of a row of S tokens sees, in the mean.
 
-    >>> keys_seen(4095, None), keys_seen(4096, 512)
-    (2048, 480)
+    >>> keys_seen(4095, None), keys_seen(4096, 512), keys_seen(4096, None, 1024)
+    (2048, 480, 512)
     """
-    most = min(window or S, S)
-    return round(most - most * (most - 1) / (2 * S))
+    row = min(chunk or S, S)
+    most = min(window or row, row)
+    return int(most - most * (most - 1) / (2 * row))
 
 
 class RowMask(splash_attention.LocalMask):
-    """A causal mask or one of a window whose blocks that are all seen, or not at all, are answered
-    by their corners: JAX asks each block of all rows three times, and only whether any and all of
-    it is seen. 65,536 tokens take 0.6 s so, not 21."""
+    """What queries of a row of S tokens see: all before, those of a window, or those of a chunk of
+    2^k tokens.
+
+    Blocks that are seen as a whole, or not at all, are answered by their corners: JAX asks each
+    block of all rows three times, and only whether any and all of it is seen. 65,536 tokens take
+    0.6 s so, not 21.
+    """
+
+    def __init__(self, S: int, window: int | None, chunk: int | None = None) -> None:
+        super().__init__((S, S), (None if window is None else window - 1, 0), 0)
+        self.bits = None if chunk is None else chunk.bit_length() - 1
+        if (bits := self.bits) is not None:
+            before = self.mask_function
+            self.mask_function = lambda q, k: before(q, k) & (q >> bits == k >> bits)
+
+    def __eq__(self, other: object) -> bool:
+        """JAX keeps what it made of a mask, and asks by equality."""
+        return super().__eq__(other) and self.bits == getattr(other, "bits", None)
+
+    def __hash__(self) -> int:
+        return hash((super().__hash__(), self.bits))
 
     def __getitem__(self, idx: Any) -> np.ndarray:
         """The scores of `idx`, two slices; where they are alike, one for all."""
         queries, keys = idx
-        rows, reach = self.q_sequence[queries], self.window_size[0]
+        rows, reach, bits = self.q_sequence[queries], self.window_size[0], self.bits
         first, last, least, most = rows.min(), rows.max(), keys.start, keys.stop - 1
-        if last < least or (reach is not None and first - reach > most):
-            return np.zeros((1, 1), np.bool_)
-        if first >= most and (reach is None or last - reach <= least):
-            return np.ones((1, 1), np.bool_)
+        none, every = last < least, first >= most
+        if reach is not None:
+            none, every = none or first - reach > most, every and last - reach <= least
+        if bits is not None:
+            none, every = (
+                none or first >> bits > most >> bits,
+                every and last >> bits == least >> bits,
+            )
+        if none or every:
+            return np.full((1, 1), every, np.bool_)
         return super().__getitem__(idx)
 
 
 def _kernel(q_BTNH: jax.Array, S: int, s: Scoring, cut: CutRows | None, interpret: bool) -> Any:
     T, N = q_BTNH.shape[1:3]
-    reach = (None if s.window is None else s.window - 1, 0)
-    mask = RowMask((S, S), reach, 0)
-    places = S // T if cut else 1
+    mask, places = RowMask(S, s.window, s.chunk), S // T if cut else 1
     if cut and cut.dealt:
         mask.q_sequence = zigzag_order(S, places).astype("int32")
     kernel = splash_attention.make_splash_mha(
