@@ -253,7 +253,7 @@ def _placed(plan: TrainPlan, piece: Slice) -> Placement:
 def plan_shape(plan: TrainPlan, cfg: ModelConfig, chip: Chip | None = None) -> TrainShape:
     """The plan as the numbers that counting needs; without a chip, on TPUs of any memory."""
     return TrainShape(
-        **(memory_facts(chip) if chip else {}),
+        **(memory_facts(plan, chip) if chip else {}),
         degrees={axis: float(d) for axis, d in plan.mesh.items() if d > 1},
         sequences=plan.global_batch_sequences / (plan.batch_shards * plan.microbatches),
         sequence_length=plan.sequence_length,

@@ -53,7 +53,8 @@ class StackRow:
     `tiles_cut_rows`: in a ring of rows that are not dealt attention is a loop over tiles of scores,
     not the kernel of the chip; of dealt rows the kernel meets a block at a time, and what merges
     its answers runs beside it, as what puts gathered keys in order does. `stacks_kept`: what layers
-    keep for the backward pass goes into one array of all layers and out of it again.
+    keep for the backward pass goes into one array of all layers and out of it again. `own_flags`:
+    its steps are compiled with the trainer's flags of `plans/software/xla_flags.py`.
     """
 
     name: StackName
@@ -75,6 +76,7 @@ class StackRow:
     whole_heads: bool = False
     tiles_cut_rows: bool = False
     stacks_kept: bool = False
+    own_flags: bool = False
 
     @property
     def fuses_accumulation(self) -> bool:
@@ -126,6 +128,7 @@ STACK_ROWS = (
         whole_heads=True,
         tiles_cut_rows=True,
         stacks_kept=True,
+        own_flags=True,
     ),
 )
 _BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}

@@ -27,8 +27,10 @@ from tests.planner.steps import (
     step,
 )
 
+from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_total
 from shardwise.planner.price.memory import checkpoint_bytes, train_memory
+from shardwise.planner.price.plan import memory_facts
 from shardwise.planner.price.working import layer_bytes
 from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
@@ -229,6 +231,27 @@ def test_where_the_loss_takes_more_than_there_is_the_matrix_is_gathered_again():
     for mesh, stored in ((ring, True), ({"fsdp": 2}, False), ({"fsdp": 8, "context": 2}, False)):
         whole = at_loss(mesh, loss_stored=stored)
         assert at_loss(mesh, loss_stored=stored, room=0.0) == whole
+
+
+def test_a_compiler_that_makes_no_rings_stores_no_gradient_of_the_logits():
+    """XLA, logits' gradient stored: matrix + it + logits; not stored: matrix + logits + its own."""
+    cfg, ring = dense(vocab_size=200_000), {"fsdp": 8}
+    stored, not_stored = (
+        kinds(cfg, replace(step(**ring), rings=rings), "loss")["transient"]
+        for rings in (True, False)
+    )
+    shape = step(**ring)
+    gradient, own = 2 * shape.tokens * 200_000, 2 * D * 200_000 * 7 / 8
+    assert stored - not_stored == pytest.approx(gradient - own)
+
+
+def test_our_trainer_makes_no_rings_where_its_flags_say_so():
+    def rings(stack, chip):
+        return memory_facts(step(choices={"stack": stack}), parse_slice(chip).chip)["rings"]
+
+    assert not rings("jax", "tpu7x:2x2x1")
+    assert rings("xla", "tpu7x:2x2x1")
+    assert rings("jax", "v5e:2x2")
 
 
 def test_gpus_store_the_gradient_of_the_logits():

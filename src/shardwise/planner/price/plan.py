@@ -25,6 +25,7 @@ from shardwise.planner.step.parts import Bodies, StepPart, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.work import Counted, Loop, Step, loops_of, step_of
 from shardwise.plans import TrainPlan
+from shardwise.plans.software.xla_flags import rings_of_matmuls
 from shardwise.plans.stacks import STACK_ROWS
 from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
@@ -46,11 +47,12 @@ def stack_for(structure: Structure, chip: Chip) -> Stack:
     return fused(load_stack(structure.stack), structure, load_stack).on(chip.generation)
 
 
-def memory_facts(chip: Chip) -> dict[str, Any]:
+def memory_facts(structure: Structure, chip: Chip) -> dict[str, Any]:
     """What a compiler for the chip goes by, as `TrainShape` has it."""
-    usable = chip.hbm_usable_bytes
+    usable, trained = chip.hbm_usable_bytes, structure.stack_row.own_flags
     return {
         "loss_stored": chip.vendor != "google",
+        "rings": rings_of_matmuls(chip.id, trained=trained),
         "room": usable / chip.jax_devices_per_chip if usable else inf,
     }
 

@@ -152,7 +152,7 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
 
     It always does for GPUs. For TPUs it stores it where the matrix's gradient is scattered by a
     ring of `RING_PIECES` devices, which reads the logits' gradient piece by piece, and where only
-    one dim of the tokens is cut.
+    one dim of the tokens is cut; nowhere where the compiler makes no rings.
     """
     size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
     stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
@@ -160,7 +160,7 @@ def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
     pieces = np.where(stored > 1, stored, copies)
     least, most = RING_PIECES
     alone = np.asarray(shape.degree("context")) == 1
-    by_a_ring = (pieces >= least) & (pieces <= most) & alone
+    by_a_ring = (pieces >= least) & (pieces <= most) & alone & shape.rings
     written = np.where(by_a_ring | shape.loss_stored, 1.0, 0.0)
     return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
 

@@ -53,7 +53,7 @@ def column_shape(request: TrainRequest, columns: Columns, structure: Structure) 
     d = {axis: degree.astype(float) for axis, degree in columns.degrees.items()}
     layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
     return TrainShape(
-        **memory_facts(request.piece.chip),
+        **memory_facts(structure, request.piece.chip),
         degrees={axis: v for axis, v in d.items() if np.any(v > 1)},
         sequences=request.sequences / (batch_shards(d) * microbatches),
         sequence_length=request.sequence_length,

@@ -123,8 +123,9 @@ class TrainShape(Structure):
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The choices of `Structure` have one value for all
     candidates. `loss_stored`: a compiler stores the gradient of the logits before matmuls read it,
-    as XLA does for GPUs; for TPUs it is computed where it is read. `room`: bytes that a device can
-    use, which a compiler goes by where memory is short.
+    as XLA does for GPUs; for TPUs it is computed where it is read. `rings`: the compiler takes
+    matmuls whose weights travel apart into rings. `room`: bytes that a device can use, which a
+    compiler goes by where memory is short.
     """
 
     degrees: Mapping[str, Quantity]
@@ -133,6 +134,7 @@ class TrainShape(Structure):
     microbatches: Quantity
     stage_share: Quantity
     loss_stored: bool = False
+    rings: bool = True
     room: float = inf
 
     def degree(self, axis: str) -> Quantity:

@@ -13,6 +13,7 @@ from pathlib import Path
 from shardwise.boundary import read_toml
 from shardwise.hardware.names import aliases
 
+_RINGS_FROM = "xla_jf_spmd_threshold_for_windowed_einsum_mib"
 _FILE = Path(__file__).parents[1] / "data" / "software" / "xla_flags.toml"
 
 
@@ -59,6 +60,16 @@ def tried_sets(chip: str) -> tuple[FlagSet, ...]:
 def trained_flags(chip: str) -> dict[str, str]:
     """The flags that our trainer has on for a TPU."""
     return together([one for one in flag_sets(chip) if chip in one.trainer])
+
+
+def rings_of_matmuls(chip: str, *, trained: bool) -> bool:
+    """Whether libtpu takes matmuls apart into rings of permutes, as it does by default: with the
+    flags of our trainer it does not everywhere.
+
+    >>> rings_of_matmuls("tpu7x", trained=True), rings_of_matmuls("tpu7x", trained=False)
+    (False, True)
+    """
+    return not (trained and _RINGS_FROM in trained_flags(chip))
 
 
 def trainer_flags(kind: str) -> dict[str, str]:
