@@ -46,6 +46,7 @@ NEUTRAL = replace(IDEAL, overlap=0.0, whole_sums=whole_sums())
 """Everything as it is counted, and nothing hidden: what a class's seconds are compared with."""
 TERMS: Mapping[str, tuple[str, ...]] = {
     "products": ("products",),
+    "experts": ("experts",),
     "attention": ("attention",),
     "tiles": ("tiles",),
     "passes": ("passes",),
@@ -182,7 +183,8 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
         "attention": min(1 / kernel, 1.0),
         "launch_seconds": float(xla.launch_seconds),
         "passes": passes,
-        "products": 1 / ratio("products", 1.0),
+        "products": (products := 1 / ratio("products", 1.0)),
+        "experts": 1 / ratio("experts", 1 / products) / products,
         "tiles": tiles,
         "sums": ratio("sums", shown) / shown if shown else 1.0,
         "exchanges": ratio("exchanges", 1.0),

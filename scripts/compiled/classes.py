@@ -1,6 +1,7 @@
 """Where a step goes, planned and compiled, by the same classes: from each the constants of a stack.
 
-    products     matrix products, but those of attention's core
+    products     matrix products, but those of attention's core and of routed experts
+    experts      those of routed experts
     kernel       the core by a kernel; tiles: by a loop over tiles, all that is between its products
     elementwise  what else the compute stream does: norms, activations, casts, copies, stacks, and
                  what turns the inputs of a kernel round
@@ -26,7 +27,7 @@ from shardwise.roofline.price import ROUTED, SUMS, over_tensor
 from shardwise.work import Op, tally
 
 CLASSES = (
-    *("products", "kernel", "tiles", "elementwise", "dispatch", "optimizer"),
+    *("products", "experts", "kernel", "tiles", "elementwise", "dispatch", "optimizer"),
     *("gathers", "renewed", "sums", "tensor", "exchanges", "context", "expert"),
 )
 
@@ -60,7 +61,7 @@ def _class(op: Op, tiled: bool) -> str:
     if op.component == "optimizer":
         return "optimizer"
     if op.op_class == "matmul":
-        return "products"
+        return "experts" if op.component == ROUTED else "products"
     return "dispatch" if op.component == ROUTED else "elementwise"
 
 

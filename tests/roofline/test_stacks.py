@@ -12,7 +12,7 @@ from shardwise.roofline import load_stack, price, price_op, stack_names
 from shardwise.roofline.bodies import OpTime, body_time, overlap
 from shardwise.roofline.price import sent_as
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, CONSTANTS, IDEAL, stack_of
-from shardwise.work import Collective, Matmul, Op, Work
+from shardwise.work import Collective, Matmul, Op, Work, make_op
 
 RECORD = {name: {"value": 1.0, "source": "a test"} for name in CONSTANTS}
 RECORD["launch_seconds"] = {"value": 1e-6, "source": "a test"}
@@ -207,6 +207,17 @@ def test_a_whole_sum_takes_the_seconds_of_an_all_reduce():
     ours, theirs = seconds("reduce_scatter", "jax"), seconds("reduce_scatter", "xla")
     assert ours[0] == seconds("all_reduce", "xla")[0] > 1.9 * theirs[0]
     assert ours[1] == theirs[1]
+
+
+def test_products_of_routed_experts_have_a_rate_of_their_own():
+    piece = parse_slice("v5e:2x2")
+    placed, stack = place(piece, {"fsdp": 4}), replace(load_stack("jax"), experts=0.5)
+
+    def seconds(component):
+        op = make_op("o", component, "matmul", flops={"bf16": 1e15})
+        return price_op(op, piece.chip, placed, stack).rated["math"]
+
+    assert seconds("routed_experts") == pytest.approx(2 * seconds("mlp"))
 
 
 def test_sorting_tokens_to_experts_moves_more_where_a_stack_says_so():

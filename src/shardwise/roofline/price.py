@@ -254,7 +254,8 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     if op.op_class == "attention":
         loop = stack.tiles if op.tiled else 1.0
         return rates.attention * stack.attention * loop * rates.sustained
-    return rates.matmul_rate(dtype) * stack.products * rates.sustained
+    experts = stack.experts if op.component == ROUTED else 1.0
+    return rates.matmul_rate(dtype) * stack.products * experts * rates.sustained
 
 
 def _kernels(op: Op, stack: Stack) -> Quantity:

@@ -35,6 +35,7 @@ CONSTANTS: Mapping[str, str] = {
 COMPILED_CONSTANTS: Mapping[str, str] = {
     **CONSTANTS,
     "products": "rate of the stack's matrix products over the chip's",
+    "experts": "rate of the products of routed experts over that of others",
     "tiles": "rate of attention as a loop over tiles over that of the stack's kernel",
     "sums": "times its seconds that a reduce-scatter or all-reduce of gradients takes",
     "exchanges": "times its seconds that one of activations over tensor takes",
@@ -69,6 +70,7 @@ class Stack:
     hops: Quantity = 1.0
     grouped: bool = False
     products: Quantity = 1.0
+    experts: Quantity = 1.0
     streams: Quantity = 1.0
     narrow: Quantity = 1.0
     tiles: Quantity = 1.0
@@ -161,6 +163,7 @@ _BOUNDS = {
     "launch_seconds": (0.0, 1e-2),
     "passes": (1.0, 20.0),
     "products": (0.1, 2.0),
+    "experts": (0.05, 2.0),
     "tiles": (0.001, 1.0),
     "sums": (0.5, 10.0),
     "exchanges": (0.5, 10.0),
