@@ -178,12 +178,13 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
 
     kernel, passes = ratio("kernel", 1.0), max(ratio("elementwise", float(xla.passes)), 1.0)
     shown = min(ratio("gathers", 1 - float(xla.overlap)), 1.0)
+    products = 1 / ratio("products", 1.0)
     return {
         "overlap": 1 - shown,
         "attention": min(1 / kernel, 1.0),
         "launch_seconds": float(xla.launch_seconds),
         "passes": passes,
-        "products": (products := 1 / ratio("products", 1.0)),
+        "products": products,
         "experts": 1 / ratio("experts", 1 / products) / products,
         "tiles": tiles,
         "sums": ratio("sums", shown) / shown if shown else 1.0,

@@ -55,14 +55,16 @@ def dtype_bytes(name: str) -> float:
     return entry_of("dtype", name, DTYPE_BYTES)
 
 
-def parse_count(text: str | float, what: str = "count") -> float:
-    """A positive count, or its text with an optional suffix.
+COUNTS = "such as 1024, 4Mi, 16e6 or 15T"
+
+
+def parse_count(text: str | float, what: str = "count", form: str = COUNTS) -> float:
+    """A positive count, or its text with an optional suffix; `form` says in an error what is taken.
 
     >>> parse_count("4Mi"), parse_count("15T"), parse_count("16e6")
     (4194304.0, 15000000000000.0, 16000000.0)
     """
     scales = {k: v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "e"}  # 4e is a cut-off 4e6
-    form = "such as 1024, 4Mi, 16e6 or 15T"
     return _parse(_text(text), what, scales, form, 1e-30, MOST_COUNT)
 
 

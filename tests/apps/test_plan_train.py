@@ -273,6 +273,7 @@ def test_the_whole_batch_is_ruled(capsys):
         ({"batch": "0"}, "batch '0' must be positive and finite"),
         ({"batch": "-4Mi"}, "batch '-4Mi' must be positive and finite"),
         ({"batch": "nan"}, "batch 'nan' is not a number such as 1024, 4Mi"),
+        ({"batch": "64sqe"}, "16e6, of tokens, or 64seq"),
         ({"batch": "inf"}, "batch 'inf' is not a number"),
         ({"batch": "seq"}, "batch '' is not a number"),
         ({"batch": "0.5seq"}, "batch '0.5seq' is 0.5; it must be a whole number"),

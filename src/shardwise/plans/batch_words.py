@@ -17,7 +17,7 @@ def parse_batch(text: str | int, sequence_length: int) -> int:
     words = text.strip().lower().removesuffix("s")
     if words.endswith("seq"):
         return whole(parse_count(text.strip()[: len(words) - 3], "batch"), f"batch '{text}'")
-    tokens = parse_count(text, "batch")
+    tokens = parse_count(text, "batch", "such as 1024, 4Mi or 16e6, of tokens, or 64seq")
     if tokens < sequence_length:
         many = max(int(tokens), 1)
         raise BadRequest(

@@ -26,10 +26,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.attention.splash import LANES, blocks
 from shardwise.runtime.collective_matmul.ring import hop
-
-LANES = 128
-WIDEST = 512
 
 
 class Halves(NamedTuple):
@@ -188,12 +186,9 @@ def _merge(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[jax.Array, jax
 
 def _kernel(rule: RingRule, causal: bool, heads: int, n: int, keeps: bool) -> Any:
     mask = masks.CausalMask((n, n)) if causal else masks.FullMask((n, n))
-    size = next(b for b in (WIDEST, 256, LANES) if n % b == 0)
-    names = [f for f in splash.BlockSizes.__dataclass_fields__ if f.startswith("block_")]
-    sizes: dict[str, Any] = dict.fromkeys(names, size)
     return splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask] * heads),
-        block_sizes=splash.BlockSizes(**sizes),
+        block_sizes=blocks(n),
         attn_logits_soft_cap=rule.softcap,
         save_residuals=keeps,
         interpret=rule.interpret,

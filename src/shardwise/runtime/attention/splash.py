@@ -124,7 +124,7 @@ def _kernel(q_BTNH: jax.Array, S: int, s: Scoring, cut: CutRows | None, interpre
         splash_attention.MultiHeadMask([mask] * N),
         head_shards=1,
         q_seq_shards=places,
-        block_sizes=_blocks(T, T // 2 if cut and cut.dealt else T),
+        block_sizes=blocks(T // 2 if cut and cut.dealt and T // 2 % LANES == 0 else T),
         attn_logits_soft_cap=s.softcap,
         residual_checkpoint_name="attention",
         interpret=interpret,
@@ -147,11 +147,9 @@ def _own(kernel: Any, axis: str) -> Any:
     )
 
 
-def _blocks(T: int, part: int) -> splash_attention.BlockSizes:
-    """The largest of 512, 256 and 128 that divides what is in order of a device's tokens, for all
-    of the kernel's loops."""
-    whole = part if part % LANES == 0 else T
-    size = next(b for b in (512, 256, LANES) if whole % b == 0)
+def blocks(T: int) -> splash_attention.BlockSizes:
+    """The largest of 512, 256 and 128 that divides T, tokens in order, for all loops."""
+    size = next(b for b in (512, 256, LANES) if T % b == 0)
     names = [field.name for field in fields(splash_attention.BlockSizes)]
     sizes: dict[str, Any] = {name: size for name in names if name.startswith("block_")}
     return splash_attention.BlockSizes(**sizes)
