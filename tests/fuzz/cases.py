@@ -1,8 +1,8 @@
 """One case: a command with damaged input, in a process and a folder of its own, and what it broke.
 
 A case breaks a rule if it ends with a traceback or an undocumented exit code, takes over `SECONDS`
-or `BYTES`, leaves a file that it was not asked for, runs what the input says, prints JSON that is
-none, or says nothing of what is wrong.
+of CPU, or `BYTES` of memory more than the undamaged example of its kind, leaves a file that it was
+not asked for, runs what the input says, prints JSON that is none, or says nothing of what is wrong.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 20.0
-BYTES = 2**30
+BYTES = 500_000_000
+MOST_BYTES = 3 * 2**30
 CODES = (0, 1, 2, 3, 4, 5)
 LONGEST_MESSAGE = 3000
 
@@ -74,8 +75,12 @@ def warm() -> None:
             importlib.import_module(found.name)
 
 
-def run_case(case: Case) -> Outcome:
-    """Run a case in a fork of this process, so that nothing is imported anew."""
+def run_case(case: Case, undamaged: Callable[[], int] = lambda: 0) -> Outcome:
+    """Run a case in a fork of this process, so that nothing is imported anew.
+
+    `undamaged` says what memory the undamaged example takes, at least what this process has; it is
+    asked only where the case takes more.
+    """
     place = Path(tempfile.mkdtemp(prefix="fuzz-"))
     inside = place / "here"
     inside.mkdir()
@@ -84,6 +89,7 @@ def run_case(case: Case) -> Outcome:
     try:
         outcome = _forked(case, place, inside)
         outcome.broken += _judged(case, outcome, place, inside)
+        outcome.broken += _memory(outcome, undamaged)
         return outcome
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -132,7 +138,7 @@ def _child(case: Case, place: Path, inside: Path) -> None:
     try:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_CPU, (int(SECONDS) + 1, int(SECONDS) + 2))
-        resource.setrlimit(resource.RLIMIT_DATA, (3 * BYTES, 3 * BYTES))
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT, 0o600), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -184,8 +190,6 @@ def _judged(case: Case, outcome: Outcome, place: Path, inside: Path) -> list[str
         broken.append("traceback: " + outcome.err.strip().splitlines()[-1][:200])
     elif outcome.code not in CODES and "over 20 s" not in outcome.broken:
         broken.append(f"exit code {outcome.code}")
-    if outcome.bytes > BYTES:
-        broken.append(f"{outcome.bytes / 2**20:.0f} MiB")
     broken += _files(case, place, inside)
     words = case.run if isinstance(case.run, list) else []
     if "--json" in words and outcome.code == 0 and not {"-h", "--help"} & set(words):
@@ -193,6 +197,14 @@ def _judged(case: Case, outcome: Outcome, place: Path, inside: Path) -> list[str
     if outcome.code in (1, 2, 3, 4, 5) and not broken:
         broken += _message(outcome)
     return broken
+
+
+def _memory(outcome: Outcome, undamaged: Callable[[], int]) -> list[str]:
+    least = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if outcome.bytes <= least + BYTES:
+        return []
+    above = outcome.bytes - max(least, undamaged())
+    return [f"{above / 1e6:.0f} MB more than the undamaged example"] if above > BYTES else []
 
 
 def _message(outcome: Outcome) -> list[str]:
