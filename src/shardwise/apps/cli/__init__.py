@@ -129,7 +129,12 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run one command; a bad request prints one message and exits with its class's code."""
     settle()
-    sys.exit(finish(_code_of(argv)))
+    code = 1
+    try:
+        code = _code_of(argv)
+    finally:
+        code = finish(code)
+    sys.exit(code)
 
 
 def _code_of(argv: list[str] | None) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.streams import InterruptedRunError, ReaderGoneError
+from shardwise.apps.cli.streams import InterruptedRunError, reader_left
 
 Commands = Mapping[str, tuple[str, str, str]]
 """Of a command the module, the attribute there, and what it is for."""
@@ -57,7 +57,7 @@ def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> 
     """Call it; a pipe that is closed and Ctrl-C end as we say, not as click does."""
     try:
         return function(*args, **options)
-    except BrokenPipeError:
-        raise ReaderGoneError from None
+    except BrokenPipeError as error:
+        raise reader_left(error) from None
     except KeyboardInterrupt:
         raise InterruptedRunError from None

@@ -14,6 +14,7 @@ import click
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.pages import print_answer
+from shardwise.apps.cli.streams import reader_may_leave
 from shardwise.errors import Remark
 from shardwise.verbs.layout import Part
 
@@ -41,10 +42,12 @@ def show_answer(
     asked, in place of all options given; `doc` is a document that was made before;
     `warnings_first` puts the warnings above a long page."""
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
-    if options["as_json"]:
-        print_document(doc)
-    else:
-        print_answer(answer, options, [*doc["warnings"], *doc["notes"]], page, more, warnings_first)
+    with reader_may_leave():
+        if options["as_json"]:
+            print_document(doc)
+        else:
+            remarks = [*doc["warnings"], *doc["notes"]]
+            print_answer(answer, options, remarks, page, more, warnings_first)
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
 

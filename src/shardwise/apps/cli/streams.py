@@ -1,17 +1,25 @@
 """The standard streams of a run: they can print every character, and may close or fill up.
 
 `settle` before a command, `finish` after it. What a person reads on stderr passes `printable`.
+A run ends with the code of its command whatever becomes of stderr, and with 1 where stdout did not
+take the answer, unless the reader has had enough.
 """
 
 import errno
+import io
 import os
 import sys
 import unicodedata
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import click
 
+from shardwise.errors import ShardwiseError
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_CLOSED = OSError(errno.EBADF, "standard output is closed")
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Unicode's categories of characters that a terminal obeys, or shows as nothing."""
 
@@ -24,9 +32,42 @@ class InterruptedRunError(Exception):
     """Ctrl-C; not KeyboardInterrupt, for which click prints a blank line."""
 
 
+class Stream(io.RawIOBase):
+    """A standard stream that knows why it could not be written. `inner` is None where the caller
+    closed it; one that is `tolerant` drops what cannot be written, and never fails."""
+
+    def __init__(self, inner: Any, *, tolerant: bool) -> None:
+        self.inner, self.tolerant = inner, tolerant
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        """As a stream that writes says."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor; raises OSError where the caller closed it."""
+        return super().fileno() if self.inner is None else self.inner.fileno()
+
+    def isatty(self) -> bool:
+        """Whether a person reads it."""
+        return self.inner is not None and self.inner.isatty()
+
+    def write(self, data: Any) -> int | None:
+        """How many bytes were taken; raises OSError unless it is tolerant."""
+        try:
+            if self.inner is not None:
+                return self.inner.write(data)
+            self.failure = _CLOSED
+        except OSError as error:
+            self.failure = error
+            if not self.tolerant:
+                raise
+        return memoryview(data).nbytes
+
+
 def settle() -> None:
-    """Open what the caller has closed (`>&-`), so that no file of ours takes its number, and print
-    characters that the encoding lacks as escapes."""
+    """Open what the caller has closed (`>&-`), so that no file of ours takes its number; print
+    characters that the encoding lacks as escapes; and end nothing for what stderr does not take."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -34,10 +75,37 @@ def settle() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        if stream is None or stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _settled(stream, tolerant=stream is None or name == "stderr"))
+
+
+def _settled(stream: Any, *, tolerant: bool) -> io.TextIOWrapper:
+    """A text stream on a `Stream`, with the encoding that Python chose."""
+    inner = stream and getattr(stream.buffer, "raw", stream.buffer)
+    if inner is not None:
+        with suppress(OSError):  # a pipe that does not wait for its reader would lose the rest
+            os.set_blocking(inner.fileno(), True)
+    return io.TextIOWrapper(
+        io.BufferedWriter(Stream(inner, tolerant=tolerant)),
+        stream.encoding if stream else "utf-8",
+        errors="backslashreplace",
+        line_buffering=bool(stream and (stream.line_buffering or stream.write_through)),
+    )
+
+
+def _failure() -> OSError | None:
+    """Why stdout could not be written; None where all of it was."""
+    return getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "failure", None)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Print an answer after which files are still to be written: a reader that has had enough of
+    the one does not keep the others from being written."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard()
 
 
 LONGEST = 2_400
@@ -78,23 +146,38 @@ def _spelt(c: str) -> str:
 
 def finish(code: int) -> int:
     """Bring stdout out, and say how the run ends: quietly where the reader is gone, with 1 where
-    the disk is full."""
+    the answer could not be written."""
+    error = _flushed()
+    if error is None or isinstance(error, BrokenPipeError):
+        return code
+    return full(error) or code
+
+
+def _flushed() -> OSError | None:
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        discard()
     except OSError as error:
-        code = full(error) or code
-    return code
+        discard()
+        return error
+    return _CLOSED if _failure() is _CLOSED else None  # others were raised where they happened
+
+
+def reader_left(error: BrokenPipeError) -> Exception:
+    """What a closed pipe means: that stdout's reader has had enough, or that a connection broke."""
+    if error is _failure():
+        return ReaderGoneError()
+    return ShardwiseError("a connection was closed by its other end; see whether it still runs")
 
 
 def full(error: OSError) -> int:
-    """Exit code 1 and a message for a stream or disk that takes no more; 0 for another error."""
-    if error.errno not in _FULL:
+    """Exit code 1 and a message for a disk that is full, or whatever keeps stdout from being
+    written; 0 for another error."""
+    if error.errno not in _FULL and error is not _failure():
         return 0
     discard()
     where = f"'{error.filename}'" if error.filename else "the answer"
-    say(f"error: cannot write {where}: {error.strerror}; free some space, or write elsewhere")
+    remedy = "free some space, or write elsewhere" if error.errno in _FULL else "write to a file"
+    say(f"error: cannot write {where}: {error.strerror}; {remedy}")
     return 1
 
 
