@@ -61,10 +61,27 @@ class Entry:
         return np.memmap(self.file, self.dtype, "r", self.offset, self.shape)
 
 
+METADATA = "__metadata__"
+"""The key of the header whose value is the file's own: texts by name."""
+
+
 def read_header(path: Path) -> dict[str, Entry]:
     """The tensors of one file. Raises BadRequest for a file that is cut off or no safetensors, by
     the checks of its own library: each tensor has the bytes of its shape, and they cover the data
     without a hole or an overlap."""
+    header, data = _header(path)
+    return {
+        name: _entry(path, name, about, data) for name, about in header.items() if name != METADATA
+    }
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says beside its tensors. Raises BadRequest as `read_header` does."""
+    return dict(_header(path)[0].get(METADATA) or {})
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """The checked header of a file, and the byte at which its data begins."""
     try:
         with path.open("rb") as file:
             start = file.read(8)
@@ -79,11 +96,7 @@ def read_header(path: Path) -> dict[str, Entry]:
         raise BadRequest(
             f"{path}: not a whole safetensors file ({_quoted(error)}); fetch it again"
         ) from None
-    return {
-        name: _entry(path, name, about, 8 + length)
-        for name, about in header.items()
-        if name != "__metadata__"
-    }
+    return header, 8 + length
 
 
 def _check(path: Path) -> None:
@@ -188,9 +201,15 @@ Planned = tuple[str, tuple[int, ...], Any]
 """Name, shape and dtype of a tensor to be written."""
 
 
-def write_file(path: Path, planned: Iterable[Planned], tensor: Callable[[str], np.ndarray]) -> None:
-    """Write one file, calling `tensor(name)` for one at a time."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def write_file(
+    path: Path,
+    planned: Iterable[Planned],
+    tensor: Callable[[str], np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write one file, calling `tensor(name)` for one at a time; `metadata` is what it says beside
+    them."""
+    header: dict[str, Any] = {METADATA: {"format": "pt", **(metadata or {})}}
     offset, names = 0, []
     for name, shape, dtype in planned:
         end = offset + prod(shape) * np.dtype(dtype).itemsize

@@ -97,7 +97,7 @@ def test_a_full_disk_loses_nothing(keeper, monkeypatch):
     keeper.save(1, state)
     keeper.wait()
 
-    def full(path, planned, tensor):
+    def full(path, *_):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -115,7 +115,7 @@ def test_a_full_disk_loses_nothing(keeper, monkeypatch):
 
 
 def test_any_other_failure_of_the_thread_is_raised(keeper, monkeypatch):
-    def broken(path, planned, tensor):
+    def broken(*_):
         raise KeyError("x")
 
     monkeypatch.setattr(checkpoint, "write_file", broken)
@@ -143,7 +143,10 @@ def test_a_damaged_file_is_refused(keeper):
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(BadRequest, match="is missing or damaged; remove"):
+    with pytest.raises(
+        BadRequest,
+        match=r"is not whole: 'w@0,0' in .* is not what was written there; remove it and resume",
+    ):
         restore(keeper.path(1), shapes(state), IDENTITY)
     file.write_bytes(data[:-4])
     assert keeper.newest() is None  # too short shows without reading it

@@ -19,6 +19,7 @@ from shardwise.runtime.parallel.run import (
     place_batch,
     start,
     train_step,
+    unpadded,
     whole,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "place_batch",
     "start",
     "train_step",
+    "unpadded",
     "whole",
 ]

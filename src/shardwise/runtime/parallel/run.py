@@ -13,7 +13,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans.software.xla_flags import trainer_flags
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
-from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
+from shardwise.runtime.init import padded_shape, rows_tree, shapes, stacked_shape
 from shardwise.runtime.parallel import pipeline, stages
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
@@ -100,6 +100,24 @@ def start(
     updates = _updates(pipeline_of(plan, cfg, mesh), optimizer)
     states = [update.start(p) for update, p in zip(updates, params, strict=True)]
     return {name: tuple(s[name] for s in states) for name in states[0]}
+
+
+def unpadded(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+) -> State:
+    """The shapes of the state of `start` where no dim is padded to divide."""
+
+    def made(params: Any) -> State:
+        if plan.degree("stage") == 1:
+            return {"params": params, "optimizer": optimizer.init(params)}
+        pipe = pipeline_of(plan, cfg, mesh)
+        parts = tuple(pipe.part(r, params) for r in range(pipe.schedule.stages))
+        return {"params": parts, "optimizer": tuple(map(optimizer.init, parts))}
+
+    return jax.eval_shape(made, shapes(cfg, dtype_of(plan.dtypes.param)))
 
 
 def train_step(

@@ -3,8 +3,9 @@
 `loop.py` is the run, step by step; `step.py` asks the strategies for the step of a plan, `data.py`
 turns text into batches in an order that any step can be resumed at,
 `optimizer.py` the optax side (`adafactor.py` and `adam8bit.py` where optax has none that serves),
-`checkpoint.py` what is kept and how it survives, `hub.py` checkpoints of Hugging Face, `metrics.py`
-and `events.py` what is reported. `supervisor.py` watches over processes (`runtime/processes.py`)
+`checkpoint.py` what is kept and how it survives, `manifest.py` what it says of itself and
+`pieces.py` the proof that it is whole, `hub.py` checkpoints of Hugging Face, `metrics.py` and
+`events.py` what is reported. `supervisor.py` watches over processes (`runtime/processes.py`)
 and says which one was lost. `stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training
 out of a folder, `disk.py` forces files to the disk, `memory.py` keeps the host's, `evaluate.py`
 gives a loss on other text. How long a step should take is not computed here: it is handed in as

@@ -2,18 +2,16 @@
 
 A save copies the shards of this process to the host and returns; a thread writes them to a hidden
 folder, forces them to the disk, and says so with a small file. When every process has said so,
-process 0 adds the manifest and renames the folder: only then does `step-00000100` exist, so a kill
-at any moment leaves the last good checkpoint as it was. Older ones are removed after that. Shards
-carry their place, so that another mesh can read them.
+process 0 adds the manifest (`manifest.py`) and renames the folder: only then does `step-00000100`
+exist, so a kill at any moment leaves the last good checkpoint as it was. Older ones are removed
+after that. Shards carry their place, so that another mesh can read them, once they are proved to
+cover their arrays (`pieces.py`).
 """
 
 import errno
-import json
 import shutil
 import threading
 import time
-import zlib
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +20,38 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.runtime.tensor_file import Entry, is_inside, read_header, write_file
+from shardwise.errors import BadRequest, ShardwiseError, shown
+from shardwise.runtime.tensor_file import write_file
 from shardwise.runtime.trainer.disk import force, write_text
+from shardwise.runtime.trainer.manifest import (
+    FORMAT,
+    MANIFEST,
+    Manifest,
+    SavedArray,
+    SavedFile,
+    check_identity,
+    damage,
+    read_manifest,
+    shard_file,
+    step_folder,
+    steps_in,
+    whole,
+)
+from shardwise.runtime.trainer.pieces import (
+    Saved,
+    SavedPiece,
+    Shards,
+    header_crc,
+    held,
+    metadata,
+    name_of,
+    planned,
+    proved,
+)
 from shardwise.units import format_bytes
 
-MANIFEST = "manifest.json"
-FORMAT = 1
 _PATIENCE = 1800.0
 _ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-Shards = dict[str, np.ndarray]
-"""Pieces of arrays by "path@start,start,..."."""
 
 
 @dataclass(kw_only=True)
@@ -68,7 +86,7 @@ class Keeper:
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
-        return self.folder / f"step-{step:08}"
+        return self.folder / step_folder(step)
 
     def save(self, step: int, state: Any) -> None:
         """Copy the state and write it in the background; waits for the save before, and raises its
@@ -98,11 +116,11 @@ class Keeper:
             error, self._error = self._error, None
             raise error
 
-    def _write(self, step: int, shards: Shards, tree: dict[str, Any]) -> None:
+    def _write(self, step: int, shards: Shards, tree: dict[str, SavedArray]) -> None:
         begun = self.folder / f".step-{step:08}"
         try:
             begun.mkdir(parents=True, exist_ok=True)
-            self._write_own(begun, shards)
+            self._write_own(begun, step, shards)
             if self.process == 0:
                 self._finish(begun, step, tree)
         except OSError as error:
@@ -112,26 +130,25 @@ class Keeper:
         except Exception as error:  # raised where the loop asks; a thread's own would be lost
             self._error = error
 
-    def _write_own(self, begun: Path, shards: Shards) -> None:
+    def _write_own(self, begun: Path, step: int, shards: Shards) -> None:
         """This process's shards, on the disk, and a file that says so."""
-        file = begun / f"shards-{self.process:05}-of-{self.processes:05}.safetensors"
-        planned = [(name, value.shape, value.dtype) for name, value in shards.items()]
-        write_file(file, planned, shards.__getitem__)
+        file = begun / shard_file(self.process, self.processes)
+        more = metadata(step, self.identity, shards)
+        write_file(file, planned(shards), shards.__getitem__, more)
         force(file)
-        said = {"name": file.name, "bytes": file.stat().st_size, "crc32": _crc(file)}
-        write_text(begun / f"written-{self.process:05}.json", json.dumps(said))
+        about = SavedFile(name=file.name, bytes=file.stat().st_size, crc32=header_crc(file))
+        write_text(begun / f"written-{self.process:05}.json", about.model_dump_json())
 
-    def _finish(self, begun: Path, step: int, tree: dict[str, Any]) -> None:
+    def _finish(self, begun: Path, step: int, tree: dict[str, SavedArray]) -> None:
         """The manifest, the rename, and the end of older checkpoints."""
-        files = [self._said(begun, process) for process in range(self.processes)]
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "identity": dict(self.identity),
-            "tree": tree,
-            "files": files,
-        }
-        write_text(begun / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        manifest = Manifest(
+            format=FORMAT,
+            step=step,
+            identity=dict(self.identity),
+            tree=tree,
+            files=[self._said(begun, process) for process in range(self.processes)],
+        )
+        write_text(begun / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
         for said in begun.glob("written-*.json"):
             said.unlink()
         force(begun)
@@ -151,12 +168,12 @@ class Keeper:
             if old not in kept:
                 shutil.rmtree(self.path(old), ignore_errors=True)
 
-    def _said(self, begun: Path, process: int) -> dict[str, Any]:
+    def _said(self, begun: Path, process: int) -> SavedFile:
         """What a process said when its shards were on the disk."""
         file, until = begun / f"written-{process:05}.json", time.monotonic() + _PATIENCE
         while True:
             try:
-                return json.loads(file.read_text(encoding="utf-8"))
+                return SavedFile.model_validate_json(file.read_text(encoding="utf-8"))
             except (FileNotFoundError, ValueError):
                 if time.monotonic() > until:
                     raise ShardwiseError(
@@ -181,140 +198,82 @@ class Keeper:
         return ShardwiseError(f"{what}; {good}: {remedy} and start again with --resume")
 
 
-def restore(folder: Path, shapes: Any, identity: Mapping[str, Any]) -> tuple[int, Any]:
+def restore(
+    folder: Path, shapes: Any, identity: Mapping[str, Any], unpadded: Any = None
+) -> tuple[int, Any]:
     """The step and the state of a checkpoint, laid out as `shapes` says.
 
-    Raises BadRequest where it belongs to another run or was damaged.
+    `unpadded` has the shapes without what a mesh adds (None: `shapes` are those). Raises
+    BadRequest, before any array is made, where it belongs to another run, was damaged, or does not
+    hold the whole of each array.
     """
-    check_identity(folder, identity)
-    manifest = _manifest(folder)
-    entries = _entries(folder, manifest)
+    manifest = check_identity(folder, identity)
+    saved = proved(folder, manifest)
+    return manifest.step, laid_out(folder, manifest, saved, shapes, unpadded)
 
-    def one(path: tuple[Any, ...], leaf: Any) -> jax.Array:
-        name = _name(path)
-        found = manifest["tree"].get(name, {})
-        wanted = {"shape": list(leaf.shape), "dtype": np.dtype(leaf.dtype).name}
-        # Lengths may differ by padding, which depends on the mesh; it is zero.
-        alike = found and len(found["shape"]) == leaf.ndim and found["dtype"] == wanted["dtype"]
-        if not alike:
-            raise BadRequest(
-                f"'{folder}' holds {name} as {found or 'nothing'}, this run has {wanted}; resume "
-                "with the stages and the optimizer that wrote it"
-            )
-        return _placed(entries[name], leaf)
 
-    return manifest["step"], jax.tree_util.tree_map_with_path(one, shapes)
+def laid_out(
+    folder: Path, manifest: Manifest, saved: Saved, shapes: Any, unpadded: Any = None
+) -> Any:
+    """The state of pieces that are proved, as `restore` gives it."""
+    leaves = jax.tree_util.tree_leaves_with_path(shapes)
+    least = jax.tree.leaves(shapes if unpadded is None else unpadded)
+    for (path, leaf), real in zip(leaves, least, strict=True):
+        _check_array(folder, manifest.tree.get(name_of(path)), name_of(path), leaf, real.shape)
+    names = {name_of(path) for path, _ in leaves}
+    more = next((name for name in manifest.tree if name not in names), None)
+    if more is not None:
+        raise _other_state(folder, more, _about(manifest.tree[more]), "nothing")
+    return jax.tree_util.tree_map_with_path(lambda p, x: _placed(saved[name_of(p)], x), shapes)
+
+
+def _check_array(
+    folder: Path, found: SavedArray | None, name: str, leaf: Any, least: tuple[int, ...]
+) -> None:
+    """Lengths may differ by padding, which depends on the mesh and is zero: none is below that of
+    the array itself."""
+    wanted = SavedArray(shape=list(leaf.shape), dtype=np.dtype(leaf.dtype).name)
+    if (
+        found is None
+        or found.dtype != wanted.dtype
+        or len(found.shape) != leaf.ndim
+        or any(n < real for n, real in zip(found.shape, least, strict=True))
+    ):
+        raise _other_state(
+            folder, name, "nothing" if found is None else _about(found), _about(wanted)
+        )
+
+
+def _about(array: SavedArray) -> str:
+    return f"{array.dtype} {array.shape}"
+
+
+def _other_state(folder: Path, name: str, was: str, now: str) -> BadRequest:
+    return BadRequest(
+        f"'{folder}' holds {shown(name, 200)[1:-1]} as {was}, this run has {now}; resume with the "
+        "stages and the optimizer that wrote it"
+    )
 
 
 def read_params(folder: Path, shapes: Any) -> Any:
     """The parameters of a checkpoint alone, whole on the first device, whatever run it is of."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
-    _, state = restore(folder, {"params": placed}, _manifest(folder)["identity"])
-    return state["params"]
+    manifest = read_manifest(folder)
+    saved = proved(folder, manifest)
+    kept = {name: array for name, array in manifest.tree.items() if name.startswith("params/")}
+    params = manifest.model_copy(update={"tree": kept})
+    return laid_out(folder, params, saved, {"params": placed})["params"]
 
 
-def check_identity(folder: Path, wanted: Mapping[str, Any], but: tuple[str, ...] = ()) -> None:
-    """Raise BadRequest, naming the first difference, unless a checkpoint is of the run `wanted`;
-    `but` names what is not known of it yet."""
-    found = _manifest(folder)["identity"]
-    for key in {**wanted, **found}:
-        if found.get(key) != wanted.get(key) and key not in but:
-            was, now = ("nothing" if x is None else x for x in (found.get(key), wanted.get(key)))
-            raise BadRequest(
-                f"the checkpoint '{folder}' was made with {key} {was}, this run has {now}; give "
-                "what it was made with, or start anew from weights: --init FOLDER --out ANOTHER"
-            )
-
-
-def steps_in(folder: Path) -> list[int]:
-    """The steps that have a folder."""
-    names = [p.name.removeprefix("step-") for p in folder.glob("step-*")]
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def whole(folder: Path) -> bool:
-    """Whether a checkpoint has its manifest and every file in full length."""
-    return damage(folder) is None
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, as far as it shows without reading its files."""
-    try:
-        manifest = _manifest(folder)
-    except BadRequest:
-        return f"its {MANIFEST} cannot be read"
-    if folder.name != f"step-{manifest['step']:08}":
-        return f"its {MANIFEST} is that of step {manifest['step']}"
-    for about in manifest["files"]:
-        try:
-            size = (folder / about["name"]).stat().st_size
-        except OSError as error:
-            return f"'{about['name']}': {error.strerror}"
-        if size != about["bytes"]:
-            return f"'{about['name']}' has {size:,} of {about['bytes']:,} bytes"
-    return None
-
-
-def held(state: Any) -> Shards:
-    """The shards of this process, one of each set of equal ones, as copies on the host."""
-    found: Shards = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        for shard in leaf.addressable_shards:
-            if shard.replica_id == 0:
-                starts = [
-                    part.indices(n)[0] for part, n in zip(shard.index, leaf.shape, strict=True)
-                ]
-                # A copy: on a CPU the array would be the device's own buffer, soon donated.
-                # The file format's writer knows no scalars: one of them is an array of one.
-                value = np.array(shard.data).reshape(shard.data.shape or 1)
-                found[f"{_name(path)}@{','.join(map(str, starts))}"] = value
-    return found
-
-
-def _tree(state: Any) -> dict[str, Any]:
+def _tree(state: Any) -> dict[str, SavedArray]:
     return {
-        _name(path): {"shape": list(leaf.shape), "dtype": np.dtype(leaf.dtype).name}
+        name_of(path): SavedArray(shape=list(leaf.shape), dtype=np.dtype(leaf.dtype).name)
         for path, leaf in jax.tree_util.tree_leaves_with_path(state)
     }
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        read = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if read["format"] == FORMAT and _is_sound(read):
-            return read
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise BadRequest(f"'{folder}' is no checkpoint of this trainer: its {MANIFEST} cannot be read")
-
-
-def _is_sound(read: Mapping[str, Any]) -> bool:
-    """Whether a manifest has what is read of it; its files lie beside it."""
-    files, kinds = read["files"], {"step": int, "identity": dict, "tree": dict, "files": list}
-    return all(type(read[key]) is kind for key, kind in kinds.items()) and all(
-        is_inside(f["name"]) and type(f["bytes"]) is int and type(f["crc32"]) is int for f in files
-    )
-
-
-def _entries(folder: Path, manifest: Mapping[str, Any]) -> dict[str, list[tuple[list[int], Entry]]]:
-    """Every array's pieces, each with where it starts, after the files were checked."""
-    found: dict[str, list[tuple[list[int], Entry]]] = defaultdict(list)
-    for about in manifest["files"]:
-        file = folder / about["name"]
-        if not file.is_file() or _crc(file) != about["crc32"]:
-            raise BadRequest(f"'{file}' is missing or damaged; remove '{folder}' and resume again")
-        for name, entry in read_header(file).items():
-            path, _, starts = name.rpartition("@")
-            found[path].append(([int(s) for s in starts.split(",") if s], entry))
-    return found
-
-
-def _placed(pieces: list[tuple[list[int], Entry]], leaf: Any) -> jax.Array:
+def _placed(pieces: list[SavedPiece], leaf: Any) -> jax.Array:
     """One array from its pieces, a device's block at a time."""
     blocks = []
     made: dict[Any, np.ndarray] = {}
@@ -327,26 +286,17 @@ def _placed(pieces: list[tuple[list[int], Entry]], leaf: Any) -> jax.Array:
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, blocks)
 
 
-def _block(
-    pieces: list[tuple[list[int], Entry]], spans: tuple[tuple[int, int], ...], dtype: Any
-) -> np.ndarray:
+def _block(pieces: list[SavedPiece], spans: tuple[tuple[int, int], ...], dtype: Any) -> np.ndarray:
     if not spans:
-        return np.array(pieces[0][1].open(), dtype).reshape(())
+        return np.array(pieces[0].entry.open(), dtype).reshape(())
     out = np.zeros([b - a for a, b in spans], dtype)
-    for starts, entry in pieces:
+    for piece in pieces:
+        starts, sizes = piece.box
         low = [max(a, s) for (a, _), s in zip(spans, starts, strict=True)]
-        ends = [s + n for s, n in zip(starts, entry.shape, strict=True)]
+        ends = [s + n for s, n in zip(starts, sizes, strict=True)]
         high = [min(b, e) for (_, b), e in zip(spans, ends, strict=True)]
         if all(a < b for a, b in zip(low, high, strict=True)):
             into = tuple(slice(a - o, b - o) for a, b, (o, _) in zip(low, high, spans, strict=True))
             out_of = tuple(slice(a - s, b - s) for a, b, s in zip(low, high, starts, strict=True))
-            out[into] = entry.open()[out_of]
+            out[into] = piece.entry.open()[out_of]
     return out
-
-
-def _crc(file: Path) -> int:
-    value = 0
-    with file.open("rb") as opened:
-        while data := opened.read(1 << 24):
-            value = zlib.crc32(data, value)
-    return value

@@ -211,7 +211,8 @@ def _kept(folder: Path, kind: type) -> Corpus:
         starts, total = np.asarray(about["starts"]), about["tokens"]
         fingerprint = about["fingerprint"]
         if (
-            starts.dtype.kind != "i"
+            type(total) is not int
+            or starts.dtype.kind != "i"
             or starts.ndim != 1
             or (np.diff(starts, append=total) < 0).any()
         ):

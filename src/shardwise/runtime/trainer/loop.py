@@ -24,13 +24,15 @@ from shardwise.runtime.checkpoint import verify
 from shardwise.runtime.parallel import check
 from shardwise.runtime.parallel.setup import TensorMatmul
 from shardwise.runtime.text.tokenizer import Tokenizer, tokenizer_of
-from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
+from shardwise.runtime.trainer.checkpoint import Keeper, laid_out
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
 from shardwise.runtime.trainer.lock import sole
+from shardwise.runtime.trainer.manifest import check_identity
 from shardwise.runtime.trainer.memory import keep_freed_memory
 from shardwise.runtime.trainer.metrics import Expected, MetricsFile, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
+from shardwise.runtime.trainer.pieces import proved
 from shardwise.runtime.trainer.step import State, TrainProgram, program, shapes_of
 from shardwise.runtime.trainer.stop import Signals, Stop, agreed
 
@@ -186,12 +188,15 @@ def _state(run: TrainRun, made: TrainProgram, keeper: Keeper, start: int) -> Sta
     """The state to go on from: of a checkpoint, of `init`, or random."""
     if not start and run.init is not None:
         return made.begin_from(run.init)
+    if not start:
+        return made.begin(jax.random.key(run.seed))
+    folder = keeper.path(start)
+    manifest = check_identity(folder, keeper.identity)
+    saved = proved(folder, manifest)
     state = made.begin(jax.random.key(run.seed))
-    if start:
-        wanted = shapes_of(state)
-        jax.tree.map(lambda x: x.delete(), state)  # only its layout was needed
-        _, state = restore(keeper.path(start), wanted, keeper.identity)
-    return state
+    wanted = shapes_of(state)
+    jax.tree.map(lambda x: x.delete(), state)  # only its layout was needed
+    return laid_out(folder, manifest, saved, wanted, made.unpadded)
 
 
 def check_devices(plan: TrainPlan) -> None:

@@ -115,13 +115,17 @@ class MetricsFile:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last one that was cut off by a kill is left out."""
+    """The lines of a metrics.jsonl up to one that is none of a step: a last one may have been cut
+    off by a kill."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            read = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(read, dict) or type(read.get("step")) is not int:
+            break
+        found.append(read)
     return found
 
 

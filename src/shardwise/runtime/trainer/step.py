@@ -14,7 +14,15 @@ import jax
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.runtime.checkpoint import load
-from shardwise.runtime.parallel import check, initialise, place, start, train_step, whole
+from shardwise.runtime.parallel import (
+    check,
+    initialise,
+    place,
+    start,
+    train_step,
+    unpadded,
+    whole,
+)
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
 from shardwise.runtime.parallel.step import shardings
 from shardwise.runtime.precision import dtype_of
@@ -30,13 +38,15 @@ class TrainProgram:
     """`begin(key)` makes the first state, `begin_from` that of a Hugging Face checkpoint (raises
     BadRequest for one that does not fit, by tensor and shape); `whole` gives a state's parameters
     as one tree, however many stages; `step` takes a state (which it uses up) and a batch and
-    gives the next and the metrics loss and grad_norm; `batch` is how the arrays of a batch lie."""
+    gives the next and the metrics loss and grad_norm; `batch` is how the arrays of a batch lie;
+    `unpadded` has the shapes of a state without what the mesh adds to them."""
 
     begin: Callable[[jax.Array], State]
     begin_from: Callable[[Path], State]
     whole: Callable[[State], Any]
     step: Step
     batch: jax.sharding.Sharding
+    unpadded: State
 
 
 def program(
@@ -67,6 +77,7 @@ def program(
         whole=lambda state: whole(plan, cfg, mesh, state["params"]),
         step=train_step(plan, cfg, mesh, optimizer, clip, tensor_matmul),
         batch=batch_sharding(mesh),
+        unpadded=unpadded(plan, cfg, mesh, optimizer),
     )
 
 

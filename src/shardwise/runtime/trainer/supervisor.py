@@ -273,6 +273,8 @@ class Peers:
         for i in self.indices:
             with suppress(OSError, ValueError):
                 said = json.loads((self._folder / f"{i:05}.json").read_text(encoding="utf-8"))
+                if not isinstance(said, dict) or not said.keys() >= _TOLD:
+                    continue  # nothing that a supervisor wrote
                 old, _ = self._seen.get(i, (None, 0.0))
                 if said["beat"] != old:
                     self._seen[i] = said["beat"], time.monotonic()
@@ -296,6 +298,10 @@ class Peers:
         """Until when a silent peer is waited for."""
         times = [self._seen[i][1] for i in self._alive if self._said[i]["state"] == "running"]
         return min(times, default=0.0) + SILENCE + 2 * BEAT
+
+
+_TOLD = {"index", "host", "beat", "state", "sure", "how", "step"}
+"""What a beat says."""
 
 
 def _tell(folder: Path, workers: list[Worker], state: str) -> None:
