@@ -5,7 +5,7 @@ A message names the thing, its value, the rule and the remedy. `assert` is for o
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 LONGEST = 40
@@ -54,10 +54,28 @@ def shown(value: object, longest: int = 60) -> str:
     >>> shown("v5e"), shown("a\\nb"), shown(2.5)
     ("'v5e'", "'a\\\\nb'", '2.5')
     """
+    value, _ = _beginning(value, longest)
     text = f"'{value}'" if isinstance(value, str) else _written(value)
     if not text.isprintable():
         text = "".join(c if c.isprintable() else _escaped(c) for c in text)
     return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
+
+
+def _beginning(value: Any, room: int) -> tuple[Any, int]:
+    """As much of a value as `room` characters show, and the room that is left: what is large costs
+    no more to quote than what is small."""
+    if isinstance(value, str | bytes):
+        return value[: room + 1], room - len(value)
+    if not isinstance(value, list | dict):
+        return value, room - 1
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    found = []
+    for name, one in pairs:
+        if room < 0:
+            break
+        part, room = _beginning(one, room - 1)
+        found.append((_beginning(name, room)[0], part))
+    return (dict(found) if isinstance(value, dict) else [part for _, part in found]), room
 
 
 def _escaped(character: str) -> str:

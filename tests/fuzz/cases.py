@@ -170,14 +170,15 @@ def _called(case: Case, inside: Path) -> int:
     from shardwise.apps.cli.streams import say
     from shardwise.errors import ShardwiseError
 
-    try:
-        if callable(case.run):
+    if callable(case.run):
+        try:
             case.run(inside)
-        else:
-            main(case.run)
-    except ShardwiseError as error:
-        say(f"error: {error}")
-        return error.exit_code
+        except ShardwiseError as error:
+            say(f"error: {error}")
+            return error.exit_code
+        return 0
+    try:
+        main(case.run)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0

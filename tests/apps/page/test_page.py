@@ -8,17 +8,22 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from subprocess import PIPE, run
+from threading import Event
+from time import monotonic, sleep
 
 import pytest
 from starlette.testclient import TestClient
 from tests.apps.commands import run as command
 from tests.apps.page.states import start
+from tests.apps.web.raw import connect, get, status_of, tell
 
 import shardwise as sw
-from shardwise.apps.page.app import BUNDLE, page_app
+from shardwise.apps.page.app import ANSWERS, BUNDLE, page_app
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import state_of, written
+from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
+from shardwise.errors import BadRequest
 
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
@@ -171,7 +176,7 @@ def test_a_call_is_words_and_python():
 def test_the_page_is_of_this_host_alone(page):
     found = page.get("/")
     assert found.headers["Content-Security-Policy"].startswith("default-src 'self'")
-    assert page.get("/", headers={"Host": "elsewhere.example"}).status_code == 400
+    assert page.get("/", headers={"Host": "elsewhere.example"}).status_code == 421
     assert page.get("/app.py").status_code == 404
     assert page.get("/..%2fapp.py").status_code == 404
     text = (BUNDLE / "index.html").read_text() + (BUNDLE / "app.css").read_text()
@@ -206,3 +211,59 @@ def test_a_port_that_is_taken(capsys):
         code, _, err = command(capsys, "ui", "--port", made.getsockname()[1])
     assert code == 2
     assert "choose another --port" in err
+
+
+# ---- who may ask, and how much at once
+
+
+@pytest.fixture(scope="module")
+def served():
+    with running() as url:
+        yield int(url.rstrip("/").rpartition(":")[2])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Origin: http://evil.example",
+        "Origin: null",
+        "Sec-Fetch-Site: cross-site",
+        "Sec-Fetch-Site: same-site",
+    ],
+)
+def test_pages_of_other_sites_make_nothing_here(served, line):
+    for path in ("/api/view/roofline", "/api/answer/training", "/api/views"):
+        answer = tell(served, get(path, line))
+        assert status_of(answer) == 403
+        assert b"another site" in answer or b"may not ask" in answer
+    assert status_of(tell(served, get("/", line))) == 200, "a link leads to the page"
+    assert status_of(tell(served, get("/api/views", "Sec-Fetch-Site: same-origin"))) == 200
+
+
+def test_what_nobody_waits_for_is_not_begun(served, monkeypatch):
+    begun, go = [], Event()
+
+    def slow(call):
+        begun.append(call)
+        go.wait(20)
+        raise BadRequest("that is enough")
+
+    monkeypatch.setattr(VerbCall, "answer", slow)
+    open_ones = [connect(served) for _ in range(45)]
+    for connection in open_ones:
+        connection.sendall(get("/api/view/roofline"))
+    until = monotonic() + 10
+    while len(begun) < ANSWERS and monotonic() < until:
+        sleep(0.01)
+    assert status_of(tell(served, get("/"))) == 200
+    for connection in open_ones:
+        connection.close()
+    assert status_of(tell(served, get("/api/views"))) == 200
+    sleep(0.3)
+    go.set()
+    assert status_of(tell(served, get("/api/view/roofline"))) == 400
+    assert len(begun) <= 2 * ANSWERS + 1
+
+
+def test_a_header_of_the_page_has_an_end(served):
+    assert status_of(tell(served, get("/", "X: " + "a" * 70_000))) == 431

@@ -11,7 +11,9 @@ async def ask(port, path, body, *, leave_after=None, slow=0.0, kind="application
     except OSError:
         return -1, b""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nConnection: close\r\n"
+    )
     try:
         writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
         await writer.drain()

@@ -248,6 +248,9 @@ def test_an_answer_has_the_id_of_its_request_and_a_refusal_its_reason_in_the_log
     said = client.post("/v1/completions", json=body, headers={"X-Request-Id": "mine-2"}).json()
     refused = client.post("/v1/completions", json={**body, "top_p": 2}).json()
     assert said["id"] == "cmpl-mine-2"
+    end = time.monotonic() + 10
+    while len(logged) < 2 and time.monotonic() < end:  # the line comes after the answer
+        time.sleep(0.01)
     ok, bad = logged
     assert ok["request_id"] == "mine-2"
     assert "error" not in ok

@@ -17,7 +17,6 @@ from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
@@ -54,6 +53,12 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option(
     "--api-key", multiple=True, help="Key to show; may be repeated; default $SHARDWISE_API_KEY."
 )
+@click.option(
+    *("--allowed-host", "allowed_hosts"),
+    multiple=True,
+    metavar="NAME",
+    help="Host that clients call it by; may be repeated; '*': any.",
+)
 @click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="The chip of a plan's slice.")
 @click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")
@@ -71,12 +76,14 @@ def serve(**options: Any) -> None:
     with needed_for("serving"):
         from shardwise.apps.server.run import bound, run_server
         from shardwise.apps.server.state import ServerLimits
+        from shardwise.apps.web.hosts import LOOPBACK, host_rule
         from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
     keys = options["api_key"] or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
     if "" in keys:
         raise BadRequest("--api-key is empty; give a key, or leave it out")
     if options["host"] not in LOOPBACK and not keys:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
+    hosts = host_rule(options["host"], options["allowed_hosts"], keyed=bool(keys))
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
     port = 0 if options["process"] else options["port"]  # only host 0 is asked
@@ -92,6 +99,7 @@ def serve(**options: Any) -> None:
             listening,
             limits=limits,
             api_keys=keys,
+            hosts=hosts,
             level=options["log_level"],
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )

@@ -1,21 +1,23 @@
 """The application: lists of views, their answers, and the built page."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.page.controls import State, state_of
 from shardwise.apps.page.view import PageView
 from shardwise.apps.page.views import VIEWS
+from shardwise.apps.web.attended import ClientGoneError, attended
+from shardwise.apps.web.hosts import HostRule
 from shardwise.errors import ShardwiseError, check_known
 
 BUNDLE = Path(__file__).parent / "bundle"
@@ -28,55 +30,93 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """Nothing of another host is loaded, and no other page frames this one."""
-_SEARCHING = Lock()
-"""One search at a time: those of a slider that went on are not worth a second core."""
+SEARCHES, ANSWERS = 1, 2
+"""Made at once: those of a slider that went on are not worth a second core."""
+Made = TypeVar("Made")
 
 
-def page_app(hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]")) -> Starlette:
-    """The application; it answers to those names alone, so that no other page reaches it by a name
-    of its own that leads here."""
+def page_app(rule: HostRule | None = None) -> "Guarded":
+    """The application; it answers to names of this machine alone, and to no other page."""
     routes = [
         Route("/api/views", _views),
         Route("/api/view/{name}", _view),
         Route("/api/answer/{name}", _answer),
         Route("/{path:path}", _file),
     ]
-    guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    return Starlette(routes=routes, middleware=[guard])
+    app = Starlette(routes=routes, exception_handlers={ClientGoneError: _left})
+    app.state.turns = {True: asyncio.Semaphore(SEARCHES), False: asyncio.Semaphore(ANSWERS)}
+    return Guarded(app, rule or HostRule())
+
+
+class Guarded:
+    """An ASGI application that hosts of other names do not reach, nor pages of other sites what it
+    computes."""
+
+    def __init__(self, app: Starlette, rule: HostRule) -> None:
+        self._app, self._rule = app, rule
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and (refusal := self._refusal(scope)):
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if said := self._rule.refused(headers.getlist("host")):
+            return _json({"error": said}, status=421)
+        if scope["path"].startswith("/api/") and (said := self._rule.foreign(headers)):
+            return _json({"error": said}, status=403)
+        return None
+
+
+def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)
 
 
 def _views(request: Request) -> Response:
     return _json([view.heading() for view in VIEWS.values()])
 
 
-def _view(request: Request) -> Response:
+async def _view(request: Request) -> Response:
     """Figures and tables of a state; with `fine=yes` those of the search too."""
-    return _asked(request, lambda view, state, fine: view.document(state, fine))
+    return await _asked(request, lambda view, state, fine: view.document(state, fine))
 
 
-def _answer(request: Request) -> Response:
+async def _answer(request: Request) -> Response:
     """What the commands' documents say under `result`, call by call."""
 
     def answers(view: PageView, state: State, fine: bool) -> list[dict[str, Any]]:
         calls = view.made(state, fine=True)
         return [{"command": one.shell(), "result": one.answer().result} for one in calls]
 
-    return _asked(request, answers)
+    return await _asked(request, answers, slow=True)
 
 
-def _asked(request: Request, make: Callable[[PageView, State, bool], Any]) -> Response:
+async def _asked(
+    request: Request, make: Callable[[PageView, State, bool], Any], slow: bool = False
+) -> Response:
+    """What a state asks for, made on another thread once it is its turn; a client that has gone by
+    then has none."""
     words = dict(request.query_params)
     fine = words.pop("fine", "no") == "yes"
     try:
         name = request.path_params["name"]
         check_known("view", name, VIEWS)
         state = state_of(VIEWS[name].controls, words)
-        if not fine:
-            return _json(make(VIEWS[name], state, False))
-        with _SEARCHING:
-            return _json(make(VIEWS[name], state, True))
+        turns = request.app.state.turns[fine or slow]
+        made = _in_turn(turns, lambda: _json(make(VIEWS[name], state, fine)))
+        return await attended(request.receive, made)
     except ShardwiseError as error:
         return _json({"error": str(error)}, status=400)
+
+
+async def _in_turn(turns: asyncio.Semaphore, make: Callable[[], Made]) -> Made:
+    """Make it when there is room. What has begun is finished, and keeps its room until then."""
+    await turns.acquire()
+    done = asyncio.get_running_loop().run_in_executor(None, make)
+    done.add_done_callback(lambda _: turns.release())
+    return await asyncio.shield(done)
 
 
 def _file(request: Request) -> Response:

@@ -4,11 +4,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 
 import uvicorn
 
 from shardwise.apps.page.app import page_app
+from shardwise.apps.web.connection import ConnectionLimits, bounded, most_connections
+from shardwise.apps.web.pace import RefusalPace
 from shardwise.errors import BadRequest
 
 
@@ -39,8 +42,19 @@ def serve_page(made: socket, ready: Callable[[str], None]) -> None:
 
 
 def _server() -> uvicorn.Server:
+    asked = ConnectionLimits()
+    limits = replace(asked, connections=most_connections(asked.connections))
     return uvicorn.Server(
-        uvicorn.Config(page_app(), log_config=None, access_log=False, lifespan="off")
+        uvicorn.Config(
+            page_app(),
+            http=bounded(limits, RefusalPace()),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=int(limits.idle),
+            timeout_graceful_shutdown=5,
+        )
     )
 
 

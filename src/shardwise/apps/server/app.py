@@ -5,25 +5,28 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from shardwise.apps.server.body import fields_of
 from shardwise.apps.server.chat import chat
 from shardwise.apps.server.completions import complete
-from shardwise.apps.server.errors import ApiError, bad, invalid
+from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
 from shardwise.apps.server.gate import Gate
 from shardwise.apps.server.openapi import openapi
 from shardwise.apps.server.prompts import chat_prompt, check_tokens
-from shardwise.apps.server.reply import ClientGoneError
 from shardwise.apps.server.state import ServerState
+from shardwise.apps.web.attended import ClientGoneError, attended
+from shardwise.apps.web.connection import REFUSAL_SECONDS
 from shardwise.errors import ShardwiseError
 from shardwise.workflows.serving import Engine
 
+MISTAKES = (400, 404, 413, 415)
+"""Refusals of what a client sent, which are late where there are too many of them."""
 Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
 
 
@@ -58,56 +61,41 @@ def server_app(state: ServerState) -> Gate:
 
 
 def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitable[Response]]:
-    """A route whose body is one of the request models."""
+    """A route whose body is one of the request models. It ends once its client has gone."""
+
+    async def answered(state: ServerState, request: Request, fields: ApiModel) -> Response:
+        name = getattr(fields, "model", None)
+        if name is not None and name != state.replica.name:
+            raise _no_model(state, name)
+        return await post(state, request, fields)
 
     async def route(request: Request) -> Response:
         state = _state(request)
-        try:
-            fields = model.model_validate_json(await _body(request, state))
-        except ValidationError as error:
-            raise invalid(error, model) from None
-        name = getattr(fields, "model", None)
-        if name is not None and name != state.replica.name:
-            raise ApiError(
-                404,
-                f"there is no model '{name[:200]}'; this one is '{state.replica.name}'",
-                "model",
-            )
-        return await post(state, request, fields)
+        fields = await fields_of(state, request, model)
+        return await attended(request.receive, answered(state, request, fields))
 
     return route
 
 
-async def _body(request: Request, state: ServerState) -> bytes:
-    """All bytes of a request, of which there are not too many, nor too slow."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "send a body of Content-Type: application/json")
-    limits, data = state.limits, bytearray()
-    try:
-        async with asyncio.timeout(limits.upload):
-            async for part in request.stream():
-                data += part
-                if len(data) > limits.body:
-                    raise ApiError(413, f"the body has over {limits.body:,} bytes")
-    except TimeoutError:
-        raise ApiError(408, f"the body did not come within {limits.upload:g} s") from None
-    except ClientDisconnect:
-        raise ClientGoneError from None
-    return bytes(data)
+def _no_model(state: ServerState, name: str) -> ApiError:
+    said = f"there is no model '{name[:200]}'; this one is '{state.replica.name}'"
+    return ApiError(404, said, "model")
 
 
 def _state(request: Request) -> ServerState:
     return request.app.state.server
 
 
-def _refused(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    state = _state(request)
     request.state.refusal = str(error)[:300]  # for the log
+    if error.status in MISTAKES:
+        await asyncio.sleep(state.pace.spent(error.seconds + REFUSAL_SECONDS))
     return JSONResponse(error.document(), error.status, error.headers)
 
 
-def _no_route(request: Request, error: Exception) -> Response:
+async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     said = f"{request.method} {path}: {error.detail}; /openapi.json lists what is there"
@@ -116,7 +104,7 @@ def _no_route(request: Request, error: Exception) -> Response:
     )
 
 
-def _left(_: Request, __: Exception) -> Response:
+async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=499)
 
 
@@ -135,9 +123,7 @@ async def models(request: Request) -> Response:
     if name is None:
         return JSONResponse({"object": "list", "data": [card]})
     if name != state.replica.name:
-        raise ApiError(
-            404, f"there is no model '{name[:200]}'; this one is '{state.replica.name}'", "model"
-        )
+        raise _no_model(state, name)
     return JSONResponse(card)
 
 

@@ -11,6 +11,8 @@ from shardwise.errors import shown
 
 LONGEST = 100
 """Characters of a field's place that are repeated."""
+MOST, LISTED = 64, 1000
+"""Mistakes of a body that are looked at, and of which a list is made to find them."""
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -27,6 +29,8 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.param = status, message, param
         self.headers = dict(headers or {})
+        self.seconds = 0.0
+        """What it took to find out."""
 
     def document(self) -> dict[str, Any]:
         """The body of the answer."""
@@ -41,6 +45,11 @@ class ApiError(Exception):
         }
 
 
+def refusal_document(status: int, message: str) -> dict[str, Any]:
+    """The body of a refusal that no field is about."""
+    return ApiError(status, message).document()
+
+
 def bad(param: str | None, message: str) -> ApiError:
     """A 400 that names its field."""
     return ApiError(400, message, param)
@@ -49,12 +58,15 @@ def bad(param: str | None, message: str) -> ApiError:
 def invalid(error: ValidationError, model: type[BaseModel]) -> ApiError:
     """The first field of a model at fault, and what may stand there: for a choice of types each of
     those that the value is nearest to."""
+    if error.error_count() > LISTED:
+        count = error.error_count()
+        return bad(None, f"the body has {count:,} mistakes; /openapi.json has what may stand in it")
     found = error.errors(include_url=False)
     first = found[0]
     if first["type"].startswith("json_") or not first["loc"]:
         return bad(None, f"the body is no JSON object: {first['msg']}")
     param = str(first["loc"][0])
-    mine = [Fault(e, model) for e in found if e["loc"] and str(e["loc"][0]) == param]
+    mine = [Fault(e, model) for e in found[:MOST] if e["loc"] and str(e["loc"][0]) == param]
     near = max(fault.nearness for fault in mine)
     nearest = [fault for fault in mine if fault.nearness == near]
     said = " or ".join(dict.fromkeys(fault.said for fault in nearest[:4]))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[list[Token], Field(min_length=1)]
+Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
 MOST_PROMPTS = 1024
 MOST_ANSWERS = 128
 UNUSED = "taken, and of no effect here: nothing is stored"
@@ -48,7 +48,9 @@ class StructuredOutputs(ApiModel):
 
     json_schema: dict[str, Any] | str | None = Field(None, alias="json")
     regex: str | None = None
-    choice: Annotated[list[Stop], Field(min_length=1, max_length=1000)] | None = None
+    choice: Annotated[list[Stop], Field(fail_fast=True, min_length=1, max_length=1000)] | None = (
+        None
+    )
     json_object: bool | None = None
 
 
@@ -73,10 +75,10 @@ class GenerationFields(ApiModel):
     ) = None
     n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    stop_token_ids: Annotated[list[Token], Field(max_length=256)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
+    stop_token_ids: Annotated[list[Token], Field(fail_fast=True, max_length=256)] | None = None
     include_stop_str_in_output: bool | None = None
-    bad_words: Annotated[list[Stop], Field(max_length=256)] | None = None
+    bad_words: Annotated[list[Stop], Field(fail_fast=True, max_length=256)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
@@ -107,9 +109,9 @@ class CompletionFields(GenerationFields):
 
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
         | Tokens
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
     max_tokens: int | None = Field(None, ge=0, lt=2**31, description="default 16")
     echo: bool | None = None
@@ -145,9 +147,9 @@ class Message(ApiModel):
     """One turn of a chat; null fields are those that clients send back."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -175,12 +177,12 @@ class Tool(ApiModel):
 class ChatFields(GenerationFields):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=10_000)]
     max_tokens: int | None = Field(None, ge=1, lt=2**31, description="default: what has room")
     max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=1024)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
@@ -204,8 +206,10 @@ class TokenizeFields(ApiModel):
     model_config = _one_of(prompt="string", messages="array")
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    messages: (
+        Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=10_000)] | None
+    ) = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=1024)] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -215,7 +219,7 @@ class DetokenizeFields(ApiModel):
     """The body of POST /detokenize."""
 
     model: str | None = None
-    tokens: list[Token]
+    tokens: Annotated[list[Token], Field(fail_fast=True)]
 
 
 BODIES: Mapping[str, type[ApiModel]] = {

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardwise.apps.server.errors import ApiError
-from shardwise.apps.server.reply import ClientGoneError
 from shardwise.apps.server.state import ServerState
+from shardwise.apps.web.attended import ClientGoneError
 
 OPEN = ("/health", "/metrics")
 """Paths without a key: what orchestrators and Prometheus read."""
@@ -52,7 +52,7 @@ class Gate:
 
         self.state.active += 1
         try:
-            refusal = self._refusal(scope["path"], headers)
+            refusal = self._misled(scope, headers) or self._refusal(scope["path"], headers)
             if refusal is None:
                 await self._app(scope, receive, noted)
             else:
@@ -72,6 +72,16 @@ class Gate:
                 status = 499
             self.state.metrics.answered(_handler(scope), status)
             self._log(scope, request_id, status, time.monotonic() - begun)
+
+    def _misled(self, scope: Scope, headers: Headers) -> ApiError | None:
+        """Why a request is not for this server, or of a page that may not ask it."""
+        hosts, rule = headers.getlist("host"), self.state.hosts
+        if len(hosts) > 1 or (not hosts and scope["http_version"] == "1.1"):
+            return ApiError(400, f"a request has one Host header; this one has {len(hosts)}")
+        if said := rule.refused(hosts):
+            return ApiError(421, said)
+        said = rule.foreign(headers)
+        return ApiError(403, said) if said else None
 
     def _refusal(self, path: str, headers: Headers) -> ApiError | None:
         """Why a request is not let in."""

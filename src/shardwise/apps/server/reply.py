@@ -4,9 +4,9 @@ leaves, or waits too long, does to it."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,10 +16,9 @@ from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.state import ServerState
+from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.errors import ShardwiseError
 from shardwise.workflows.serving import StoppedError
-
-Done = TypeVar("Done")
 
 
 class Form(Protocol):
@@ -39,30 +38,6 @@ class Form(Protocol):
         ...
 
 
-class ClientGoneError(Exception):
-    """Nobody waits for this answer any more."""
-
-
-async def attended(receive: Receive, work: Coroutine[Any, Any, Done]) -> Done:
-    """Do something while the client is there. Raises ClientGoneError once it is not."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGoneError
-        return task.result()
-    finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def reply(
     state: ServerState, request: Request, fields: GenerationFields, wish: Wish, form: Form
 ) -> Response:
@@ -78,7 +53,7 @@ async def reply(
     }
     begun = False
     try:
-        await attended(request.receive, answering.begin())
+        await answering.begin()
         if not fields.stream:
             return await _document(state, request, answering, envelope, form)
         begun = True
@@ -101,7 +76,7 @@ async def _document(
 ) -> Response:
     try:
         async with asyncio.timeout(state.limits.seconds):
-            answers = await attended(request.receive, answering.whole())
+            answers = await answering.whole()
     except TimeoutError:
         raise _late(state) from None
     except ShardwiseError as error:

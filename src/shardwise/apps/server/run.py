@@ -7,17 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from types import FrameType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from shardwise.apps.server.app import server_app
+from shardwise.apps.server.errors import refusal_document
 from shardwise.apps.server.gate import JsonLines, log
 from shardwise.apps.server.state import ServerLimits, ServerState
+from shardwise.apps.web.connection import bounded, most_connections
+from shardwise.apps.web.hosts import HostRule
 from shardwise.errors import BadRequest
 from shardwise.workflows.serving import EngineThread, ServedModel, StoppedError
 
@@ -51,14 +54,23 @@ def bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def running(
-    replica: ServedModel, limits: ServerLimits | None = None, api_keys: tuple[str, ...] = ()
+    replica: ServedModel,
+    limits: ServerLimits | None = None,
+    api_keys: tuple[str, ...] = (),
+    hosts: HostRule | None = None,
 ) -> Iterator[tuple[ServerState, str]]:
     """A server for this process alone, on a thread: its state and its address."""
     listening = bound("127.0.0.1", 0)
     with EngineThread(replica.engine) as thread:
         limits = limits or ServerLimits()
-        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
-        server = uvicorn.Server(config_of(server_app(state)))
+        state = ServerState(
+            replica=replica,
+            thread=thread,
+            limits=limits,
+            api_keys=api_keys,
+            hosts=hosts or HostRule(),
+        )
+        server = uvicorn.Server(config_of(state))
         runs = Thread(target=server.run, kwargs={"sockets": [listening]})
         runs.start()
         while not server.started and runs.is_alive():
@@ -76,6 +88,7 @@ def run_server(
     *,
     limits: ServerLimits,
     api_keys: tuple[str, ...] = (),
+    hosts: HostRule | None = None,
     level: str = "info",
     ready: Callable[[str], None] = lambda _: None,
 ) -> int:
@@ -83,8 +96,14 @@ def run_server(
     _set_log(level)
     log.info("serving", extra={"fields": {"model": replica.name, **replica.serves}})
     with EngineThread(replica.engine) as thread:
-        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
-        server = uvicorn.Server(config_of(server_app(state)))
+        state = ServerState(
+            replica=replica,
+            thread=thread,
+            limits=limits,
+            api_keys=api_keys,
+            hosts=hosts or HostRule(),
+        )
+        server = uvicorn.Server(config_of(state, raised=True))
 
         async def serve() -> None:
             ending = asyncio.Event()
@@ -105,14 +124,24 @@ def run_server(
         return 0 if thread.failure is None or isinstance(thread.failure, StoppedError) else 1
 
 
-def config_of(app: ASGIApp) -> uvicorn.Config:
-    """How uvicorn runs an application."""
+def config_of(state: ServerState, *, raised: bool = False) -> uvicorn.Config:
+    """How uvicorn runs a server; with `raised` the process takes all files that it may have."""
+    asked = state.limits.connection
+    limits = replace(asked, connections=most_connections(asked.connections, raised=raised))
+
+    def heard(status: int, message: str) -> None:
+        state.metrics.answered("none", status)
+        log.info("refused", extra={"fields": {"status": status, "error": message[:300]}})
+
     return uvicorn.Config(
-        app,
+        server_app(state),
+        http=bounded(limits, state.pace, document=refusal_document, heard=heard),
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
-        timeout_keep_alive=75,
+        backlog=min(2048, limits.connections),
+        timeout_keep_alive=int(limits.idle),
         timeout_graceful_shutdown=5,
         server_header=False,
         proxy_headers=False,

@@ -9,20 +9,27 @@ from dataclasses import dataclass, field
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.metrics import ServerMetrics
 from shardwise.apps.server.trace import StepTrace
+from shardwise.apps.web.connection import ConnectionLimits
+from shardwise.apps.web.hosts import HostRule
+from shardwise.apps.web.pace import RefusalPace
 from shardwise.workflows.serving import EngineThread, ServedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What one client may ask for. `queue` answers at most wait or run; the body of a request has
-    at most `body` bytes and comes within `upload` seconds; its answer is cut after `seconds`."""
+    """What clients may ask for. `queue` answers at most wait or run; the body of a request has at
+    most `body` bytes, all that are on their way `bodies`, and comes within `upload` seconds; an
+    answer is cut after `seconds`, and reports at most `reported` logprobs of its prompts."""
 
     queue: int = 512
     body: int = 8 * 2**20
+    bodies: int = 256 * 2**20
     upload: float = 30.0
+    reported: int = 2**19
     seconds: float = 3600.0
     drain: float = 600.0
     """Seconds that accepted requests have once the server is asked to end."""
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +40,12 @@ class ServerState:
     thread: EngineThread
     limits: ServerLimits = ServerLimits()
     api_keys: tuple[str, ...] = ()
+    hosts: HostRule = field(default_factory=HostRule)
+    pace: RefusalPace = field(default_factory=RefusalPace)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of whose large body is read."""
+    held: int = 0
+    """Bytes of bodies that are on their way."""
     metrics: ServerMetrics = field(init=False)
     trace: StepTrace = field(init=False)
     draining: bool = False
