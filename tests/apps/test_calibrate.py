@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.apps.commands import document, run
 
+from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import load, measure
 from shardwise.hardware import load_chip
@@ -91,7 +92,7 @@ def test_a_load_has_the_lengths_and_the_rate_asked_for():
 
 def test_a_server_is_measured(server):
     asks = load(8, 100.0, 50, 5)
-    records = measure(url(server), "tiny", 1000, asks)
+    records = measure(server_at(url(server)), "tiny", 1000, asks)
     assert [(r.id, r.prompt, r.output) for r in records] == [
         (a.id, a.prompt, a.output) for a in asks
     ]
@@ -108,9 +109,9 @@ def test_a_server_is_measured(server):
 def test_a_server_that_is_not_there_or_refuses_is_named(server):
     asks = load(5, 100.0, 5, 2)
     with pytest.raises(BadRequest, match="refused a request with 404"):
-        measure(url(server), "another", 1000, asks)
+        measure(server_at(url(server)), "another", 1000, asks)
     with pytest.raises(BadRequest, match="cannot be asked"):
-        measure("http://127.0.0.1:9", "tiny", 1000, asks)
+        measure(server_at("http://127.0.0.1:9"), "tiny", 1000, asks)
 
 
 def test_files_come_of_a_calibration(capsys, server, plan, tmp_path):

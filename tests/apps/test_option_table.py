@@ -15,8 +15,10 @@ import options  # noqa: E402
 
 from shardwise.apps.cli.choice_table import CHOICES  # noqa: E402
 from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of  # noqa: E402
+from shardwise.errors import BadRequest  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
+from shardwise.workflows.inputs import compiler_options  # noqa: E402
 
 COMMANDS = dict(options.commands())
 SILENT = ("plan schema", "schema", "serve", "ui", "generate", "chat")
@@ -32,6 +34,66 @@ def test_every_option_has_one_meaning_and_every_meaning_is_of_an_option():
 
 def test_the_page_is_that_of_the_commands():
     assert options.PAGE.read_text() == options.page(), "run scripts/options.py"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_takes_the_last_of_two_values(capsys, command):
+    context = click.Context(COMMANDS[command])
+    for option in COMMANDS[command].get_params(context):
+        if not isinstance(option, click.Option) or option.multiple or option.count:
+            continue
+        first, second = [option.opts[0], "1"], [option.opts[-1], "2"]
+        if option.is_flag:
+            if not option.secondary_opts:
+                continue
+            first, second = option.opts[:1], option.secondary_opts[:1]
+        message = refused(capsys, [*command.split(), *first, *second])
+        assert message.startswith(f"{option.opts[0]} is given ")
+        assert message.endswith("; leave one of them out")
+
+
+def test_one_value_may_be_given_twice(capsys):
+    code, out, _ = run(capsys, "hw", "list", "--constants", "book", "--json", "--constants=book")
+    assert code == 0
+    assert '"schema_version"' in out
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("plan train --model llama-3-8b --on h100:8 --batch 8seq --seq 512 --price", "h100"),
+        ("plan serve --model llama-3-8b --on h100:1 --input 8 --output 8 --price", "h100"),
+        ("hw show h100 --price", "h100"),
+        ("hw show h100 --set", "hbm_bandwidth"),
+        ("roofline --on h100 --matmul 8x8x8 --set", "hbm_bandwidth"),
+        ("plan show plan.yaml --set", "remat"),
+        ("simulate plan.yaml --rate 1 --set", "replicas"),
+        ("book rule mixed_limit --set", "d_ff"),
+        ("book figure hbm --set", "chips"),
+    ],
+)
+def test_no_name_takes_the_last_of_two_values(capsys, line, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.yaml").write_text(
+        "model: llama-3-8b\nslice: h100:8\nmesh: {fsdp: 8}\nbatch: 8seq\nseq: 512\n"
+        if "simulate" not in line
+        else "model: llama-3-8b\nslice: h100:1\ninput: 8\noutput: 8\n"
+    )
+    *words, flag = line.split()
+    words = [*words, flag, f"{named}=1", flag, f"{named}=2"]
+    assert f"{flag} gives '{named}' two values, " in refused(capsys, words)
+
+
+def test_no_option_of_a_compiler_takes_the_last_of_two_values():
+    with pytest.raises(BadRequest, match="--option gives 'xla_a' two values, '1' and '2'"):
+        compiler_options(["xla_a=1", "--xla_a=2"])
+
+
+def test_other_spellings_of_a_name_are_the_same_name(capsys):
+    words = ["hw", "show", "tpu7x", "--price", "tpu7x=1", "--price", "ironwood=2"]
+    assert "--price gives 'tpu7x' two values" in refused(capsys, words)
+    words = ["hw", "show", "v5e", "--set", "clock_hz=1e9", "--set", "chip.clock_hz=2e9"]
+    assert "--set gives 'clock_hz' two values" in refused(capsys, words)
 
 
 def test_names_of_rows_are_those_of_the_rows():

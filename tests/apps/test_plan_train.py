@@ -350,7 +350,8 @@ def test_a_plan_file_that_cannot_be_written(capsys, path, said):
 
 def test_contradictory_pins(capsys):
     args = [*SMALL, "--pin", "tensor=2", "--pin", "tensor=4"]
-    assert refused(capsys, args) == "mesh axis 'tensor' is pinned to 2 and 4; give one"
+    said = "--pin gives 'tensor' two values, 2 and 4; leave one of them out"
+    assert refused(capsys, args) == said
     assert run(capsys, *SMALL, *HELD, "--pin", "tensor=2", "--pin", "tensor=02")[0] == 0
 
 

@@ -170,15 +170,14 @@ def _called(case: Case, inside: Path) -> int:
     from shardwise.apps.cli.streams import say
     from shardwise.errors import ShardwiseError
 
-    if callable(case.run):
-        try:
-            case.run(inside)
-        except ShardwiseError as error:
-            say(f"error: {error}")
-            return error.exit_code
-        return 0
     try:
-        main(case.run)
+        if callable(case.run):
+            case.run(inside)
+        else:
+            main(case.run)
+    except ShardwiseError as error:
+        say(f"error: {error}")
+        return error.exit_code
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     return 0

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwise.boundary.remote import Endpoint
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.calibration.endpoint import LoadRequest, sent
 from shardwise.evidence.calibration.replay import ServedRequest
@@ -98,7 +99,7 @@ def _number(key: Any) -> int:
 
 
 def put_load(
-    endpoint: str,
+    endpoint: Endpoint,
     model: str,
     requests: Sequence[PromptRequest],
     *,
@@ -134,7 +135,9 @@ def put_load(
     return sorted(outcomes, key=lambda o: o.asked.ask.id), time.monotonic() - start
 
 
-def _outcome(endpoint: str, model: str, asked: PromptRequest, timeout: float) -> RequestOutcome:
+def _outcome(
+    endpoint: Endpoint, model: str, asked: PromptRequest, timeout: float
+) -> RequestOutcome:
     try:
         served, times = sent(endpoint, model, asked.ask, asked.prompt, timeout)
     except ShardwiseError as error:

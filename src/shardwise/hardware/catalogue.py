@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import read_toml, read_yaml
+from shardwise.boundary.arguments import once
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware.chip import FIELDS, Chip
 from shardwise.hardware.names import (
@@ -57,6 +58,7 @@ def load_chip(
         return _catalogue_chip(chip_id, constants)
     record = dict(files[chip_id]) if chip_id in files else _read(chip_id)
     changed = record
+    once((_path_value(text) for text in set_), "--set")
     for text in set_:
         changed = _with_override(changed, text)
     record = _with_usable(record, changed)
@@ -208,21 +210,15 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     """One --set "chip.path=value" laid on a record."""
-    path, equals, value = text.partition("=")
-    keys = path.strip().removeprefix("chip.").split(".")
-    if not equals or not value.strip():
-        raise BadRequest(
-            f"--set {shown(text)} is not PATH=VALUE; write it like chip.hbm_bandwidth=3e12"
-        )
-    entry = {"value": value.strip(), "source": f"--set {path.strip()}"}
+    path, value = _path_value(text)
+    keys = path.split(".")
+    entry = {"value": value, "source": f"--set {text.partition('=')[0].strip()}"}
     top = [*FIELDS, *(t for t in TABLES if t not in ("sources", "prices"))]
     check_known("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
     if keys[0] in FIELDS and len(keys) == 1:
         return {**record, keys[0]: entry}
     if keys[:2] in (["network", "kind"], ["network", "levels"]):
-        raise BadRequest(
-            f"--set '{text}': '{path.strip()}' is changed in a --hw file, not by --set"
-        )
+        raise BadRequest(f"--set '{text}': '{path}' is changed in a --hw file, not by --set")
     if keys[0] in FIELDS or len(keys) != 2:
         raise BadRequest(
             f"--set '{text}': '{path}' is no number of a chip; see `shardwise hw show`"
@@ -230,6 +226,16 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     if keys[0] == "network":
         _check_priced(record.get("network"), keys[1], f"--set '{text}'")
     return {**record, keys[0]: {**record.get(keys[0], {}), keys[1]: entry}}
+
+
+def _path_value(text: str) -> tuple[str, str]:
+    """The path below a chip, and its value, of one --set."""
+    path, equals, value = text.partition("=")
+    if not equals or not value.strip():
+        raise BadRequest(
+            f"--set {shown(text)} is not PATH=VALUE; write it like chip.hbm_bandwidth=3e12"
+        )
+    return path.strip().removeprefix("chip."), value.strip()
 
 
 _SHOWN_ONLY: Mapping[str, tuple[str, ...]] = {"switched": ("link_oneway", "links_per_chip")}

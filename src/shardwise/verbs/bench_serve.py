@@ -1,11 +1,12 @@
 """`bench serve`: a load on a live server, and what it took."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import model_of, programs_of
 from shardwise.evidence.server_load import (
@@ -34,10 +35,13 @@ class BenchServeRequest:
 
     `requests` of `input` and `output` tokens come at `rate` per second (all at once where None),
     or those of a `trace` at its times, `speed` times as fast; at most `concurrency` are under way
-    (0: no bound). Prompts are random ids below `vocabulary`.
+    (0: no bound). Prompts are random ids below `vocabulary`. `timeout` is of a whole request.
+    `api_key` is shown to the endpoint; `key_in_clear` lets it go unencrypted to another machine.
     """
 
     endpoint: str = "http://127.0.0.1:8000"
+    api_key: str | None = field(default=None, repr=False)
+    key_in_clear: bool = False
     served_model: str | None = None
     requests: int = 100
     rate: float | None = None
@@ -78,10 +82,11 @@ class BenchServeRequest:
     def answer(self, progress: Progress | None = None) -> "BenchServeAnswer":
         """Send them and wait for all answers."""
         requests = self.load()
-        model = self.served_model or model_of(self.endpoint)
-        before = programs_of(self.endpoint)
+        server = server_at(self.endpoint, api_key=self.api_key, in_clear=self.key_in_clear)
+        model = self.served_model or model_of(server, min(self.timeout, 30.0))
+        before = programs_of(server, min(self.timeout, 30.0))
         outcomes, duration = put_load(
-            self.endpoint,
+            server,
             model,
             requests,
             concurrency=self.concurrency,
@@ -90,7 +95,11 @@ class BenchServeRequest:
         )
         found = load_figures(outcomes, duration)
         warnings = [f"{error}" for error in found["errors"][:3]]
-        compiled = (programs_of(self.endpoint) or 0) - before if before is not None else 0
+        compiled = (
+            (programs_of(server, min(self.timeout, 30.0)) or 0) - before
+            if before is not None
+            else 0
+        )
         if compiled > 0:
             warnings.append(
                 f"the server compiled {compiled} programs under this load, which these times "

@@ -17,6 +17,7 @@ from shardwise.book.questions import (
     plain,
 )
 from shardwise.book.registry import rule
+from shardwise.boundary.arguments import once
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.named import audit_names
 from shardwise.units import sig
@@ -83,18 +84,16 @@ book_show = verb("book_show", BookShowRequest)
 
 def read_sets(sets: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Values by name, of texts NAME=VALUE. Raises BadRequest for a text without =, and for a name
-    that comes twice."""
+    that comes twice with two values."""
     if isinstance(sets, Mapping):
         return dict(sets)
-    found: dict[str, Any] = {}
+    found = []
     for text in sets:
         name, equals, value = text.partition("=")
         if not equals or not name or not value:
             raise BadRequest(f"--set is {shown(text)}; it is NAME=VALUE, such as F=30000")
-        if name in found:
-            raise BadRequest(f"--set names '{name}' twice; give it once, lists as 8,16,32")
-        found[name] = read_value(value)
-    return found
+        found.append((name, read_value(value)))
+    return once(found, "--set")
 
 
 def read_value(text: str) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import number
+from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import load, measure
 from shardwise.evidence.calibration.machine import (
@@ -41,7 +42,8 @@ class CalibrateRequest(ChipWords):
     plan: the chip's and the engine's own numbers, fitted on a short load on a live server
     (`endpoint`, an OpenAI-compatible URL: `requests` at `rate` per second, for its `served_model`)
     or on records of one (`records_path`); `kv_tokens` is what its cache holds, `engine` where to
-    start from. The answer's `files` are what the command writes.
+    start from. The endpoint is shown `api_key`, unencrypted on another machine only with
+    `key_in_clear`. The answer's `files` are what the command writes.
     """
 
     plan: str | Path | None = field(default=None, kw_only=False)
@@ -49,6 +51,8 @@ class CalibrateRequest(ChipWords):
     name: str = "here"
     timeout: float | str = 900.0
     endpoint: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    key_in_clear: bool = False
     records_path: str | Path | None = None
     served_model: str | None = None
     requests: int | str = 64
@@ -98,7 +102,8 @@ class CalibrateRequest(ChipWords):
         asks = load(many, rate, plan.input_length, plan.output_length)
         name = self.served_model or plan.model
         vocabulary = machine.cfg.vocabulary
-        return measure(str(self.endpoint), name, vocabulary, asks, progress=progress)
+        server = server_at(str(self.endpoint), api_key=self.api_key, in_clear=self.key_in_clear)
+        return measure(server, name, vocabulary, asks, progress=progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
+from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
@@ -34,13 +35,13 @@ def words(given: Words) -> tuple[str, ...]:
 
 def pairs(given: Words, flag: str, form: str, like: str) -> dict[str, str]:
     """Texts NAME=VALUE as names and values; messages say the `form` and an example, `like`."""
-    found = {}
+    found = []
     for text in words(given):
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadRequest(f"{flag} {shown(text)} is not {form}; write it like {flag} {like}")
-        found[name] = value
-    return found
+        found.append((name, value))
+    return once(found, flag)
 
 
 def compiler_options(given: Words) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def compiler_options(given: Words) -> dict[str, Any]:
     {'xla_a': 'true'}
     """
     texts = pairs(given, "--option", "NAME=VALUE", "xla_flag=true")
-    return numbers({name.removeprefix("--"): text for name, text in texts.items()})
+    return numbers(once(((n.removeprefix("--"), text) for n, text in texts.items()), "--option"))
 
 
 def numbers(options: Mapping[str, str]) -> dict[str, Any]:
@@ -110,6 +111,7 @@ class Hardware:
         asked = {_chip_id(place) for text in words(self.places) for place in text.split(",")}
         others = asked - {_chip_id(name)}
         given = [parse_price(text) for text in words(self.prices)]
+        once(((_chip_id(chip), price.usd_per_chip_hour) for chip, price in given), "--price")
         dollars = [(chip, price) for chip, price in given if _chip_id(chip) not in others]
         chip = load_chip(
             name,
@@ -222,12 +224,11 @@ def parse_share(text: str | float, what: str) -> float:
 
 def parse_pins(given: Words) -> dict[str, int]:
     """`tensor=8` pins a mesh degree; several may be given."""
-    pins: dict[str, int] = {}
+    pins = []
     for text in words(given):
         axis, equals, degree = text.partition("=")
         if not equals or not re.fullmatch(r"0*[1-9][0-9]{0,8}", degree):
             raise BadRequest(f"pin {shown(text)} is not AXIS=DEGREE; write it like --pin tensor=8")
         check_known("mesh axis", axis, MESH_AXES, "axes are named by their role")
-        if pins.setdefault(axis, int(degree)) != int(degree):
-            raise BadRequest(f"mesh axis '{axis}' is pinned to {pins[axis]} and {degree}; give one")
-    return pins
+        pins.append((axis, int(degree)))
+    return once(pins, "--pin")

@@ -6,7 +6,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand, AnswerGroup
 from shardwise.apps.cli.numbers import NUMBER, WHOLE, Number, Whole
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.options import key_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.progress import progress_line
 
@@ -18,6 +18,7 @@ def bench() -> None:
 
 @bench.command(cls=AnswerCommand, name="serve")
 @click.option("--endpoint", default="http://127.0.0.1:8000", show_default=True, metavar="URL")
+@key_options
 @click.option("--served-model", metavar="NAME", help="Default: the server's first.")
 @click.option("--requests", type=WHOLE, default=100, show_default=True)
 @click.option("--rate", type=Number(above=0), help="Per second; default all at once.")
@@ -39,7 +40,7 @@ def bench() -> None:
 )
 @click.option("--vocabulary", type=Whole(least=2), default=1000, show_default=True)
 @click.option(
-    "--timeout", type=NUMBER, default=600.0, metavar="SECONDS", help="Of one request.  [600]"
+    "--timeout", type=NUMBER, default=600.0, metavar="SECONDS", help="Of one whole request.  [600]"
 )
 @click.option("--seed", type=WHOLE, default=0, help="Of times, lengths and prompts.  [0]")
 @csv_option

@@ -9,7 +9,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, forced
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
-from shardwise.apps.cli.options import given, hardware_options, refuse, request_of
+from shardwise.apps.cli.options import given, hardware_options, key_options, refuse, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.parts import needed_for
@@ -31,6 +31,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
     "--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]"
 )
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server that runs the plan.")
+@key_options
 @click.option("--records", "records_path", metavar="FILE", help="Records of its requests instead.")
 @click.option("--served-model", metavar="NAME", help="Its name for the model; default the plan's.")
 @click.option(

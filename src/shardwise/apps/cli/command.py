@@ -6,6 +6,7 @@ import click
 
 from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of
 from shardwise.apps.cli.pages import how_much_options
+from shardwise.errors import BadRequest, shown
 
 
 class AnswerCommand(click.Command):
@@ -20,7 +21,8 @@ class AnswerCommand(click.Command):
                 option.help = _meaning(option)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; an option under its former name is refused with the one that it has now."""
+        """Parse; an option under its former name is refused with the one that it has now, and one
+        that takes one value and was given two."""
         former = FORMER.get(ctx.command_path.partition(" ")[2], {})
         for word in args:
             name = word.partition("=")[0]
@@ -28,7 +30,22 @@ class AnswerCommand(click.Command):
                 raise click.UsageError(f"{name} is now called {former[name]}", ctx)
             if word == "--":
                 break
+        if not ctx.resilient_parsing:
+            self._refuse_second_values(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_second_values(self, ctx: click.Context, args: list[str]) -> None:
+        """click takes the last of several values, without a word."""
+        parser = self.make_parser(ctx)
+        single = [option for option in self.get_params(ctx) if _takes_one(option)]
+        for option in single:
+            _collect_all(parser, option)
+        given, _, _ = parser.parse_args(args=list(args))
+        for option in single:
+            first, *others = dict.fromkeys(given.get(option.name, [None]))
+            if others:
+                said = f"{shown(first)} and {shown(others[0])}"
+                raise BadRequest(f"{option.opts[0]} is given {said}; leave one of them out")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options by group, and those of every command at the end."""
@@ -41,6 +58,19 @@ class AnswerCommand(click.Command):
             if group in rows:
                 with formatter.section(group or "Options"):
                     formatter.write_dl(rows[group])
+
+
+def _takes_one(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and not (option.multiple or option.count)
+
+
+def _collect_all(parser: Any, option: Any) -> None:
+    """Parse an option into a list of all that it is given; of a flag, of how it is spelt."""
+    if not option.is_flag:
+        parser.add_option(option, option.opts, option.name, action="append", nargs=option.nargs)
+        return
+    for spelt in filter(None, (option.opts, option.secondary_opts)):
+        parser.add_option(option, spelt, option.name, action="append_const", const=spelt[0])
 
 
 def _meaning(option: click.Option) -> str:

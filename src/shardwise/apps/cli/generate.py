@@ -3,17 +3,23 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole
+from shardwise.apps.cli.options import key_options, refuse
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.streams import printable
 from shardwise.errors import BadRequest
 
+if TYPE_CHECKING:
+    from shardwise.boundary.remote import Endpoint
+
 ENDPOINT = "http://127.0.0.1:8000"
+SECONDS = 600.0
+"""The longest that one answer may take."""
 SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 
 
@@ -26,6 +32,7 @@ def answer_options(command: Any) -> Any:
             help="A checkpoint folder, or a serving plan, loaded for this.",
         ),
         click.option("--endpoint", metavar="URL", help=f"A server.  [{ENDPOINT}]"),
+        key_options,
         click.option("--served-model", metavar="NAME", help="Default: the server's first."),
         click.option("--max-tokens", type=Whole(least=1)),
         click.option("--temperature", type=Number(least=0, most=100)),
@@ -45,8 +52,8 @@ def generate(text: str, **options: Any) -> None:
     text = sys.stdin.read() if text == "-" else text
     with _server(options) as (endpoint, name):
         body = {"model": name, "prompt": text, **_sampling(options, {"max_tokens": 128})}
-        for choice in _choices(endpoint, "/v1/completions", body):
-            _show(choice["text"])
+        for part in _parts(endpoint, "/v1/completions", body):
+            _show(part)
     click.echo()
 
 
@@ -60,13 +67,12 @@ def chat(system: str | None, **options: Any) -> None:
         while (said := _turn()) is not None:
             messages.append({"role": "user", "content": said})
             body = {"model": name, "messages": messages, **_sampling(options, {})}
-            answer = ""
-            for choice in _choices(endpoint, "/v1/chat/completions", body):
-                part = choice["delta"].get("content") or ""
-                answer += part
+            parts = []
+            for part in _parts(endpoint, "/v1/chat/completions", body):
+                parts.append(part)
                 _show(part)
             click.echo()
-            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "assistant", "content": "".join(parts)})
 
 
 def _turn() -> str | None:
@@ -88,29 +94,31 @@ def _sampling(options: Mapping[str, Any], default: Mapping[str, Any]) -> dict[st
     return {**default, **given, "stream": True}
 
 
-def _choices(endpoint: str, path: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The parts of one streamed answer. Raises BadRequest with what the server says against it."""
-    from shardwise.evidence.calibration.endpoint import events
+def _parts(endpoint: "Endpoint", path: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """The text of one streamed answer. Raises BadRequest with what the server says against it."""
+    from shardwise.boundary.remote import MOST_EVENTS, streamed
 
-    for event in events(endpoint, path, body, timeout=600.0):
-        if "error" in event:
-            raise BadRequest(f"the server says: {event['error'].get('message')}")
-        yield from event.get("choices") or ()
+    tokens = min(body.get("max_tokens", MOST_EVENTS), MOST_EVENTS)
+    for event in streamed(endpoint, path, body, SECONDS, tokens):
+        yield from filter(None, event.texts)
 
 
 @contextmanager
-def _server(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Who answers: address and model. A checkpoint is served on this machine for as long as it is
+def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
+    """Who answers: server and model. A checkpoint is served on this machine for as long as it is
     asked."""
-    if options["model"] and options["endpoint"]:
-        raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
-    if options["model"]:
-        with _loaded(options["model"], lambda line: click.echo(line, err=True)) as found:
-            yield found
-        return
+    from shardwise.boundary.remote import server_at
     from shardwise.evidence.calibration.endpoint import model_of
 
-    endpoint = options["endpoint"] or ENDPOINT
+    if options["model"]:
+        if options["endpoint"]:
+            raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
+        refuse(("api_key", "key_in_clear"), "is of an --endpoint; --model has no server to show it")
+        with _loaded(options["model"], lambda line: click.echo(line, err=True)) as (url, name):
+            yield server_at(url, api_key=None), name
+        return
+    address = options["endpoint"] or ENDPOINT
+    endpoint = server_at(address, api_key=options["api_key"], in_clear=options["key_in_clear"])
     yield endpoint, options["served_model"] or model_of(endpoint)
 
 

@@ -71,6 +71,18 @@ def hardware_options(
     return decorate
 
 
+def key_options(command: Any) -> Any:
+    """--api-key and --key-in-clear of commands that ask a server."""
+    key = click.option(
+        "--api-key",
+        metavar="KEY",
+        help="Shown to the endpoint.  [OPENAI_API_KEY at OPENAI_BASE_URL, SHARDWISE_API_KEY at "
+        "SHARDWISE_BASE_URL]",
+    )
+    clear = click.option("--key-in-clear", is_flag=True, help="Even unencrypted to another host.")
+    return key(clear(command))
+
+
 def renamed(former: str, remedy: str) -> Callable[[Any], Any]:
     """An option of the past: whoever gives it is told what to write; {} is the value given."""
 
@@ -104,9 +116,9 @@ def refuse(names: Iterable[str], why: str) -> None:
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked, for a document's `inputs`: unset options are left out."""
+    """What was asked, for a document's `inputs`: unset options are left out, and keys."""
     return {
         k: str(v) if isinstance(v, Path) else v
         for k, v in options.items()
-        if v not in (None, (), False)
+        if v not in (None, (), False) and k != "api_key"
     }

@@ -6,20 +6,16 @@ requests go alone, one after the other; the rest arrive at random at a rate, so 
 sizes are seen.
 """
 
-import http.client
-import json
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from shardwise.boundary import parse_json, whole
+from shardwise.boundary.remote import Endpoint, streamed, text_of
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.calibration.replay import ServedRequest
 
@@ -63,7 +59,7 @@ def load(requests: int, rate: float, prompt: int, output: int) -> list[LoadReque
 
 
 def measure(
-    endpoint: str,
+    endpoint: Endpoint,
     model: str,
     vocabulary: int,
     asks: Sequence[LoadRequest],
@@ -110,14 +106,14 @@ def measure(
 
 
 def _one(
-    endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
+    endpoint: Endpoint, model: str, ask: LoadRequest, prompt: list[int], timeout: float
 ) -> ServedRequest:
     """One request and its streamed answer."""
     return sent(endpoint, model, ask, prompt, timeout)[0]
 
 
 def sent(
-    endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
+    endpoint: Endpoint, model: str, ask: LoadRequest, prompt: list[int], timeout: float
 ) -> tuple[ServedRequest, list[float]]:
     """One request and its streamed answer, and when each event with tokens came."""
     body = {
@@ -131,20 +127,19 @@ def sent(
     }
     arrival = time.monotonic()
     times: list[float] = []
-    usage: dict[str, Any] = {}
-    for event in events(endpoint, "/v1/completions", body, timeout):
-        if event.get("choices"):
+    usage: Mapping[str, Any] = {}
+    for event in streamed(endpoint, "/v1/completions", body, timeout, ask.output):
+        if event.texts:
             times.append(time.monotonic())
-        said = event.get("usage")
-        usage = said if isinstance(said, dict) else usage
+        usage = event.usage or usage
     if not times:
-        raise BadRequest(f"'{endpoint}' answered request {ask.id} without a token")
+        raise BadRequest(f"{endpoint} answered request {ask.id} without a token")
     served = ServedRequest(
         id=ask.id,
         arrival=arrival,
-        prompt=whole(usage.get("prompt_tokens", ask.prompt), "prompt_tokens", least=1, most=2**31),
-        output=whole(
-            usage.get("completion_tokens", len(times)), "completion_tokens", least=1, most=2**31
+        prompt=_counted(endpoint, usage, "prompt_tokens", ask.prompt, ask.prompt + _ADDED),
+        output=_counted(
+            endpoint, usage, "completion_tokens", min(len(times), ask.output), ask.output
         ),
         first_token=times[0],
         last_token=times[-1],
@@ -152,75 +147,40 @@ def sent(
     return served, times
 
 
-def model_of(endpoint: str, timeout: float = 30.0) -> str:
+_ADDED = 64
+"""Tokens that a server may put around a prompt."""
+
+
+def _counted(
+    endpoint: Endpoint, usage: Mapping[str, Any], name: str, otherwise: int, most: int
+) -> int:
+    """Tokens as the server counts them. Raises BadRequest where there cannot be so many."""
+    return whole(usage.get(name, otherwise), f"{name} of {endpoint}", least=1, most=most)
+
+
+def model_of(endpoint: Endpoint, timeout: float = 30.0) -> str:
     """The first model that a server lists. Raises BadRequest."""
-    with answered(endpoint, "/v1/models", None, timeout) as answer:
-        found = parse_json(answer.read(LONGEST_LINE).decode("utf-8", "replace"), "its models")
+    found = parse_json(text_of(endpoint, "/v1/models", timeout), f"the models of {endpoint}")
     try:
-        return str(found["data"][0]["id"])
+        name = found["data"][0]["id"]
     except (LookupError, TypeError):
-        raise BadRequest(f"'{endpoint}' lists no model; name it with --served-model") from None
+        name = None
+    if not isinstance(name, str) or not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
+        raise BadRequest(f"{endpoint} lists no model; name it with --served-model")
+    return name
 
 
-def programs_of(endpoint: str, timeout: float = 30.0) -> int | None:
+_LONGEST_NAME = 1000
+
+
+def programs_of(endpoint: Endpoint, timeout: float = 30.0) -> int | None:
     """Programs that a server of ours has compiled so far; None of another's."""
     try:
-        with answered(endpoint, "/metrics", None, timeout) as answer:
-            text = answer.read(LONGEST_LINE).decode("utf-8", "replace")
+        text = text_of(endpoint, "/metrics", timeout)
         lines = [line for line in text.splitlines() if line.startswith(COMPILED)]
-        return int(float(lines[0].rpartition(" ")[2])) if lines else None
-    except (BadRequest, ValueError):
+        return whole(lines[0].rpartition(" ")[2], COMPILED) if lines else None
+    except BadRequest:
         return None
 
 
 COMPILED = "shardwise:compiled_programs{"
-KEYS = ("SHARDWISE_API_KEY", "OPENAI_API_KEY")
-LONGEST_LINE = 2**20
-"""Bytes of one event of a streamed answer."""
-
-
-def events(
-    endpoint: str, path: str, body: Mapping[str, Any], timeout: float
-) -> Iterator[dict[str, Any]]:
-    """The JSON documents of a streamed answer. Raises BadRequest."""
-    with answered(endpoint, path, body, timeout) as answer:
-        while line := answer.readline(LONGEST_LINE):
-            text = line.decode("utf-8", "replace").strip()
-            if text.startswith("data:") and text != "data: [DONE]":
-                event = parse_json(text.removeprefix("data:"), f"an answer of '{endpoint}'")
-                if not isinstance(event, dict):
-                    raise BadRequest(f"an answer of '{endpoint}' is no JSON object")
-                yield event
-
-
-@contextmanager
-def answered(
-    endpoint: str, path: str, body: Mapping[str, Any] | None, timeout: float
-) -> Iterator[http.client.HTTPResponse]:
-    """The answer to a POST, or without a body to a GET. A server's key is taken from
-    SHARDWISE_API_KEY or OPENAI_API_KEY. Raises BadRequest."""
-    url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
-    secure = url.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = None
-    try:
-        connection = kind(url.hostname or "", url.port, timeout=timeout)
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEYS[0]) or os.environ.get(KEYS[1]):
-            headers["Authorization"] = f"Bearer {key}"
-        place = url.path.rstrip("/").removesuffix("/v1") + path
-        data = None if body is None else json.dumps(body)
-        connection.request("GET" if data is None else "POST", place, data, headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            said = answer.read(500).decode("utf-8", "replace")
-            raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
-        yield answer
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise BadRequest(
-            f"'{endpoint}' cannot be asked: {error}; give the address of a server that has "
-            f"{path}, such as http://localhost:8000"
-        ) from None
-    finally:
-        if connection is not None:
-            connection.close()
