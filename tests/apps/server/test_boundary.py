@@ -16,6 +16,7 @@ from tests.apps.commands import run as command
 from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 from tests.apps.web.raw import connect, error_of, get, post, read, status_of, tell
 
+from shardwise.apps.server.reply import _parts
 from shardwise.apps.server.run import running
 from shardwise.apps.server.state import ServerLimits
 from shardwise.apps.web.connection import ConnectionLimits
@@ -266,6 +267,38 @@ def until(true, seconds=10.0):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+# ---- prompts that come back
+
+
+def test_a_prompt_is_reported_within_limits(port):
+    asked = {"prompt": [[5] * 1000] * 100, "max_tokens": 0, "echo": True, "logprobs": 20}
+    error = error_of(tell(port, post("/v1/completions", asked)))
+    assert (error["code"], error["param"]) == (400, "echo")
+    assert "2,100,000 tokens" in error["message"]
+
+
+def test_a_long_report_stalls_nobody(server):
+    state, port = server
+    prompt = [5 + i % 200 for i in range(1000)]
+    asked = {"prompt": [prompt] * 24, "max_tokens": 0, "echo": True, "logprobs": 20}
+    with watched(port, 2.0):
+        answer = tell(port, post("/v1/completions", asked), timeout=60)
+    choices = json.loads(answer.partition(b"\r\n\r\n")[2])["choices"]
+    assert [len(choice["logprobs"]["tokens"]) for choice in choices] == [1000] * 24
+    nothing_is_held(state)
+    assert state.reported == 0
+
+
+def test_a_document_in_parts_is_the_document():
+    document = {
+        "a": [{"b": 1, "c": [None, 2.5, "\u20ac"]}, {}, []],
+        "many": list(range(1500)),
+        "rows": [{"x": [{"y": i}]} for i in range(3)],
+        "none": [],
+    }
+    assert json.loads(b"".join(_parts(document))) == document
 
 
 # ---- time

@@ -57,6 +57,14 @@ class Wish:
     silent: bool = False
     priority: int = 0
 
+    @property
+    def reported(self) -> int:
+        """Tokens of prompts that are given back, each as often as it has a number beside it."""
+        if not self.echo:
+            return 0
+        each = 1 if self.sampling.prompt_logprobs is None else 1 + self.sampling.prompt_logprobs
+        return sum(map(len, self.prompts)) * self.answers * each
+
 
 async def sampling_of(
     fields: GenerationFields, text: ModelText, most: int, logprobs: int | None, echo: bool = False
@@ -116,7 +124,7 @@ class Answering:
         self._state, self._wish = state, wish
         self._count = len(wish.prompts) * wish.answers
         self._asked: list[Asked] = []
-        self._closed = False
+        self._taken = self._closed = False
         self._finish: list[Finish | None] = [None] * self._count
         self._texts = [
             AnswerText(
@@ -133,7 +141,8 @@ class Answering:
     async def begin(self) -> None:
         """Give all prompts to the engine, and wait until it has them. Raises ApiError."""
         state, wish = self._state, self._wish
-        state.take(self._count)
+        state.take(self._count, wish.reported)
+        self._taken = True
         for prompt in wish.prompts:
             self._asked.append(
                 state.thread.ask(
@@ -150,12 +159,12 @@ class Answering:
 
     def close(self) -> None:
         """Drop what has not ended, and count what has. May be called twice."""
-        if self._closed or not self._asked:
+        if self._closed or not self._taken:
             return
         self._closed = True
         for asked in self._asked:
             asked.close()
-        self._state.gave(self._count)
+        self._state.gave(self._count, self._wish.reported)
         streams = [stream for asked in self._asked for stream in asked.answers]
         for stream, finish, text in zip(streams, self._finish, self._texts, strict=True):
             if stream.generation is not None:
@@ -169,7 +178,7 @@ class Answering:
         first, came = True, 0.0
         async for delta in stream:
             if first and wish.echo:
-                yield self._prompt(asked, index // wish.answers)
+                yield await self._prompt(asked, index // wish.answers)
             if wish.silent:
                 self._finish[index] = "length"
                 return
@@ -206,7 +215,7 @@ class Answering:
                 piece.stop_reason = ender
         return piece
 
-    def _prompt(self, asked: Asked, index: int) -> AnswerPart:
+    async def _prompt(self, asked: Asked, index: int) -> AnswerPart:
         """The prompt as the beginning of its answer; nothing is known of its first token."""
         prompt, shown = self._wish.prompts[index], self._wish.shown[index]
         parent = asked.answers[0].generation
@@ -214,8 +223,10 @@ class Answering:
         logprobs: list[TokenLogprobs | None] = []
         if self._wish.sampling.prompt_logprobs is not None:
             logprobs = [None, *parent.prompt_logprobs]
+        if shown is None:
+            shown = await asyncio.to_thread(self._state.replica.text.decode, prompt)
         return AnswerPart(
-            text=self._state.replica.text.decode(prompt) if shown is None else shown,
+            text=shown,
             tokens=list(prompt),
             logprobs=logprobs,
             finish="length" if self._wish.silent else None,

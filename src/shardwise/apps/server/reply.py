@@ -4,12 +4,13 @@ leaves, or waits too long, does to it."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
@@ -19,6 +20,9 @@ from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.errors import ShardwiseError
 from shardwise.workflows.serving import StoppedError
+
+AT_ONCE = 512
+"""Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""
 
 
 class Form(Protocol):
@@ -81,11 +85,14 @@ async def _document(
         raise _late(state) from None
     except ShardwiseError as error:
         raise _failed(error) from None
-    choices = [form.choice(index, piece) for index, piece in enumerate(answers)]
-    request.state.usage = answering.usage()
-    return JSONResponse(
-        {**envelope, "object": form.kind, "choices": choices, "usage": answering.usage()}
-    )
+    usage = request.state.usage = answering.usage()
+
+    def document() -> dict[str, Any]:
+        choices = [form.choice(index, piece) for index, piece in enumerate(answers)]
+        return {**envelope, "object": form.kind, "choices": choices, "usage": usage}
+
+    tokens = sum(len(piece.tokens) for piece in answers)
+    return Response(await _written(document, tokens), media_type="application/json")
 
 
 def _late(state: ServerState) -> ApiError:
@@ -133,6 +140,9 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
+    def _event(self, index: int, piece: AnswerPart, more: dict[str, Any]) -> dict[str, Any]:
+        return {**self._envelope, "choices": [self._form.part(index, piece)], **more}
+
     async def _events(self) -> AsyncGenerator[bytes, None]:
         last, always = self._usage
         try:
@@ -141,12 +151,11 @@ class EventStream(Response):
                 aclosing(timed(every, self._state.limits.seconds)) as pieces,
             ):
                 async for index, piece in pieces:
-                    event = {**self._envelope, "choices": [self._form.part(index, piece)]}
+                    more: dict[str, Any] = {"usage": None} if last else {}
                     if always:
-                        event["usage"] = self._answering.usage()
-                    elif last:
-                        event["usage"] = None
-                    yield _json(event)
+                        more = {"usage": self._answering.usage()}
+                    event = partial(self._event, index, piece, more)
+                    yield await _written(event, len(piece.tokens))
         except TimeoutError:
             yield _json(_late(self._state).document())
         except ShardwiseError as error:
@@ -157,5 +166,35 @@ class EventStream(Response):
         yield b"[DONE]"
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+async def _written(make: Callable[[], dict[str, Any]], tokens: int) -> bytes:
+    """A document of so many tokens; a large one is made beside the loop, in parts."""
+    if tokens <= AT_ONCE:
+        return _json(make())
+    return await asyncio.to_thread(lambda: b"".join(_parts(make())))
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """A document piece by piece: one whole would keep other threads waiting."""
+    if isinstance(value, dict):
+        yield b"{"
+        for number, (name, one) in enumerate(value.items()):
+            yield b"," * bool(number) + _json(str(name)) + b":"
+            yield from _parts(one)
+        yield b"}"
+    elif isinstance(value, list) and len(value) > AT_ONCE:
+        yield b"["
+        for start in range(0, len(value), AT_ONCE):
+            yield b"," * bool(start) + _json(value[start : start + AT_ONCE])[1:-1]
+        yield b"]"
+    elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        yield b"["
+        for number, one in enumerate(value):
+            yield b"," * bool(number)
+            yield from _parts(one)
+        yield b"]"
+    else:
+        yield _json(value)
+
+
+def _json(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

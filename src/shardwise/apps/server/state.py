@@ -14,12 +14,15 @@ from shardwise.apps.web.hosts import HostRule
 from shardwise.apps.web.pace import RefusalPace
 from shardwise.workflows.serving import EngineThread, ServedModel
 
+AT_ONCE = 4
+"""Answers that report as much as an answer may."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
     """What clients may ask for. `queue` answers at most wait or run; the body of a request has at
     most `body` bytes, all that are on their way `bodies`, and comes within `upload` seconds; an
-    answer is cut after `seconds`, and reports at most `reported` logprobs of its prompts."""
+    answer is cut after `seconds`, and reports at most `reported` tokens and logprobs of prompts."""
 
     queue: int = 512
     body: int = 8 * 2**20
@@ -46,6 +49,8 @@ class ServerState:
     """Of whose large body is read."""
     held: int = 0
     """Bytes of bodies that are on their way."""
+    reported: int = 0
+    """Tokens of prompts, with their logprobs, that answers which wait or run report."""
     metrics: ServerMetrics = field(init=False)
     trace: StepTrace = field(init=False)
     draining: bool = False
@@ -67,8 +72,20 @@ class ServerState:
         """Whether new requests are taken."""
         return not self.draining and self.thread.failure is None
 
-    def take(self, answers: int) -> None:
-        """Room for so many answers. Raises ApiError 429 where there is none."""
+    def take(self, answers: int, reported: int = 0) -> None:
+        """Room for so many answers, which report so many tokens of their prompts. Raises ApiError,
+        429 where others have it."""
+        limits = self.limits
+        if reported > limits.reported:
+            raise bad(
+                "echo",
+                f"echo: {reported:,} tokens with their logprobs; an answer gives at most "
+                f"{limits.reported:,} of its prompts, so ask for fewer prompts or logprobs at once",
+            )
+        if self.reported + reported > limits.reported * AT_ONCE:
+            raise ApiError(
+                429, "others' prompts are reported first; try again", headers={"Retry-After": "10"}
+            )
         if answers > self.limits.queue:
             raise bad("n", f"{answers} answers at once; this server holds {self.limits.queue}")
         if self.waiting + answers > self.limits.queue:
@@ -79,10 +96,12 @@ class ServerState:
                 headers={"Retry-After": str(self.retry_after())},
             )
         self.waiting += answers
+        self.reported += reported
 
-    def gave(self, answers: int) -> None:
+    def gave(self, answers: int, reported: int = 0) -> None:
         """So many answers have ended."""
         self.waiting -= answers
+        self.reported -= reported
         self.ends.extend([time.monotonic()] * answers)
 
     def retry_after(self) -> int:
