@@ -94,11 +94,12 @@ def start(
     environment: Mapping[str, str] | None = None,
     stdout: IO[Any] | int | None = None,
     stderr: IO[Any] | int | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Child:
     """Start a command, which `python` makes, with a folder for what is temporary.
 
-    `environment` is added to ours. The caller removes a `folder` of its own; the child does if we
-    are gone.
+    `environment` is added to ours; it keeps the open files of `pass_fds`, by their numbers. The
+    caller removes a `folder` of its own; the child does if we are gone.
     """
     made = None if folder else Path(tempfile.mkdtemp(prefix="shardwise-"))
     place = folder or made
@@ -111,6 +112,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     except BaseException:
         if made is not None:

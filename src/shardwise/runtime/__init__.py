@@ -14,16 +14,45 @@ as a plan says, `processes.py` joins several processes, `generate.py` prefills a
 overlap their own communication, `parallel/` the strategies of a plan, `trainer/` runs many steps,
 `programs/` makes what is compiled ahead of time, `engine/` serves requests, `text/` has tokenizers
 and chat templates. Nothing is predicted and nothing measured here. Read `model.py` first.
+
+Every name loads its file on first use, so that who wants `text/` alone does without JAX.
 """
 
-from shardwise.runtime.cache import Cache, empty_cache
-from shardwise.runtime.checkpoint import load, save
-from shardwise.runtime.generate import decode, generate, prefill
-from shardwise.runtime.init import initialise, parameter_count, shapes
-from shardwise.runtime.model import cross_entropy, forward, loss
-from shardwise.runtime.options import Options
-from shardwise.runtime.quant import Quantized, quantise_params
-from shardwise.runtime.sharding import batch_sharding, mesh_of, parameter_shardings
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise.runtime.cache import Cache, empty_cache
+    from shardwise.runtime.checkpoint import load, save
+    from shardwise.runtime.generate import decode, generate, prefill
+    from shardwise.runtime.init import initialise, parameter_count, shapes
+    from shardwise.runtime.model import cross_entropy, forward, loss
+    from shardwise.runtime.options import Options
+    from shardwise.runtime.quant import Quantized, quantise_params
+    from shardwise.runtime.sharding import batch_sharding, mesh_of, parameter_shardings
+
+_HOMES = {
+    "Cache": "cache",
+    "Options": "options",
+    "Quantized": "quant",
+    "batch_sharding": "sharding",
+    "cross_entropy": "model",
+    "decode": "generate",
+    "empty_cache": "cache",
+    "forward": "model",
+    "generate": "generate",
+    "initialise": "init",
+    "load": "checkpoint",
+    "loss": "model",
+    "mesh_of": "sharding",
+    "parameter_count": "init",
+    "parameter_shardings": "sharding",
+    "prefill": "generate",
+    "quantise_params": "quant",
+    "save": "checkpoint",
+    "shapes": "init",
+}
+"""Name -> the file that has it."""
 
 __all__ = [
     "Cache",
@@ -46,3 +75,12 @@ __all__ = [
     "save",
     "shapes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name on first use (PEP 562), with all of its file: one is named like its file."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+    globals().update({n: getattr(module, n) for n, home in _HOMES.items() if home == _HOMES[name]})
+    return globals()[name]

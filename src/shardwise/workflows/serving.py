@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,14 @@ from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
-from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
-from shardwise.runtime.engine.hosts import FollowingHost, joined
+from shardwise.runtime.engine.generation import (
+    Finish,
+    FormError,
+    Generation,
+    Sampling,
+    TokenLogprobs,
+)
+from shardwise.runtime.engine.hosts import FollowingHost, LeadingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.opening import (
     EngineSettings,
@@ -42,6 +49,7 @@ __all__ = [
     "EngineThread",
     "Finish",
     "Form",
+    "FormError",
     "Generation",
     "ModelText",
     "Sampling",
@@ -186,6 +194,8 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         for warning in _check_plan(plan, folder, asked):
             tell(f"warning: {warning}")
     tell(f"loading {folder}")
+    if not isinstance(hosts, FollowingHost):
+        text.jobs.start()
     settings = asked.settings(plan)
     engine = open_engine(folder, settings, text.end_ids, hosts)
     if isinstance(hosts, FollowingHost):
@@ -202,8 +212,14 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         engine=engine,
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
         serves=_serves(settings, folder, engine),
-        close=hosts.close if hosts is not None else lambda: None,
+        close=partial(_close, text, hosts),
     )
+
+
+def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
+    text.jobs.stop()
+    if isinstance(hosts, LeadingHost):
+        hosts.close()
 
 
 def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, Any]:

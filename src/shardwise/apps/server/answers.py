@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.forms import form_of
+from shardwise.apps.server.prompts import check_tokens, tokens_of
 from shardwise.apps.server.state import ServerState
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.workflows.serving import (
@@ -16,7 +17,6 @@ from shardwise.workflows.serving import (
     Asked,
     Delta,
     Finish,
-    ModelText,
     Sampling,
     TokenLogprobs,
 )
@@ -67,7 +67,11 @@ class Wish:
 
 
 async def sampling_of(
-    fields: GenerationFields, text: ModelText, most: int, logprobs: int | None, echo: bool = False
+    state: ServerState,
+    fields: GenerationFields,
+    most: int,
+    logprobs: int | None,
+    echo: bool = False,
 ) -> Sampling:
     """How tokens are chosen: as asked, else as the model's makers recommend. Raises ApiError."""
     default = {
@@ -77,20 +81,22 @@ async def sampling_of(
         "min_p": 0.0,
         "repetition_penalty": 1.0,
     }
+    text = state.replica.text
     default |= text.defaults
     asked = {name: getattr(fields, name) for name in default}
     chosen = {k: default[k] if v is None else v for k, v in asked.items()}
     if fields.min_tokens is not None and fields.min_tokens > most:
         raise bad("min_tokens", f"min_tokens is {fields.min_tokens}, over max_tokens of {most}")
     form = await form_of(fields, text)
+    banned = await _banned(state, fields)
     try:
         return Sampling(
             **{**chosen, "top_k": max(int(chosen["top_k"]), 0)},
             seed=None if fields.seed is None else fields.seed % 2**32,
             frequency_penalty=fields.frequency_penalty or 0.0,
             presence_penalty=fields.presence_penalty or 0.0,
-            logit_bias=_bias(fields, text),
-            banned=_banned(fields, text),
+            logit_bias=_bias(state, fields),
+            banned=banned,
             logprobs=logprobs,
             prompt_logprobs=logprobs if echo else None,
             max_tokens=most,
@@ -103,18 +109,18 @@ async def sampling_of(
         raise bad(str(error).partition(" ")[0], str(error)) from None
 
 
-def _bias(fields: GenerationFields, text: ModelText) -> tuple[tuple[int, float], ...]:
+def _bias(state: ServerState, fields: GenerationFields) -> tuple[tuple[int, float], ...]:
     found = tuple((int(token), bias) for token, bias in (fields.logit_bias or {}).items())
-    for token, _ in found:
-        if token >= text.vocabulary:
-            raise bad("logit_bias", f"logit_bias: token {token} is not below {text.vocabulary:,}")
+    if found:
+        check_tokens(state, [token for token, _ in found], "logit_bias")
     return found
 
 
-def _banned(fields: GenerationFields, text: ModelText) -> tuple[tuple[int, ...], ...]:
+async def _banned(state: ServerState, fields: GenerationFields) -> tuple[tuple[int, ...], ...]:
     """Each word, and the word after a space: tokens differ."""
     words = [w for word in fields.bad_words or () for w in (word, f" {word}")]
-    return tuple(dict.fromkeys(tuple(text.encode(word, special=False)) for word in words))
+    found = await tokens_of(state, words, "bad_words", special=False) if words else []
+    return tuple(dict.fromkeys(map(tuple, found)))
 
 
 class Answering:

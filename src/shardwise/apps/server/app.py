@@ -18,7 +18,7 @@ from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
 from shardwise.apps.server.gate import Gate
 from shardwise.apps.server.openapi import openapi
-from shardwise.apps.server.prompts import chat_prompt, check_tokens
+from shardwise.apps.server.prompts import chat_prompt, check_tokens, refused, tokens_of
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.connection import REFUSAL_SECONDS
@@ -27,6 +27,9 @@ from shardwise.workflows.serving import Engine
 
 MISTAKES = (400, 404, 413, 415)
 """Refusals of what a client sent, which are late where there are too many of them."""
+MOST_TOKENS = 500_000
+"""That /tokenize and /detokenize take: more hold up others while they are written as JSON."""
+
 Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
 
 
@@ -129,25 +132,35 @@ async def models(request: Request) -> Response:
 
 async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Response:
     """The tokens of a text, or of a chat by the model's template."""
-    text = state.replica.text
     if (fields.prompt is None) == (fields.messages is None):
         raise bad("prompt", "give prompt or messages, one of them")
     if fields.prompt is not None:
-        tokens = text.encode(fields.prompt, special=fields.add_special_tokens is not False)
+        special = fields.add_special_tokens is not False
+        work = _tokens(state, fields.prompt, special)
     else:
         generation, more = fields.add_generation_prompt is not False, fields.chat_template_kwargs
-        tokens = chat_prompt(text, fields.messages or (), fields.tools, generation, more or {})
+        work = chat_prompt(state, fields.messages or (), fields.tools, generation, more or {})
+    tokens = await work
     return JSONResponse(
         {"tokens": tokens, "count": len(tokens), "max_model_len": state.thread.most_tokens}
     )
 
 
+async def _tokens(state: ServerState, prompt: str, special: bool) -> list[int]:
+    (tokens,) = await tokens_of(state, [prompt], "prompt", special=special, room=MOST_TOKENS)
+    if len(tokens) > MOST_TOKENS:
+        raise bad("prompt", f"prompt: {len(tokens):,} tokens, over {MOST_TOKENS:,}; send parts")
+    return tokens
+
+
 async def detokenize(state: ServerState, _: Request, fields: DetokenizeFields) -> Response:
     """The text of tokens."""
-    text = state.replica.text
+    if len(fields.tokens) > MOST_TOKENS:
+        raise bad("tokens", f"tokens: {len(fields.tokens):,}, over {MOST_TOKENS:,}; send parts")
     if fields.tokens:
-        check_tokens(fields.tokens, text, "tokens")
-    return JSONResponse({"prompt": text.decode(fields.tokens, skip_special=False)})
+        check_tokens(state, fields.tokens, "tokens")
+    with refused("tokens"):
+        return JSONResponse({"prompt": await state.replica.text.jobs.decode(fields.tokens)})
 
 
 async def health(request: Request) -> Response:

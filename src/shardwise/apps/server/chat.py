@@ -55,8 +55,8 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
         more["reasoning_effort"] = fields.reasoning_effort
     tools = None if fields.tool_choice == "none" else fields.tools
     generation = fields.add_generation_prompt is not False
-    prompt = chat_prompt(text, fields.messages, tools, generation, more)
-    check_tokens(prompt, text, "messages")
+    prompt = await chat_prompt(state, fields.messages, tools, generation, more)
+    check_tokens(state, prompt, "messages")
     param = "max_tokens" if fields.max_tokens is not None else "max_completion_tokens"
     asked = getattr(fields, param)
     check_room(state, [prompt], 1, "messages")
@@ -67,7 +67,7 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
         prompts=[prompt],
         shown=[None],
         answers=fields.answers,
-        sampling=await sampling_of(fields, text, asked or room, logprobs),
+        sampling=await sampling_of(state, fields, asked or room, logprobs),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False,

@@ -8,11 +8,10 @@ from starlette.responses import Response
 from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
-from shardwise.apps.server.prompts import check_room, check_tokens
+from shardwise.apps.server.prompts import check_room, check_tokens, tokens_of
 from shardwise.apps.server.reply import reply
 from shardwise.apps.server.reports import Spelling, completion_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
-from shardwise.workflows.serving import ModelText
 
 DEFAULT_TOKENS = 16
 
@@ -48,22 +47,23 @@ class CompletionForm:
 async def complete(state: ServerState, request: Request, fields: CompletionFields) -> Response:
     """The completions of one request."""
     text = state.replica.text
-    prompts, shown = _prompts(fields, text)
+    prompts, shown = await _prompts(state, fields)
     for prompt in prompts:
-        check_tokens(prompt, text, "prompt")
+        check_tokens(state, prompt, "prompt")
     most = DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
     if not most and not fields.echo:
         raise bad("max_tokens", "max_tokens is 0; it makes sense with echo only")
     check_room(state, prompts, most or 1, "max_tokens")
+    echo = bool(fields.echo)
     wish = Wish(
         prompts=prompts,
         shown=shown,
         answers=fields.answers,
-        sampling=await sampling_of(fields, text, most or 1, fields.logprobs, bool(fields.echo)),
+        sampling=await sampling_of(state, fields, most or 1, fields.logprobs, echo),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False,
-        echo=bool(fields.echo),
+        echo=echo,
         silent=not most,
         priority=fields.priority or 0,
     )
@@ -72,11 +72,14 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
     )
 
 
-def _prompts(fields: CompletionFields, text: ModelText) -> tuple[list[list[int]], list[str | None]]:
+async def _prompts(
+    state: ServerState, fields: CompletionFields
+) -> tuple[list[list[int]], list[str | None]]:
     """Each prompt's tokens, and its text where it came as text."""
     given: list[Any] = fields.prompt if isinstance(fields.prompt, list) else [fields.prompt]
     if isinstance(given[0], int):
-        given = [given]
-    special = fields.add_special_tokens is not False
-    made = [text.encode(one, special=special) if isinstance(one, str) else one for one in given]
-    return made, [one if isinstance(one, str) else None for one in given]
+        return [given], [None]
+    if not isinstance(given[0], str):
+        return given, [None] * len(given)
+    special, room = fields.add_special_tokens is not False, state.thread.most_tokens
+    return await tokens_of(state, given, "prompt", special=special, room=room), given

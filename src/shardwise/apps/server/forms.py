@@ -1,27 +1,24 @@
 """The form that a request wants its answers to have, from OpenAI's and vLLM's fields."""
 
-import asyncio
 from typing import Any
 
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import GenerationFields
-from shardwise.errors import ShardwiseError
+from shardwise.apps.server.prompts import refused
 from shardwise.workflows.serving import Constraint, Form, ModelText
 
 
 async def form_of(fields: GenerationFields, text: ModelText) -> Constraint | None:
-    """What may come next of an answer; None where it is free. Large forms take up to a second to
-    read, on another thread. Raises ApiError."""
+    """What may come next of an answer; None where it is free. Raises ApiError, also for a form that
+    takes too much."""
     param = "structured_outputs" if fields.structured_outputs else "response_format"
     asked = [*_format(fields), *_structured(fields)]
     if len(asked) > 1:
         raise bad(param, f"{param}: {len(asked)} forms are given; an answer has one")
     if not asked:
         return None
-    try:
-        return await asyncio.to_thread(lambda: text.grammars.constraint(*asked[0]))
-    except ShardwiseError as error:
-        raise bad(param, f"{param}: {error}") from None
+    with refused(param):
+        return await text.forms.constraint(*asked[0])
 
 
 def _format(fields: GenerationFields) -> list[tuple[Form, Any]]:

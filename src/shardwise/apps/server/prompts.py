@@ -1,24 +1,58 @@
 """Prompts: those of chats by the model's template, and what every prompt must keep."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from shardwise.apps.server.errors import bad
+from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import Message, Tool
 from shardwise.apps.server.state import ServerState
-from shardwise.errors import BadRequest
-from shardwise.workflows.serving import ModelText
+from shardwise.boundary.forks import BusyError
+from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 
 RESERVED = ("messages", "tools", "add_generation_prompt")
 
 
-def check_tokens(prompt: Sequence[int], text: ModelText, param: str) -> None:
+def check_tokens(state: ServerState, prompt: Sequence[int], param: str) -> None:
     """Raises ApiError for an empty prompt, and for tokens that the model does not have."""
     if not prompt:
         raise bad(param, f"{param} has no tokens; give at least 1")
-    if max(prompt) >= text.vocabulary:
-        raise bad(param, f"{param} has token {max(prompt)}, which is not below {text.vocabulary:,}")
+    if max(prompt) >= state.vocabulary:
+        raise bad(
+            param,
+            f"{param} has token {max(prompt)}, which is not below {state.vocabulary:,}, the size "
+            "of the model's vocabulary",
+        )
+
+
+async def tokens_of(
+    state: ServerState,
+    texts: Sequence[str],
+    param: str,
+    *,
+    special: bool = True,
+    room: int | None = None,
+) -> list[list[int]]:
+    """The tokens of texts, beside the event loop. Raises ApiError, at once for a text that has more
+    than `room` tokens whatever they are."""
+    with refused(param):
+        return await state.replica.text.jobs.encode(texts, special=special, room=room)
+
+
+@contextmanager
+def refused(param: str) -> Iterator[None]:
+    """What is done with a client's text, whose refusals are about the field that it came in."""
+    try:
+        yield
+    except BadRequest as error:
+        raise bad(param, f"{param}: {error}") from None
+    except BusyError as error:
+        raise ApiError(503, f"{param}: {error}", param, {"Retry-After": "5"}) from None
+    except ShardwiseError as error:
+        raise ApiError(
+            501 if isinstance(error, MissingPart) else 500, f"{param}: {error}"
+        ) from None
 
 
 def check_room(state: ServerState, prompts: Sequence[Sequence[int]], most: int, param: str) -> None:
@@ -41,14 +75,15 @@ def check_room(state: ServerState, prompts: Sequence[Sequence[int]], most: int, 
         )
 
 
-def chat_prompt(
-    text: ModelText,
+async def chat_prompt(
+    state: ServerState,
     messages: Sequence[Message],
     tools: Sequence[Tool] | None,
     generation: bool,
     more: Mapping[str, Any],
 ) -> list[int]:
     """The tokens of a chat. Raises ApiError where the model has no template, or refuses it."""
+    text = state.replica.text
     if text.template is None:
         raise bad(
             "messages",
@@ -64,16 +99,14 @@ def chat_prompt(
     for name in more:
         if name in RESERVED:
             raise bad("chat_template_kwargs", f"chat_template_kwargs: {name} is a field of its own")
-    try:
-        prompt = text.template.render(
-            [_message(message) for message in messages],
-            tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
-            add_generation_prompt=generation,
-            **more,
-        )
-    except BadRequest as error:
-        raise bad("messages", f"messages: {error}") from None
-    return text.encode(prompt, special=False)  # the template has written them
+    given = {
+        "messages": [_message(message) for message in messages],
+        "tools": [tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
+        "add_generation_prompt": generation,
+        "more": dict(more),
+    }
+    with refused("messages"):
+        return await text.jobs.chat(given, state.thread.most_tokens)
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.errors import ShardwiseError
-from shardwise.workflows.serving import StoppedError
+from shardwise.workflows.serving import FormError, StoppedError
 
 AT_ONCE = 512
 """Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""
@@ -100,6 +100,8 @@ def _late(state: ServerState) -> ApiError:
 
 
 def _failed(error: ShardwiseError) -> ApiError:
+    if isinstance(error, FormError):
+        return bad("response_format", str(error))
     return ApiError(503 if isinstance(error, StoppedError) else 500, str(error))
 
 
@@ -120,24 +122,32 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._state, self._answering, self._form = state, answering, form
         self._envelope, self._usage = envelope, usage
+        self._error: ApiError | None = None
+        """What ended the answer early."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         told = scope.setdefault("state", {})
         try:
-            await attended(receive, self._send(send))
+            await attended(receive, self._send(scope, receive, send))
         except ClientGoneError:  # nobody is there to be told
             told["left"] = True
         finally:
             self._answering.close()
             told["usage"] = self._answering.usage()
 
-    async def _send(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The first event decides on the status: what fails before it is no answer."""
         async with aclosing(self._events()) as events:
+            first = await anext(events)
+            if (error := self._error) is not None:
+                failed = JSONResponse(error.document(), error.status, error.headers)
+                return await failed(scope, receive, send)
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            await send({"type": "http.response.body", "body": _framed(first), "more_body": True})
             async for event in events:
-                body = b"data: " + event + b"\n\n"
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+                body = {"type": "http.response.body", "body": _framed(event), "more_body": True}
+                await send(body)
         await send({"type": "http.response.body", "body": b""})
 
     def _event(self, index: int, piece: AnswerPart, more: dict[str, Any]) -> dict[str, Any]:
@@ -157,13 +167,19 @@ class EventStream(Response):
                     event = partial(self._event, index, piece, more)
                     yield await _written(event, len(piece.tokens))
         except TimeoutError:
-            yield _json(_late(self._state).document())
+            self._error = _late(self._state)
         except ShardwiseError as error:
-            yield _json(_failed(error).document())
+            self._error = _failed(error)
+        if self._error is not None:
+            yield _json(self._error.document())
         self._answering.close()  # before the client hears that it is over, and asks again
         if last:
             yield _json({**self._envelope, "choices": [], "usage": self._answering.usage()})
         yield b"[DONE]"
+
+
+def _framed(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
 
 
 async def _written(make: Callable[[], dict[str, Any]], tokens: int) -> bytes:

@@ -68,6 +68,11 @@ class ServerState:
         self.replica.engine.observers += [self.metrics.stepped, self.trace.stepped]
 
     @property
+    def vocabulary(self) -> int:
+        """Tokens that both tokenizer and model have."""
+        return min(self.replica.text.vocabulary, self.replica.engine.vocabulary)
+
+    @property
     def ready(self) -> bool:
         """Whether new requests are taken."""
         return not self.draining and self.thread.failure is None

@@ -22,7 +22,9 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.runtime.engine.generation import (
     Finish,
+    FormError,
     Generation,
+    LogitsError,
     Sampling,
 )
 from shardwise.runtime.engine.guessing import by_draft, by_past
@@ -35,6 +37,10 @@ from shardwise.scheduling.routing import Routing, make_router, shortest_queue
 from shardwise.scheduling.step import StepPlan, StepShape
 
 DEFAULT = Sampling()
+NO_NUMBERS = (
+    "the model's logits are no numbers (NaN or infinite); its weights are damaged, or too large "
+    "for the dtype they are computed in: check the checkpoint, or serve it with other --weights"
+)
 
 
 class StepRecord(NamedTuple):
@@ -87,6 +93,7 @@ class Engine:
         self.end_ids = frozenset(end_ids)
         fits = config.pages * config.page_size
         self.most_tokens = min(most_tokens or fits, fits)
+        self.vocabulary = min(executor.vocabulary for executor in executors)
         self.multi_step = min(multi_step, config.page_size) if config.kept else multi_step
         self.ahead = ahead
         self.observers: list[Callable[[StepRecord], None]] = []
@@ -156,8 +163,8 @@ class Engine:
         deadline: float = float("inf"),
     ) -> list[Generation]:
         """Take in a prompt; one Generation for each of its `answers`. Those that can never run, or
-        that the queue has no room for, come back refused. Raises BadRequest for an empty prompt
-        and for one that is longer than the model takes."""
+        that the queue has no room for, come back refused. Raises BadRequest for an empty prompt,
+        for one that is longer than the model takes, and for tokens that it does not have."""
         now = self.clock()
         room = self.most_tokens - len(prompt)
         if not prompt:
@@ -166,6 +173,12 @@ class Engine:
             raise BadRequest(
                 f"the prompt has {len(prompt):,} tokens and the model takes {self.most_tokens:,} "
                 "with the answer; shorten it"
+            )
+        if not 0 <= min(prompt) <= max(prompt) < self.vocabulary:
+            wrong = min(prompt) if min(prompt) < 0 else max(prompt)
+            raise BadRequest(
+                f"the prompt has token {wrong}; ids of the model's vocabulary are from 0 to below "
+                f"{self.vocabulary:,}"
             )
         seed = self._draw.getrandbits(32) if sampling.seed is None else sampling.seed
         made = [self._generation(prompt, sampling, (seed + i) % 2**32, now) for i in range(answers)]
@@ -341,6 +354,10 @@ class Engine:
         reported = row.reported()
         finish: Finish | None = None
         for i, token in enumerate(row.tokens):
+            if token < 0:
+                generation.refusal, generation.failure = NO_NUMBERS, LogitsError
+                finish = "abort"
+                break
             generation.tokens.append(token)
             generation.logprobs += reported[i : i + 1]
             if finish := self._finish(generation, token):
@@ -369,7 +386,10 @@ class Engine:
             return "stop"
         if form is not None:
             if wrong := form.take(token):
-                generation.refusal = f"no token goes on in the form that was asked for: {wrong}"
+                generation.refusal = (
+                    f"the answer cannot go on in the form that it is to have: {wrong}"
+                )
+                generation.failure = FormError
                 return "abort"
             if form.done:
                 return "stop"

@@ -6,12 +6,22 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.scheduling.speculation import PastTokens
 
 Finish = Literal["stop", "length", "abort"]
 """Why a generation ended: a stop token or string, its `max_tokens`, or `Engine.cancel`."""
 MOST_LOGPROBS = 20
+NO_TOKEN = -2
+"""In place of a token, where the model's logits are no numbers to choose by."""
+
+
+class FormError(BadRequest):
+    """An answer cannot go on in the form that its request asked for."""
+
+
+class LogitsError(ShardwiseError):
+    """The model computes no numbers: its weights are damaged, or overflow their dtype."""
 
 
 class Constrained(Protocol):
@@ -137,6 +147,8 @@ class Generation:
     finish: Finish | None = None
     refusal: str = ""
     """Why it was refused or ended; empty where it ended by itself."""
+    failure: type[ShardwiseError] = BadRequest
+    """What its reader gets where there is a refusal."""
     first: float | None = None
     last: float | None = None
     ender: int | None = None

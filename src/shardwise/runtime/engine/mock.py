@@ -46,7 +46,7 @@ class MockExecutor:
         pools: int = 1,
         wait: Callable[[StepBatch], None] | None = None,
     ) -> None:
-        self.pools = pools
+        self.pools, self.vocabulary = pools, vocabulary
         self.steps = self.programs = self.most_programs = 0
         rooms = [(pages, host_pages), *((group.pages, group.host_pages) for group in kept)]
         self._parts = [_MockPool(rooms, page_size, batch, vocabulary, kept) for _ in range(pools)]

@@ -123,6 +123,11 @@ class ModelExecutor:
         ]
 
     @property
+    def vocabulary(self) -> int:
+        """Tokens that the model has."""
+        return self.cfg.vocabulary
+
+    @property
     def programs(self) -> int:
         """Step programs compiled so far."""
         return len(self._compiled)

@@ -34,7 +34,7 @@ from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.engine.slot_engine import SlotEngine
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import NARROW
-from shardwise.runtime.text.model_text import end_tokens
+from shardwise.runtime.text.text_files import end_tokens
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.routing import Routing

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from shardwise.runtime.engine.generation import MOST_LOGPROBS
+from shardwise.runtime.engine.generation import MOST_LOGPROBS, NO_TOKEN
 
 LOWEST = float("-inf")
 ALL_ALLOWED = np.uint32(0xFFFFFFFF)
@@ -65,17 +65,20 @@ def choose(
     choices: Choices,
     by_rows: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
-    """The next token of each row [R], int32; `places_R` is its place in the sequence. On a mesh
-    `by_rows` gives each device whole rows, which those that are drawn need."""
+    """The next token of each row [R], int32, NO_TOKEN where none of its logits is the greatest
+    number; `places_R` is its place in the sequence. On a mesh `by_rows` gives each device whole
+    rows, which those that are drawn need."""
+    numbers_R = jnp.isfinite(logits_RV.max(-1))  # which is NaN where one is
     if choices.every:
         logits_RV = _held(bent(logits_RV, rows), rows.allowed_RW)
     likeliest_R = _likeliest(logits_RV)
     warm_R = rows.temperature_R > 0
-    return lax.cond(
+    chosen_R = lax.cond(
         warm_R.any(),
         lambda: jnp.where(warm_R, _drawn(by_rows(logits_RV), places_R, rows), likeliest_R),
         lambda: likeliest_R,
     )
+    return jnp.where(numbers_R, chosen_R, NO_TOKEN)
 
 
 def _drawn(logits_RV: jax.Array, places_R: jax.Array, rows: RowSettings) -> jax.Array:

@@ -113,6 +113,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def vocabulary(self) -> int:
+        """Tokens that its model has."""
+        ...
+
+    @property
     def programs(self) -> int:
         """Step programs compiled so far."""
         ...

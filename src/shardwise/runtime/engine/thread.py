@@ -221,7 +221,7 @@ class EngineThread:
                 self._tell_taken()
                 if not idle:
                     self._pass_on(news)
-        except Exception as error:
+        except BaseException as error:  # a library's panic is no Exception
             logging.getLogger(__name__).critical("the engine has failed", exc_info=error)
             self.failure = error
             self._fail_all()
@@ -274,7 +274,7 @@ class EngineThread:
             if stream is None:
                 continue
             if generation.refusal:
-                _tell(stream.loop, stream.fail, BadRequest(generation.refusal))
+                _tell(stream.loop, stream.fail, generation.failure(generation.refusal))
             else:
                 by_loop.setdefault(stream.loop, []).append((stream, _delta(stream, generation)))
         for loop, deltas in by_loop.items():

@@ -1,8 +1,10 @@
 """Text and tokens: tokenizers, answers as text while they come, chats as prompts. No JAX, no model.
 
-`tokenizer.py` reads tokenizer files and has the trainer's side; `model_text.py` is a checkpoint
-folder's text: tokenizer, ends of an answer, default sampling, chat template (`template.py`).
-`grammar.py` says which tokens an answer of a given form (JSON, a pattern) may go on with.
+`tokenizer.py` reads tokenizer files, which `tokenizer_file.py` checks, and has the trainer's side;
+`model_text.py` is a checkpoint folder's text: tokenizer, ends of an answer, default sampling (the
+door of these is `text_files.py`), chat template (`template.py`). `grammar.py` says which tokens an
+answer of a given form (JSON, a pattern) may go on with, `forms.py` keeps such forms. What a client
+sent is read by `text_jobs.py`, in forks of `text_child.py`; `rust.py` catches what libraries raise.
 `answer_text.py` makes text of the tokens of one answer as they come, and finds its stop strings.
 Read `model_text.py` first.
 """

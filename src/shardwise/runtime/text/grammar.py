@@ -12,13 +12,22 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwise.errors import BadRequest, MissingPart
+from shardwise.runtime.text.rust import from_rust, one_line
 
 Form = Literal["json_object", "json_schema", "regex", "choice"]
 MOST_CHARACTERS = 2**16
 """Of a form as text: what is longer takes seconds to read and holds up others."""
 SPACE = r"[\x20\x0A\x0D\x09]{1,16}"
 """Between the parts of JSON: not without end, as a model may never leave it."""
-LONGEST_ERROR = 300
+LEAVE_OUT, CHANGE = "leave the form out", "change or simplify it"
+ENDLESS = "no text can go on in it: what must come next is the form itself, or nothing"
+PLAIN = {
+    "NoExtensionBias": ENDLESS,
+    "NoExtension": ENDLESS,
+    "LexerTooComplex": "its patterns take too much work",
+    "ParserTooComplex": "it may go on in too many ways",
+}
+"""The library's codes, as far as a client sees them."""
 
 
 class Constraint:
@@ -28,6 +37,7 @@ class Constraint:
 
     def __init__(self, matcher: Any, vocabulary: int, end_ids: Sequence[int]) -> None:
         self._matcher, self._vocabulary, self._end_ids = matcher, vocabulary, end_ids
+        self._failure = ""
 
     def fresh(self) -> "Constraint":
         """The same, for another answer, from where this one stands."""
@@ -36,7 +46,12 @@ class Constraint:
     def allowed(self) -> np.ndarray:
         """A bit for every token of the vocabulary, uint32 [ceil(vocabulary / 32)]."""
         words = -(-self._vocabulary // 32)
-        bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+        try:
+            with from_rust("its form takes too much", CHANGE):
+                bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+        except BadRequest as error:
+            self._failure = str(error)  # which `take` says, whatever comes
+            return np.full(words, 0xFFFFFFFF, np.uint32)
         if self.complete:
             return bits_W
         others_W = bits_W.copy()
@@ -46,8 +61,12 @@ class Constraint:
 
     def take(self, token: int) -> str:
         """Go on by a token; what is wrong with that, if anything is."""
-        self._matcher.consume_token(token)
-        return _short(self._matcher.get_error())
+        try:
+            with from_rust("its form takes too much", CHANGE):
+                self._matcher.consume_token(token)
+        except BadRequest as error:
+            self._failure = str(error)
+        return self._failure or _said(self._matcher)
 
     @property
     def complete(self) -> bool:
@@ -74,19 +93,23 @@ class Grammars:
         self._matcher = LLMatcher
         self._vocabulary = vocabulary
         self._end_ids = [token for token in end_ids if token < vocabulary]
-        self._tokenizer = LLTokenizer(
-            tokenizer.to_str(), n_vocab=vocabulary, eos_token=self._end_ids or None
-        )
+        with from_rust("this model's tokenizer cannot hold answers to a form", LEAVE_OUT):
+            self._tokenizer = LLTokenizer(
+                tokenizer.to_str(), n_vocab=vocabulary, eos_token=self._end_ids or None
+            )
 
     def constraint(self, form: Form, what: Any = None) -> Constraint:
         """The start of an answer of a form: a schema for json_schema, a pattern for regex, texts
         for choice. Raises BadRequest for one that cannot be read or is too large."""
         grammar = self._grammar(form, what)
-        matcher = self._matcher(self._tokenizer, grammar, log_level=0)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # the first state's size is checked here, too
-        if matcher.is_error():
-            raise BadRequest(f"{form}: {_short(matcher.get_error())}; change or simplify it")
+        with from_rust(f"{form} cannot be read", CHANGE):
+            matcher = self._matcher(self._tokenizer, grammar, log_level=0)
+            if not matcher.is_error():
+                matcher.compute_bitmask()  # the first state's size is checked here, too
+            if matcher.is_error():
+                raise BadRequest(f"{form}: {_said(matcher)}; {CHANGE}")
+            if matcher.is_stopped() and not matcher.is_accepting():
+                raise BadRequest(f"{form}: {ENDLESS}; {CHANGE}")
         return Constraint(matcher, self._vocabulary, self._end_ids)
 
     def _grammar(self, form: Form, what: Any) -> str:
@@ -110,7 +133,7 @@ class Grammars:
             raise BadRequest(f"{form} is no JSON object: {error}; mend it") from None
 
 
-def _short(error: str) -> str:
-    """An error of the library on one line."""
-    line = " ".join(error.partition("\n<")[0].split())  # without the parser's state
-    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
+def _said(matcher: Any) -> str:
+    """What is wrong with a form, in plain words; empty where nothing is."""
+    error = one_line(matcher.get_error())
+    return next((said for word, said in PLAIN.items() if error.startswith(word)), error)

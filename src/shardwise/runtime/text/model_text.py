@@ -7,23 +7,35 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import is_file, read_json, read_text
+from shardwise.boundary import is_file, is_folder
 from shardwise.errors import BadRequest
+from shardwise.runtime.text.forms import Forms
 from shardwise.runtime.text.grammar import Grammars
+from shardwise.runtime.text.rust import from_rust
 from shardwise.runtime.text.template import ChatTemplate
+from shardwise.runtime.text.text_files import (
+    WORDS,
+    end_tokens,
+    read_object,
+    recommended,
+    special_tokens,
+    template_text,
+)
+from shardwise.runtime.text.text_jobs import TextJobs
 from shardwise.runtime.text.tokenizer import read_tokenizer
-
-RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Keys of generation_config.json that hold where a request leaves them out, as vLLM does it."""
+from shardwise.runtime.text.tokenizer_file import REMEDY
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelText:
     """Text to tokens and back. `inner` is a tokenizer of the `tokenizers` library, `vocabulary` one
-    more than its largest id."""
+    more than its largest id, `longest` the bytes of its longest token. What a client sent goes
+    through `jobs`, beside the event loop and within limits."""
 
+    folder: Path
     inner: Any
     vocabulary: int
+    longest: int
     end_ids: frozenset[int] = frozenset()
     defaults: Mapping[str, float]
     template: ChatTemplate | None = None
@@ -31,16 +43,28 @@ class ModelText:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text; `special` adds what the tokenizer puts around each, such as a
         token of the beginning."""
-        return self.inner.encode(text, add_special_tokens=special).ids
+        with from_rust("this model's tokenizer cannot read a text", REMEDY):
+            return self.inner.encode(text, add_special_tokens=special).ids
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of tokens; ids that the tokenizer does not know have none."""
-        return self.inner.decode(ids, skip_special_tokens=skip_special)
+        with from_rust("this model's tokenizer cannot write these tokens", REMEDY):
+            return self.inner.decode(ids, skip_special_tokens=skip_special)
+
+    @cached_property
+    def jobs(self) -> TextJobs:
+        """What is done with text that a client sent."""
+        return TextJobs(self.folder, self.longest)
 
     @cached_property
     def grammars(self) -> Grammars:
         """Forms that answers can be held to. Raises MissingPart without llguidance."""
         return Grammars(self.inner, self.vocabulary, sorted(self.end_ids))
+
+    @cached_property
+    def forms(self) -> Forms:
+        """Forms that clients ask for."""
+        return Forms(self.jobs, lambda: self.grammars)
 
     @property
     def spelt_ends(self) -> Sequence[str]:
@@ -64,7 +88,7 @@ def read_model_text(folder: Path) -> ModelText:
     """The text side of a checkpoint folder. Raises BadRequest where there is none, where it has no
     tokenizer.json, or a file that cannot be read."""
     path = folder / "tokenizer.json"
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise BadRequest(
             f"'{folder}' is no folder; give that of a checkpoint (config.json, safetensors, "
             "tokenizer.json), or a plan for one"
@@ -76,56 +100,16 @@ def read_model_text(folder: Path) -> ModelText:
         )
     inner, _ = read_tokenizer(path)
     ids: Mapping[str, int] = inner.get_vocab(with_added_tokens=True)
-    words = _read(folder / "tokenizer_config.json")
-    generation = _read(folder / "generation_config.json")
-    special = {name: _spelt(words.get(name)) for name in words if name.endswith("_token")}
+    words = read_object(folder / WORDS)
+    special = special_tokens(words)
     end = ids.get(special.get("eos_token", ""))
-    recommended = {
-        name: float(generation[name])
-        for name in RECOMMENDED
-        if isinstance(generation.get(name), int | float) and generation.get("do_sample", True)
-    }
+    template = template_text(folder, words)
     return ModelText(
+        folder=folder,
         inner=inner,
         vocabulary=max(ids.values()) + 1,
+        longest=max(len(token.encode("utf-8", "replace")) for token in ids),
         end_ids=end_tokens(folder) | (frozenset() if end is None else {end}),
-        defaults=recommended,
-        template=_template(folder, words, {k: v for k, v in special.items() if v}),
+        defaults=recommended(folder),
+        template=None if template is None else ChatTemplate(template, special),
     )
-
-
-def end_tokens(folder: Path) -> frozenset[int]:
-    """The ids that end an answer, by generation_config.json, else by config.json."""
-    for name in ("generation_config.json", "config.json"):
-        ids = _read(folder / name).get("eos_token_id")
-        if ids is not None:
-            return frozenset(ids if isinstance(ids, list) else [ids])
-    return frozenset()
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A file that a folder may lack."""
-    found = read_json(path, path.name) if is_file(path) else {}
-    if not isinstance(found, dict):
-        raise BadRequest(f"'{path}' is no JSON object; take it from the model's own folder")
-    return found
-
-
-def _spelt(token: Any) -> str:
-    """A special token: a text, or an object whose `content` it is."""
-    found = token.get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else ""
-
-
-def _template(
-    folder: Path, words: Mapping[str, Any], special: Mapping[str, str]
-) -> ChatTemplate | None:
-    """That of chat_template.jinja, else of tokenizer_config.json; of several the one by name."""
-    path = folder / "chat_template.jinja"
-    if is_file(path):
-        return ChatTemplate(read_text(path, "the chat template"), special)
-    found = words.get("chat_template")
-    if isinstance(found, list):
-        named = {e.get("name"): e.get("template") for e in found if isinstance(e, dict)}
-        found = named.get("default")
-    return ChatTemplate(found, special) if isinstance(found, str) else None

@@ -8,9 +8,11 @@ import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from shardwise.errors import BadRequest, MissingPart
+from shardwise.runtime.text.rust import one_line
 
 LONGEST_TEMPLATE = 512 * 1024
 """Characters; the longest that is published has 20,000."""
@@ -24,6 +26,11 @@ class ChatTemplate:
         self._special = special
         self._compiled: Any = None
 
+    def compile(self) -> None:
+        """Make it ready for `render`. Raises BadRequest where it is no template."""
+        if self._compiled is None:
+            self._compiled = _compiled(self.text)
+
     @property
     def takes_tools(self) -> bool:
         """Whether it writes the tools that it is given."""
@@ -35,11 +42,12 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **more: Any,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The prompt of a chat. Raises BadRequest where the template is none, or refuses it."""
-        if self._compiled is None:
-            self._compiled = _compiled(self.text)
+        """The prompt of a chat; `more` are other variables of the template. Raises BadRequest where
+        the template is none, or refuses it. Its time and memory have no end of their own: a fork
+        (`boundary/forks.py`) gives them one."""
+        self.compile()
         given = {
             **self._special,
             **more,
@@ -49,13 +57,16 @@ class ChatTemplate:
         }
         try:
             return self._compiled.render(given)
+        except MemoryError:
+            raise
         except Exception as error:  # a template may raise anything, and is not ours
-            raise BadRequest(f"the chat template refuses these messages: {error}") from None
+            said = one_line(str(error) or type(error).__name__)
+            raise BadRequest(f"the chat template refuses these messages: {said}") from None
 
 
 def _compiled(text: str) -> Any:
     try:
-        from jinja2 import TemplateError, nodes
+        from jinja2 import nodes
         from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
@@ -81,8 +92,11 @@ def _compiled(text: str) -> Any:
     room.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:
         return room.from_string(text)
-    except (TemplateError, RecursionError) as error:
-        raise BadRequest(f"the checkpoint's chat template is no Jinja: {error}") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # it becomes Python, whose compiler refuses 21 nested loops
+        said = one_line(str(error) or type(error).__name__)
+        raise BadRequest(f"the checkpoint's chat template is no Jinja: {said}") from None
 
 
 def _tojson(value: Any, indent: int | None = None) -> str:

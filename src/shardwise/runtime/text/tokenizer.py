@@ -7,9 +7,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from shardwise.errors import BadRequest, MissingPart
+from shardwise.runtime.text.rust import from_rust
+from shardwise.runtime.text.tokenizer_file import REMEDY, read_document
 
 ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 """Tokens that end a document in one family of tokenizers or another; the first found is taken."""
+MOST_TOKENS = 2**22
+"""Of a vocabulary: 16 times the largest that is published."""
 
 
 _FOR_BYTES = (
@@ -47,22 +51,28 @@ class Bytes:
 
 
 def read_tokenizer(path: Path) -> tuple[Any, str]:
-    """A tokenizer.json as the library's own object, and a name that says which file it was. Raises
-    BadRequest for a file that is none."""
+    """A tokenizer.json as the library's own object, which neither cuts nor fills up a text, and a
+    name that says which file it was. Raises BadRequest for a file that is none."""
     try:
         from tokenizers import Tokenizer as Read
     except ImportError:
         raise MissingPart(
             "reading a tokenizer file needs `tokenizers`: pip install '.[run]'"
         ) from None
-    try:
-        text = path.read_text(encoding="utf-8")
-        inner: Any = Read.from_str(text)
-    except OSError as error:
-        raise BadRequest(f"cannot read the tokenizer '{path}': {error.strerror}") from None
-    except Exception as error:  # the library raises bare Exception
-        raise BadRequest(f"'{path}' is no tokenizer.json: {error}") from None
-    return inner, f"tokenizers:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    document = read_document(path)
+    with from_rust(f"'{path}' is no tokenizer.json", REMEDY):
+        inner: Any = Read.from_str(document.checked)
+        ids = inner.get_vocab(with_added_tokens=True)
+    if not ids or max(ids.values()) >= MOST_TOKENS:
+        said = f"ids up to {max(ids.values()):,}" if ids else "no tokens"
+        raise BadRequest(
+            f"the vocabulary of the tokenizer '{path}' has {said}; it must have ids from 0 to "
+            f"{MOST_TOKENS - 1:,}: {REMEDY}"
+        )
+    # What was cut or filled up before has other tokens now.
+    whole = "".join(f"-without-{name}" for name in document.switched_off)
+    digest = hashlib.sha256(document.text.encode()).hexdigest()[:16]
+    return inner, f"tokenizers:{digest}{whole}"
 
 
 class FromFile:
@@ -70,13 +80,16 @@ class FromFile:
 
     def __init__(self, path: Path) -> None:
         self._inner, self.name = read_tokenizer(path)
+        self._path = path
         ids = self._inner.get_vocab(with_added_tokens=True)
         self.vocabulary = max(ids.values()) + 1
         self.end: int | None = next((ids[name] for name in ENDS if name in ids), None)
 
     def encode(self, text: bytes) -> np.ndarray:
         words = text.decode("utf-8", errors="replace")
-        return np.asarray(self._inner.encode(words, add_special_tokens=False).ids, np.uint32)
+        with from_rust(f"the tokenizer '{self._path}' cannot read a text", REMEDY):
+            found = self._inner.encode(words, add_special_tokens=False).ids
+        return np.asarray(found, np.uint32)
 
 
 def tokenizer_of(path: Path | None, vocabulary: int) -> Tokenizer:

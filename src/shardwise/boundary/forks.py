@@ -1,0 +1,313 @@
+"""Jobs that may explode, each in a fork of a child that has loaded what they need.
+
+What a client sends may take time and memory without end in a library that nothing can stop: a
+template's loops, a grammar's automaton, a tokenizer's patterns. Such a job runs in a fork, which
+takes a millisecond where a new process takes a second. The kernel ends the fork at its limits of
+processor time (ITIMER_PROF) and memory (RLIMIT_DATA), and as soon as its caller closes the socket
+between them (SIGIO): whatever code it is in, and without anybody's help.
+
+Most jobs take milliseconds, and are not to wait for those that explode. So a job gets little time
+first (`quick`), in one of a few forks that are kept; what is not done by then begins again in a
+fork with the least priority, one after the other, with all the time that it may have (`most`).
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from shardwise.boundary import child
+from shardwise.errors import BadRequest, MissingPart, ShardwiseError
+from shardwise.units import format_bytes
+
+Handle = Callable[[bytes], bytes]
+"""A job's answer. Raises ShardwiseError, which its caller gets."""
+
+QUICK_AT_ONCE = 2
+REUSED = 500
+"""Jobs of a fork before another takes its place."""
+GREW = 64 * 2**20
+"""Bytes that a fork may have grown by and still be used again."""
+LOAD_SECONDS = 120.0
+PATIENCE = 20.0
+"""Seconds that a job waits for its turn among the slow ones."""
+
+_JOB = struct.Struct("<QQdb")  # bytes of the job, memory, seconds, whether least priority
+_ANSWER = struct.Struct("<cQ?")  # kind, bytes, whether the fork takes another job
+_ERRORS: dict[bytes, type[ShardwiseError]] = {b"b": BadRequest, b"m": MissingPart}
+
+
+class BusyError(ShardwiseError):
+    """A job did not get its turn, as others took too long."""
+
+
+class Limit(NamedTuple):
+    """What a job may take: seconds of a processor in the first try and in all, bytes beyond what
+    the child has loaded. Jobs of one `lane` wait for each other's first tries, not for others'."""
+
+    quick: float
+    most: float
+    memory: int
+    lane: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.most:g} s or {format_bytes(self.memory)}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lanes:
+    """Who may run, on one event loop."""
+
+    quick: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    slow: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+
+class ForkingChild:
+    """A child in which `target` (module:function, called with `arguments`) loads and gives a
+    `Handle`; `call` runs that in forks. The child is started by `start`, or by the first call."""
+
+    def __init__(self, target: str, *arguments: str, memory_bytes: int) -> None:
+        self._command = (target, *arguments)
+        self._memory = memory_bytes
+        self._lock = threading.Lock()
+        self._child: child.Child | None = None
+        self._control: socket.socket | None = None
+        self._idle: list[socket.socket] = []
+        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Begin to load; nothing waits for it."""
+        with self._lock:
+            self._started()
+
+    def stop(self) -> None:
+        """End the child and its forks. A later call starts another."""
+        with self._lock:
+            self._stopped()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._stopped()
+
+    async def call(self, job: bytes, limit: Limit, what: str, remedy: str) -> bytes:
+        """The answer to a job; messages name `what` it does and a `remedy`. Raises what the job
+        raises, BadRequest where it takes more than its limit, BusyError where others do. A job
+        whose caller is cancelled ends."""
+        lanes = self._lanes.setdefault(asyncio.get_running_loop(), _Lanes())
+        async with lanes.quick.setdefault(limit.lane, asyncio.Semaphore(QUICK_AT_ONCE)):
+            found = await self._answer(job, limit.quick, limit.memory)
+        if found is None and limit.most > limit.quick:
+            async with _turn(lanes.slow, what):
+                found = await self._answer(job, limit.most, limit.memory, least=True)
+        if found is None:
+            raise BadRequest(f"{what} takes more than {limit}; {remedy}")
+        kind, answer = found
+        if kind != b"a":
+            raise _ERRORS[kind](answer.decode())
+        return answer
+
+    async def _answer(
+        self, job: bytes, seconds: float, memory: int, *, least: bool = False
+    ) -> tuple[bytes, bytes] | None:
+        """The kind of an answer and its bytes; None where the fork ended before."""
+        end = self._idle.pop() if self._idle and not least else self._fork()
+        goes_on = False
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(end, _JOB.pack(len(job), memory, seconds, least) + job)
+            kind, size, more = _ANSWER.unpack(await _received(end, _ANSWER.size))
+            answer = await _received(end, size)
+            goes_on = more
+            return kind, answer
+        except (OSError, EOFError):
+            return None
+        finally:
+            if goes_on:
+                self._idle.append(end)
+            else:
+                end.close()  # which ends the fork
+
+    def _fork(self) -> socket.socket:
+        """Our end of a new fork's socket."""
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            for again in (True, False):
+                control = self._started()
+                try:
+                    control.settimeout(LOAD_SECONDS)
+                    socket.send_fds(control, [b"f"], [theirs.fileno()])
+                    break
+                except OSError:
+                    self._stopped()
+                    if not again:
+                        ours.close()
+                        raise ShardwiseError("the child for text ends at once") from None
+        ours.setblocking(False)
+        return ours
+
+    def _started(self) -> socket.socket:
+        if self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair()
+        with theirs:
+            handed = str(theirs.fileno())
+            target = f"{__name__}:_stand"
+            self._child = child.start(
+                child.python(target, handed, *self._command, memory_bytes=self._memory),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        self._control = ours
+        return ours
+
+    def _stopped(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        if self._control is not None:
+            self._control.close()
+        if self._child is not None:
+            self._child.stop()
+        self._control = self._child = None
+
+
+@asynccontextmanager
+async def _turn(lane: asyncio.Semaphore, what: str) -> AsyncIterator[None]:
+    """A turn in a lane, which comes within `PATIENCE`."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await lane.acquire()
+    except TimeoutError:
+        raise BusyError(f"{what} waits for others that take long; try again later") from None
+    try:
+        yield
+    finally:
+        lane.release()
+
+
+async def _received(end: socket.socket, count: int) -> bytes:
+    loop, parts, left = asyncio.get_running_loop(), [], count
+    while left:
+        part = await loop.sock_recv(end, min(left, 2**20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+# Inside the child.
+
+
+def _stand(handed: str, target: str, *arguments: str) -> None:
+    """Load, then fork for whoever asks."""
+    control = socket.socket(fileno=int(handed))
+    module, _, name = target.partition(":")
+    handle: Handle = getattr(importlib.import_module(module), name)(*arguments)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave nothing to reap
+    while True:
+        _, handles, _, _ = socket.recv_fds(control, 1, 1)
+        if not handles:
+            return
+        with contextlib.suppress(OSError):  # its caller reads that there is no fork
+            if os.fork() == 0:
+                control.close()
+                _run(socket.socket(fileno=handles[0]), handle)
+        os.close(handles[0])
+
+
+def tried(work: Callable[[], object], seconds: float, memory: int) -> bool:
+    """Whether work ends within its limits in a fork, before it is done here; in a child alone."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if os.fork() == 0:
+            ours.close()
+            code = 1
+            try:
+                with _limited(theirs, seconds, _data_bytes() + memory):
+                    work()
+                theirs.sendall(b"y")
+                code = 0
+            finally:
+                os._exit(code)
+        theirs.close()
+        return ours.recv(1) == b"y"
+
+
+def _run(end: socket.socket, handle: Handle) -> None:
+    """A fork's life."""
+    for name in (signal.SIGIO, signal.SIGPROF):
+        signal.signal(name, signal.SIG_DFL)
+    fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
+    began = _data_bytes()
+    code = 0
+    try:
+        for left in reversed(range(REUSED)):
+            size, memory, seconds, least = _JOB.unpack(_all(end, _JOB.size))
+            job = _all(end, size)
+            if least:
+                os.nice(19)
+            with _limited(end, seconds, began + memory):
+                kind, answer = _answered(handle, job)
+            more = bool(left) and not least and _data_bytes() < began + GREW
+            end.sendall(_ANSWER.pack(kind, len(answer), more) + answer)
+            if not more:
+                break
+    except BaseException:
+        code = 1
+    os._exit(code)
+
+
+@contextmanager
+def _limited(end: socket.socket, seconds: float, memory: int) -> Iterator[None]:
+    """Let the kernel end this process: at a limit, or once the other end of a socket closes."""
+    flags = fcntl.fcntl(end, fcntl.F_GETFL)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+    fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        fcntl.fcntl(end, fcntl.F_SETFL, flags)
+
+
+def _answered(handle: Handle, job: bytes) -> tuple[bytes, bytes]:
+    try:
+        return b"a", handle(job)
+    except MissingPart as error:
+        return b"m", str(error).encode()
+    except ShardwiseError as error:
+        return b"b", str(error).encode("utf-8", "replace")
+
+
+def _all(end: socket.socket, count: int) -> bytes:
+    parts, left = [], count
+    while left:
+        part = end.recv(min(left, 2**20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()
