@@ -63,7 +63,7 @@ class Limit(NamedTuple):
     lane: str = ""
 
     def __str__(self) -> str:
-        return f"{self.most:g} s or {format_bytes(self.memory)}"
+        return f"{self.most:.2g} s or {format_bytes(self.memory)}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +85,8 @@ class ForkingChild:
         self._child: child.Child | None = None
         self._control: socket.socket | None = None
         self._idle: list[socket.socket] = []
+        self.working = 0
+        """Jobs that forks are at."""
         self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
 
     def start(self) -> None:
@@ -124,6 +126,7 @@ class ForkingChild:
         """The kind of an answer and its bytes; None where the fork ended before."""
         end = self._idle.pop() if self._idle and not least else self._fork()
         goes_on = False
+        self.working += 1
         try:
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(end, _JOB.pack(len(job), memory, seconds, least) + job)
@@ -134,6 +137,7 @@ class ForkingChild:
         except (OSError, EOFError):
             return None
         finally:
+            self.working -= 1
             if goes_on:
                 self._idle.append(end)
             else:

@@ -25,6 +25,7 @@ PLAIN = {
     "NoExtensionBias": ENDLESS,
     "NoExtension": ENDLESS,
     "LexerTooComplex": "its patterns take too much work",
+    "Parser Error: Current row has": "it may go on in too many ways",
     "ParserTooComplex": "it may go on in too many ways",
 }
 """The library's codes, as far as a client sees them."""
@@ -48,7 +49,7 @@ class Constraint:
         words = -(-self._vocabulary // 32)
         try:
             with from_rust("its form takes too much", CHANGE):
-                bits_W = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+                bits_W = self._bitmask()[:words]
         except BadRequest as error:
             self._failure = str(error)  # which `take` says, whatever comes
             return np.full(words, 0xFFFFFFFF, np.uint32)
@@ -58,6 +59,9 @@ class Constraint:
         for token in self._end_ids:
             others_W[token // 32] &= ~np.uint32(1 << token % 32)
         return others_W if others_W.any() else bits_W
+
+    def _bitmask(self) -> np.ndarray:
+        return np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
 
     def take(self, token: int) -> str:
         """Go on by a token; what is wrong with that, if anything is."""

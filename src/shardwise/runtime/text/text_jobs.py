@@ -17,7 +17,7 @@ from shardwise.errors import BadRequest
 
 MIB = 2**20
 CHILD_BYTES = 8 * 2**30
-QUICK, SECONDS = 0.05, 5.0
+QUICK, SECONDS = 0.05, 2.0
 SECONDS_PER_BYTE = 2e-6
 """Of a text, beyond what each job may take in its first try: tokenizers take a quarter of it."""
 BYTES_PER_BYTE = 300
@@ -75,7 +75,7 @@ class TextJobs:
         data = json.dumps(job).encode()
         quick = QUICK + SECONDS_PER_BYTE * len(data)
         memory = 256 * MIB + BYTES_PER_BYTE * len(data)
-        return await self._child.call(data, Limit(quick, max(SECONDS, quick), memory), what, remedy)
+        return await self._child.call(data, Limit(quick, quick + SECONDS, memory), what, remedy)
 
 
 def check_length(text: str, longest: int, room: int | None) -> None:
