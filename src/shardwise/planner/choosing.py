@@ -53,9 +53,10 @@ def _first(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int)
 
 
 def cannot(request: TrainRequest) -> str:
-    """The sentence for a program that cannot run what is fixed."""
+    """The sentence for a program that no plan of what is fixed is written for: what the program
+    itself may be made to train beyond that is not known here."""
     assert request.software is not None
-    lines = [f"{request.software.title} cannot run this, whatever the plan:"]
+    lines = [f"shardwise writes no plan of this for {request.software.title}:"]
     lines += [f"  {obstacle}" for obstacle in obstacles_of(request)]
     return "\n".join([*lines, "  or use --for any for the best plan, whether something runs it"])
 

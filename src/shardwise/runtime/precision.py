@@ -7,14 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
+from shardwise.plans.software.jax import DTYPES as WORDS
 
-DTYPES: Mapping[str, Any] = {
-    "f32": jnp.float32,
-    "bf16": jnp.bfloat16,
-    "f16": jnp.float16,
-    "f64": jnp.float64,
-}
-"""JAX dtypes by the names that plans use."""
+DTYPES: Mapping[str, Any] = {name: getattr(jnp, word) for name, word in WORDS.items()}
+"""JAX dtypes by the names that plans use: those that a plan "for jax" may name."""
 
 
 def dtype_of(name: str) -> Any:

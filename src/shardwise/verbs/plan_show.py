@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
+from shardwise.plans.software import software_row
 from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
@@ -21,7 +22,7 @@ from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import HardwareWords, parse_total, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
-from shardwise.workflows.predict import run_result, runs_in
+from shardwise.workflows.predict import refused_by, run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
 from shardwise.workflows.simulate import served_under
 
@@ -56,14 +57,14 @@ class PlanShowRequest(HardwareWords):
             if self.tokens:
                 tokens = parse_total(self.tokens, "--tokens")
                 result["run"] = run_result(answer, tokens, None, None)
-            result["runs_in"] = runs_in(priced.plan)
+            result["runs_in"] = runs_in(answer)
             result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
         return PlanShown(
             priced=priced,
             resolves=self.resolve,
             result=result,
             resolved=self._resolved(priced.plan),
-            warnings=priced.warnings,
+            warnings=[*priced.warnings, *_refused(priced)],
         )
 
     def _under_load(self, priced: Priced) -> "ServedShown":
@@ -95,6 +96,14 @@ class PlanShowRequest(HardwareWords):
         if not isinstance(self.path, str | Path):
             return lambda key: "file"
         return partial(origin_of, keys_written(self.path), plan)
+
+
+def _refused(priced: Priced) -> list[str]:
+    """A line where the program that a training plan names does not run it."""
+    if not isinstance(priced.plan, TrainPlan) or not (why := refused_by(priced.answer)):
+        return []
+    title = software_row(priced.plan.software).title
+    return [f"the plan is for {title}, which does not run it: {why}"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -247,7 +247,7 @@ class TrainPlanRequest(TrainChoices):
         if chosen is not None:
             few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
             many = f"of {len(chosen.looked)} looked at ({SIZES})"
-            runs = f" and that {program} runs" if (program := runs_in(best.plan)) else ""
+            runs = f" and that {program} runs" if (program := runs_in(best)) else ""
             said = f"{best.piece} is {few} of {found.id} that is in time{runs}"
             return [Remark(f"{said}, {many}")]
         said = f"{best.piece} is the smallest slice of {found.id} that fits"

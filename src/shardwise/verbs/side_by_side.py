@@ -73,7 +73,7 @@ def choice_row(choice: SliceChoice, tokens: float) -> dict[str, Any]:
     row: dict[str, Any] = {**sweep_row(point), "keeps_deadline": choice.keeps}
     if point.answer is None:
         return row
-    row["runs_in"] = runs_in(point.answer.plan)
+    row["runs_in"] = runs_in(point.answer)
     found = {"price": choice.chip.price}
     if choice.prices is not None:
         found |= {"price_low": choice.prices.low, "price_high": choice.prices.high}

@@ -10,6 +10,7 @@ from typing import Any
 from shardwise.models.parameters import first_matmuls
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
+from shardwise.plans.software import software_row
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_rate, format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
@@ -63,7 +64,10 @@ def _runs_in(result: Mapping[str, Any]) -> list[Fact]:
     """The program that runs the plan, of an answer that says it."""
     if "runs_in" not in result:
         return []
-    return [Fact("runs in", result["runs_in"] or "no program in particular (--for any)")]
+    none = "no program in particular (--for any)"
+    if result["software"] != "any":
+        none = f"nothing: {software_row(result['software']).title}, which it is for, refuses it"
+    return [Fact("runs in", result["runs_in"] or none)]
 
 
 def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:

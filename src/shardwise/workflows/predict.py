@@ -11,6 +11,7 @@ from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
 from shardwise.planner.choosing import plan_for
+from shardwise.planner.export import refusal
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.search.loop import policies
@@ -304,7 +305,7 @@ def planning_result(planning: TrainPlanning) -> dict[str, Any]:
     report = planning.search
     return {
         **train_result(best),
-        "runs_in": runs_in(best.plan),
+        "runs_in": runs_in(best),
         "faster_outside": _runner_up(outside, best) if outside else None,
         "why": reasons(planning),
         "runners_up": [_runner_up(a, best) for a in planning.runners_up],
@@ -318,9 +319,17 @@ def planning_result(planning: TrainPlanning) -> dict[str, Any]:
     }
 
 
-def runs_in(plan: TrainPlan) -> str:
-    """What runs a plan, as a person calls it; "" where it is for no program in particular."""
-    return SOFTWARE[plan.software].title if plan.software in SOFTWARE else ""
+def runs_in(answer: TrainAnswer) -> str:
+    """What runs a plan, as a person calls it; "" where it is for no program in particular, or its
+    program refuses it (`refused_by`)."""
+    software = answer.plan.software
+    return SOFTWARE[software].title if software in SOFTWARE and not refused_by(answer) else ""
+
+
+def refused_by(answer: TrainAnswer) -> str:
+    """Why the program that a plan names does not run it; "" where it does, or none is named."""
+    plan = answer.plan
+    return refusal(plan, answer.cfg, answer.piece, plan.software) if plan.software != "any" else ""
 
 
 def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:

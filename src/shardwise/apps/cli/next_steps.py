@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 from shardwise.verbs.layout import next_step
 
 if TYPE_CHECKING:
+    from shardwise.planner.training import TrainAnswer
     from shardwise.plans import ServePlan, TrainPlan
 
 
-def next_lines(path: Path | None, software: str, whose: str = "") -> tuple[str, ...]:
-    """With a plan that was written, or to have it written; `whose` says of which slice it is."""
+def next_lines(path: Path | None, answer: "TrainAnswer", whose: str = "") -> tuple[str, ...]:
+    """With a plan that was written, or to have it written; `whose` says of which slice it is. A
+    plan that no program runs is shown again."""
+    from shardwise.planner.export import target_for  # slow to load, for --help
+
     file = "plan.yaml" if path is None else quote(str(path))
-    target = "TARGET" if software == "any" else software
-    steps = [f"shardwise export {file} --to {target}"]
+    target = target_for(answer.plan, answer.cfg, answer.piece)
+    steps = [f"shardwise export {file} --to {target}" if target else f"shardwise plan show {file}"]
     if path is None:
         return ("", next_step(f"next: the same with -o plan.yaml{whose}, then:", *steps))
-    if target in ("TARGET", "jax"):
+    if target == "jax":
         steps += [f"shardwise compile {file}", f"shardwise train {file}"]
     return ("", next_step(f"{path} written{whose}; next:", *steps))
 

@@ -65,7 +65,7 @@ def sweep(**options: Any) -> None:
         more = ()
     else:
         plan = chosen.answer.plan
-        more = next_lines(path, plan.software, f" ({chosen.piece})")
+        more = next_lines(path, chosen.answer, f" ({chosen.piece})")
         if path:
             save_plan(plan, path)
     show_answer(answer, options, more=more)

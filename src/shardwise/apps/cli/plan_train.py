@@ -72,5 +72,5 @@ def train(**options: Any) -> None:
     path = options["plan_path"]
     if path:
         save_plan(answer.best.plan, path)
-    show_answer(answer, options, more=next_lines(path, answer.best.plan.software))
+    show_answer(answer, options, more=next_lines(path, answer.best))
     write_timeline(answer.best, options)

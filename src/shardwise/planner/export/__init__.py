@@ -48,7 +48,7 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.plans.software import candidates_of_plan
+from shardwise.plans.software import JAX, SOFTWARE, candidates_of_plan, usual_software
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import TORCHTITAN
@@ -114,6 +114,27 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 
 
+def refusal(plan: TrainPlan, cfg: ModelConfig, piece: Slice, program: str) -> str:
+    """Why a program that trains (a name of `SOFTWARE`) does not run a plan: what its exporter says,
+    or for ours what our trainer does; "" where it runs it."""
+    if program == JAX.name:
+        found = JAX.obstacles(candidates_of_plan(plan, cfg, piece))
+        return "; ".join(map(str, found))
+    try:
+        export_plan(plan, cfg, piece, program)
+    except BadRequest as error:
+        return str(error)
+    return ""
+
+
+def target_for(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
+    """The program that a plan is for, where it runs it; of a plan for none in particular the first
+    that does, of what the chip's users run first; "" where there is none."""
+    usual = [row.name for group in usual_software(piece.chip) for row in group]
+    names = dict.fromkeys([*usual, *SOFTWARE]) if plan.software == "any" else [plan.software]
+    return next((name for name in names if not refusal(plan, cfg, piece, name)), "")
+
+
 def parse_export(
     text: str, target: str, *, model: ModelNamed | None = None, piece: Slice | None = None
 ) -> TrainPlan:
@@ -169,4 +190,4 @@ def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:
     return name, load_model(name)
 
 
-__all__ = ["EXPORTERS", "export_plan", "parse_export"]
+__all__ = ["EXPORTERS", "export_plan", "parse_export", "refusal", "target_for"]

@@ -61,8 +61,10 @@ def nearest_miss(
         if state > request.max_hbm_bytes / 2
         else "use a smaller batch or shorter sequences"
     )
+    pinned = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
+    remedy += ", or pin less" if pinned else ""
     return (
-        f"no plan fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
+        f"no plan{pinned} fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
         f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
         f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
         f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"

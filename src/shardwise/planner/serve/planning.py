@@ -1,14 +1,17 @@
 """Why no servers are found: what is too large, too slow or too few chips, and what would help."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, prod
 
 from shardwise.errors import NoFeasiblePlan
+from shardwise.hardware import Slice, boxes
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest
 from shardwise.planner.serve.grid import grids
 from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.server import experts_of, legal_degrees
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.plans.laws import HEADS
 from shardwise.units import format_gib, format_seconds, many
 
 
@@ -59,7 +62,15 @@ def _nowhere(request: ServeRequest) -> str:
     chip, last = request.pieces[0].chip, max(request.pieces, key=lambda p: p.chips)
     free = replace(request, goal=replace(request.goal, tpot=inf), batch=0)
     dtypes = request.dtypes[0]
+    if request.pins and (pinned := _pinned_away(free)):
+        return pinned
     if not any(grids(free, piece, dtypes) for piece in (request.pieces[0], last)):
+        loose = replace(free, pins={})
+        if request.pins and any(grids(loose, p, dtypes) for p in (request.pieces[0], last)):
+            return (
+                f"no server of {request.cfg.name} with {_pins(request)} pinned fits "
+                f"{chip.id} (up to {last} was looked at); without the pin one does: leave --pin out"
+            )
         usable = format_gib(last.chips * chip.require("hbm_usable_bytes"))
         return (
             f"{request.cfg.name} fits no slice of {chip.id} that was looked at (up to {last}, "
@@ -80,6 +91,54 @@ def _nowhere(request: ServeRequest) -> str:
         f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}: allow a longer "
         "--tpot, use another chip, or smaller dtypes (--weights, --kv)"
     )
+
+
+def _pinned_away(request: ServeRequest) -> str:
+    """Why no server has the pinned degrees, whatever its memory; "" where some has."""
+    cfg, pins, title = request.cfg, dict(request.pins), request.software.title
+    chip, last = request.pieces[0].chip, max(request.pieces, key=lambda p: p.chips)
+    if any(_some(request, piece) for piece in request.pieces):
+        return ""
+    text, devices = _pins(request), last.chips * chip.jax_devices_per_chip
+    if "tensor" in pins and (problem := HEADS.problem(cfg, {"tensor": pins["tensor"]})):
+        return problem
+    if pins.get("expert", 1) > 1 and experts_of(cfg) % pins["expert"]:
+        found = experts_of(cfg)
+        held = f"{found} routed experts" if found > 1 else "no routed experts"
+        return (
+            f"--pin expert={pins['expert']}: {cfg.name} has {held}; pin a degree that divides them"
+        )
+    alone = [
+        axis for axis in pins if not any(_some(_with(request, axis), p) for p in request.pieces)
+    ]
+    if prod(pins.values()) > devices:
+        return (
+            f"--pin {text} takes {prod(pins.values()):,} devices, and {last}, the largest slice "
+            f"that was looked at, has {devices:,}; pin less, or plan on a larger slice"
+        )
+    if alone:
+        return (
+            f"--pin {alone[0]}={pins[alone[0]]}: {title} can have no such server of {cfg.name} on "
+            f"{chip.id}, whatever its memory (up to {last} was looked at); pin another degree"
+        )
+    return (
+        f"--pin {text}: {title} can lay out no server of {cfg.name} so on {chip.id} (up to {last} "
+        "was looked at): it lacks such a way to cut, or no slice has that shape; pin fewer axes"
+    )
+
+
+def _pins(request: ServeRequest) -> str:
+    return " x ".join(f"{axis}={degree}" for axis, degree in request.pins.items())
+
+
+def _with(request: ServeRequest, axis: str) -> ServeRequest:
+    """The request with one of its pins."""
+    return replace(request, pins={axis: request.pins[axis]})
+
+
+def _some(request: ServeRequest, piece: Slice) -> bool:
+    """Whether some mesh can be laid out on a slice, or on a part of it."""
+    return any(len(legal_degrees(request, piece, box)["tensor"]) for box in boxes(piece))
 
 
 def _missed(fleet: Fleet, goal: Objectives) -> str:

@@ -5,6 +5,7 @@ import numpy as np
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import PART_OF
 from shardwise.plans.layouts import storable
+from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.limit import about_choices, always
 from shardwise.plans.software.row import SoftwareRow
@@ -15,12 +16,22 @@ POLICIES = {
     "block": "nothing_saveable",
 }
 
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "f64": "float64"}
+"""JAX's names of what the trainer computes in and stores, by those of plans."""
+
+
+def _moments(c: Candidates) -> bool:
+    """The optimizer's state is in a dtype of JAX, or in the optimizer's own."""
+    s = c.structure
+    return optimizer_row(s.optimizer).own_dtypes or s.dtypes.moments in DTYPES
+
 
 def _cuts(c: Candidates) -> np.ndarray:
-    """Sequence parallelism cuts the tokens of a device evenly."""
+    """Sequence parallelism, and experts over tensor, cut the tokens of a device evenly."""
     cut = c.degree("tensor") * c.degree("context")
-    whole = c.sequence_length % cut == 0
-    return whole | (c.degree("tensor") == 1) | (not c.structure.sequence_parallel)
+    whole, s = c.sequence_length % cut == 0, c.structure
+    cuts = s.sequence_parallel & (c.degree("tensor") > 1)
+    return whole | ~(cuts | (s.expert_over_tensor and c.cfg.has_experts))
 
 
 def _stores(c: Candidates) -> np.ndarray:
@@ -51,8 +62,19 @@ JAX = SoftwareRow(
         "mtp_layers": {0: ""},
         "logit_chunks": {1: ""},
         "offload_optimizer": {False: ""},
+        "dtypes.param": DTYPES,
+        "dtypes.compute": DTYPES,
+        "dtypes.grad": DTYPES,
+        "dtypes.master": {"none": "", **DTYPES},
     },
     own=(
+        about_choices(
+            "dtypes.moments",
+            ("dtypes", "optimizer"),
+            _moments,
+            f"it knows {', '.join(DTYPES)}",
+            "set dtypes.moments to f32",
+        ),
         about_choices(
             "remat_kinds",
             ("remat",),
@@ -71,8 +93,9 @@ JAX = SoftwareRow(
             "it gathers for every microbatch",
             "set weight_gather to per_pass or per_microbatch",
         ),
-        always(
+        about_choices(
             "sequence_parallel",
+            ("expert_over_tensor", "sequence_parallel"),
             _cuts,
             "tokens are cut evenly over context x tensor",
             "use a sequence length that they divide, or sequence_parallel false",

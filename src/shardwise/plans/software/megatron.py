@@ -157,7 +157,7 @@ MEGATRON = SoftwareRow(
         always(
             "model",
             _one_attention,
-            "its arguments describe one kind of attention",
+            "the arguments written for it describe one kind of attention",
             "plan for a model with one",
         ),
     ),

@@ -62,12 +62,12 @@ class SoftwareRow:
             field="model",
             about=(),
             holds=lambda c: not self.unbuilt(c),
-            rule="its flags do not describe every part of the model",
+            rule="the flags that are written for it do not describe every part of the model",
             remedy=lambda c: f"lacking are {', '.join(sorted(self.unbuilt(c)))}",
         )
 
     def unbuilt(self, c: Candidates) -> frozenset[str]:
-        """What the model has that its flags do not describe."""
+        """What the model has that the flags written for it do not describe."""
         if self.builds is None:
             return frozenset([c.cfg.not_runnable] if c.cfg.not_runnable else [])
         return frozenset() if self.named(c.cfg) else features(c.cfg) - set(self.builds)
