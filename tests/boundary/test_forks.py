@@ -101,7 +101,7 @@ def test_a_job_ends_with_whoever_asked(child):
 
     def busy():
         """Forks that use a processor."""
-        group = child._child.process.pid
+        group = child._held.child.process.pid
         stats = [p / "stat" for p in Path("/proc").iterdir() if p.name.isdigit()]
         found = [text.rpartition(")")[2].split() for p in stats if (text := _text(p))]
         return sum(f[0] == "R" for f in found if int(f[2]) == group)
@@ -118,6 +118,6 @@ def _text(path):
 
 def test_a_child_that_died_is_started_again(child):
     assert asked(child, "1") == "1"
-    os.killpg(child._child.process.pid, 9)
+    os.killpg(child._held.child.process.pid, 9)
     time.sleep(0.2)
     assert asked(child, "3 + 3") == "6"

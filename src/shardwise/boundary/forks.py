@@ -22,13 +22,13 @@ import socket
 import struct
 import subprocess
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
-from shardwise.boundary import child
+from shardwise.boundary.child import Child, python, start
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.units import format_bytes
 
@@ -74,6 +74,25 @@ class _Lanes:
     slow: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
 
+@dataclass(slots=True)
+class _Held:
+    """A child that runs, the socket by which it is asked for forks, and those of forks that wait
+    for a job."""
+
+    child: Child | None = None
+    control: socket.socket | None = None
+    idle: list[socket.socket] = field(default_factory=list)
+
+    def stop(self) -> None:
+        while self.idle:
+            self.idle.pop().close()
+        if self.control is not None:
+            self.control.close()
+        if self.child is not None:
+            self.child.stop()
+        self.control = self.child = None
+
+
 class ForkingChild:
     """A child in which `target` (module:function, called with `arguments`) loads and gives a
     `Handle`; `call` runs that in forks. The child is started by `start`, or by the first call."""
@@ -82,12 +101,13 @@ class ForkingChild:
         self._command = (target, *arguments)
         self._memory = memory_bytes
         self._lock = threading.Lock()
-        self._child: child.Child | None = None
-        self._control: socket.socket | None = None
-        self._idle: list[socket.socket] = []
+        self._held = _Held()
+        weakref.finalize(self, self._held.stop)
         self.working = 0
         """Jobs that forks are at."""
-        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = WeakKeyDictionary()
+        self._lanes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Lanes] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def start(self) -> None:
         """Begin to load; nothing waits for it."""
@@ -97,11 +117,7 @@ class ForkingChild:
     def stop(self) -> None:
         """End the child and its forks. A later call starts another."""
         with self._lock:
-            self._stopped()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self._stopped()
+            self._held.stop()
 
     async def call(self, job: bytes, limit: Limit, what: str, remedy: str) -> bytes:
         """The answer to a job; messages name `what` it does and a `remedy`. Raises what the job
@@ -124,7 +140,8 @@ class ForkingChild:
         self, job: bytes, seconds: float, memory: int, *, least: bool = False
     ) -> tuple[bytes, bytes] | None:
         """The kind of an answer and its bytes; None where the fork ended before."""
-        end = self._idle.pop() if self._idle and not least else self._fork()
+        idle = self._held.idle
+        end = idle.pop() if idle and not least else self._fork()
         goes_on = False
         self.working += 1
         try:
@@ -139,7 +156,7 @@ class ForkingChild:
         finally:
             self.working -= 1
             if goes_on:
-                self._idle.append(end)
+                idle.append(end)
             else:
                 end.close()  # which ends the fork
 
@@ -154,7 +171,7 @@ class ForkingChild:
                     socket.send_fds(control, [b"f"], [theirs.fileno()])
                     break
                 except OSError:
-                    self._stopped()
+                    self._held.stop()
                     if not again:
                         ours.close()
                         raise ShardwiseError("the child for text ends at once") from None
@@ -162,29 +179,21 @@ class ForkingChild:
         return ours
 
     def _started(self) -> socket.socket:
-        if self._control is not None:
-            return self._control
+        held = self._held
+        if held.control is not None:
+            return held.control
         ours, theirs = socket.socketpair()
         with theirs:
             handed = str(theirs.fileno())
             target = f"{__name__}:_stand"
-            self._child = child.start(
-                child.python(target, handed, *self._command, memory_bytes=self._memory),
+            held.child = start(
+                python(target, handed, *self._command, memory_bytes=self._memory),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
-        self._control = ours
+        held.control = ours
         return ours
-
-    def _stopped(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
-        if self._control is not None:
-            self._control.close()
-        if self._child is not None:
-            self._child.stop()
-        self._control = self._child = None
 
 
 @asynccontextmanager

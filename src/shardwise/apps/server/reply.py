@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
