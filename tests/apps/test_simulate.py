@@ -309,3 +309,65 @@ def test_a_load_that_holds_is_said_to(plan_file, capsys):
     path = plan_file(engine="vllm", workload=LOADED)
     _, out, _ = run(capsys, "simulate", path)
     assert "within targets in this run: 100.0% of the requests" in out
+
+
+RATES = ("request_throughput", "output_throughput", "total_token_throughput", "request_goodput")
+
+
+@pytest.mark.parametrize("rate", ["1e-9", "0.001", "10", "60", "5000", "1e6"])
+@pytest.mark.parametrize("requests", ["1", "2", "3", "30", "150"])
+def test_rates_are_of_a_window_that_is_not_empty(plan_file, capsys, requests, rate):
+    """From 0 to what comes, at whatever load; and of what the servers can, within a factor."""
+    path = plan_file(engine="vllm", workload=LOADED)
+    result = simulated(capsys, path, "--rate", rate, "--requests", requests)["result"]
+    assert result["completed"] == int(requests)
+    assert result["duration"] == pytest.approx(int(requests) / float(rate), rel=1e-4)
+    assert 0 <= result["answered"] <= 1
+    assert 0 < result["request_throughput"] <= float(rate) * 1.0001
+    assert all(0 <= result[name] < 1e6 for name in RATES)
+    if float(rate) <= 10:
+        assert result["request_throughput"] == pytest.approx(float(rate), rel=0.25)
+        assert result["holds"]
+    if float(rate) >= 5000:
+        assert 10 < result["request_throughput"] < 300
+        assert not result["holds"]
+        assert result["holds_about"] > 10
+
+
+def test_a_rate_of_no_time_is_none(plan_file, capsys, tmp_path):
+    """All are refused at the moment at which they come."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"arrival": 0, "prompt": 2000000, "output": 1}\n')
+    path = plan_file()
+    result = simulated(capsys, path, "--trace", trace)["result"]
+    assert (result["completed"], result["duration"], result["request_throughput"]) == (0, 0.0, None)
+    assert re.search(r"request_throughput +-\n", run(capsys, "simulate", path, "--trace", trace)[1])
+
+
+@pytest.mark.parametrize("days", [0.2, 1, 400])
+def test_a_day_is_simulated_as_an_hour_is(plan_file, capsys, tmp_path, days):
+    """18,447 s are 2^64 ticks."""
+    trace, rows = tmp_path / "trace.csv", tmp_path / "rows.csv"
+    lines = [f"{i * days * 864:.3f},{100 + i},{5 + i}" for i in range(101)]
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "\n".join(lines))
+    steps, picture = tmp_path / "steps.json", tmp_path / "picture.svg"
+    files = ("--csv", rows, "--plot", picture, "--perfetto", steps)
+    found = simulated(capsys, plan_file(), "--trace", trace, *files)["result"]
+    assert found["completed"] == 101
+    assert found["duration"] == pytest.approx(days * 86400, rel=0.01)
+    assert found["over_time"]["seconds"][-1] == pytest.approx(found["duration"])
+    with rows.open() as file:
+        times = [float(row["ttft_seconds"]) for row in csv.DictReader(file)]
+    assert 0 < min(times) <= max(times) < 0.1
+
+
+NUMBERS = ("requests", "rate", "speed", "tile", "cv", "input", "output", "seed")
+NUMBERS += ("ttft", "tpot", "e2e", "check")
+
+
+@pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e300", "-1e-300", "x", ""])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_makes_no_sense_is_named(plan_file, capsys, name, value):
+    said = refused(capsys, plan_file(), "--rate", "2", f"--{name}", value)
+    assert f"--{name}" in said
+    assert value in said

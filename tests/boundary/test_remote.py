@@ -219,3 +219,40 @@ def test_tokens_are_counted_within_what_was_asked(capsys):
 def test_a_python_caller_is_refused_alike():
     with pytest.raises(BadRequest, match="no address"):
         server_at("http://")
+
+
+NUMBERS = ("requests", "rate", "cv", "input", "output", "spread", "speed", "concurrency")
+NUMBERS += ("vocabulary", "timeout", "seed")
+
+
+@pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e300", "x", ""])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_makes_no_load_is_named(capsys, name, value):
+    said = refused(capsys, [*BENCH, f"--{name}", value])
+    assert f"--{name} is" in said
+    assert "must be" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--requests", "1000", "--input", "1000000"), "have 1,000,000,000 tokens in all"),
+        (("--requests", "1000", "--rate", "1e-6"), "the last request comes after"),
+        (("--concurrency", "2000"), "--concurrency is 2000; it must be"),
+    ],
+)
+def test_a_load_that_would_not_end_is_refused(capsys, words, said):
+    assert said in refused(capsys, [*BENCH, *words])
+
+
+def test_a_figure_of_no_value_is_none(capsys, honest):
+    """One token has no time to the next."""
+    one = [PLAIN, TOKEN, b"data: [DONE]\n\n"]
+    with HostileEndpoint(lambda: one) as server:
+        words = ("--endpoint", server.url, "--output", "1")
+        found = document(capsys, *BENCH, *words)["result"]
+        assert found["mean_itl_ms"] is None
+        assert found["p99_tpot_ms"] is None
+        assert found["mean_ttft_ms"] > 0
+        _, out, _ = run(capsys, *BENCH, *words)
+    assert [line.split()[-1] for line in out.splitlines() if "between tokens" in line] == ["-"]

@@ -24,13 +24,16 @@ PAGE = 16
 """Tokens that share a key of a trace."""
 PERCENTILES = (50, 90, 99)
 MOST_THREADS = 1024
+"""Requests under way at once."""
+LONGEST = 1e7
+"""Seconds from the first request of a load to its last (ours: four months)."""
 
 
 class PromptRequest(NamedTuple):
     """A request to send, with its prompt."""
 
     ask: LoadRequest
-    prompt: list[int]
+    prompt: np.ndarray
 
 
 class RequestOutcome(NamedTuple):
@@ -56,6 +59,7 @@ class DrawnLoad:
 
     def made(self, vocabulary: int, seed: int) -> list[PromptRequest]:
         """The requests in order of their times."""
+        _check_tokens(self.requests * self.prompt * (1 + self.spread))
         rng = np.random.default_rng(seed)
         shape = 1 / self.cv**2
         gaps = rng.gamma(shape, 1 / shape / self.rate, self.requests)
@@ -65,7 +69,7 @@ class DrawnLoad:
         return [
             PromptRequest(
                 LoadRequest(id=i, at=float(times[i]), prompt=p, output=o),
-                rng.integers(_least(vocabulary), vocabulary, p).tolist(),
+                rng.integers(_least(vocabulary), vocabulary, p).astype(np.int32),
             )
             for i, (p, o) in enumerate(np.maximum(np.rint(lengths), 1).astype(int).tolist())
         ]
@@ -76,6 +80,7 @@ def traced(
 ) -> list[PromptRequest]:
     """The first `most` requests of a trace (0: all), `speed` times as fast. Raises BadRequest."""
     found = sorted(read_trace(path, PAGE, most), key=lambda request: request.arrival)
+    _check_tokens(sum(request.prompt for request in found))
     least, made = _least(vocabulary), []
     for i, request in enumerate(found):
         rng = np.random.default_rng((seed, i))
@@ -85,8 +90,20 @@ def traced(
             tokens[page * PAGE : (page + 1) * PAGE] = shared.integers(least, vocabulary, PAGE)
         at = float(request.arrival) / speed
         ask = LoadRequest(id=i, at=at, prompt=request.prompt, output=request.output)
-        made.append(PromptRequest(ask, tokens.tolist()))
+        made.append(PromptRequest(ask, tokens.astype(np.int32)))
     return made
+
+
+MOST_TOKENS = 10**8
+"""Of all prompts together: 400 MB (ours)."""
+
+
+def _check_tokens(tokens: float) -> None:
+    if tokens > MOST_TOKENS:
+        raise BadRequest(
+            f"the prompts have {tokens:,.0f} tokens in all; at most {MOST_TOKENS:,} are made: give "
+            "fewer --requests, or shorter prompts (--input)"
+        )
 
 
 def _least(vocabulary: int) -> int:
@@ -139,7 +156,7 @@ def _outcome(
     endpoint: Endpoint, model: str, asked: PromptRequest, timeout: float
 ) -> RequestOutcome:
     try:
-        served, times = sent(endpoint, model, asked.ask, asked.prompt, timeout)
+        served, times = sent(endpoint, model, asked.ask, asked.prompt.tolist(), timeout)
     except ShardwiseError as error:
         return RequestOutcome(asked, None, error=str(error))
     return RequestOutcome(asked, served, times)
@@ -174,8 +191,13 @@ def load_figures(outcomes: Sequence[RequestOutcome], duration: float) -> dict[st
     }
 
 
-def _summary(name: str, seconds: Sequence[float]) -> Iterator[tuple[str, float]]:
-    values = np.array(seconds or [0.0]) * 1e3
+def _summary(name: str, seconds: Sequence[float]) -> Iterator[tuple[str, float | None]]:
+    """Mean, median, deviation and percentiles in ms; None where there is no value."""
+    if not seconds:
+        keys = (f"{kind}_{name}_ms" for kind in ("mean", "median", "std"))
+        yield from dict.fromkeys((*keys, *(f"p{p}_{name}_ms" for p in PERCENTILES))).items()
+        return
+    values = np.array(seconds) * 1e3
     yield f"mean_{name}_ms", float(values.mean())
     yield f"median_{name}_ms", float(np.median(values))
     yield f"std_{name}_ms", float(values.std())

@@ -6,10 +6,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import number, whole
 from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import model_of, programs_of
 from shardwise.evidence.server_load import (
+    LONGEST,
+    MOST_THREADS,
     PERCENTILES,
     DrawnLoad,
     PromptRequest,
@@ -20,6 +23,23 @@ from shardwise.evidence.server_load import (
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
+
+_WHOLE = {
+    "requests": (1, 100_000),
+    "input": (1, 10**7),
+    "output": (1, 10**7),
+    "concurrency": (0, MOST_THREADS),
+    "vocabulary": (2, 2**31 - 1),
+    "seed": (0, 2**32 - 1),
+}
+_NUMBERS = {
+    "rate": (1e-6, 1e6),
+    "cv": (0.01, 100.0),
+    "spread": (0.0, 1.0),
+    "speed": (1e-6, 1e6),
+    "timeout": (0.001, 1e6),
+}
+"""The least and the most of each number."""
 
 LATENCIES = {
     "ttft": "time to first token",
@@ -58,9 +78,24 @@ class BenchServeRequest:
 
     def load(self) -> list[PromptRequest]:
         """The requests."""
-        for name in ("requests", "input", "output"):
-            if getattr(self, name) < 1:
-                raise BadRequest(f"--{name} is {getattr(self, name)}; it must be at least 1")
+        self._check()
+        found = self._requests()
+        if (last := found[-1].ask.at) > LONGEST:
+            raise BadRequest(
+                f"the last request comes after {last:g} s; a load of at most {LONGEST:g} s is put "
+                "on a server: raise --rate or --speed, or give fewer --requests"
+            )
+        return found
+
+    def _check(self) -> None:
+        """Raise BadRequest for a number that makes no load."""
+        for name, (least, most) in _WHOLE.items():
+            whole(getattr(self, name), f"--{name}", least=least, most=most)
+        for name, (least, most) in _NUMBERS.items():
+            if getattr(self, name) is not None:
+                number(getattr(self, name), f"--{name}", least=least, most=most)
+
+    def _requests(self) -> list[PromptRequest]:
         if self.trace is not None:
             return traced(
                 Path(self.trace),
@@ -148,7 +183,10 @@ def _row(found: Mapping[str, Any], name: str) -> Row:
 
 def _cells(row: Row) -> list[str]:
     shown = ("mean", *(f"p{p}" for p in PERCENTILES))
-    return [row["latency"], *(format_seconds(row[s] / 1e3) for s in shown)]
+    return [
+        row["latency"],
+        *("-" if row[s] is None else format_seconds(row[s] / 1e3) for s in shown),
+    ]
 
 
 bench_serve = verb("bench_serve", BenchServeRequest)

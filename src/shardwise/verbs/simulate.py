@@ -203,6 +203,10 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else format_seconds(value / 1e3)
 
 
+def _per_second(value: float | None, of: str = "") -> str:
+    return "-" if value is None else f"{sig(value)}{of}/s"
+
+
 def _running(result: Mapping[str, Any]) -> str:
     """Sequences on a server that answers, at the mean."""
     found = [r["mean_running"] for r in result["replicas"] if r["role"] == "serve"]
@@ -214,13 +218,13 @@ def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> l
     over = f"of those that came in {span}" if "warm_up_requests" in result else f"in {span}"
     rows = [
         ["completed", f"{result['completed']:,} {over}"],
-        ["request_throughput", f"{sig(result['request_throughput'])}/s"],
-        ["output_throughput", f"{sig(result['output_throughput'])} tokens/s"],
-        ["total_token_throughput", f"{sig(result['total_token_throughput'])} tokens/s"],
+        ["request_throughput", _per_second(result["request_throughput"])],
+        ["output_throughput", _per_second(result["output_throughput"], " tokens")],
+        ["total_token_throughput", _per_second(result["total_token_throughput"], " tokens")],
     ]
     if objectives.given:
         share = f"{result['good_share']:.1%} of the requests"
-        rows.append(["request_goodput", f"{sig(result['request_goodput'])}/s, {share}"])
+        rows.append(["request_goodput", f"{_per_second(result['request_goodput'])}, {share}"])
     rows += [
         ["steps run", f"{result['utilisation']:.1%} of the time"],
         ["running", f"{_running(result)} sequences of at most {batch:,} on a server"],

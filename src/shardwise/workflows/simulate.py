@@ -255,7 +255,7 @@ def _steady(
     if found is not None:
         result["largest_rate"] = rate
     elif not result["holds"]:
-        near = about_rate(fleet, demand, objectives, rate)
+        near = about_rate(fleet, demand, objectives, _near(fleet, demand, rate))
         result["holds_about"] = None if near is None else near.rate
     said = engine_warning(plan.engine, "--set engine=vllm")
     whole = plan.replicas + plan.prefill_replicas
@@ -272,6 +272,12 @@ def _steady(
         warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
         objectives=objectives,
     )
+
+
+def _near(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:
+    """Where to look for a rate that holds: near the one that does not, unless that is far off."""
+    guess = guessed_rate(fleet, demand)
+    return rate if rate <= 10 * guess else guess
 
 
 MOST_REPLICAS = 10_000

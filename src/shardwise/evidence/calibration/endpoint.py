@@ -22,6 +22,8 @@ from shardwise.evidence.calibration.replay import ServedRequest
 _ALONE = 3
 """Requests that go one after the other first: a batch of one."""
 
+_LONGEST = 1e7
+"""Seconds of a load (ours: four months)."""
 _FEWEST_IDS = 256
 """Ids below this are bytes and marks in many vocabularies; prompts use those above."""
 
@@ -45,6 +47,11 @@ def load(requests: int, rate: float, prompt: int, output: int) -> list[LoadReque
         raise BadRequest(f"--requests is {requests}; at least {_ALONE + 1} tell something")
     rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(1 / rate, requests))
+    if not arrivals[-1] <= _LONGEST:
+        raise BadRequest(
+            f"--rate is {rate:g}: the last of {requests:,} requests comes after "
+            f"{arrivals[-1]:g} s; a load of at most {_LONGEST:g} s is put on a server"
+        )
     spread = rng.uniform(0.5, 1.5, (requests, 2))
     return [
         LoadRequest(
@@ -74,20 +81,23 @@ def measure(
     """
     rng = np.random.default_rng(seed)
     least = min(_FEWEST_IDS, vocabulary // 2)
-    prompts = {a.id: rng.integers(least, vocabulary, a.prompt).tolist() for a in asks}
+
+    def prompt_of(ask: LoadRequest) -> list[int]:
+        return rng.integers(least, vocabulary, ask.prompt).tolist()
+
     found: dict[int, ServedRequest] = {}
     failed: list[ShardwiseError] = []
 
-    def send(ask: LoadRequest) -> None:
+    def send(ask: LoadRequest, prompt: list[int]) -> None:
         try:
-            found[ask.id] = _one(endpoint, model, ask, prompts[ask.id], timeout)
+            found[ask.id] = _one(endpoint, model, ask, prompt, timeout)
         except ShardwiseError as error:
             failed.append(error)
         if progress is not None:
             progress(len(found), len(asks))
 
     for ask in (a for a in asks if a.alone):
-        send(ask)
+        send(ask, prompt_of(ask))
         if failed:
             raise failed[0]
     threads = []
@@ -96,7 +106,7 @@ def measure(
         time.sleep(max(start + ask.at - time.monotonic(), 0.0))
         if failed:
             break
-        threads.append(threading.Thread(target=send, args=(ask,), daemon=True))
+        threads.append(threading.Thread(target=send, args=(ask, prompt_of(ask)), daemon=True))
         threads[-1].start()
     for thread in threads:
         thread.join(timeout)

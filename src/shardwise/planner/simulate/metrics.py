@@ -27,11 +27,13 @@ DEFINITIONS = {
     "itl": "between two tokens of a request, over all tokens of all requests; with speculation "
     "between two steps that brought some",
     "e2el": "from the arrival of a request to its last token",
-    "request_throughput": "completed requests per second of the duration",
+    "request_throughput": "completed requests per second of the duration; in the steady state of "
+    "the duration or of the time in which their answers begin, whichever is longer",
     "request_goodput": "completed requests that met every objective, per second of the duration",
     "output_throughput": "tokens emitted per second of the duration",
     "total_token_throughput": "prompt and emitted tokens per second of the duration",
-    "duration": "from the first arrival to the last token, in seconds",
+    "duration": "from the first arrival to the last token, in seconds; in the steady state the "
+    "seconds in which as many requests come as are counted",
     "hit_rate": "prompt tokens found in the prefix cache over all prompt tokens",
     "utilisation": "share of the duration in which a replica ran a step",
     "usd_per_million_tokens": "all chips for the duration; split by the time of prompts (what a "
@@ -117,7 +119,12 @@ def _gaps(replicas: Sequence[Replica]) -> np.ndarray:
 def summary(outcome: Outcome, objectives: Objectives | None = None) -> dict[str, Any]:
     """Everything above as plain numbers: times in ms, as `vllm bench` prints them."""
     times, done = latencies(outcome), completed(outcome)
-    duration = max(outcome.end - outcome.start, 1) / TICKS
+    duration = (outcome.end - outcome.start) / TICKS
+
+    def rate(count: float) -> float | None:
+        """Per second of the duration; None where all came and ended at one moment."""
+        return count / duration if duration else None
+
     prompt = sum(job.request.prompt for job in done)
     emitted = sum(job.emitted for job in done)
     result: dict[str, Any] = {
@@ -126,13 +133,13 @@ def summary(outcome: Outcome, objectives: Objectives | None = None) -> dict[str,
         "duration": duration,
         "total_input_tokens": prompt,
         "total_output_tokens": emitted,
-        "request_throughput": len(done) / duration,
-        "output_throughput": emitted / duration,
-        "total_token_throughput": (prompt + emitted) / duration,
+        "request_throughput": rate(len(done)),
+        "output_throughput": rate(emitted),
+        "total_token_throughput": rate(prompt + emitted),
     }
     if objectives is not None and objectives.given:
         good = _good(times, objectives)
-        result["request_goodput"] = int(good.sum()) / duration
+        result["request_goodput"] = rate(int(good.sum()))
         result["good_share"] = float(good.sum()) / len(outcome.jobs)
     for name in ("ttft", "tpot", "itl", "e2el"):
         result |= _spread(name, getattr(times, name))
@@ -296,11 +303,12 @@ MOMENTS = 96
 def over_time(outcome: Outcome, moments: int = MOMENTS) -> dict[str, list[float | None]]:
     """Waiting and running requests of all replicas at so many moments, and the median TTFT and TPOT
     of those that came between one moment and the next; None where none came."""
-    at = np.linspace(outcome.start, outcome.end, moments)
+    # As floats: after 18,447 s ticks are beyond the integers of 64 bits.
+    at = np.linspace(float(outcome.start), float(outcome.end), moments)
     found: dict[str, Any] = {"seconds": (at - outcome.start) / TICKS}
     for column, name in ((1, "waiting"), (2, "running")):
         found[name] = sum(_level(levels(one), column, at) for one in outcome.replicas)
-    came = [job.request.arrival for job in completed(outcome)]
+    came = np.array([job.request.arrival for job in completed(outcome)], float)
     window = np.searchsorted(at, came, side="right") - 1
     times = latencies(outcome)
     for name in ("ttft", "tpot"):

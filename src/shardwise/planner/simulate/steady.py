@@ -57,6 +57,9 @@ FULL = 250.0
 _FILL, _KEEP = 1.6, 1.2
 """Requests before and after the counted ones, in those in flight."""
 
+_TELLING = 20
+"""Counted requests below which nothing is said of a trend."""
+
 _GROWS, _OF_ALL = 1.3, 0.1
 """Factor from third to third, and share of a whole answer, by which a growing wait rises."""
 
@@ -172,8 +175,43 @@ class SteadyRun:
         return 1 - float((queued[1] - queued[0]) / np.sum(found.output[self.counted]))
 
     @property
+    def span(self) -> tuple[int, int]:
+        """Ticks after which the counted requests come, and by which all have: as long as so many
+        take at the rate, never empty, and none but they come in it. (`window` differs by a gap or
+        two, which among its hundreds of requests is nothing, and among a few is much.)"""
+        arrival = self.moments.arrival
+        return int(arrival[self.first - 1]), int(arrival[self.first + self.count - 1])
+
+    @property
+    def begun(self) -> float:
+        """Tokens answered over tokens asked for, by how fast the counted answers begin: those of
+        requests that were not refused, times the span over the time from the first tokens before
+        them to their last one, or over their share of all the time to there, where one of these is
+        longer. From 0 to 1, of one request as of thousands."""
+        start, end = self.span
+        found, counted = self.moments, self.counted
+        known = np.isfinite(found.first)
+        answered = found.output[counted] @ known[counted] / np.sum(found.output[counted])
+        if not answered:
+            return 0.0
+        first, alone = np.where(known, found.first, start), np.min(found.first - found.arrival)
+        last = np.max(first[counted])
+        each = (last - alone - found.arrival[0]) / (self.first + self.count)
+        took = max(last - np.max(first[: self.first]), self.count * each, end - start)
+        return float(answered * (end - start) / took)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last counted request waits no longer for its first token than one alone, and
+        as long again."""
+        waits = (self.moments.first - self.moments.arrival)[: self.first + self.count]
+        return bool(waits[-1] <= 2 * np.min(waits))
+
+    @property
     def grows(self) -> bool:
-        """Whether requests wait longer and longer."""
+        """Whether requests wait longer and longer; not said of a few."""
+        if self.count < _TELLING:
+            return False
         a, b, c = (float(np.mean(part)) for part in np.array_split(self.times[0], 3))
         return b > _GROWS * a and c > _GROWS * b and c - a > _OF_ALL * float(np.mean(self.times[2]))
 
@@ -185,7 +223,7 @@ class SteadyRun:
     def keeps(self, goal: Objectives) -> bool:
         """Whether the requests of this run are answered as they come, `SHARE` of them within all
         targets. (What one run answers swings by less than a hundredth.)"""
-        answered = self.answered >= ANSWERED - 0.01
+        answered = self.begun >= ANSWERED - 0.01 or self.settled
         return answered and not self.grows and self.good(goal) >= SHARE
 
     @property
@@ -236,23 +274,23 @@ def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> 
     """What `metrics.summary` says, of the counted requests; rates are of what is answered while as
     many come, which under overload is less, and dollars are for that; load of the servers over the
     whole run."""
-    start, end = run.window
+    start, end = run.span
     jobs, placed = outcome.jobs[run.counted], outcome.placed[run.counted]
     counted = replace(outcome, jobs=jobs, placed=placed, start=start, end=end)
     whole, found = summary(outcome, objectives), summary(counted, objectives)
     rates = ("request_throughput", "output_throughput", "total_token_throughput")
     rates += ("request_goodput",) if objectives.given else ()
-    found |= {name: found[name] * run.answered for name in rates}
+    found |= {name: found[name] * run.begun for name in rates}
     found |= {name: whole[name] for name in ("utilisation", "steps", "replicas")}
-    if found["usd"] is not None and run.answered > 0:
-        whole_cost, share = 1e6 * found["usd"] / run.answered, run.moments.prompt_share
+    if found["usd"] is not None and run.begun > 0:
+        whole_cost, share = 1e6 * found["usd"] / run.begun, run.moments.prompt_share
         prompt, emitted = found["total_input_tokens"], found["total_output_tokens"]
         found["usd_per_million_tokens"] = {
             "input": whole_cost * share / prompt,
             "output": whole_cost * (1 - share) / emitted,
             "all": whole_cost / (prompt + emitted),
         }
-    return found | {"answered": run.answered, "warm_up_requests": run.first}
+    return found | {"answered": run.begun, "warm_up_requests": run.first}
 
 
 def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:
@@ -292,7 +330,7 @@ def _parts(
 ) -> tuple[int, int, int]:
     """Requests that fill the servers, that are counted, and that keep the servers full."""
     alive = in_flight(fleet, demand, rate)
-    return ceil(_FILL * alive), counted, ceil(_KEEP * alive) + 1
+    return max(ceil(_FILL * alive), 1), counted, ceil(_KEEP * alive) + 1
 
 
 def _run(moments: Moments, fleet: SimulatedFleet, parts: tuple[int, int, int]) -> SteadyRun:

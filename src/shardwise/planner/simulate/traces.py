@@ -385,5 +385,7 @@ def tiled(requests: Sequence[Request], times: int) -> list[Request]:
 def scaled(requests: Iterable[Request], speed: float) -> list[Request]:
     """The same requests, arriving `speed` times as fast."""
     if not 0 < speed < inf:
-        raise BadRequest(f"a speed of {speed} makes no sense; it must be positive and finite")
+        raise BadRequest(
+            f"--speed is {speed}; it must be above 0 and finite: 2 replays a trace twice as fast"
+        )
     return [replace(r, arrival=r.arrival / speed) for r in requests]
