@@ -30,6 +30,13 @@ def document(capsys, *args) -> dict:
     return json.loads(out)
 
 
+def over(words, *more) -> tuple[str, ...]:
+    """The words of a command, and more of them, whose options replace those of the same name."""
+    again = {word for word in more if word.startswith("--")}
+    starts = [i for i, word in enumerate(words) if word in again]
+    return (*(w for i, w in enumerate(words) if not {i, i - 1} & set(starts)), *more)
+
+
 @cache
 def answered(*args) -> tuple[str, str]:
     """Stdout and stderr of a command that many tests read; it runs once, and

@@ -6,7 +6,7 @@ import re
 import tracemalloc
 
 import pytest
-from tests.apps.commands import document, flat, run
+from tests.apps.commands import document, flat, over, run
 from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
@@ -76,7 +76,7 @@ def test_the_document(plan_file, capsys):
     ],
 )
 def test_a_load_that_would_not_end_is_refused_with_its_limit(plan_file, capsys, args, said):
-    message = refused(capsys, plan_file(), *MADE, *args)
+    message = refused(capsys, plan_file(), *over(MADE, *args))
     assert said in message
     assert any(remedy in message for remedy in ("replicas=N", "--requests"))
 
@@ -203,27 +203,27 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
     [
         ((), "a load needs --trace FILE, or --rate"),
         *(
-            ((*MADE, f"--{name}", value), f"--{name} is '{value}'; it must be a number")
+            (over(MADE, f"--{name}", value), f"--{name} is '{value}'; it must be a number")
             for name in ("rate", "speed", "cv")
             for value in ("nan", "inf", "-1")
         ),
         (
-            (*MADE, "--cv", "1e200"),
+            over(MADE, "--cv", "1e200"),
             "--cv is '1e200'; it must be a number of at least 0 and at most 100",
         ),
-        ((*MADE, "--rate", "1e-9"), "a load of at most 1e+09 s (30 years) can be simulated"),
-        ((*MADE, "--seed", "-1"), "--seed is '-1'; it must be a whole number of at least 0"),
+        (over(MADE, "--rate", "1e-9"), "a load of at most 1e+09 s (30 years) can be simulated"),
+        (over(MADE, "--seed", "-1"), "--seed is '-1'; it must be a whole number of at least 0"),
         ((*MADE, "--seed", "9" * 5000), "it must be a whole number"),
-        ((*MADE, "--requests", "1e12"), "--requests is '1e12'; it must be a whole number"),
-        ((*MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
-        ((*MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
-        ((*MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
-        ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2e"),
-        ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
-        ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),
+        (over(MADE, "--requests", "1e12"), "--requests is '1e12'; it must be a whole number"),
+        (over(MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
+        (over(MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
+        (over(MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
+        (over(MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2e"),
+        (over(MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
+        (over(MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),
         (("--trace", "/nowhere/a.csv"), "cannot read the trace '/nowhere/a.csv'"),
-        ((*MADE, "--set", "scheduling.policy=chunky"), "key 'scheduling.policy'"),
-        ((*MADE, "--set", "engine=vlm"), "engine 'vlm'"),
+        (over(MADE, "--set", "scheduling.policy=chunky"), "key 'scheduling.policy'"),
+        (over(MADE, "--set", "engine=vlm"), "engine 'vlm'"),
     ],
 )
 def test_bad_requests(plan_file, capsys, args, text):
@@ -368,6 +368,6 @@ NUMBERS += ("ttft", "tpot", "e2e", "check")
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e300", "-1e-300", "x", ""])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_that_makes_no_sense_is_named(plan_file, capsys, name, value):
-    said = refused(capsys, plan_file(), "--rate", "2", f"--{name}", value)
+    said = refused(capsys, plan_file(), *over(("--rate", "2"), f"--{name}", value))
     assert f"--{name}" in said
     assert value in said

@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from tests.apps.commands import document, refused, run
+from tests.apps.commands import document, over, refused, run
 
 from hostile_endpoint import GOOD, HOSTILE, MODELS, PLAIN, TOKEN, HostileEndpoint, event
 from shardwise.boundary.remote import server_at
@@ -171,7 +171,7 @@ def test_a_hostile_answer_is_a_counted_failure(capsys, name):
     with HostileEndpoint(lambda: next(answers)()) as server:
         began = time.monotonic()
         words = ("--endpoint", server.url, "--timeout", "0.5", "--concurrency", "1")
-        found = document(capsys, *BENCH, "--requests", "2", *words)
+        found = document(capsys, *over(BENCH, "--requests", "2", *words))
     assert time.monotonic() - began < 10
     assert (found["result"]["completed"], found["result"]["failed"]) == (1, 1)
     (said,) = found["result"]["errors"]
@@ -228,7 +228,7 @@ NUMBERS += ("vocabulary", "timeout", "seed")
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e300", "x", ""])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_that_makes_no_load_is_named(capsys, name, value):
-    said = refused(capsys, [*BENCH, f"--{name}", value])
+    said = refused(capsys, over(BENCH, f"--{name}", value))
     assert f"--{name} is" in said
     assert "must be" in said
 
@@ -242,7 +242,7 @@ def test_a_number_that_makes_no_load_is_named(capsys, name, value):
     ],
 )
 def test_a_load_that_would_not_end_is_refused(capsys, words, said):
-    assert said in refused(capsys, [*BENCH, *words])
+    assert said in refused(capsys, over(BENCH, *words))
 
 
 def test_a_figure_of_no_value_is_none(capsys, honest):
@@ -250,9 +250,9 @@ def test_a_figure_of_no_value_is_none(capsys, honest):
     one = [PLAIN, TOKEN, b"data: [DONE]\n\n"]
     with HostileEndpoint(lambda: one) as server:
         words = ("--endpoint", server.url, "--output", "1")
-        found = document(capsys, *BENCH, *words)["result"]
+        found = document(capsys, *over(BENCH, *words))["result"]
         assert found["mean_itl_ms"] is None
         assert found["p99_tpot_ms"] is None
         assert found["mean_ttft_ms"] > 0
-        _, out, _ = run(capsys, *BENCH, *words)
+        _, out, _ = run(capsys, *over(BENCH, *words))
     assert [line.split()[-1] for line in out.splitlines() if "between tokens" in line] == ["-"]
