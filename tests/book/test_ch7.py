@@ -34,6 +34,8 @@ from shardwise.roofline.chip_roofline import chip_critical_intensity
 from shardwise.roofline.matmul import critical_batch_approx
 from shardwise.units import dtype_bytes
 
+NO_FLOPS = {"params": 0.0, "peak": np.inf}
+"""Of a step that only reads."""
 WEIGHTS_AND_MATH = (("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8"))
 """Dtypes of stored weights and of the matmuls."""
 
@@ -136,6 +138,7 @@ def steps(i):
         param_bytes=i["param_bytes"],
         kv_bytes=i["kv_seq"] / i.get("smaller", 1),
         bandwidth=i["bw"],
+        **NO_FLOPS,
     )
 
 
@@ -221,7 +224,7 @@ def test_loading_the_weights(e):
     i = e["inputs"]
     _, bandwidth, _ = totals(i)
     loaded = weight_bytes(model(i), i["dtype"])
-    check(e, step_seconds(1, param_bytes=loaded, kv_bytes=0.0, bandwidth=bandwidth))
+    check(e, step_seconds(1, param_bytes=loaded, kv_bytes=0.0, bandwidth=bandwidth, **NO_FLOPS))
 
 
 @entry("7.5.1")
@@ -254,7 +257,7 @@ def test_experts_on_128_chips(e):
     found = []
     for bytes_ in held:
         seconds = step_seconds(
-            1, param_bytes=bytes_, kv_bytes=0.0, bandwidth=chip.require("hbm_bandwidth")
+            1, param_bytes=bytes_, kv_bytes=0.0, bandwidth=chip.require("hbm_bandwidth"), **NO_FLOPS
         )
         found += [seconds, chip.require("hbm_bytes") - bytes_]
     check(e, found)
@@ -290,7 +293,7 @@ def test_least_time_of_a_layer(e):
     i = e["inputs"]
     _, bandwidth, _ = totals(i)
     loaded = i["params"] * dtype_bytes(i["dtype"])
-    check(e, step_seconds(1, param_bytes=loaded, kv_bytes=0.0, bandwidth=bandwidth))
+    check(e, step_seconds(1, param_bytes=loaded, kv_bytes=0.0, bandwidth=bandwidth, **NO_FLOPS))
 
 
 def activations(i):

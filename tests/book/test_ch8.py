@@ -25,6 +25,9 @@ from shardwise.hardware.totals import link_both_ways
 from shardwise.models import kv_bytes_per_token, params_by_component
 from shardwise.units import dtype_bytes
 
+NO_FLOPS = {"params": 0.0, "peak": np.inf}
+"""Of a step that only reads."""
+
 
 def cache_of(i):
     """Bytes of one sequence's cache; the context is the entry's, in either spelling."""
@@ -117,8 +120,12 @@ def test_a_step_over_full_memory(e):
     i = e["inputs"]
     chip = chip_of(i)
     bandwidth = chip.require("hbm_bandwidth")
-    full = step_seconds(1, param_bytes=chip.require("hbm_bytes"), kv_bytes=0.0, bandwidth=bandwidth)
-    alone = step_seconds(1, param_bytes=weights(i), kv_bytes=0.0, bandwidth=i["chips"] * bandwidth)
+    full = step_seconds(
+        1, param_bytes=chip.require("hbm_bytes"), kv_bytes=0.0, bandwidth=bandwidth, **NO_FLOPS
+    )
+    alone = step_seconds(
+        1, param_bytes=weights(i), kv_bytes=0.0, bandwidth=i["chips"] * bandwidth, **NO_FLOPS
+    )
     check(e, [full, full * i["answer"], alone])
 
 

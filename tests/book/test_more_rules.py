@@ -186,7 +186,7 @@ def test_a_dot_product_is_the_product_whatever_its_length():
         ("warp_divergence", {"lanes": [30, 3], "instructions": [1, 1]}, "a warp has 32 in all"),
         ("warp_divergence", {"lanes": [3], "instructions": [1, 1]}, "lanes has 1 numbers"),
         ("torus_spread", {"shape": [4, 4], "twisted": True}, "4x4 has no twist"),
-        ("torus_spread", {"shape": [0]}, "sides are 1 or more"),
+        ("torus_spread", {"shape": [0]}, "shape is 0; it must be a whole number of at least 1"),
         ("total_seconds", {"compute": 1, "comms": 2, "overlap": 1.5}, "overlap is 1.5"),
         ("scalar_dot", {"left": [1], "right": [1, 2]}, "left has 1 numbers and right 2"),
     ],

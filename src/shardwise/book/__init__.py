@@ -1,12 +1,13 @@
 """What the book says, each rule once, computed through the rest; nothing is planned or measured.
 
 `rules/` holds its closed rules of thumb and the audit of a plan by them, `registry.py` every rule
-by name with its formula, unit and source, `questions.py` the book's numbers (`data/entries/`), each
-answered live by those rules, `seed.py` chips with the constants of an edition. `thresholds.py` sets
-the rules beside a searched plan. `figures.py`, `roofline_figures.py` and `serving_figures.py` have
-the data of the book's figures, `megatron.py` one with predictions beside, `simulators/` its
-machines step by step, `figure_index.py` all of them by id with the settings that they take. Screens
-ask for these beside an answer: no answer needs them. Read `registry.py` first.
+by name with its formula, unit and source, `arguments.py` reads and checks what a rule is given.
+`questions.py` has the book's numbers (`data/entries/`), each answered live by those rules,
+`seed.py` chips with the constants of an edition. `thresholds.py` sets the rules beside a searched
+plan. `figures.py`, `roofline_figures.py` and `serving_figures.py` have the data of the book's
+figures, `megatron.py` one with predictions beside, `simulators/` its machines step by step,
+`figure_index.py` all of them by id with the settings that they take. Screens ask for these beside
+an answer: no answer needs them. Read `registry.py` first.
 
 Every rule is a function here, under its own name (`shardwise.book.mixed_limit`), and all load on
 first use.

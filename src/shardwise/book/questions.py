@@ -8,6 +8,7 @@ with their units, the steps to its answer, and what the book prints. A step is a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -198,6 +199,38 @@ def agrees(got: Any, wanted: Any, tolerance: float, abs_tol: float = 0.0) -> boo
         abs(g - w) <= max(tolerance * abs(w), abs_tol, 1e-12 * abs(w))
         for g, w in zip(gots, wants, strict=True)
     )
+
+
+def rounds_to(got: Any, printed: Any) -> bool:
+    """Whether numbers are those that are printed, one by one, as far as the digits printed say.
+
+    >>> rounds_to(0.0312, 0.03), rounds_to(7.1e9, 8e9), rounds_to([26.2, 49.2], [26, 56])
+    (True, False, False)
+    """
+    gots = got if isinstance(got, list) else [got]
+    prints = printed if isinstance(printed, list) else [printed]
+    # An edition may print the first of several numbers alone.
+    return all(
+        abs(g - p) <= max(_half_digit(p), LEAST_OFF * abs(p))
+        for g, p in zip(gots, prints, strict=False)
+    )
+
+
+LEAST_OFF = 1e-3
+"""Numbers closer than this are rounding, however many digits are printed."""
+
+
+def off_by(got: Any, printed: Any) -> float:
+    """The largest share by which a printed number misses what it is."""
+    gots = got if isinstance(got, list) else [got]
+    prints = printed if isinstance(printed, list) else [printed]
+    return max(abs(g - p) / abs(g) if g else 1.0 for g, p in zip(gots, prints, strict=False))
+
+
+def _half_digit(printed: float) -> float:
+    """Half a unit of the last digit that a number is printed with, zeros at its end left out."""
+    exponent = Decimal(f"{printed:.12g}").normalize().as_tuple().exponent
+    return 0.5 * 10.0 ** int(exponent)
 
 
 def _entry(record: Mapping[str, Any], chapter: str) -> BookEntry:

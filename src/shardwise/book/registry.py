@@ -6,13 +6,14 @@ functions themselves, which take the values of the library.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
 import numpy as np
 
 from shardwise.book import figures
+from shardwise.book.arguments import read_arguments
 from shardwise.book.rules import (
     blocks,
     chips,
@@ -28,15 +29,13 @@ from shardwise.book.rules import (
     training,
     transformer,
 )
-from shardwise.book.seed import book_chip, book_slice
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import fat_tree as trees
 from shardwise.hardware import slices, totals
 from shardwise.models import activations as saved
-from shardwise.models import counts, kv, load_model
+from shardwise.models import counts, kv
 from shardwise.models import flops as work
-from shardwise.roofline import ElementBytes, chip_roofline, matmul, transfer, tree
-from shardwise.sharding import Layout, Mesh, parse_sizes
+from shardwise.roofline import chip_roofline, matmul, transfer, tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +71,17 @@ class ClosedForm:
         for one that is missing, and for a value that it refuses."""
         self._check(given)
         try:
-            arguments = {name: read_argument(name, value) for name, value in given.items()}
             with np.errstate(all="ignore"):
-                return self.function(**arguments)
+                found = self.function(**read_arguments(self.parameters, given))
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-            values = ", ".join(f"{n}={shown(v)}" for n, v in given.items())
-            raise BadRequest(f"{self.name} has no answer for {values}: {error}") from None
+            raise self._unanswered(given, str(error)) from None
+        if _undefined(found):
+            raise self._unanswered(given, "it divides nothing by nothing, or has no solution")
+        return found
+
+    def _unanswered(self, given: Mapping[str, Any], why: str) -> BadRequest:
+        values = ", ".join(f"{n}={shown(v)}" for n, v in given.items())
+        return BadRequest(f"{self.name} has no answer for {values}: {why}")
 
     def _check(self, given: Mapping[str, Any]) -> None:
         for name in given:
@@ -94,73 +98,22 @@ class ClosedForm:
             )
 
 
+def _undefined(value: Any) -> bool:
+    """Whether an answer, or a part of it, is no number at all. An array may lack some of its
+    values, as a sweep does beyond a rule's range."""
+    if isinstance(value, float | np.ndarray):
+        return bool(np.all(np.isnan(value)))
+    if isinstance(value, tuple):
+        return any(map(_undefined, value))
+    names = value.__dataclass_fields__ if is_dataclass(value) else ()
+    return any(_undefined(getattr(value, name)) for name in names)
+
+
 def rule(name: str) -> ClosedForm:
     """One rule; BadRequest names the nearest for a typo."""
     check_known("rule", name, RULES, "`shardwise book rule` lists all")
     return RULES[name]
 
-
-def read_argument(name: str, value: Any) -> Any:
-    """A plain value as the functions take it, by the name of the argument."""
-    if name in READERS and (isinstance(value, str) or name == "mesh"):
-        return READERS[name](value)
-    if not isinstance(value, list):
-        return value
-    if name in LISTS:
-        return [read_argument("", item) for item in value]
-    numbers = all(isinstance(item, int | float) for item in value)
-    return np.array(value, float) if numbers else value
-
-
-def _mesh(value: Any) -> Any:
-    if isinstance(value, str):
-        return Mesh.parse(value)
-    if not isinstance(value, Mapping) or isinstance(value, Mesh):
-        return value
-    for axis, degree in value.items():
-        if degree != int(degree):
-            raise BadRequest(f"mesh axis '{axis}' is {degree}; a degree is a whole number")
-    return Mesh.of({axis: int(degree) for axis, degree in value.items()})
-
-
-def _elements(value: str) -> ElementBytes:
-    dtypes = value.split(",")
-    if len(dtypes) not in (1, 3):
-        raise BadRequest(
-            f"elements is {shown(value)}; it is one dtype, or those of left, right and result "
-            "such as bf16,int8,bf16"
-        )
-    left, right, result = dtypes * (4 - len(dtypes)) if len(dtypes) == 3 else dtypes * 3
-    return ElementBytes.of(left=left, right=right, result=result)
-
-
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "chip": book_chip,
-    "slice": book_slice,
-    "mesh": _mesh,
-    "layout": Layout.parse,
-    "elements": _elements,
-    "cfg": load_model,
-    "sizes": parse_sizes,
-}
-"""Arguments that a text stands for, and a mesh as degrees by axis."""
-LISTS = [
-    "parts",
-    "factors",
-    "values",
-    "members",
-    "tile",
-    "dims",
-    "shape",
-    "start",
-    "end",
-    "wraps",
-    "sizes",
-    "levels",
-    "left",
-    "right",
-]
-"""Arguments that are lists, where others taken as lists are arrays of numbers."""
 
 UNITS = {
     "alpha": "FLOP/byte",

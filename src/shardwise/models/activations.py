@@ -130,7 +130,7 @@ def activation_bytes(
 
 
 def book_activation_bytes(
-    tokens: Quantity, layers: int, d_model: int, saved: int, dtype: str = "bf16"
+    tokens: Quantity, layers: int, d_model: int, saved: Quantity, dtype: str = "bf16"
 ) -> Quantity:
     """The book's count: `saved` intermediates per layer, each D wide (ch. 4.4.2)."""
     return saved * tokens * layers * d_model * dtype_bytes(dtype)

@@ -1,7 +1,8 @@
 """Plans of published runs, by name, which `audit:NAME` means wherever a plan file may stand.
 
-The files lie in `data/audits`: one plan each, with the source in its first lines, and a config.json
-beside it where the zoo lacks the model. A plan file anywhere may name such a neighbour.
+The files lie in `data/audits`: one plan each, with its chapter and its source in its first lines,
+and a config.json beside it where the zoo lacks the model. A plan file anywhere may name such a
+neighbour.
 """
 
 import os
@@ -13,6 +14,7 @@ from shardwise.models.zoo import split_family, with_family, zoo_names
 
 DATA = Path(__file__).parent / "data" / "audits"
 PREFIX = "audit:"
+CHAPTER = "chapter: "
 
 
 def audit_names() -> tuple[str, ...]:
@@ -22,8 +24,18 @@ def audit_names() -> tuple[str, ...]:
 
 def audit_about(name: str) -> str:
     """What a shipped plan is and where its choices were published: its first lines."""
+    return " ".join(line for line in _head(name) if not line.startswith(CHAPTER))
+
+
+def audit_chapter(name: str) -> str:
+    """The chapter of the book whose rules a shipped plan is held against: its line `chapter:`."""
+    return next(line for line in _head(name) if line.startswith(CHAPTER)).removeprefix(CHAPTER)
+
+
+def _head(name: str) -> list[str]:
+    """The comments of its file."""
     lines = (DATA / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    return " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+    return [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
 
 
 def plan_path(text: str) -> Path:

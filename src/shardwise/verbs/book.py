@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shardwise.book.figure_index import FIGURES
 from shardwise.book.questions import BookEntry, entries
 from shardwise.errors import BadRequest
-from shardwise.plans.named import PREFIX, audit_about, audit_names
+from shardwise.plans.named import PREFIX, audit_about, audit_chapter, audit_names
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
@@ -68,7 +68,7 @@ def _entries() -> list[dict[str, str]]:
     audits = [
         {
             "id": f"{PREFIX}{name}",
-            "chapter": "12",
+            "chapter": audit_chapter(name),
             "kind": "plan",
             "about": audit_about(name).partition(":")[0],
             "source": audit_about(name),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.book.questions import BookEntry, Edition, agrees, book_answer, entries
+from shardwise.book.questions import LEAST_OFF, BookEntry, Edition, agrees, book_answer, entries
 from shardwise.errors import BadRequest
 from shardwise.units import many
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -66,7 +66,7 @@ def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[dic
     printed = asked.printed(edition)
     prints = printed if isinstance(printed, list) else [printed]
     units = [asked.unit] * len(prints) if isinstance(asked.unit, str) else asked.unit
-    return [
+    rows = [
         {
             "id": asked.id,
             "chapter": asked.chapter,
@@ -78,10 +78,8 @@ def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[dic
         }
         # An edition may print the first of several numbers alone.
         for was, now, unit in zip(prints, found.values, units, strict=False)
-        if not agrees(now, was, max(asked.rounding(edition), LEAST), asked.abs_tol)
+        if not agrees(now, was, max(asked.rounding(edition), LEAST_OFF), asked.abs_tol)
         and (edition == "first" or asked.status == "book_wrong")
     ]
-
-
-LEAST = 1e-3
-"""Numbers closer than this are rounding, whatever an entry asks for."""
+    # Two ways to one number are one erratum.
+    return [row for i, row in enumerate(rows) if row not in rows[:i]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.book.arguments import check_whole, is_counted
 from shardwise.book.questions import Edition, plain
 from shardwise.book.registry import RULES, ClosedForm, rule
 from shardwise.book.rules.chips import axis_alpha
@@ -48,6 +49,7 @@ class BookRuleRequest:
             return RuleAnswer(rule=None, result={"rules": [_row(one) for one in RULES.values()]})
         found = rule(self.name)
         given = read_sets(self.sets)
+        check_whole(found.parameters, given)
         implied = self._implied(found, given)
         arguments = {**implied, **given, **{n: c for n, c in implied.items() if n == "chip"}}
         described = {**_row(found), "arguments": _parameters(found, arguments)}
@@ -89,6 +91,8 @@ class BookRuleRequest:
         self, found: ClosedForm, arguments: Mapping[str, Any], described: Mapping[str, Any]
     ) -> "RuleAnswer":
         name, points = _points(self.sweep or "")
+        if name in found.parameters and is_counted(found.parameters[name]):
+            points = list(dict.fromkeys(round(x) for x in points))
         rows = []
         for x in points:
             value = plain(found(**{**arguments, name: x}))
@@ -110,6 +114,12 @@ class RuleAnswer(Answer):
             return self.result["rules"]
         return [_named(self.rule, self.result["value"])] if "value" in self.result else []
 
+    def _value_text(self, argument: Row) -> str:
+        if argument["value"] is not None or self.rule is None:
+            return value_text(argument["value"])
+        default = self.rule.parameters[argument["name"]].default
+        return "needed" if default is Parameter.empty else "not given"
+
     def page(self) -> Page:
         """The formula, the arguments, and the value or the sweep."""
         if self.rule is None:
@@ -117,10 +127,7 @@ class RuleAnswer(Answer):
             return
         yield wrapped(f"{self.rule.name} ({self.rule.source}): {self.rule.about}")
         yield Facts([Fact("formula", self.rule.formula), Fact("unit", self.rule.unit or "-")])
-        rows = [
-            [a["name"], "needed" if a["value"] is None else value_text(a["value"]), a["unit"]]
-            for a in self.result["arguments"]
-        ]
+        rows = [[a["name"], self._value_text(a), a["unit"]] for a in self.result["arguments"]]
         yield TextTable(["argument", "value", "unit"], rows, left=1, ruled=False)
         if "rows" in self.result:
             names = list(self.result["rows"][0])

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from shardwise.book.figure_index import figure_ids
@@ -14,7 +15,9 @@ from shardwise.book.questions import (
     agrees,
     book_answer,
     entries,
+    off_by,
     plain,
+    rounds_to,
 )
 from shardwise.book.registry import rule
 from shardwise.boundary.arguments import once
@@ -26,7 +29,7 @@ from shardwise.verbs.layout import Fact, Facts, Verbatim, next_step, wrapped
 from shardwise.verbs.request import Progress, verb
 
 LEAST_TOLERANCE = 0.01
-"""A quiz takes an answer that is as close as this, or as the book's own rounding."""
+"""A quiz takes an answer that is as close as this, or what the book prints where that is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +155,11 @@ def _result(found: BookAnswer) -> dict[str, Any]:
 
 
 def _verdict(found: BookAnswer, printed: Any) -> bool | None:
-    """Whether the answer is what an edition prints; None where it prints none, or of other
-    inputs."""
+    """Whether the answer is what an edition prints, rounded to the digits printed; None where it
+    prints none, or of other inputs."""
     if printed is None or found.changed:
         return None
-    return agrees(found.value, printed, found.entry.rounding(found.edition))
+    return rounds_to(found.value, printed)
 
 
 def erratum(asked: BookEntry) -> bool:
@@ -255,14 +258,15 @@ def _facts(found: BookAnswer) -> list[Fact]:
     asked = found.entry
     printed = asked.printed(found.edition)
     verdict = _verdict(found, printed)
-    tone = {True: "good", False: "bad", None: ""}[verdict]
+    tone = {True: "good", False: "bad" if erratum(asked) else "tight", None: ""}[verdict]
     facts = [Fact("answer", said(found.values, asked.unit))]
     if looked_up(asked):
         facts.append(Fact("", "looked up: a measurement that the book prints, which no rule gives"))
     if printed is None:
         facts.append(Fact("book", "prints no number"))
     else:
-        said_so = {True: ", which agrees", False: ", which does not agree", None: ""}[verdict]
+        differs = f", off by {max(off_by(found.values, printed), 1e-3):.1%}".replace("%", " %")
+        said_so = {True: ", which agrees", False: differs, None: ""}[verdict]
         text = f"{_numbers_text(printed)} ({found.edition} edition){said_so}"
         facts.append(Fact("book", text, tone))  # type: ignore[arg-type]
     if found.edition == "latest" and asked.first is not None:
@@ -358,7 +362,7 @@ class BookQuizRequest:
             "unit": asked.unit,
             "numbers": len(found.values),
             "inputs": _result(found)["inputs"],
-            "tolerance": max(asked.tolerance, LEAST_TOLERANCE),
+            "tolerance": LEAST_TOLERANCE,
         }
         if given is None:
             return BookQuiz(found=found, result=result)
@@ -368,12 +372,22 @@ class BookQuizRequest:
                 f"{len(found.values)}; give them with commas between"
             )
         right = [
-            agrees(mine, true, result["tolerance"])
-            for mine, true in zip(given, found.values, strict=True)
+            agrees(mine, true, LEAST_TOLERANCE) or mine in known
+            for mine, true, known in zip(given, found.values, _printed_right(found), strict=True)
         ]
         checked = {"given": given, "right": right, "answer": found.value, "steps": []}
         checked["steps"] = [_step(worked) for worked in found.steps]
         return BookQuiz(found=found, result={**result, **checked, "note": asked.note})
+
+
+def _printed_right(found: BookAnswer) -> list[list[float]]:
+    """Of each number what the book prints, where it is that number rounded."""
+    printed = found.entry.printed()
+    prints = printed if isinstance(printed, list) else [printed]
+    return [
+        [p] if p is not None and rounds_to(true, p) else []
+        for true, p in zip_longest(found.values, prints)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -21,7 +21,8 @@ from shardwise.work import Quantity
 
 
 def chip_number(chip: Chip, name: str) -> float:
-    """A catalogued number by its path: "hbm_bandwidth", "network.chip_oneway", "cores".
+    """A catalogued number by its path: "hbm_bandwidth", "cores", "network.link_oneway" of a torus,
+    "network.chip_oneway" behind switches; `shardwise hw show` lists them.
 
     Raises BadRequest with the nearest names for one that the chip does not have.
     """

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.book.rules.training import Combine
-from shardwise.errors import check_known
+from shardwise.errors import BadRequest, check_known
 from shardwise.work import Quantity
 
 Phase = Literal["forward", "backward"]
@@ -91,7 +91,7 @@ def mlp_times(
 class MlpTraffic:
     """FLOPs and bytes that one chip does and moves per layer and pass (the table of ch. 5.2)."""
 
-    flops: Quantity
+    flops: Quantity | None
     weights: Quantity
     activations: Quantity
 
@@ -109,29 +109,43 @@ def mlp_traffic(
     strategy: str,
     *,
     phase: Phase = "forward",
-    batch_tokens: Quantity = 0.0,
+    batch_tokens: Quantity | None = None,
     d_model: Quantity,
-    d_ff: Quantity = 0.0,
-    fsdp: Quantity = np.inf,
-    tensor: Quantity = np.inf,
+    d_ff: Quantity | None = None,
+    fsdp: Quantity | None = None,
+    tensor: Quantity | None = None,
 ) -> MlpTraffic:
     """FLOPs and bytes per chip of the MLP under "data", "fsdp", "tensor" or "fsdp+tensor".
 
-    `batch_tokens`, D and F of the whole layer. A degree that the strategy does not use counts as 1;
-    one that it uses must be given for its FLOPs, bytes that do not depend on it are given without.
-    Raises BadRequest for another strategy.
+    `batch_tokens`, D and F of the whole layer. A degree that the strategy does not use counts as 1.
+    Bytes that do not depend on a value are given without it; FLOPs depend on all and are None
+    without one. Raises BadRequest for another strategy, and for one whose bytes
+    depend on what is not given.
     """
     check_known("strategy", strategy, STRATEGIES)
     axes = STRATEGIES[strategy]
+    used = {"batch_tokens": batch_tokens, "d_ff": d_ff}
+    used |= {
+        name: n for axis, name, n in (("x", "fsdp", fsdp), ("y", "tensor", tensor)) if axis in axes
+    }
+    moved = [*(["d_ff"] if "x" in axes else []), *(["batch_tokens"] if "y" in axes else [])]
+    moved += ["fsdp", "tensor"] if len(axes) > 1 else []
+    if lacking := [name for name in moved if used[name] is None]:
+        raise BadRequest(f"the bytes of '{strategy}' depend on {', '.join(lacking)}; give each")
     times = mlp_times(
-        batch_tokens=batch_tokens,
+        batch_tokens=_or(batch_tokens, 0.0),
         d_model=d_model,
-        d_ff=d_ff,
+        d_ff=_or(d_ff, 0.0),
         peak_flops=1.0,
         bandwidth=1.0,
-        fsdp=fsdp if "x" in axes else 1,
-        tensor=tensor if "y" in axes else 1,
+        fsdp=_or(fsdp, np.inf) if "x" in axes else 1,
+        tensor=_or(tensor, np.inf) if "y" in axes else 1,
         phase=phase,
         replicated=strategy == "data",
     )
-    return MlpTraffic(flops=times.math, weights=times.weights, activations=times.activations)
+    flops = None if any(value is None for value in used.values()) else times.math
+    return MlpTraffic(flops=flops, weights=times.weights, activations=times.activations)
+
+
+def _or(value: Quantity | None, other: float) -> Quantity:
+    return other if value is None else value

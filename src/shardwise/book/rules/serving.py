@@ -16,12 +16,13 @@ def step_seconds(
     param_bytes: Quantity,
     kv_bytes: Quantity,
     bandwidth: Quantity,
-    params: Quantity = 0.0,
-    peak: Quantity = np.inf,
+    params: Quantity,
+    peak: Quantity,
 ) -> Quantity:
     """One decode step: B KV / W + max(2 B P / C, param bytes / W) (ch. 7.1.7).
 
-    Attention is bound by bandwidth at any batch, the MLP by FLOPs above the critical batch.
+    Attention is bound by bandwidth at any batch, the MLP by FLOPs above the critical batch. Without
+    FLOPs a step is (B KV + param bytes) / W, the seconds of `comms_seconds`.
     """
     return batch * kv_bytes / bandwidth + np.maximum(
         2 * batch * params / peak, param_bytes / bandwidth

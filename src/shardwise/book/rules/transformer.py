@@ -3,7 +3,7 @@
 import numpy as np
 
 from shardwise.book.rules.blocks import check_size
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.activations import recompute_flops_per_token
 from shardwise.models.contraction import Contraction
@@ -87,8 +87,10 @@ def contraction_flops(contraction: str, sizes: dict[str, int]) -> int:
 
 
 def training_flops(cfg: ModelConfig, component: str) -> Quantity:
-    """Forward and backward FLOPs per token of one component, attention's scores left out."""
+    """Forward and backward FLOPs per token of one component, attention's scores left out. Raises
+    BadRequest for one that the model lacks."""
     ops = flops_by_op(cfg, context=0, causal=False)
+    check_known("component", component, {op.component for op in ops})
     return sum(op.training for op in ops if op.component == component)
 
 
