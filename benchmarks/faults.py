@@ -2,12 +2,17 @@
 
     python benchmarks/faults.py [--requests 10000] [--in-flight 64] [--shape least] [--sigterm]
                                 [--folder MODEL_DIR] [--record FILE]
+    python benchmarks/faults.py --hostile 1000 [--seconds 600] [--honest 8]
 
 The load of `tests/apps/server/client.py`: oversized prompts, invalid JSON, wrong types and unknown
 fields, clients that leave early or read slowly, and every other answer checked. A fifth as many
 requests warm the server up; then a line says after every tenth what the server holds. With
 `--sigterm` the signal comes in the middle: what was accepted must finish, and what is new gets 503
 until nobody listens. The exit code is 1 where an answer is wrong or missing, or a page is held.
+
+With `--hostile` so many clients of `hostile.py` are at it for `--seconds` beside honest ones, in
+windows between others without them, server and clients on a core each. `ratio` is that of the
+medians of the honest ones' times to the first token.
 """
 
 import argparse
@@ -22,18 +27,25 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from environments import free_port
+from hostile import TEMPLATE, figures, window
 from llama_folder import SHAPES, write_llama
 from made import made
 from soak import MODEL_LEN, SETTLES, healthy, server_state
 from tests.apps.server.client import check, load
 
 PARTS = 10
+FEW = ("--sequences", "8", "--prefill-chunk", "64")
+"""Of a server that is besieged: there are few programs to compile."""
+WINDOWS, QUIET, SETTLE = 5, 0.2, 1.5
+"""With hostile clients, the length of those without as a share, and seconds until they are at it.
+"""
 NOBODY = -1
 """The client's status where nobody listened, as after a drain."""
 Answer = tuple[Any, dict[str, Any], int, bytes]
@@ -112,6 +124,32 @@ def with_signal(
     return {"statuses": counts, "wrong": wrong}
 
 
+def besieged(
+    process: subprocess.Popen[bytes], port: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Windows with hostile clients and without, in turn: the ratio of their medians."""
+    command = [sys.executable, str(Path(__file__).with_name("hostile.py")), str(port)]
+    wrong, windows, largest = list[str](), list[dict[str, Any]](), 0.0
+    window(port, options.honest, 2, 0)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as hostile:
+        assert hostile.stdin is not None
+        for number in range(2 * WINDOWS):
+            many = options.hostile * (number % 2)
+            print(many, file=hostile.stdin, flush=True)
+            time.sleep(SETTLE)
+            seconds = options.seconds / WINDOWS * (1 if many else QUIET) - SETTLE * bool(many)
+            found = window(port, options.honest, max(seconds, 2.0), number)
+            largest = max(largest, resident(process.pid))
+            windows.append({"hostile": many, **figures(found), "failed": len(found.failed)})
+            wrong += found.failed
+            print(json.dumps(windows[-1]), flush=True)
+        print(0, file=hostile.stdin, flush=True)
+    times = [[w["ttft_ms"] for w in windows if bool(w["hostile"]) == with_] for with_ in (0, 1)]
+    quiet, under = map(median, times)
+    found = {"windows": windows, "ttft_ms": [quiet, under], "ratio": round(under / quiet, 2)}
+    return {**found, "largest_rss_mb": round(largest, 1), "held": held(port), "wrong": wrong}
+
+
 def last_of(log: Path) -> dict[str, int]:
     """What the server's last line says of pages and requests."""
     lines = [json.loads(line) for line in log.read_text().splitlines() if line[:1] == "{"]
@@ -119,9 +157,9 @@ def last_of(log: Path) -> dict[str, int]:
     return {name: ends[name] for name in ("pages_used", "unfinished")}
 
 
-def served(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+def served(folder: Path, port: int, log: Path, *more: str) -> subprocess.Popen[bytes]:
     """A server of the folder, once it answers."""
-    words = ["--port", str(port), "--seq", str(MODEL_LEN), "--warm", "all"]
+    words = ["--port", str(port), "--seq", str(MODEL_LEN), "--warm", "all", *more]
     with log.open("w") as errors:
         command = [sys.executable, "-m", "shardwise", "serve", str(folder), *words]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
@@ -133,10 +171,21 @@ def served(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
 def tried(options: argparse.Namespace, passing: Path) -> dict[str, Any]:
     """Start the server, load it, end it."""
     folder = options.folder or write_llama(passing / "llama", options.shape)
+    if options.hostile and not options.folder:
+        words = folder / "tokenizer_config.json"
+        changed = {**json.loads(words.read_text()), "chat_template": TEMPLATE}
+        words.write_text(json.dumps(changed))
     port, log = free_port(), passing / "log"
-    process = served(folder, port, log)
+    cores = sorted(os.sched_getaffinity(0))
+    if options.hostile:
+        os.sched_setaffinity(0, cores[:1])  # the server has what we have as it starts
+    process = served(folder, port, log, *(FEW if options.hostile else ()))
     try:
-        if options.sigterm:
+        if options.hostile:
+            os.sched_setaffinity(0, cores[-1:])
+            found = besieged(process, port, options)
+            process.send_signal(signal.SIGTERM)
+        elif options.sigterm:
             found = with_signal(process, port, options.requests, options.in_flight)
         else:
             found = to_the_end(process.pid, port, options.requests, options.in_flight)
@@ -168,6 +217,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="least", help="of the Llama made here")
     parser.add_argument("--folder", type=Path, help="a checkpoint in its place")
     parser.add_argument("--sigterm", action="store_true", help="SIGTERM in the middle")
+    parser.add_argument("--hostile", type=int, default=0, help="so many hostile clients instead")
+    parser.add_argument("--honest", type=int, default=8, help="clients beside them")
+    parser.add_argument("--seconds", type=float, default=600.0, help="that hostile clients have")
     parser.add_argument("--record", type=Path, help="a JSON file that gets the figures")
     return parser.parse_args()
 

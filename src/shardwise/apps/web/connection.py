@@ -36,8 +36,8 @@ PIPELINE = 16
 """Requests that wait on a connection for the answer of the one before."""
 CHUNKS = 2**16
 """Pieces of one body."""
-REFUSAL_SECONDS = 0.0005
-"""What reading and refusing a header takes (2026-11, one core of a server)."""
+REFUSAL_SECONDS = 0.002
+"""What taking, refusing and closing a connection costs, rounded up (2026-11, one core)."""
 GONE = (
     "the client closed its side of the connection before the answer was there, which ends a "
     "request; keep it open until then"
