@@ -41,11 +41,11 @@ from soak import MODEL_LEN, SETTLES, healthy, server_state
 from tests.apps.server.client import check, load
 
 PARTS = 10
-FEW = ("--sequences", "8", "--prefill-chunk", "64")
+FEW = ("--sequences", "8", "--prefill-chunk", "64", "--warm", "lazy")
 """Of a server that is besieged: there are few programs to compile."""
-WINDOWS, QUIET, SETTLE = 5, 0.2, 1.5
-"""With hostile clients, the length of those without as a share, and seconds until they are at it.
-"""
+WINDOWS, QUIET, SETTLE, WARM = 5, 0.2, 1.5, 15.0
+"""With hostile clients, the length of those without as a share; seconds until hostile clients are at
+it, and of honest ones before all windows, which compile programs."""
 NOBODY = -1
 """The client's status where nobody listened, as after a drain."""
 Answer = tuple[Any, dict[str, Any], int, bytes]
@@ -130,7 +130,7 @@ def besieged(
     """Windows with hostile clients and without, in turn: the ratio of their medians."""
     command = [sys.executable, str(Path(__file__).with_name("hostile.py")), str(port)]
     wrong, windows, largest = list[str](), list[dict[str, Any]](), 0.0
-    window(port, options.honest, 2, 0)
+    window(port, options.honest, WARM, 0)
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as hostile:
         assert hostile.stdin is not None
         for number in range(2 * WINDOWS):
