@@ -41,11 +41,12 @@ from soak import MODEL_LEN, SETTLES, healthy, server_state
 from tests.apps.server.client import check, load
 
 PARTS = 10
-FEW = ("--sequences", "8", "--prefill-chunk", "64", "--warm", "lazy")
+ALL = ("--warm", "all")
+FEW = ("--sequences", "8", "--prefill-chunk", "64", *ALL)
 """Of a server that is besieged: there are few programs to compile."""
-WINDOWS, QUIET, SETTLE, WARM = 5, 0.2, 1.5, 15.0
-"""With hostile clients, the length of those without as a share; seconds until hostile clients are at
-it, and of honest ones before all windows, which compile programs."""
+WINDOWS, QUIET, SETTLE, WARM = 5, 0.2, 1.5, 5.0
+"""With hostile clients; the length of those without as a share; seconds until hostile clients are
+at it; and of honest ones before, again and again until no program is compiled."""
 NOBODY = -1
 """The client's status where nobody listened, as after a drain."""
 Answer = tuple[Any, dict[str, Any], int, bytes]
@@ -124,13 +125,21 @@ def with_signal(
     return {"statuses": counts, "wrong": wrong}
 
 
+def warmed(port: int, honest: int) -> None:
+    """Honest clients until nothing is left to compile for them."""
+    before, compiled = -1, 0
+    while compiled > before:
+        window(port, honest, WARM, compiled)
+        before, compiled = compiled, server_state(port)["programs"]["compiled"]
+
+
 def besieged(
     process: subprocess.Popen[bytes], port: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Windows with hostile clients and without, in turn: the ratio of their medians."""
     command = [sys.executable, str(Path(__file__).with_name("hostile.py")), str(port)]
     wrong, windows, largest = list[str](), list[dict[str, Any]](), 0.0
-    window(port, options.honest, WARM, 0)
+    warmed(port, options.honest)
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as hostile:
         assert hostile.stdin is not None
         for number in range(2 * WINDOWS):
@@ -157,14 +166,16 @@ def last_of(log: Path) -> dict[str, int]:
     return {name: ends[name] for name in ("pages_used", "unfinished")}
 
 
-def served(folder: Path, port: int, log: Path, *more: str) -> subprocess.Popen[bytes]:
+def served(folder: Path, port: int, log: Path, *words: str) -> subprocess.Popen[bytes]:
     """A server of the folder, once it answers."""
-    words = ["--port", str(port), "--seq", str(MODEL_LEN), "--warm", "all", *more]
+    words = ("--port", str(port), "--seq", str(MODEL_LEN), *words)
     with log.open("w") as errors:
         command = [sys.executable, "-m", "shardwise", "serve", str(folder), *words]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
     while process.poll() is None and not healthy(port):
         time.sleep(0.5)
+    if process.poll() is not None:
+        raise SystemExit(f"the server ended: {log.read_text()[-1000:]}")
     return process
 
 
@@ -179,7 +190,7 @@ def tried(options: argparse.Namespace, passing: Path) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     if options.hostile:
         os.sched_setaffinity(0, cores[:1])  # the server has what we have as it starts
-    process = served(folder, port, log, *(FEW if options.hostile else ()))
+    process = served(folder, port, log, *(FEW if options.hostile else ALL))
     try:
         if options.hostile:
             os.sched_setaffinity(0, cores[-1:])
