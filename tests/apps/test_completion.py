@@ -29,6 +29,12 @@ def completed(words: str, instruction: str = "bash_complete") -> str:
         ("pl", ["plain,plan"]),
         ("plan ", ["plain,diff", "plain,serve", "plain,show", "plain,sweep", "plain,train"]),
         ("plan train --rem", ["plain,--remat"]),
+        ("plan train --model llama-3-7", ["plain,llama-3-70b"]),
+        ("plan serve --on 4*v5", ["plain,4*v5e", "plain,4*v5p"]),
+        ("plan serve --on h100,b2", ["plain,h100,b200"]),
+        ("roofline --on mi3", ["plain,mi300x"]),
+        ("hw show v5", ["plain,v5e", "plain,v5p"]),
+        ("model diff llama-3-8b mixtral", ["plain,mixtral-8x7b"]),
         ("hw ", ["plain,diff", "plain,list", "plain,show"]),
     ],
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.completion import complete
 from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of
 from shardwise.apps.cli.pages import how_much_options
 from shardwise.errors import BadRequest, shown
@@ -19,6 +20,7 @@ class AnswerCommand(click.Command):
         for option in self.params:
             if isinstance(option, click.Option) and not option.help:
                 option.help = _meaning(option)
+            complete(option)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; an option under its former name is refused with the one that it has now, and one

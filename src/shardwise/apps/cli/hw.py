@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerGroup
+from shardwise.apps.cli.completion import chips
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
@@ -29,7 +30,7 @@ def list_chips(**options: Any) -> None:
 
 
 @hw.command()
-@click.argument("chip")
+@click.argument("chip", shell_complete=chips)
 @hardware_options()
 @sections_options("detail")
 @json_option
@@ -42,8 +43,8 @@ def show(**options: Any) -> None:
 
 
 @hw.command()
-@click.argument("first")
-@click.argument("second")
+@click.argument("first", shell_complete=chips)
+@click.argument("second", shell_complete=chips)
 @hardware_options(sets=False, price=False)
 @sections_options("detail")
 @json_option

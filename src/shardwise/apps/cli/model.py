@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerGroup
+from shardwise.apps.cli.completion import models
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import as_option, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
@@ -31,7 +32,7 @@ def list_models(**options: Any) -> None:
 
 
 @model.command()
-@click.argument("name")
+@click.argument("name", shell_complete=models)
 @as_option
 @seq_option
 @kv_option
@@ -47,7 +48,7 @@ def show(**options: Any) -> None:
 
 
 @model.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", shell_complete=models, nargs=-1, required=True)
 @as_option
 @seq_option
 @kv_option
