@@ -241,8 +241,15 @@ def _stand(handed: str, target: str, *arguments: str) -> None:
         os.close(handles[0])
 
 
-def tried(work: Callable[[], object], seconds: float, memory: int) -> bool:
-    """Whether work ends within its limits in a fork, before it is done here; in a child alone."""
+def do_if_it_ends(work: Callable[[], object], seconds: float, memory: int) -> None:
+    """Do work that all jobs need, in a child alone: if it ends within its limits in a fork, then
+    here, within the same memory."""
+    if _tried(work, seconds, memory):
+        with _memory(_data_bytes() + memory):
+            work()
+
+
+def _tried(work: Callable[[], object], seconds: float, memory: int) -> bool:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         if os.fork() == 0:
@@ -287,17 +294,26 @@ def _run(end: socket.socket, handle: Handle) -> None:
 def _limited(end: socket.socket, seconds: float, memory: int) -> Iterator[None]:
     """Let the kernel end this process: at a limit, or once the other end of a socket closes."""
     flags = fcntl.fcntl(end, fcntl.F_GETFL)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
     fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        with _memory(memory):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        fcntl.fcntl(end, fcntl.F_SETFL, flags)
+
+
+@contextmanager
+def _memory(most: int) -> Iterator[None]:
+    """At most so many bytes of data."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-        fcntl.fcntl(end, fcntl.F_SETFL, flags)
 
 
 def _answered(handle: Handle, job: bytes) -> tuple[bytes, bytes]:

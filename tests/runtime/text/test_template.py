@@ -1,5 +1,8 @@
 """Chat templates: as transformers renders them, and nothing else of the machine."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from tests.apps.server.made import TEMPLATE, folder_of
 
@@ -51,6 +54,26 @@ def test_what_a_template_may_not_do_is_refused(text, said):
     with pytest.raises(BadRequest, match="chat template") as error:
         ChatTemplate(text, {}).render(CHAT)
     assert said in str(error.value)
+
+
+def test_a_template_that_explodes_while_it_is_compiled_is_refused(tmp_path):
+    """Jinja computes what is constant: within the child's limits, and not in this process."""
+    for text in ("{{ 'a' * 10 ** 9 }}", "{{ 9 ** (9 ** 9) }}"):
+        jobs = read_model_text(folder_of(tmp_path, chat_template=text)).jobs
+        given = {"messages": CHAT, "tools": None, "add_generation_prompt": True, "more": {}}
+        try:
+            with pytest.raises(BadRequest, match="takes more than"):
+                asyncio.run(jobs.chat(given, 100))
+            child = jobs._child._held.child
+            assert child is not None
+            (peak,) = (
+                line.split()[1]
+                for line in Path(f"/proc/{child.process.pid}/status").read_text().splitlines()
+                if line.startswith("VmHWM")
+            )
+            assert int(peak) < 600_000
+        finally:
+            jobs.stop()
 
 
 def test_a_folder_says_ends_defaults_and_template(tmp_path):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary.forks import Handle, tried
+from shardwise.boundary.forks import Handle, do_if_it_ends
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.runtime.text.grammar import Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
 from shardwise.runtime.text.text_jobs import check_length, joined
 
-COMPILE_SECONDS, COMPILE_BYTES = 5.0, 256 * 2**20
+COMPILE_SECONDS, COMPILE_BYTES = 2.0, 256 * 2**20
 """Of a chat template: Jinja computes what is constant in it while it compiles."""
 
 
@@ -23,8 +23,8 @@ def stand(folder: str) -> Handle:
     with contextlib.suppress(ShardwiseError):
         _ = text.grammars
     template = text.template
-    if template is not None and tried(template.compile, COMPILE_SECONDS, COMPILE_BYTES):
-        template.compile()
+    if template is not None:
+        do_if_it_ends(template.compile, COMPILE_SECONDS, COMPILE_BYTES)
 
     def handle(job: bytes) -> bytes:
         asked = json.loads(job)
