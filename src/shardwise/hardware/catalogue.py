@@ -90,7 +90,8 @@ def _with_generation(record: Mapping[str, Any], base: Mapping[str, Any]) -> dict
     """
     fitted = _generation(record["generation"], record["id"])
     vendors = fitted.pop("vendors", {})
-    fitted |= vendors.get(record.get("vendor"), {})
+    vendor = record.get("vendor")
+    fitted |= vendors.get(vendor, {}) if isinstance(vendor, str) else {}
     if "fp8" not in {**_table(base, "peak_flops"), **_table(record, "peak_flops")}:
         fitted.pop("matmul_fp8", None)
     own = record.get("efficiency", {})

@@ -207,11 +207,23 @@ class Chip:
         """The number, or BadRequest that names the chip, the field and how to supply it."""
         value = getattr(self, field)
         if value is None:
+            wants = "the answer needs it"
+            if field in self.unplanned:
+                wants = "no slice of it is planned without"
             raise BadRequest(
                 f"chip '{self.id}' has no '{field}' ({FIELDS[field].about}) in the catalogue and "
-                f"the answer needs it; give it with --set chip.{field}=NUMBER or --hw FILE"
+                f"{wants}; give it with --set chip.{field}=NUMBER or --hw FILE"
             )
         return float(value)
+
+    @property
+    def unplanned(self) -> tuple[str, ...]:
+        """The numbers that every plan needs and the catalogue lacks, by field; no slice of the chip
+        is planned until they are given."""
+        needed = ["hbm_usable_bytes", "hbm_bandwidth"]
+        if self.jax_devices_per_chip > 1:
+            needed.append("device_link_oneway")
+        return tuple(name for name in needed if getattr(self, name) is None)
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for a dtype of `units.DTYPE_BYTES`; BadRequest lists what the chip has."""

@@ -113,7 +113,7 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     prices = _prices(record, reader)
     return Chip(
         **plain,
-        notes=_notes(record),
+        notes=_notes(record, reader.chip),
         generation=record.get("generation", ""),
         compiler=_compiler(record["compiler"], reader.chip) if "compiler" in record else None,
         peak_flops=_peaks(_table(record, "peak_flops"), reader),
@@ -141,9 +141,14 @@ def _compiler(entry: Any, chip: str) -> Compiler:
     return Compiler(**entry)
 
 
-def _notes(record: Record) -> tuple[str, ...]:
+def _notes(record: Record, chip: str) -> tuple[str, ...]:
     notes = record.get("notes", [])
-    return (notes,) if isinstance(notes, str) else tuple(str(note) for note in notes)
+    notes = [notes] if isinstance(notes, str) else notes
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise BadRequest(
+            f"'notes' of chip '{chip}' is {shown(notes)}; it must be text, or a list of texts"
+        )
+    return tuple(notes)
 
 
 def _table(record: Record, name: str) -> Record:
@@ -248,6 +253,12 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
         for key in entry:
             check_known(f"field of '{role}' of chip '{reader.chip}'", key, names)
         what = f"'{role}' of chip '{reader.chip}'"
+        for key in ("as_of", "source", "kind"):
+            if not isinstance(entry[key], str) or not entry[key].strip():
+                raise BadRequest(f"'{key}' in {what} is {shown(entry[key])}; it must be text")
+        if not isinstance(entry["includes_host"], bool):
+            given = shown(entry["includes_host"])
+            raise BadRequest(f"'includes_host' in {what} is {given}; it must be true or false")
         usd = check_value(entry["usd_per_chip_hour"], PRICE, what)
         source = reader.citations.get(str(entry["source"]), str(entry["source"]))
         prices[role] = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})

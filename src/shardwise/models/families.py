@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
-from shardwise.models.reader import Reader
+from shardwise.models.reader import LIMIT, Reader
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -159,7 +159,16 @@ def lfm2_mlp(r: Reader, t: Traits) -> Mlp:
         unit = r.size("block_multiple_of")
         scaled = int(r.number("block_ffn_dim_multiplier") * int(2 * d_ff / 3))
         d_ff = unit * -(-scaled // unit)
+        return Mlp(d_ff=_scaled_width(r, "block_ffn_dim_multiplier", d_ff))
     return Mlp(d_ff=d_ff)
+
+
+def _scaled_width(r: Reader, key: str, width: int) -> int:
+    """A width that the number under `key` made; BadRequest for one that no width is."""
+    if not 0 < width <= LIMIT:
+        rule = f"it makes the MLP {width:,} wide, and a width is 1 to {LIMIT:,}"
+        raise r.error(key, r.number(key), rule)
+    return width
 
 
 def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
@@ -343,12 +352,15 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
     mixer, mlp, norms = None, None, ()
     if attention is not None:
         heads = r.size("num_attention_heads")
-        kv_heads = heads // attention.size("n_heads_in_group")
+        shared = attention.size("n_heads_in_group")
+        kv_heads = heads // shared
+        if not kv_heads:
+            raise attention.error("n_heads_in_group", shared, f"the model has {heads} heads")
         mixer = blocks.attention(heads, kv_heads, blocks.head_dim_of(r, heads))
         norms += ("attention",)
     if ffn is not None:
         # The width is two thirds of ffn_mult times D, rounded up to a multiple of 256.
         d_ff = int(2 * ffn.number("ffn_mult") * r.size("hidden_size") / 3)
-        mlp = Mlp(d_ff=256 * math.ceil(d_ff / 256))
+        mlp = Mlp(d_ff=_scaled_width(ffn, "ffn_mult", 256 * math.ceil(d_ff / 256)))
         norms += ("mlp",)
     return Layer(mixer=mixer, mlp=mlp, norms=norms)

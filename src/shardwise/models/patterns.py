@@ -138,14 +138,17 @@ def chunks_without_rope(r: Reader, layers: int) -> list[str]:
     return ["chunk" if flags[i] else "full" for i in range(layers)]
 
 
-def listed_indices(key: str, there: str, elsewhere: str) -> Rule:
-    """`there` in the layers whose index `key` lists, `elsewhere` in the others."""
+def listed_indices(key: str, there: str, elsewhere: str, absent: str = "") -> Rule:
+    """`there` in the layers whose index `key` lists, `elsewhere` in the others; `absent`, where it
+    is given, in all layers of a config that lists none."""
 
     def rule(r: Reader, layers: int) -> list[str]:
         listed = _listed(r, layers)
         if listed:
             return listed
         places = set(r.integers(key) or [])
+        if absent and r.get(key) is None:
+            return [absent] * layers
         if any(i >= layers for i in places):
             raise r.error(key, max(places), f"layers are numbered 0 to {layers - 1}")
         return [there if i in places else elsewhere for i in range(layers)]

@@ -21,6 +21,8 @@ OUTER_FIRST = frozenset({"tie_word_embeddings"})
 """Keys that the whole model decides, not its text section (which may carry a stale default)."""
 
 _ABSENT: Any = object()
+_LEAST = 1e-20
+"""The least number of a config; an epsilon has at least 1e-12."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,11 @@ class Reader:
         return None if value is None else self._integer(key, value, low=1)
 
     def number(self, key: str) -> float:
-        """A positive number."""
+        """A positive number, whose products and inverses are numbers too."""
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise self.error(key, value, "it must be a positive number")
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if not plain or not _LEAST <= value < 1e9:
+            raise self.error(key, value, f"it must be a positive number, {_LEAST:g} to 1e9")
         return float(value)
 
     def flag(self, key: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.hardware import Chip, Price, chip_ids, slices_of
 from shardwise.hardware.catalogue import aliases
-from shardwise.hardware.chip import Field, field_of
+from shardwise.hardware.chip import FIELDS, Field, field_of
 from shardwise.hardware.network import Alone, FullMesh, Network, Torus
 from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, sig
@@ -72,6 +72,7 @@ def _summary(chip: Chip) -> dict[str, Any]:
         "usd_per_chip_hour": chip.price.usd_per_chip_hour if chip.price else None,
         "price_as_of": chip.price.as_of if chip.price else None,
         "provider": chip.price.provider if chip.price else None,
+        "unplanned": list(chip.unplanned),
     }
 
 
@@ -132,7 +133,23 @@ def _list_page(rows: Sequence[Mapping[str, Any]], constants: str) -> Page:
         askers.setdefault(r["provider"], []).append(r["chip"])
     told = [f"{name} asks for {', '.join(chips)}" for name, chips in askers.items() if name]
     yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
+    yield from _unplanned(rows)
     yield "Sources and dates: shardwise hw show CHIP."
+
+
+def _unplanned(rows: Sequence[Mapping[str, Any]]) -> Page:
+    """The chips of which no slice is planned, by the number that they lack."""
+    lacking: dict[str, list[str]] = {}
+    for r in rows:
+        for name in r["unplanned"]:
+            lacking.setdefault(name, []).append(r["chip"])
+    for name, chips in lacking.items():
+        yield wrapped(
+            f"not planned: {', '.join(chips)}, whose {name} ({FIELDS[name].about}) no source read "
+            f"gives; with --set chip.{name}=NUMBER they are",
+            0,
+            2,
+        )
 
 
 # ---- show --------------------------------------------------------------------------------------
@@ -224,6 +241,9 @@ def _chip_page(chip: Chip, result: Mapping[str, Any]) -> Page:
     yield Facts(_chip_facts(chip, result))
     for note in chip.notes:
         yield wrapped(f"- {note}", 2, 4)
+    for name in chip.unplanned:
+        lacks = f"no slice is planned: no source read gives {name} ({FIELDS[name].about})"
+        yield wrapped(f"- {lacks}; plan with --set chip.{name}=NUMBER", 2, 4)
 
 
 def _chip_facts(chip: Chip, result: Mapping[str, Any]) -> list[Fact]:
