@@ -77,5 +77,7 @@ def parse_text(
     named = None if cfg is None else (str(model), cfg)
     plan = parse_export(text, target, model=named, piece=piece)
     held = Hardware(constants=plan.constants).slice(plan.slice).slice
-    check_plan(plan, cfg or load_model(plan.model), held)
+    cfg = cfg or load_model(plan.model)
+    EXPORTERS[target].check(text, cfg)
+    check_plan(plan, cfg, held)
     return plan

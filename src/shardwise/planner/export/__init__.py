@@ -63,6 +63,7 @@ EXPORTERS: Mapping[str, Exporter] = {
         lost=lambda _: maxtext.LOST,
         runner=lambda _: MAXTEXT,
         model=which_model.of_maxtext,
+        check=which_model.check_maxtext,
     ),
     "torchtitan": Exporter(
         write=torchtitan.write,
@@ -77,6 +78,7 @@ EXPORTERS: Mapping[str, Exporter] = {
         lost=lambda _: megatron.LOST,
         runner=lambda _: MEGATRON,
         model=which_model.of_megatron,
+        check=which_model.check_megatron,
     ),
     "jax": Exporter(write=jax_mesh.write, read=jax_mesh.read, lost=lambda _: jax_mesh.LOST),
     "xpk": Exporter(
@@ -158,6 +160,7 @@ def parse_export(
         model = _found(exporter, text, target)
     if model is not None:
         name, cfg = model
+        exporter.check(text, cfg)
         fields |= {"model": name, "model_hash": model_hash(cfg)}
         fields.setdefault("layers_per_stage", [cfg.layers])
     return train_plan(fields, target)

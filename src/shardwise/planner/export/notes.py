@@ -33,13 +33,15 @@ class Exporter:
     """How a target is written and read. `read` takes how many devices there are, where that is
     known. `lost` maps, for a slice, a field that the target has no word for to what becomes of it;
     `runner` is the program that runs there, `model` the name of the zoo of the model that a text
-    describes, `obstacles` what a launcher itself cannot start."""
+    describes, `check` refuses a text whose numbers contradict a model, `obstacles` what a launcher
+    itself cannot start."""
 
     write: Callable[[Any, ModelConfig, Slice], str]
     read: Callable[..., Fields]
     lost: Callable[[Slice], Lost]
     runner: Callable[[Slice], SoftwareRow | None] = lambda _: None
     model: Callable[[str], str | None] = lambda _: None
+    check: Callable[[str, ModelConfig], None] = lambda _, __: None
     obstacles: Callable[[TrainPlan, Slice], list[Obstacle]] = lambda _, __: []
 
 

@@ -7,9 +7,9 @@ shell script, `deploy/` as what a cluster starts.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice, parse_slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.flags import Flags
@@ -101,8 +101,9 @@ class ServerProgram:
     `command` makes the words before the flags from chips and model; `marks` are how it is told in a
     text. `obstacles` are the choices of a pool's plan that it runs otherwise, `flags` say the
     others, and `read` gives the fields of the plan that they mean. `known` are the flags that it
-    reads, `passed_over` those that are no choice of a plan. `hosts` are the flags of a server of
-    several hosts, `environment` the variables that it needs besides. `router` starts what spreads
+    reads, `passed_over` those that are no choice of a plan, `short` maps short ones to long ones.
+    `hosts` are the flags of a server of several hosts, `environment` the variables that it needs
+    besides. `router` starts what spreads
     requests over servers, by the policy that `policies` has for a plan's routing, and `two_pools`
     is its flag for two, where `bootstrap` follows the address of a server that prefills; llm-d's
     router calls the exchange of caches `sidecar`. `package` and `image` bring the server, where
@@ -126,6 +127,7 @@ class ServerProgram:
     sidecar: str
     package: Callable[[Slice], str | None]
     image: Callable[[Slice], str | None]
+    short: Mapping[str, str] = field(default_factory=dict)
     bootstrap: str = ""
     plan_file: PlanFile | None = None
 
@@ -135,7 +137,23 @@ class ServerProgram:
 
     def fields(self, words: Sequence[str]) -> Fields:
         """The fields that the flags of its command say."""
-        return self.read(flags_of(self.name, words, (*self.known, *self.passed_over)))
+        known = (*self.known, *self.passed_over)
+        return self.read(flags_of(self.name, self._in_full(words), known))
+
+    def _in_full(self, words: Sequence[str]) -> list[str]:
+        """The words with every short flag behind the command as the long one that it stands for.
+        Raises BadRequest for a short flag that the program does not have."""
+        found, started = [], False
+        for word in words:
+            started = started or any(mark.split()[-1] == word for mark in self.marks)
+            match = re.fullmatch(r"(-[A-Za-z]\w*)(=.*)?", word, re.DOTALL)
+            if not (self.short and started and match):
+                found.append(word)
+                continue
+            if match[1] not in self.short:
+                raise unknown(f"short flag of {self.title}", match[1], self.short)
+            found.append(self.short[match[1]] + (match[2] or ""))
+        return found
 
 
 def flag_words(values: FlagValues) -> list[str]:
@@ -151,7 +169,11 @@ def flags_of(target: str, words: Sequence[str], known: Sequence[str]) -> Flags:
     for word in words:
         match = re.fullmatch(r"(--[\w-]+)(?:=(.*))?", word, re.DOTALL)
         if match:
-            last, found[match[1]] = match[1], match[2] or ""
+            dashed = match[1].replace("_", "-")
+            last = dashed if dashed in known else match[1]
+            if last in found:
+                raise BadRequest(f"{target}: the flag {last} is given twice; give it once")
+            found[last] = match[2] or ""
         elif last and not found[last]:
             found[last] = word
     for flag in found:

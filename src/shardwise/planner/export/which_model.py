@@ -52,6 +52,49 @@ def of_megatron(text: str) -> str | None:
     return _alike(given, megatron_model.model_arguments, MEGATRON_SHAPE, MEGATRON.builds or ())
 
 
+def check_maxtext(text: str, cfg: ModelConfig) -> None:
+    """Raise BadRequest where a number of the text contradicts the model that it is read for."""
+    if features(cfg) <= set(MAXTEXT.builds or ()):
+        own = maxtext_model.model_flags(cfg)
+    else:
+        own = {"model_name": named_model(cfg)}
+    own = {**snapshot()["models"].get(str(own.get("model_name")), {}), **own}
+    _check("maxtext", maxtext_read.given_flags(text).given, own, MAXTEXT_SHAPE, cfg)
+
+
+def check_megatron(text: str, cfg: ModelConfig) -> None:
+    """As `check_maxtext`, of Megatron's arguments."""
+    if features(cfg) <= set(MEGATRON.builds or ()):
+        own = megatron_model.model_arguments(cfg)
+        _check("megatron", megatron_read.parsed(text).given, own, MEGATRON_SHAPE, cfg)
+
+
+def _check(
+    target: str,
+    given: Mapping[str, str],
+    own: Mapping[str, Any],
+    shape: Collection[str],
+    cfg: ModelConfig,
+) -> None:
+    """The vocabulary may be padded: it alone may be larger."""
+    for flag in shape:
+        said, has = _number(given.get(flag)), _number(own.get(flag))
+        padded = "vocab" in flag and said is not None and has is not None and said > has
+        if said is not None and has is not None and said != has and not padded:
+            raise BadRequest(
+                f"{target}: {flag} is {given[flag]} in the text, and {has:g} of the model "
+                f"'{cfg.name}'; give the --model that the text is for, or correct the flag"
+            )
+
+
+def _number(value: Any) -> float | None:
+    """A number that is written, None for any other text and for a switch."""
+    try:
+        return None if value in (None, "") or isinstance(value, bool) else float(value)
+    except (ValueError, TypeError):
+        return None
+
+
 def of_torchtitan(text: str) -> str | None:
     """The model of TorchTitan's registry that a text names."""
     said = said_model(text)

@@ -1,0 +1,43 @@
+"""A server's short flags are read as the long ones; none is dropped unseen."""
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.planner.export.serving import read_script
+from shardwise.planner.export.vllm import VLLM
+
+START = "vllm serve some/model --max-num-seqs 64 "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--tensor-parallel-size 8",
+        "--tensor-parallel-size=8",
+        "--tensor_parallel_size 8",
+        "-tp 8",
+        "-tp=8",
+    ],
+)
+def test_a_degree_in_every_spelling(words):
+    assert read_script(VLLM, START + words)["mesh"] == {"tensor": 8}
+
+
+def test_several_short_flags():
+    said = read_script(VLLM, START + "-tp 4 -dp=2 -ep -q fp8")
+    assert said["mesh"] == {"expert": 8}
+    assert said["dtypes.weights"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-pp 2", "no word for the flag --pipeline-parallel-size"),
+        ("-zz 2", "unknown short flag of vLLM '-zz'"),
+        ("-tp8", "unknown short flag of vLLM '-tp8'"),
+        ("-tp 4 --tensor-parallel-size 8", "--tensor-parallel-size is given twice"),
+    ],
+)
+def test_what_is_not_read_is_refused(words, said):
+    with pytest.raises(BadRequest, match=said):
+        read_script(VLLM, START + words)
