@@ -21,6 +21,7 @@ import numpy as np
 
 from shardwise.errors import BadRequest
 from shardwise.runtime.engine.generation import (
+    NO_NUMBERS,
     Finish,
     FormError,
     Generation,
@@ -37,10 +38,6 @@ from shardwise.scheduling.routing import Routing, make_router, shortest_queue
 from shardwise.scheduling.step import StepPlan, StepShape
 
 DEFAULT = Sampling()
-NO_NUMBERS = (
-    "the model's logits are no numbers (NaN or infinite); its weights are damaged, or too large "
-    "for the dtype they are computed in: check the checkpoint, or serve it with other --weights"
-)
 
 
 class StepRecord(NamedTuple):

@@ -24,6 +24,12 @@ class LogitsError(ShardwiseError):
     """The model computes no numbers: its weights are damaged, or overflow their dtype."""
 
 
+NO_NUMBERS = (
+    "the model's logits are no numbers (NaN or infinite); its weights are damaged, or too large "
+    "for the dtype they are computed in: check the checkpoint, or serve it with other --weights"
+)
+
+
 class Constrained(Protocol):
     """The state of an answer that is held to a form (runtime/text/grammar.py has one)."""
 

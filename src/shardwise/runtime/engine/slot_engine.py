@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling
+from shardwise.runtime.engine.generation import (
+    GREEDY,
+    NO_NUMBERS,
+    Generation,
+    LogitsError,
+    Sampling,
+)
 from shardwise.runtime.engine.step_batch import (
     ChunkRow,
     Executor,
@@ -142,6 +148,9 @@ class SlotEngine:
             moves=[m for slot in arrived for m in self._moves(slot, self._arriving.pop(slot))],
         )
         (found,) = self._executor.run([batch]).result()
+        rows = [*found.decodes, *(row for row in found.chunks if row is not None)]
+        if any(token < 0 for row in rows for token in row.tokens):
+            raise LogitsError(NO_NUMBERS)
         return found
 
     def _moves(self, slot: int, prefix: Prefix) -> list[PageMove]:
