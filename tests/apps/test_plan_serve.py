@@ -88,7 +88,7 @@ def test_the_page(capsys):
         "7 providers",
         "changes answers",
         "simulate PLAN --set replicas=2 --find-rate",
-        "-o plan.yaml writes it, the PLAN above",
+        "next (PLAN above):",
     ):
         assert words in " ".join(out.split())
 

@@ -213,4 +213,4 @@ def test_what_is_refused(capsys, words, said):
 def test_plan_train_says_who_takes_several_chips(capsys):
     said = refused(capsys, ["plan", "train", *JOB, "--on", "h100,v5p"])
     assert "--on h100,v5p names several chips" in said
-    assert "plan sweep --on h100,v5p" in said
+    assert "`shardwise plan sweep` with the same options and --chips N" in said

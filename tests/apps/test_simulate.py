@@ -294,7 +294,7 @@ def test_an_overload_is_said_with_what_holds(plan_file, capsys):
     words = flat(out)
     assert "DOES NOT HOLD: " in words
     assert "requests/s may hold; --find-rate says" in words
-    assert f"next: shardwise simulate {path} --find-rate" in words
+    assert f"next: shardwise simulate {path} --requests 1000 --find-rate" in words
     over = simulated(capsys, path, "--rate", "500", "--requests", "1000")["result"]
     most = simulated(capsys, path, "--find-rate")["result"]
     assert not over["holds"]

@@ -7,10 +7,10 @@ memory grows beyond its limits. Nothing here knows a plan, a chip or a model: wh
 they want is checked by their own readers.
 
 `arguments.py` looks at the words of a command; `files.py` reads bytes and text (sizes, encodings,
-pipes), `archives.py` what gzip packed;
-`documents.py` JSON, YAML and TOML; `tables.py` CSV; `numbers.py` single numbers; `outputs.py` is
-the one writer, `child.py` the one way to start a process, `forks.py` jobs in forks of one that is
-kept ready, with limits, and `at_once.py` waits for several; `remote.py` asks a server.
+pipes), `archives.py` what gzip packed; `documents.py` JSON, YAML and TOML; `tables.py` CSV;
+`numbers.py` single numbers; `outputs.py` is the one writer, `child.py` the one way to start a
+process, `forks.py` jobs in forks of one that is kept ready, with limits, and `at_once.py` waits for
+several; `remote.py` asks a server. `commands.py` spells the commands that answers print.
 Read `files.py` first.
 
 Every name loads its file on first use, so that `--help`, which reads nothing, waits for none.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardwise.boundary.archives import read_packed
+    from shardwise.boundary.commands import Command, command_of, flag_of, spelt
     from shardwise.boundary.documents import (
         finite,
         parse_json,
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     from shardwise.boundary.tables import Table, check_columns, parse_table, read_table
 
 _HOMES = {
+    "Command": "commands",
     "Table": "tables",
     "check_columns": "tables",
     "check_folder": "outputs",
     "check_output": "outputs",
+    "command_of": "commands",
     "finite": "documents",
+    "flag_of": "commands",
     "is_file": "files",
     "is_folder": "files",
     "number": "numbers",
@@ -63,6 +67,7 @@ _HOMES = {
     "read_text": "files",
     "read_toml": "documents",
     "read_yaml": "documents",
+    "spelt": "commands",
     "to_json": "documents",
     "whole": "numbers",
     "write_bytes": "outputs",
@@ -72,11 +77,14 @@ _HOMES = {
 """Name -> the file that has it."""
 
 __all__ = [
+    "Command",
     "Table",
     "check_columns",
     "check_folder",
     "check_output",
+    "command_of",
     "finite",
+    "flag_of",
     "is_file",
     "is_folder",
     "number",
@@ -92,6 +100,7 @@ __all__ = [
     "read_text",
     "read_toml",
     "read_yaml",
+    "spelt",
     "to_json",
     "whole",
     "write_bytes",

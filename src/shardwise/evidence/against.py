@@ -5,6 +5,7 @@ Both are priced on the same slice, by the same constants and software: what is l
 """
 
 from dataclasses import asdict, dataclass, is_dataclass, replace
+from shlex import quote
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -75,12 +76,13 @@ def _for_job(
 ) -> tuple[TrainPlan, list[str]]:
     """The plan on the slice of the search, with its constants and software."""
     ours = best.plan
-    theirs = hardware.slice(plan.slice).slice
+    theirs = hardware.of_plan(plan).slice(plan.slice).slice
     problems = _mismatches(plan, theirs, best)
     if problems:
         raise BadRequest(
             f"'{name}' is another job: " + "; ".join(problems) + ". Plan for it with "
-            f"--model {plan.model} --on '{plan.slice}' --batch {plan.global_batch_sequences}seq "
+            f"--model {quote(plan.model)} --on {quote(plan.slice)} "
+            f"--batch {plan.global_batch_sequences}seq "
             f"--seq {plan.sequence_length}"
         )
     notes = []
@@ -94,7 +96,9 @@ def _for_job(
                 f"priced with {what} {getattr(ours, what)}, as the plan beside it; the file says "
                 f"{getattr(plan, what)}"
             )
-    same = replace(plan, slice=ours.slice, stack=ours.stack, constants=ours.constants)
+    same = replace(
+        plan, slice=ours.slice, stack=ours.stack, constants=ours.constants, chips=ours.chips
+    )
     return same, notes
 
 

@@ -294,6 +294,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
         software=request.software.name if request.software else "any",
+        chips=request.chips,
         **found.structure.choices,
     )
 

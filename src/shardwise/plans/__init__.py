@@ -1,6 +1,7 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
-`train.py` and `serve.py` hold the two plans. Choices of a training plan that are rows: `stacks.py`
+`train.py` and `serve.py` hold the two plans, `chip_changes.py` what their chips have that the
+catalogue's have not. Choices of a training plan that are rows: `stacks.py`
 (software), `context_methods.py` and `optimizers.py`; of a serving plan `servers.py` (software).
 `ranges.py` checks the plans' numbers, `files.py` loads and saves them as YAML, `handwritten.py`
 those of a few keys with a batch in words (`batch_words.py`), `handwritten_serve.py` those with a

@@ -5,7 +5,7 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
@@ -33,6 +33,7 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
+    plan = replace(plan, chips=plan.chips.seen_from(path.parent))
     values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
     load = values.get("workload")
     if load and load["trace"]:
@@ -41,10 +42,11 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
-    """A plan as plain values, `kind` first."""
+    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
-    values = _plain(asdict(plan))
-    return {"kind": kind, **{key: values[key] for key in keys_of(cls)}}
+    values = _plain(asdict(plan)) | {"chips": plan.chips.given}
+    keys = [key for key in keys_of(cls) if key != "chips" or values[key]]
+    return {"kind": kind, **{key: values[key] for key in keys}}
 
 
 def keys_of(cls: type) -> list[str]:
@@ -89,8 +91,8 @@ def load_plan(
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The values with the model, and the trace of a load, found beside the file, where it names a
-    file or folder there."""
+    """The values with the model, the trace of a load and the files of chips found beside the file,
+    where it names a file or folder there."""
     named, load = data.get("model"), data.get("workload")
     if isinstance(named, str):
         data = data | {"model": from_folder(named, path.parent)}
@@ -99,6 +101,10 @@ def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
     if isinstance(load, dict) and isinstance(load.get("trace"), str):
         trace = file_from_folder(load["trace"], path.parent)
         data = data | {"workload": {**load, "trace": trace}}
+    chips = data.get("chips")
+    if isinstance(chips, dict) and isinstance(chips.get("files"), list):
+        seen = [file_from_folder(str(name), path.parent) for name in chips["files"]]
+        data = data | {"chips": {**chips, "files": seen}}
     return data
 
 
@@ -230,7 +236,7 @@ def _check_texts(values: Mapping[str, Any], origin: str) -> None:
             )
 
 
-_TABLES = ("dtypes", "remat_kinds", "scheduling")
+_TABLES = ("dtypes", "remat_kinds", "scheduling", "chips")
 """Keys of a plan that hold keys of their own and may be left out."""
 
 

@@ -38,6 +38,7 @@ ABOUT: Mapping[str, str] = {
     "mesh": "mesh axes and their degrees, outermost first, such as {fsdp: 64, tensor: 2}",
     "box": "the part of each physical axis of a slice that the mesh uses",
     "constants": "whose numbers for the chips: the vendor's, or the book's",
+    "chips": "what the chips have that the catalogue's have not",
     # a training plan
     "batch": "training: tokens of a step (4Mi) or sequences (512seq); serving: most sequences of a "
     "server at once",
@@ -97,6 +98,11 @@ ABOUT: Mapping[str, str] = {
     "scheduling": "how a server chooses what each step runs",
     "workload": "the load that the plan was made for, and its targets",
     # inner tables
+    "files": "hardware files, seen from this file (--hw)",
+    "numbers": "changed numbers of chips, such as {h100.hbm_bandwidth: 4e12} (--set)",
+    "prices": "dollars per chip-hour by chip (--price)",
+    "provider": "whose price is taken",
+    "spot": "whether the price is one of the spot market",
     "param": "stored parameters",
     "compute": "what matmuls multiply",
     "grad": "gradients, as reduced and summed",

@@ -6,6 +6,7 @@ from math import prod
 from typing import Literal, get_args
 
 from shardwise.errors import BadRequest
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.train import check_mesh
 from shardwise.units import dtype_bytes
@@ -189,7 +190,8 @@ class ServePlan:
     `engine` is the software that serves, whose measured constants add to the chip's times
     (`roofline/engines.py`; "ideal" adds nothing).
 
-    `workload` is what it was made for, where a search made it.
+    `workload` is what it was made for, where a search made it; `chips` what its chips have that the
+    catalogue's have not.
 
     Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
     chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
@@ -216,6 +218,7 @@ class ServePlan:
     routing: Routing = "shortest_queue"
     scheduling: ServeScheduling = field(default_factory=ServeScheduling)
     workload: Workload | None = None
+    chips: ChipChanges = AS_LISTED
 
     def __post_init__(self) -> None:
         check_serve_mesh(self.mesh)

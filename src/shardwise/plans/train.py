@@ -11,6 +11,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematKind, RematPolicy, Saved
 from shardwise.models.training_state import training_state
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.laws import (
     BATCH,
@@ -242,7 +243,7 @@ class TrainPlan(Structure):
     fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
     others whole. `data` and `replica` replicate parameters, the `storage_axes` shard them.
     `layers_per_stage` has one entry per stage. `software` is the program that the plan is for,
-    "any" for none in particular.
+    "any" for none in particular; `chips` what its chips have that the catalogue's have not.
     """
 
     model: str
@@ -257,6 +258,7 @@ class TrainPlan(Structure):
     slices: int = 1
     placement: Placing = "fastest"
     software: Wanted = "any"
+    chips: ChipChanges = AS_LISTED
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from shardwise.book.questions import Edition, plain
 from shardwise.book.registry import RULES, ClosedForm, rule
 from shardwise.book.rules.chips import axis_alpha
 from shardwise.book.seed import CONSTANTS, book_chip
+from shardwise.boundary import Command, command_of
 from shardwise.errors import BadRequest, check_known, shown
 from shardwise.hardware import Chip, Torus
 from shardwise.hardware.slices import domain_of
@@ -25,7 +26,7 @@ MOST_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookRuleRequest:
+class BookRuleRequest(Command):
     """A rule of the book: what it takes, and its value for arguments; without a name, all rules.
 
     `sets` are arguments ("d_ff=8192,16384", or a mapping), and those that a chip has (alpha, peaks,
@@ -33,6 +34,9 @@ class BookRuleRequest:
     at equal ratios. `edition` "first" adds communications up where the rule knows both ways;
     `constants` are "book", "seed" or "vendor".
     """
+
+    COMMAND: ClassVar[str] = "book rule"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str | None = field(default=None, kw_only=False)
     on: str | None = None
@@ -46,7 +50,9 @@ class BookRuleRequest:
         check_known("edition", self.edition, ("latest", "first"))
         if self.name is None:
             self._refuse_arguments()
-            return RuleAnswer(rule=None, result={"rules": [_row(one) for one in RULES.values()]})
+            return RuleAnswer(
+                rule=None, asked=self, result={"rules": [_row(one) for one in RULES.values()]}
+            )
         found = rule(self.name)
         given = read_sets(self.sets)
         check_whole(found.parameters, given)
@@ -56,9 +62,9 @@ class BookRuleRequest:
         if self.sweep is not None:
             return self._swept(found, arguments, described)
         if not given and self.on is None and _lacking(found, arguments):
-            return RuleAnswer(rule=found, result=described)
+            return RuleAnswer(rule=found, asked=self, result=described)
         value = plain(found(**arguments))
-        return RuleAnswer(rule=found, result={**described, "value": value})
+        return RuleAnswer(rule=found, asked=self, result={**described, "value": value})
 
     def _refuse_arguments(self) -> None:
         for flag, value in (("--on", self.on), ("--set", self.sets), ("--sweep", self.sweep)):
@@ -97,7 +103,7 @@ class BookRuleRequest:
         for x in points:
             value = plain(found(**{**arguments, name: x}))
             rows.append({name: x, **_named(found, value)})
-        return RuleAnswer(rule=found, result={**described, "sweep": name, "rows": rows})
+        return RuleAnswer(rule=found, asked=self, result={**described, "sweep": name, "rows": rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -105,6 +111,7 @@ class RuleAnswer(Answer):
     """A rule with its value, its sweep or its arguments; or all rules."""
 
     rule: ClosedForm | None
+    asked: BookRuleRequest
 
     def table(self) -> list[Row]:
         """The points of a sweep, the value, or the rules."""
@@ -136,8 +143,9 @@ class RuleAnswer(Answer):
         elif "value" in self.result:
             yield Facts([Fact(n, value_text(v)) for n, v in self.table()[0].items()])
         else:
-            name = self.result["arguments"][0]["name"]
-            yield next_step("ask it:", f"shardwise book rule {self.rule.name} --set {name}=...")
+            needed = [a["name"] for a in self.result["arguments"] if a["value"] is None]
+            sets = {**read_sets(self.asked.sets), **dict.fromkeys(needed, "...")}
+            yield next_step("ask it:", command_of(self.asked, sets=sets))
 
 
 book_rule = verb("book_rule", BookRuleRequest)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 from shardwise.book.figure_index import figure_ids
 from shardwise.book.questions import (
@@ -20,6 +20,7 @@ from shardwise.book.questions import (
     rounds_to,
 )
 from shardwise.book.registry import rule
+from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.arguments import once
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.named import audit_names
@@ -33,12 +34,15 @@ LEAST_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookShowRequest:
+class BookShowRequest(Command):
     """One number of the book: inputs, the steps to it, what the book prints, and why it differs.
 
     `sets` are other values of its inputs ("F=30000"), or a mapping of them. `edition` is "latest"
     or "first", `constants` those of its chips: "book", "seed" (the first edition's) or "vendor".
     """
+
+    COMMAND: ClassVar[str] = "book show"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("entry_id",)
 
     entry_id: str = field(kw_only=False)
     sets: Sequence[str] | Mapping[str, Any] = ()
@@ -51,7 +55,9 @@ class BookShowRequest:
         found = book_answer(
             self.entry_id, set=given, edition=self.edition, constants=self.constants
         )
-        return BookShown(found=found, result=_result(found), resolved=_resolved(found))
+        sets = {**{name: _text(value) for name, value in given.items()}, **_example(found.entry)}
+        result = _result(found) | {"command": command_of(self, sets=sets)}
+        return BookShown(found=found, result=result, resolved=_resolved(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -147,7 +153,7 @@ def _result(found: BookAnswer) -> dict[str, Any]:
         "erratum": erratum(asked),
         "note": asked.note,
         "function": f"shardwise.book.{asked.steps[-1].rule}",
-        "command": f"shardwise book show {asked.id} {_example(asked)}",
+        "command": "",
         "commands": [text for worked in found.steps if (text := _command(worked))],
         "elsewhere": _elsewhere(found),
         "python": found.python(),
@@ -189,11 +195,11 @@ def _step(worked: Worked) -> dict[str, Any]:
     }
 
 
-def _example(asked: BookEntry) -> str:
+def _example(asked: BookEntry) -> dict[str, str]:
     """An input to change, as --set takes it: the first number doubled, or the first text."""
     one = next((i for i in asked.inputs.values() if i.numeric), None)
     one = one or next(iter(asked.inputs.values()))
-    return f"--set {one.name}={_text(_doubled(one.value) if one.numeric else one.value)}"
+    return {one.name: _text(_doubled(one.value) if one.numeric else one.value)}
 
 
 def _doubled(value: Any) -> Any:
@@ -208,8 +214,8 @@ def _command(worked: Worked) -> str:
             value = ",".join(f"{axis}={degree}" for axis, degree in value.items())
         if isinstance(value, Mapping) or (name == "cfg") or _nested(value):
             return ""
-        words.append(f"--set '{name}={_text(value)}'")
-    return " ".join(["shardwise book rule", worked.step.rule, *words])
+        words.append(f"{name}={_text(value)}")
+    return spelt("book rule", [worked.step.rule], {"--set": words})
 
 
 def _elsewhere(found: BookAnswer) -> list[str]:

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import number
+from shardwise.boundary import flag_of, number
 from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import load, measure
@@ -27,7 +27,7 @@ from shardwise.evidence.calibration.server import (
 from shardwise.units import format_bytes, format_rate, format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import ChipWords, flag_of, whole_number
+from shardwise.workflows.inputs import ChipWords, whole_number
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Keywords of a calibration of the devices here; the others are of a server's."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
-from shardwise.boundary import read_text
+from shardwise.boundary import Command, read_text, spelt
 from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
@@ -25,7 +26,7 @@ EXPORT_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest:
+class ExportRequest(Command):
     """Write a plan for another program, or read what was written for one back.
 
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
@@ -35,6 +36,9 @@ class ExportRequest:
     such a file leaves out, and of a server's `input` and `output`, the tokens of a request. Raises
     BadRequest for a plan that the program cannot run, and by name for what is missing.
     """
+
+    COMMAND: ClassVar[str] = "export"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
     path: GivenPlan = field(kw_only=False)
     to: str | None = None
@@ -70,7 +74,7 @@ class ExportRequest:
             resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
             warnings=[
                 *(f"{target} will not do this: {line}" for line in lost),
-                *priced_for_another(made.plan, target),
+                *priced_for_another(made.plan, target, self.path),
             ],
         )
 
@@ -105,13 +109,15 @@ class PlanExport(Answer):
         yield self.text.removesuffix("\n")
 
 
-def priced_for_another(plan: TrainPlan | ServePlan, target: str) -> list[str]:
+def priced_for_another(plan: TrainPlan | ServePlan, target: str, path: GivenPlan) -> list[str]:
     """A line where a serving plan's times are those of another server than it is written for."""
     row = SERVING_SOFTWARE.get(target)
     if row is None or not isinstance(plan, ServePlan) or row.is_priced_by(plan.engine):
         return []
     said = f"the plan's times are those of {plan.engine}, not of {target}"
-    return [f"{said}: `shardwise plan show FILE --set engine={row.engine}` has those"]
+    file = path if isinstance(path, str | Path) else "FILE"
+    way = spelt("plan show", [file], {"--set": f"engine={row.engine}"})
+    return [f"{said}: `{way}` has those"]
 
 
 export = verb("export", ExportRequest)

@@ -6,6 +6,7 @@ sections (`Answer.sections`). A tone says how good a figure is; a terminal shows
 file shows nothing of it.
 """
 
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -226,12 +227,23 @@ def next_step(said: str, *commands: str) -> str:
 def _command(text: str, indent: int) -> list[str]:
     """The lines of a command, broken before its options."""
     lines = [" " * indent]
-    for part in text.replace(" -", "\n-").split("\n"):
+    for part in _parts(shlex.split(text)):
         if lines[-1].strip() and len(lines[-1]) + 1 + len(part) > WIDTH - 2:
             lines[-1] += " \\"
             lines.append(" " * (indent + 1))
         lines[-1] += f" {part}" if lines[-1].strip() or len(lines) > 1 else part
     return lines
+
+
+def _parts(words: Iterable[str]) -> Iterator[str]:
+    """An option with its value, or a word by itself, as a shell takes them."""
+    held: list[str] = []
+    for word in words:
+        if held and (word.startswith("-") or not held[0].startswith("-") or len(held) > 1):
+            yield shlex.join(held)
+            held = []
+        held.append(word)
+    yield shlex.join(held)
 
 
 def tone_of(used: float, limit: float) -> Tone:

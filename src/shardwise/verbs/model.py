@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import whole
+from shardwise.boundary import spelt, whole
 from shardwise.errors import BadRequest
 from shardwise.models import (
     ModelConfig,
@@ -157,7 +157,7 @@ class ModelDiffRequest(ContextRequest):
             only = "".join(names)
             raise BadRequest(
                 f"model diff has only '{only}' to compare; name two models or more, "
-                f"such as `shardwise model diff {only} llama-3-70b`"
+                f"such as `{spelt('model diff', [only, 'llama-3-70b'], {})}`"
             )
         context = self.context()
         cfgs = [load_model(name) for name in with_families(names, self.as_)]

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from shardwise.boundary import Command, command_of, spelt
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServePlanRequest(ServeWords):
+class ServePlanRequest(ServeWords, Command):
     """The cheapest servers for a load.
 
     The words are those of ServeWords. With `compile` decode and prefill of the first so many plans
@@ -43,6 +43,8 @@ class ServePlanRequest(ServeWords):
     ({"NAME": VALUE}), and the cheapest as compiled is the answer. Raises BadRequest, or
     NoFeasiblePlan with the nearest miss, unless `anyway` asks for that as a plan.
     """
+
+    COMMAND: ClassVar[str] = "plan serve"
 
     anyway: bool = False
     compile: int | str | None = None
@@ -321,13 +323,14 @@ def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
     )
 
 
-def next_line(path: Path | None, answer: ServePlanned) -> str:
+def next_line(asked: ServePlanRequest, path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
     named = any(row["option"].startswith(SIMULATE) for row in answer.shown_instead)
+    plan = " (PLAN above)" if named else ""
     if path is None:
-        return "  -o plan.yaml writes it" + (", the PLAN above" if named else "")
-    file, target = quote(str(path)), answer.result["software"]
-    steps = [f"shardwise simulate {file} --rate {answer.best.rate:g}"]
+        return next_step(f"next{plan}:", command_of(asked, "-o", "plan.yaml"))
+    target = answer.result["software"]
+    steps = [spelt("simulate", [path], {"--rate": f"{answer.best.rate:g}"})]
     if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
-        steps.append(f"shardwise export {file} --to {target}")
-    return next_step(f"{path} written{' (PLAN above)' if named else ''}; next:", *steps)
+        steps.append(spelt("export", [path], {"--to": target}))
+    return next_step(f"{path} written{plan}; next:", *steps)

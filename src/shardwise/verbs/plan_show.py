@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from shardwise.book.rules.audit import audit_result
+from shardwise.boundary import Command
 from shardwise.errors import BadRequest
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
@@ -16,11 +18,12 @@ from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.run_page import run_facts
+from shardwise.verbs.run_page import run_detail, run_facts
+from shardwise.verbs.run_words import run_words
 from shardwise.verbs.serve_page import serve_detail, serve_page
 from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
-from shardwise.workflows.inputs import HardwareWords, parse_total, plan_changes
+from shardwise.workflows.inputs import HardwareWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict import refused_by, run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
@@ -28,25 +31,36 @@ from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanShowRequest(HardwareWords):
+class PlanShowRequest(HardwareWords, Command):
     """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
 
     `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `as_` is
     what its model's config.json is read as, where its own kind is not known; `tokens` ("15T") adds
-    days and dollars of a training run; `resolve` shows every choice with its origin. Raises
-    BadRequest, and NoFeasiblePlan where the plan needs more memory than a chip has.
+    days and dollars of a training run, which the same words change as in `plan_train`; `resolve`
+    shows every choice with its origin. Raises BadRequest, and NoFeasiblePlan where the plan needs
+    more memory than a chip has.
     """
+
+    COMMAND: ClassVar[str] = "plan show"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
     path: GivenPlan = field(kw_only=False)
     constants: str | None = None
     as_: str | None = None
     tokens: float | str | None = None
+    mfu: float | str | None = None
+    params: float | str | None = None
+    straggler: float | str | None = None
+    chip_mtbf: float | str | None = None
+    checkpoint_time: float | str | None = None
+    checkpoint_interval: float | str | None = None
+    restart_time: float | str | None = None
     resolve: bool = False
 
     def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
-        priced = price_given(self.path, self, self.as_)
-        if isinstance(priced.plan, ServePlan) and self.tokens:
+        priced, run = price_given(self.path, self, self.as_), run_words(self)
+        if isinstance(priced.plan, ServePlan) and run:
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
             return self._under_load(priced)
@@ -54,9 +68,8 @@ class PlanShowRequest(HardwareWords):
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
             answer = priced.answer
-            if self.tokens:
-                tokens = parse_total(self.tokens, "--tokens")
-                result["run"] = run_result(answer, tokens, None, None)
+            if run:
+                result["run"] = run_result(answer, **run)
             result["runs_in"] = runs_in(answer)
             result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
         return PlanShown(
@@ -80,8 +93,11 @@ class PlanShowRequest(HardwareWords):
         )
 
     def _resolved(self, plan: Any) -> dict[str, Any]:
-        """Every choice with its value, and whether --set or --constants gave it."""
-        changed = set(plan_changes(self.sets)[0]) | ({"constants"} if self.constants else set())
+        """Every choice with its value, and whether an option gave it."""
+        fields, numbers = plan_changes(self.sets)
+        changed = set(fields) | ({"constants"} if self.constants else set())
+        if numbers or self.hw_files or self.prices or self.provider or self.spot:
+            changed.add("chips")
         origin = self._origins(plan)
         return {
             key: {
@@ -144,7 +160,8 @@ class PlanShown(Answer):
     def sections(self) -> Mapping[str, Page]:
         """What the figures are made of, and of a training plan the book's rules."""
         if isinstance(self.priced.plan, TrainPlan):
-            detail = train_detail(self.best, self.result)
+            run = run_detail(self.result["run"]) if "run" in self.result else ()
+            detail = chain(train_detail(self.best, self.result), run)
             return {"detail": detail, "book": _audit_page(self.result["audit"])}
         none = iter(["The book has rules for training plans alone."])
         return {"detail": serve_detail(self.best, self.result), "book": none}

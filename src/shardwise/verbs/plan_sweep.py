@@ -1,9 +1,11 @@
 """`plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from shardwise.boundary import number
+from shardwise.boundary import Command, number
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.models import load_model
@@ -32,7 +34,7 @@ from shardwise.workflows.train_choices import TrainChoices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRequest(TrainChoices):
+class SweepRequest(TrainChoices, Command):
     """Plan every slice, batch and length: scaling, the front of cost and speed, what is cheapest.
 
     `as_` is the class or model type that a config.json is read as, where its own is not known.
@@ -45,6 +47,9 @@ class SweepRequest(TrainChoices):
     fewest "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is
     its fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
     """
+
+    COMMAND: ClassVar[str] = "plan sweep"
+    FLAGS: ClassVar[Mapping[str, str]] = {"batches": "--batch", "lengths": "--seq"}
 
     model: str | Path = field(kw_only=False)
     as_: str | None = None

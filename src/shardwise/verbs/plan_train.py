@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shardwise.book.thresholds import book_result
-from shardwise.boundary import number
+from shardwise.boundary import Command, number
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.evidence.against import (
     Against,
@@ -18,7 +18,6 @@ from shardwise.evidence.against import (
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
-from shardwise.planner.price.goodput import Overheads
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
@@ -26,7 +25,6 @@ from shardwise.plans.software import JAX
 from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_seconds,
-    parse_seconds,
     sig,
 )
 from shardwise.verbs.against_page import against_detail, against_page
@@ -34,14 +32,12 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.run_page import late_run, run_detail, run_facts
+from shardwise.verbs.run_words import run_words
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.deadline import DatedRun, SliceChoice
 from shardwise.workflows.inputs import (
     Words,
-    flag_of,
     parse_pins,
-    parse_share,
-    parse_total,
 )
 from shardwise.workflows.predict import (
     batch_hints,
@@ -61,7 +57,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlanRequest(TrainChoices):
+class TrainPlanRequest(TrainChoices, Command):
     """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
 
     `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
@@ -83,6 +79,8 @@ class TrainPlanRequest(TrainChoices):
     answer; with `tune` that one is compiled with sets of flags for its chip, too, to see which pay.
     Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
+
+    COMMAND: ClassVar[str] = "plan train"
 
     model: str | Path = field(kw_only=False)
     on: str = field(kw_only=False)
@@ -153,10 +151,10 @@ class TrainPlanRequest(TrainChoices):
         """Search, and price what was asked for beside it; an opinion may choose another plan."""
         if "," in self.on:
             raise BadRequest(
-                f"--on {self.on} names several chips; `shardwise plan sweep --on {self.on}` with "
-                "--chips N, or with --tokens and --days, puts them side by side"
+                f"--on {self.on} names several chips; `shardwise plan sweep` with the same options "
+                "and --chips N, or with --tokens and --days, puts them side by side"
             )
-        run = self._run()
+        run = run_words(self)
         days = self._days(run)
         chosen = self._in_time(run, days, progress) if run and days else None
         published = self._published() if self.against else None
@@ -252,37 +250,11 @@ class TrainPlanRequest(TrainChoices):
             return [Remark(f"{said}, {many}")]
         said = f"{best.piece} is the smallest slice of {found.id} that fits"
         if self.tokens:
-            said += "; --days N takes the smallest that is done in time, and `shardwise plan sweep "
-            said += f"--on {found.id}` shows others"
+            said += (
+                "; --days N takes the smallest that is done in time, and `shardwise plan sweep` "
+            )
+            said += "with the same options shows others"
         return [Remark(said)]
-
-    def _run(self) -> dict[str, Any] | None:
-        """Arguments of `run_result`, or None without tokens. Raises for choices without effect."""
-        if self.params and not self.mfu:
-            raise BadRequest("--params changes only the arithmetic of --mfu; give --mfu too")
-        for name in ("mfu", "straggler", *_LOSSES):
-            if getattr(self, name) and not self.tokens:
-                raise BadRequest(
-                    f"{flag_of(name)} changes only the days of a run; give --tokens too"
-                )
-        if not self.tokens:
-            return None
-        return {
-            "tokens": parse_total(self.tokens, "--tokens"),
-            "mfu": parse_share(self.mfu, "--mfu") if self.mfu else None,
-            "params": parse_total(self.params, "--params") if self.params else None,
-            "overheads": self._overheads(),
-        }
-
-    def _overheads(self) -> Overheads:
-        given = {
-            name: parse_seconds(getattr(self, option), flag_of(option))
-            for option, name in _LOSSES.items()
-            if getattr(self, option)
-        }
-        if self.straggler:
-            given["straggler"] = parse_total(self.straggler, "--straggler")
-        return Overheads(**given)
 
     def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
@@ -301,13 +273,6 @@ ONE_PROGRAM = (
     "--compile plans for our own trainer (--for jax), in its dtypes, and leaves out pipeline "
     "stages, whose step is many programs"
 )
-_LOSSES = {
-    "chip_mtbf": "chip_mtbf",
-    "checkpoint_time": "checkpoint",
-    "checkpoint_interval": "interval",
-    "restart_time": "restart",
-}
-"""Keyword -> field of Overheads."""
 _RESOLVED = (
     "slice",
     "global_batch_sequences",

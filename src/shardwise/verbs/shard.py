@@ -10,6 +10,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
+from shardwise.boundary import flag_of
 from shardwise.errors import BadRequest, Remark, unknown
 from shardwise.sharding import (
     Einsum,
@@ -43,7 +44,6 @@ from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
-    flag_of,
     whole_number,
     words,
 )

@@ -1,12 +1,14 @@
 """`simulate`: a serving plan under a trace or a made load, request by request."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
-from shlex import quote
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary import Command, command_of
 from shardwise.errors import BadRequest, ThresholdMissed
+from shardwise.models.zoo import split_family
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.simulate.metrics import (
     DEFINITIONS,
@@ -16,17 +18,19 @@ from shardwise.planner.simulate.metrics import (
 )
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
+from shardwise.plans.servers import JAX, SERVING_SOFTWARE
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
+from shardwise.verbs.plan_serve import ServePlanRequest
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import parse_share, plan_changes
+from shardwise.workflows.inputs import chip_of, parse_share, places_of, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan, targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateRequest(Load):
+class SimulateRequest(Load, Command):
     """Run a load through the replicas of a serving plan with the scheduler that would run them.
 
     `path` is the plan's file, or a plan; `sets` change fields of it first
@@ -36,6 +40,9 @@ class SimulateRequest(Load):
     `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`. `find_rate`
     looks for the largest rate at which 95 % meet them.
     """
+
+    COMMAND: ClassVar[str] = "simulate"
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
     path: GivenPlan = field(kw_only=False)
     ttft: float | str | None = None
@@ -66,7 +73,7 @@ class SimulateRequest(Load):
         )
         return LoadSimulated(
             simulated=found,
-            path=self.path if isinstance(self.path, str | Path) else "plan.yaml",
+            asked=self if isinstance(self.path, str | Path) else replace(self, path="plan.yaml"),
             objectives=found.objectives,
             least=least,
             result=found.result,
@@ -90,12 +97,26 @@ class SimulateRequest(Load):
         )
 
 
+def _target(seconds: float) -> str | None:
+    """A target as an option has it; None for none."""
+    return None if seconds == inf else f"{seconds:g}s"
+
+
+def _software_of(plan: ServePlan) -> str:
+    """What `plan serve` calls the software of a plan."""
+    stored = plan.dtypes.weights, plan.dtypes.kv
+    for row in SERVING_SOFTWARE.values():
+        if row.is_priced_by(plan.engine) and stored[0] in row.weights and stored[1] in row.caches:
+            return row.name
+    return plan.engine if plan.engine.endswith(".toml") else JAX.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoadSimulated(Answer):
     """What a plan did under a load; `least` is the share of `check`."""
 
     simulated: Simulated
-    path: Path | str
+    asked: SimulateRequest
     objectives: Objectives
     least: float | None
 
@@ -142,8 +163,38 @@ class LoadSimulated(Answer):
             yield share if self.objectives.given else "all that comes is answered in this run"
         elif "holds" in result:
             yield wrapped(f"DOES NOT HOLD: {self._short()}; {self._rather()}", 0, 2)
-            yield next_step("next:", f"shardwise simulate {quote(str(self.path))} --find-rate")
-            yield f"    or, for more servers: shardwise plan serve ... --rate {result['rate']:g}"
+            yield next_step("next:", command_of(self.asked, find_rate=True, rate=None, check=None))
+            yield next_step("or, for more servers:", command_of(self._more_servers()))
+
+    def _more_servers(self) -> ServePlanRequest:
+        """The search for servers that hold this load on such chips."""
+        plan, load, chips = self.simulated.plan, self.asked, self.simulated.chips
+        (model, family), goal = split_family(plan.model), self.objectives
+        trace = load.trace or (plan.workload and load.own_lengths and plan.workload.trace)
+        lengths = (load.input or plan.input_length, load.output or plan.output_length)
+        names = tuple(dict.fromkeys(map(chip_of, places_of(plan))))
+        return ServePlanRequest(
+            model,
+            ",".join(names),
+            as_=family or None,
+            input=None if trace else lengths[0],
+            output=None if trace else lengths[1],
+            trace=trace or None,
+            rate=f"{self.result['rate']:g}",
+            ttft=_target(goal.ttft),
+            tpot=_target(goal.tpot),
+            e2e=_target(goal.e2el),
+            software=_software_of(plan),
+            pools="two" if plan.prefill_replicas else "one",
+            weights=plan.dtypes.weights,
+            kv=plan.dtypes.kv,
+            constants=load.constants or plan.constants,
+            hw_files=chips.files,
+            sets=chips.numbers_of(names[0]),
+            prices=chips.prices,
+            provider=chips.provider or None,
+            spot=chips.spot,
+        )
 
     def _short(self) -> str:
         """What is missed, in words."""

@@ -154,7 +154,7 @@ def _chunk_tokens(plan: ServePlan) -> int:
 def held_at_once(plan: ServePlan, hardware: Hardware) -> int:
     """Sequences of a plan's whole length that the pages of a server hold: a load's are shorter in
     the mean, so the plan admits more."""
-    piece, size = hardware.slice(plan.slice).slice, plan.scheduling.page_size
+    piece, size = hardware.of_plan(plan).slice(plan.slice).slice, plan.scheduling.page_size
     server = server_of(plan, load_model(plan.model), piece)
     pages = replica_of(server, memory_share=plan.scheduling.memory_share).kv_tokens // size
     return max(1, pages // ceil((plan.input_length + plan.output_length) / size))

@@ -38,7 +38,7 @@ def export_given(what: GivenPlan, target: str) -> Exported:
     """
     plan = given_plan(what)
     cfg = load_model(plan.model)
-    piece = Hardware(constants=plan.constants).slice(plan.slice).slice
+    piece = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice
     served = isinstance(plan, ServePlan)
     kind, fit = ("serving", SERVE_EXPORTERS) if served else ("training", EXPORTERS)
     if target not in fit and target in {**EXPORTERS, **SERVE_EXPORTERS}:
@@ -76,7 +76,7 @@ def parse_text(
         raise BadRequest("--input and --output say the load of a server; this is no server's file")
     named = None if cfg is None else (str(model), cfg)
     plan = parse_export(text, target, model=named, piece=piece)
-    held = Hardware(constants=plan.constants).slice(plan.slice).slice
+    held = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice
     cfg = cfg or load_model(plan.model)
     EXPORTERS[target].check(text, cfg)
     check_plan(plan, cfg, held)

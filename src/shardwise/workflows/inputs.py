@@ -11,11 +11,19 @@ from shardwise.boundary import whole as read_whole
 from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.errors import BadRequest, check_known, shown, unknown
-from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
+from shardwise.hardware import (
+    Chip,
+    Spelling,
+    load_chip,
+    parse_price,
+    read_slice,
+    read_target,
+)
 from shardwise.hardware.cloud_names import families, split_cloud_name
 from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
-from shardwise.plans import MESH_AXES
+from shardwise.plans import MESH_AXES, ServePlan, TrainPlan
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.units import parse_count
 
 Words = str | Path | Sequence[str | Path | int] | Mapping[str, object]
@@ -76,17 +84,6 @@ def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:
     return {k: v for k, v in texts.items() if not k.startswith("chip.")}, chip
 
 
-def flag_of(keyword: str) -> str:
-    """The option of a keyword.
-
-    >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
-    ('--cpu-devices', '--hw', '--records')
-    """
-    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin", "software": "for"}
-    name = plurals.get(keyword, keyword.removesuffix("_path").rstrip("_"))
-    return "--" + name.replace("_", "-")
-
-
 def check_choice(value: str | None, flag: str, known: Collection[object]) -> None:
     """Raise BadRequest for a choice that is none of the known ones."""
     if value is not None and value not in known:
@@ -96,7 +93,8 @@ def check_choice(value: str | None, flag: str, known: Collection[object]) -> Non
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """How chips are read: which constants, whose files, and what overrides them. A price of another
-    of the `places` that were asked for together is passed over."""
+    of the `places` that were asked for together is passed over. What a plan's file has `kept` of
+    its chips stands where nothing else is said."""
 
     constants: str = "vendor"
     files: Words = ()
@@ -105,26 +103,61 @@ class Hardware:
     provider: str | None = None
     spot: bool = False
     places: Words = ()
+    kept: ChipChanges = AS_LISTED
 
     def chip(self, name: str) -> Chip:
         """One chip under these settings."""
-        asked = {_chip_id(place) for text in words(self.places) for place in text.split(",")}
-        others = asked - {_chip_id(name)}
+        asked = {chip_of(place) for text in words(self.places) for place in text.split(",")}
+        others = asked - {chip_of(name)}
         given = [parse_price(text) for text in words(self.prices)]
-        once(((_chip_id(chip), price.usd_per_chip_hour) for chip, price in given), "--price")
-        dollars = [(chip, price) for chip, price in given if _chip_id(chip) not in others]
+        once(((chip_of(chip), price.usd_per_chip_hour) for chip, price in given), "--price")
+        dollars = {chip: p.usd_per_chip_hour for chip, p in given if chip_of(chip) not in others}
+        priced = bool(self.prices) or self.provider is not None or self.spot
+        own = {} if priced else {k: v for k, v in self.kept.prices.items() if k == chip_of(name)}
         chip = load_chip(
             name,
             constants=self.constants,
-            hw_files=words(self.files),
-            set_=words(self.overrides),
-            prices={chip: price.usd_per_chip_hour for chip, price in dollars},
+            hw_files=(*self.kept.files, *words(self.files)),
+            set_=self._numbers(name),
+            prices=dollars or own,
         )
-        if self.provider is None and not self.spot:
+        provider, spot = self.provider, self.spot
+        if not priced:
+            provider, spot = (None, False) if own else (self.kept.provider or None, self.kept.spot)
+        if provider is None and not spot:
             return chip
         if self.prices:
             raise BadRequest("--price says what a chip costs; leave out --provider and --spot")
-        return replace(chip, price=listed_price(chip.id, self.provider, spot=self.spot))
+        return replace(chip, price=listed_price(chip.id, provider, spot=spot))
+
+    def _numbers(self, name: str) -> tuple[str, ...]:
+        """What overrides a chip's numbers: those that were kept, and then those given."""
+        given = words(self.overrides)
+        said = {text.partition("=")[0].strip().removeprefix("chip.") for text in given}
+        kept = self.kept.numbers_of(chip_of(name)).items()
+        own = (f"{path}={value}" for path, value in kept if path.removeprefix("chip.") not in said)
+        return (*own, *given)
+
+    def of_plan(self, plan: TrainPlan | ServePlan) -> "Hardware":
+        """The same for the chips of a plan."""
+        return replace(self, kept=plan.chips, places=places_of(plan))
+
+    def kept_of(self, *places: str) -> ChipChanges:
+        """What a plan on such slices keeps of all this, for its file to give the same figures."""
+        chips = dict.fromkeys(map(chip_of, places))
+        texts = [text.removeprefix("chip.").partition("=") for text in words(self.overrides)]
+        numbers = {f"{chip}.{name.strip()}": value for name, _, value in texts for chip in chips}
+        dollars = {chip_of(name): price for name, price in map(parse_price, words(self.prices))}
+        prices = {c: dollars[c].usd_per_chip_hour for c in chips if c in dollars}
+        kept = self.kept
+        if self.prices or self.provider is not None or self.spot:
+            kept = replace(kept, prices={}, provider=self.provider or "", spot=self.spot)
+        return replace(
+            kept,
+            files=(*kept.files, *words(self.files)),
+            numbers={**kept.numbers, **numbers},
+            prices={**kept.prices, **prices},
+        )
 
     def target(self, text: str) -> Chip | Spelling:
         """A bare chip (search its slices) or a spelt slice."""
@@ -135,10 +168,16 @@ class Hardware:
         return read_slice(text, self.chip)
 
 
-def _chip_id(place: str) -> str:
+def places_of(plan: TrainPlan | ServePlan) -> tuple[str, ...]:
+    """The slices of a plan."""
+    other = plan.prefill if isinstance(plan, ServePlan) else None
+    return (plan.slice,) if other is None else (plan.slice, other.slice)
+
+
+def chip_of(place: str) -> str:
     """The chip of a slice or a chip's name, as the catalogue calls it where that knows it.
 
-    >>> _chip_id("2*v5p:4x4x4"), _chip_id("ironwood")
+    >>> chip_of("2*v5p:4x4x4"), chip_of("ironwood")
     ('v5p', 'tpu7x')
     """
     name = place.partition(":")[0].rpartition("*")[2].strip()

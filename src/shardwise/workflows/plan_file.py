@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import is_file, read_text
+from shardwise.boundary import is_file, read_text, spelt
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
@@ -22,7 +22,7 @@ from shardwise.plans.files import changed, plan_dict, plan_from
 from shardwise.plans.named import PREFIX
 from shardwise.units import format_gib
 from shardwise.work import Work
-from shardwise.workflows.inputs import ChipWords, Hardware, plan_changes
+from shardwise.workflows.inputs import ChipWords, Hardware, places_of, plan_changes
 from shardwise.workflows.predict import train_result
 from shardwise.workflows.predict_fleet import serve_result
 
@@ -83,10 +83,14 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
             return parse_export(text, target, piece=piece)
         said = f"'{path}' is another program's file. "
         if given and "with --" in options:
-            model = " --model MODEL" if "--model" in options else ""
-            way = f"shardwise export {path} --from {target} --on SLICE{model} -o plan.yaml"
+            lacking = {name: word for name, word in _LACKING.items() if name in options}
+            way = spelt("export", [path], {"--from": target, **lacking}, ["-o", "plan.yaml"])
             raise BadRequest(f"{said}{lacks}\nmake a plan of it first: `{way}`") from None
         raise BadRequest(f"{said}{error}") from None
+
+
+_LACKING = {"--on": "SLICE", "--model": "MODEL"}
+"""What another program's file may leave out, and what a person writes for it."""
 
 
 def foreign_notes(what: GivenPlan) -> list[str]:
@@ -106,13 +110,14 @@ def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) ->
     if chips.constants:
         plan = replace(plan, constants=chips.constants)  # type: ignore[arg-type]
     hardware = replace(chips.hardware, constants=plan.constants, overrides=overrides)
+    plan = replace(plan, chips=hardware.of_plan(plan).kept_of(*places_of(plan)))
     priced = price_plan(plan, hardware)
     return replace(priced, warnings=[*foreign_notes(what), *priced.warnings])
 
 
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
-    cfg = load_model(plan.model)
+    cfg, hardware = load_model(plan.model), hardware.of_plan(plan)
     warnings = [*unpriced(cfg), *stale(plan, cfg)]
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):

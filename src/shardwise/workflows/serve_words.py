@@ -135,6 +135,7 @@ class ServeWords(HardwareWords):
                 fill=isinstance(target, Spelling),
                 batch=self._batch(),
                 rate=self._rate(),
+                chips=self.hardware.kept_of(str(pieces[0])),
             )
             for row in rows
         ]

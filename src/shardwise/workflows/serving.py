@@ -276,7 +276,7 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
 def _check_slices(plan: ServePlan, hw_files: Words) -> None:
     """Raise BadRequest for a mesh that is larger than its slice; a chip that is not known here
     says nothing of that."""
-    hardware = Hardware(constants=plan.constants, files=hw_files)
+    hardware = Hardware(constants=plan.constants, files=hw_files).of_plan(plan)
     for own in (plan, plan.prefill_plan):
         try:
             piece = hardware.slice(own.slice).slice
@@ -294,7 +294,8 @@ def _prediction(
 ) -> Callable[[StepRecord], float] | None:
     """What the planner says of each step, on the plan's own chips; prefilling replicas come
     first. None where it cannot price the plan."""
-    hardware, cfg = Hardware(constants=plan.constants, files=hw_files), load_model(folder)
+    hardware = Hardware(constants=plan.constants, files=hw_files).of_plan(plan)
+    cfg = load_model(folder)
     try:
         costs = [
             engine_cost(server_of(own, cfg, hardware.slice(own.slice).slice))

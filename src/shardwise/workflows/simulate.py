@@ -42,11 +42,12 @@ from shardwise.planner.simulate.traces import (
     with_lengths,
 )
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import TTFT_TARGET
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds
-from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
+from shardwise.workflows.inputs import HardwareWords, places_of, plan_changes, whole_number
 from shardwise.workflows.plan_file import Priced, stale
 from shardwise.workflows.predict_fleet import price_of
 
@@ -124,13 +125,14 @@ MADE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What a plan did under a load."""
+    """What a plan did under a load; `chips` is what its chips have beside the catalogue."""
 
     plan: ServePlan
     fleet: SimulatedFleet
     outcome: Outcome
     result: dict[str, Any]
     warnings: list[str]
+    chips: ChipChanges = AS_LISTED
     objectives: Objectives = field(default_factory=Objectives)
 
 
@@ -154,13 +156,14 @@ def simulate_plan(
     if isinstance(plan, TrainPlan):
         raise BadRequest("a training plan answers no requests; give a serving plan to simulate")
     chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
-    hardware = replace(chips, constants=load.constants or plan.constants)
+    hardware = replace(chips, constants=load.constants or plan.constants).of_plan(plan)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
     fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     given = objectives if objectives is not None and objectives.given else targets(plan)
     if find_rate or (plan.workload is not None and load.plain):
         found = _steady(plan, cfg, fleet, load, given, find_rate, progress)
-        return replace(found, result={**found.result, "price": price_of(piece.chip)})
+        kept = hardware.kept_of(*places_of(plan))
+        return replace(found, chips=kept, result={**found.result, "price": price_of(piece.chip)})
     objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import number
+from shardwise.boundary import flag_of, number
 from shardwise.boundary.child import python
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
@@ -43,7 +43,6 @@ from shardwise.workflows.inputs import (
     Hardware,
     Words,
     check_choice,
-    flag_of,
     pairs,
     whole_number,
     words,
@@ -272,7 +271,8 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
 
 def _with_peak(run: TrainRun) -> TrainRun:
     """The run with the devices here, and their peak where they are chips of the plan's slice."""
-    chip, (count, kind) = Hardware().slice(run.plan.slice).slice.chip, devices_here()
+    hardware = Hardware().of_plan(run.plan)
+    chip, (count, kind) = hardware.slice(run.plan.slice).slice.chip, devices_here()
     peak = None
     if run.expected.step_seconds is not None and is_chip(kind, chip):
         peak = chip.peak(run.plan.dtypes.compute) / chip.jax_devices_per_chip * run.plan.devices

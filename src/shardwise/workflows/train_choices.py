@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from shardwise.boundary import flag_of
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
@@ -20,7 +21,6 @@ from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
-    flag_of,
     pairs,
     parse_pins,
     whole_number,
@@ -114,6 +114,7 @@ class TrainChoices(HardwareWords):
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
+            chips=self.hardware.kept_of(str(piece)),
         )
 
     def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:

@@ -29,10 +29,11 @@ def export(**options: Any) -> None:
     TARGET is maxtext, torchtitan, megatron, jax, xpk or skypilot for a training plan, and vllm,
     sglang, k8s or skypilot for a serving plan.
     """
-    from shardwise.apps.cli.next_steps import read_lines
-    from shardwise.boundary import write_text
+    from shardwise.apps.cli.next_steps import against_lines
+    from shardwise.boundary import spelt, write_text
     from shardwise.plans import save_plan
     from shardwise.verbs.export import ExportRequest
+    from shardwise.verbs.layout import next_step
 
     check_outputs()
     answer, file = request_of(ExportRequest, options).answer(), options["file"]
@@ -40,7 +41,10 @@ def export(**options: Any) -> None:
         write_text(file, answer.text, option="-o")
     elif file is not None:
         save_plan(answer.plan, file)
-    more = read_lines(file, answer.plan) if file is not None and options["from_"] else ()
+    more: tuple[str, ...] = ()
+    if file is not None and options["from_"]:
+        shown = next_step("next:", spelt("plan show", [file], {}))
+        more = (shown, *against_lines(file, answer.plan))
     way = "to" if options["to"] else "from"
     show_answer(
         replace(answer, result={**answer.result, "output": file and str(file)}),

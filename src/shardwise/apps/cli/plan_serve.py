@@ -105,7 +105,7 @@ def serve(**options: Any) -> None:
     path = options["plan_path"]
     if path:
         save_plan(answer.plan, path)
-    show_answer(answer, options, more=(next_line(path, answer),))
+    show_answer(answer, options, more=(next_line(asked, path, answer),))
     if options["plot_path"]:
         from shardwise.apps.cli.serve_chart import plot_serving
 

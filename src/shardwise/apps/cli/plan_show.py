@@ -10,6 +10,7 @@ from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
+from shardwise.apps.cli.plan_train_options import run_options
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
@@ -24,7 +25,7 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
     "of the program leave (usual), or the default.",
 )
 @as_option
-@click.option("--tokens", help="Length of a training run, such as 15T: adds its days and dollars.")
+@run_options
 @file_option("-o", "output", help="With --resolve: the whole plan as a file.")
 @timeline_options
 @hardware_options(constants=None)
@@ -36,7 +37,7 @@ def show(**options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
-    from shardwise.apps.cli.next_steps import against_lines
+    from shardwise.apps.cli.next_steps import shown_lines
     from shardwise.errors import BadRequest
     from shardwise.plans import save_plan
     from shardwise.verbs.plan_show import PlanShowRequest
@@ -45,10 +46,11 @@ def show(**options: Any) -> None:
     output = options["output"]
     if output and not options["resolve"]:
         raise BadRequest("-o writes the whole plan; it goes with --resolve")
-    answer = request_of(PlanShowRequest, options).answer()
+    asked = request_of(PlanShowRequest, options)
+    answer = asked.answer()
     if output:
         save_plan(answer.best.plan, output)
     inputs = {"path": str(options["path"]), "set": list(options["sets"])}
-    more = against_lines(options["path"], answer.best.plan)
+    more = shown_lines(asked, answer.priced.plan, output)
     show_answer(answer, options, inputs=inputs, more=("", *more) if more else ())
     write_timeline(answer.best, options)

@@ -59,15 +59,15 @@ def sweep(**options: Any) -> None:
 
     check_outputs()
     watch = progress_line("planning", "rows")
-    answer = request_of(SweepRequest, options).answer(watch)
+    asked = request_of(SweepRequest, options)
+    answer = asked.answer(watch)
     chosen, path = answer.chosen, options["plan_path"]
     if chosen is None or chosen.answer is None:
         more = ()
     else:
-        plan = chosen.answer.plan
-        more = next_lines(path, chosen.answer, f" ({chosen.piece})")
+        more = next_lines(asked, path, chosen.answer, f" ({chosen.piece})")
         if path:
-            save_plan(plan, path)
+            save_plan(chosen.answer.plan, path)
     show_answer(answer, options, more=more)
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep

@@ -67,10 +67,11 @@ def train(**options: Any) -> None:
     from shardwise.verbs.plan_train import TrainPlanRequest
 
     check_outputs()
+    asked = request_of(TrainPlanRequest, options)
     with stage_line() as watch:
-        answer = request_of(TrainPlanRequest, options).answer(progress_line("searching"), watch)
+        answer = asked.answer(progress_line("searching"), watch)
     path = options["plan_path"]
     if path:
         save_plan(answer.best.plan, path)
-    show_answer(answer, options, more=next_lines(path, answer.best))
+    show_answer(answer, options, more=next_lines(asked, path, answer.best))
     write_timeline(answer.best, options)

@@ -1,18 +1,16 @@
 """One call of the public API: the same as words of the command line and as a line of Python."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import shardwise
+from shardwise.boundary.commands import flag_of, listed, spelt
 from shardwise.verbs.answer import Answer
 
 KEPT = 256
 """Answers that are kept, for a slider that comes back."""
-OPTIONS = {"sets": "set", "software": "for", "pins": "pin", "answers": "answer"}
-"""Keywords whose option has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,33 +42,15 @@ class VerbCall:
 
     def shell(self) -> str:
         """The call as a command."""
-        words = ["shardwise", *self.command.split()]
-        places = self.given
-        for name, value in zip(self.first, places, strict=False):
-            words += [f"--{name}", str(value)]
-        words += [str(value) for value in places[len(self.first) :]]
-        for name, value in self.used().items():
-            words += _option(name, value)
-        return shlex.join(words)
-
-
-def _option(name: str, value: Any) -> list[str]:
-    flag = f"--{OPTIONS.get(name, name).replace('_', '-')}"
-    if isinstance(value, Mapping):
-        return [word for key, one in value.items() for word in (flag, f"{key}={_plain(one)}")]
-    if isinstance(value, bool):
-        return [flag] if value else []
-    return [flag, str(value)]
-
-
-def _plain(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        named = dict(zip(self.first, self.given, strict=False)) | self.used()
+        options = {flag_of(name): value for name, value in named.items()}
+        return spelt(self.command, self.given[len(self.first) :], options)
 
 
 def _fixed(value: Any) -> Any:
     """A value that can be looked up; a mapping as NAME=VALUE, which verbs take as well."""
     if isinstance(value, Mapping):
-        return tuple(f"{key}={_plain(one)}" for key, one in value.items())
+        return tuple(f"{key}={listed(one)}" for key, one in value.items())
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -42,7 +42,7 @@ def machine_of_plan(
     plan = load_plan(path)
     if not isinstance(plan, ServePlan):
         raise BadRequest(f"'{path}' is a training plan; calibrate takes a serving plan")
-    hardware = hardware or Hardware()
+    hardware = (hardware or Hardware()).of_plan(plan)
     return Machine(
         plan=plan,
         cfg=load_model(plan.model),

@@ -57,7 +57,7 @@ NOTE, UNSAID = "# shardwise: ", "# not expressed: "
 ABOUT_THE_PLAN = frozenset(
     (
         *("model", "model_hash", "slice", "slices", "box", "placement", "software", "stack"),
-        "constants",
+        *("constants", "chips"),
         *("expert_imbalance", "packed_lengths", "gradient_accumulation", "overlap", "compiled"),
     )
 )
@@ -68,8 +68,10 @@ MOST = 10**12
 
 
 def plan_fields(plan: TrainPlan | ServePlan) -> Fields:
-    """Every field by dotted name, as plain values; `mesh` and `remat_kinds` are one value each."""
+    """Every field by dotted name, as plain values; `mesh`, `remat_kinds` and `chips` are one value
+    each."""
     whole = {name: dict(getattr(plan, name)) for name in _WHOLE if hasattr(plan, name)}
+    whole |= {"chips": plan.chips.given} if plan.chips.given else {}
     flat = {k: v for k, v in flat_plan(plan).items() if k.partition(".")[0] not in whole}
     del flat["kind"]
     return flat | whole

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.software import SoftwareRow
 from shardwise.plans.stacks import GATHERS, REDUCES
@@ -41,7 +42,7 @@ class TrainRequest:
     `objective`: "time" is the fastest step on the slice; "cost" the fewest dollars per token, where
     only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
     and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
-    only plans that rank before `better_than`.
+    only plans that rank before `better_than`. `chips` is what a plan keeps of the chips' changes.
     """
 
     cfg: ModelConfig
@@ -56,4 +57,5 @@ class TrainRequest:
     microbatches: tuple[int, ...] = ()
     objective: Objective = "time"
     software: SoftwareRow | None = None
+    chips: ChipChanges = AS_LISTED
     better_than: float = inf

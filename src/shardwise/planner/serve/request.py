@@ -9,6 +9,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import ROOM, SHARE
+from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import ServeDtypes
 from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
@@ -38,7 +39,7 @@ class ServeRequest:
     mesh.
 
     `software` says what can be laid out, `engine` has its constants, and `constants` says how
-    `pieces` were read ("vendor" or "book").
+    `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside.
     """
 
     cfg: ModelConfig
@@ -60,6 +61,7 @@ class ServeRequest:
     utilisation: Utilisation | None = None
     rate: float = 0.0
     percentile: float = SHARE
+    chips: ChipChanges = AS_LISTED
 
     @property
     def within(self) -> Objectives:

@@ -199,6 +199,7 @@ class Server:
             dtypes=self.dtypes,
             constants=request.constants,  # type: ignore[arg-type]
             engine=request.engine.name,
+            chips=request.chips,
             **more,
         )
 
@@ -224,6 +225,7 @@ def server_of(
         utilisation=utilisation,
         engine=engine or load_engine(plan.engine),
         constants=plan.constants,
+        chips=plan.chips,
     )
     return Server(
         request=request,

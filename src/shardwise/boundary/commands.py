@@ -1,0 +1,118 @@
+"""A request as the command that makes it: every command that an answer prints is spelt here.
+
+What decided an answer is in its request, so that a command which is made of the request loses
+nothing: each field that is not at its default stands in it, quoted for a shell.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, replace
+from typing import Any, ClassVar
+
+_FLAGS = {
+    "hw_files": "hw",
+    "sets": "set",
+    "prices": "price",
+    "pins": "pin",
+    "phases": "phase",
+    "software": "for",
+    "answers": "answer",
+    "xla": "option",
+}
+"""Keywords whose option has another name."""
+
+
+def flag_of(keyword: str) -> str:
+    """The option of a keyword.
+
+    >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
+    ('--cpu-devices', '--hw', '--records')
+    """
+    name = _FLAGS.get(keyword, keyword.removesuffix("_path").rstrip("_"))
+    return "--" + name.replace("_", "-")
+
+
+class Command:
+    """A request that can be typed: `COMMAND` is its command, `ARGUMENTS` are the fields that stand
+    there without an option, `FLAGS` the options that only this command calls otherwise."""
+
+    __slots__ = ()
+    COMMAND: ClassVar[str]
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
+    FLAGS: ClassVar[Mapping[str, str]] = {}
+
+
+def command_of(request: Command, *more: str, **changes: Any) -> str:
+    """The command of a request with some fields changed; `more` are words at its end, such as the
+    file to write."""
+    asked: Any = replace(request, **changes) if changes else request  # type: ignore[type-var]
+    given = {f.name: getattr(asked, f.name) for f in sorted(fields(asked), key=_has_default)}
+    standard = {f.name: _default(f) for f in fields(asked)}
+    options = {
+        request.FLAGS.get(name) or flag_of(name): value
+        for name, value in given.items()
+        if name not in request.ARGUMENTS and not _same(value, standard[name])
+    }
+    return spelt(request.COMMAND, [given[name] for name in request.ARGUMENTS], options, more)
+
+
+def spelt(
+    command: str, places: Iterable[Any], options: Mapping[str, Any], more: Iterable[str] = ()
+) -> str:
+    """A command of its arguments, and of values by option, as a shell takes it.
+
+    >>> spelt("plan show", ["my plan.yaml"], {"--for": "any", "--pin": ["data=2"], "--spot": True})
+    "shardwise plan show 'my plan.yaml' --for any --pin data=2 --spot"
+    """
+    words = ["shardwise", *command.split()]
+    for place in places:
+        words += [_argument(str(one)) for one in _several(place)]
+    for flag, value in options.items():
+        words += _option(flag, value)
+    return shlex.join([*words, *more])
+
+
+def _several(value: Any) -> Iterable[Any]:
+    """What may be given several times, or not at all."""
+    if isinstance(value, list | tuple):
+        return value
+    return [] if value is None else [value]
+
+
+def _argument(text: str) -> str:
+    """An argument; what looks like an option is a file here."""
+    return f"./{text}" if text.startswith("-") else text
+
+
+def _option(flag: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool):
+        yield from [flag] if value else []
+    elif isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from (flag, f"{name}={listed(one)}")
+    else:
+        for one in _several(value):
+            yield from (flag, str(one))
+
+
+def listed(value: Any) -> str:
+    """A value of NAME=VALUE; several as a list."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _has_default(one: Field[Any]) -> bool:
+    """Options that a command cannot go without stand first."""
+    return one.default is not MISSING or one.default_factory is not MISSING
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default_factory() if one.default_factory is not MISSING else one.default
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether an option says what is so without it; nothing given several times is nothing."""
+    if value is None or (isinstance(value, Mapping | list | tuple) and not value):
+        return True
+    if isinstance(value, bool):
+        return value is default
+    return str(value) == str(default)
