@@ -23,10 +23,11 @@ from shardwise.models import load_model
 from shardwise.planner.simulate.metrics import completed, summary
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import read_trace, tiled
-from shardwise.plans import ServePlan, load_plan
+from shardwise.plans import ServePlan
 from shardwise.scheduling import Request
 from shardwise.scheduling.forecast import pages_for
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import load_plan
 from shardwise.workflows.simulate import fleet_of
 
 PLANS = Path(__file__).parent / "plans"

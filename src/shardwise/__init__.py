@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardwise.models import load_model, parameters
     from shardwise.planner.serve.answer import evaluate_serve
     from shardwise.planner.training import evaluate_train
-    from shardwise.plans import ServePlan, TrainPlan, load_plan, save_plan
+    from shardwise.plans import ServePlan, TrainPlan, save_plan
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
     from shardwise.sharding.backward import derive as backward
@@ -91,7 +91,7 @@ _HOMES = {
     "hw_show": ("shardwise.verbs.hw", "hw_show"),
     "load_chip": ("shardwise.hardware", "load_chip"),
     "load_model": ("shardwise.models", "load_model"),
-    "load_plan": ("shardwise.plans", "load_plan"),
+    "load_plan": ("shardwise.workflows.plan_file", "load_plan"),
     "matmul_roofline": ("shardwise.verbs.roofline", "matmul_roofline"),
     "model_diff": ("shardwise.verbs.model", "model_diff"),
     "model_list": ("shardwise.verbs.model", "model_list"),

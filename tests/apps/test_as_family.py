@@ -7,7 +7,7 @@ import yaml
 from tests.apps.commands import document, refused, run
 
 from shardwise.models.zoo import hf_config
-from shardwise.plans import load_plan
+from shardwise.workflows.plan_file import load_plan
 
 FAMILY = "LlamaForCausalLM"
 TRAIN = ("--on", "v5p:2x2x1", "--batch", "64seq", "--seq", "2048")

@@ -12,7 +12,8 @@ from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 from shardwise.evidence.training.table import PUBLISHED
 from shardwise.models import load_model
 from shardwise.models.zoo import hf_config
-from shardwise.plans import load_plan, model_hash
+from shardwise.plans import model_hash
+from shardwise.workflows.plan_file import load_plan
 
 DIGITS = "9" * 5000
 MODEL = ("--model", "llama-3-8b")

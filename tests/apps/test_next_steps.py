@@ -48,8 +48,31 @@ def done(capsys, *words) -> str:
     return out
 
 
+def requests() -> dict:
+    from shardwise.verbs.book_show import BookShowRequest
+    from shardwise.verbs.export import ExportRequest
+    from shardwise.verbs.plan_serve import ServePlanRequest
+    from shardwise.verbs.plan_show import PlanShowRequest
+    from shardwise.verbs.plan_sweep import SweepRequest
+    from shardwise.verbs.plan_train import TrainPlanRequest
+    from shardwise.verbs.simulate import SimulateRequest
+
+    found = (BookShowRequest, ExportRequest, ServePlanRequest, PlanShowRequest, SweepRequest)
+    return {tuple(r.COMMAND.split()): r for r in (*found, TrainPlanRequest, SimulateRequest)}
+
+
+REQUESTS = requests()
+
+
+def made(words: list[str]):
+    """The request of a command."""
+    path = tuple(words[: 2 if words[0] in ("plan", "book") else 1])
+    context = ALL[path].make_context(" ".join(path), list(words[len(path) :]))
+    return request_of(REQUESTS[path], context.params)
+
+
 def result(capsys, *words) -> dict:
-    return json.loads(done(capsys, *words, "--json"))["result"]
+    return made([str(word) for word in words]).answer().result
 
 
 def maybe(pick: random.Random, share: float, *words: str) -> list[str]:
@@ -264,29 +287,5 @@ def test_a_plan_keeps_the_chips_that_it_was_made_with(folder, capsys):
 )
 def test_a_request_is_the_command_that_makes_it(words):
     """Made of a command, the request gives one that makes the same request."""
-
-    def made(words):
-        names = [w for w in words if w in ("plan", "book")]
-        path = tuple(words[: 2 if names[:1] == words[:1] else 1])
-        command = ALL[path]
-        context = command.make_context(" ".join(path), list(words[len(path) :]))
-        return request_of(REQUESTS[path], context.params)
-
     asked = made(shlex.split(words))
     assert made(shlex.split(command_of(asked))[1:]) == asked
-
-
-def requests() -> dict:
-    from shardwise.verbs.book_show import BookShowRequest
-    from shardwise.verbs.export import ExportRequest
-    from shardwise.verbs.plan_serve import ServePlanRequest
-    from shardwise.verbs.plan_show import PlanShowRequest
-    from shardwise.verbs.plan_sweep import SweepRequest
-    from shardwise.verbs.plan_train import TrainPlanRequest
-    from shardwise.verbs.simulate import SimulateRequest
-
-    found = (BookShowRequest, ExportRequest, ServePlanRequest, PlanShowRequest, SweepRequest)
-    return {tuple(r.COMMAND.split()): r for r in (*found, TrainPlanRequest, SimulateRequest)}
-
-
-REQUESTS = requests()

@@ -15,7 +15,8 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
-from shardwise.plans import ServePlan, load_plan
+from shardwise.plans import ServePlan
+from shardwise.workflows.plan_file import load_plan
 from shardwise.workflows.predict_fleet import cache_text
 
 SMALL, RATE = SERVED[:8], SERVED[8:]

@@ -12,7 +12,6 @@ from tests.apps.test_compile import kept
 
 from shardwise.errors import ShardwiseError
 from shardwise.planner.simulate.cost import DecodeLine, ScaledCost, StepShape
-from shardwise.plans import load_plan
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
@@ -20,7 +19,7 @@ from shardwise.sharding import Mesh
 from shardwise.verbs import candidate
 from shardwise.workflows.compile import CompiledPlan, PlanProgram, predicted_of
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
+from shardwise.workflows.plan_file import load_plan, price_plan
 
 CAPACITY = 15.75 * 2**30
 

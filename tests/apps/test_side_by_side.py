@@ -10,12 +10,12 @@ from tests.apps.commands import answer, answered, flat, refused
 from shardwise.apps.cli import main
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range, price_text
-from shardwise.plans import load_plan
 from shardwise.units import sig
 from shardwise.verbs.layout import HEIGHT, WIDTH
 from shardwise.workflows import deadline
 from shardwise.workflows.deadline import slice_for
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import load_plan
 from shardwise.workflows.sweep import SweepPoint, slices_offered
 
 JOB = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")

@@ -9,8 +9,9 @@ from shardwise.book.rules.gpu import alphas, spanned_limit
 from shardwise.book.rules.training import mixed_limit
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
-from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.named import audit_names
+from shardwise.workflows.plan_file import load_plan
 
 H100 = alphas(load_chip("h100", constants="book"))
 

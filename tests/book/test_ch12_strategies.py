@@ -19,7 +19,7 @@ from shardwise.book.rules.training import data_limit, moe_limit, tensor_limit, u
 from shardwise.hardware import load_chip
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import load_model, params_total
-from shardwise.plans import load_plan
+from shardwise.workflows.plan_file import load_plan
 
 
 def alphas_of(name, numbers=None):

@@ -19,12 +19,12 @@ from shardwise.plans import (
     ServePlan,
     TrainDtypes,
     TrainPlan,
-    load_plan,
     model_hash,
     save_plan,
 )
 from shardwise.plans.files import flat_plan, plan_dict, plan_from
 from shardwise.plans.train import PLACINGS
+from shardwise.workflows.plan_file import load_plan
 from shardwise.workflows.train_choices import TrainChoices
 
 DTYPES = st.sampled_from(["f32", "bf16", "fp8", "mxfp4"])

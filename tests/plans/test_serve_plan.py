@@ -12,11 +12,11 @@ from shardwise.plans import (
     ServePlan,
     ServeScheduling,
     Workload,
-    load_plan,
     save_plan,
 )
 from shardwise.plans import serve as plans
 from shardwise.scheduling import policies, requests, routing
+from shardwise.workflows.plan_file import load_plan
 
 
 def plan_of(**changes):

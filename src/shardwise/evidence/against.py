@@ -33,10 +33,12 @@ class Against:
     reasons: tuple[str, ...]
 
 
-def published_plan(name: str, piece: Slice | None = None) -> TrainPlan:
+def published_plan(
+    name: str, piece: Slice | None = None, hardware: Hardware | None = None
+) -> TrainPlan:
     """The training plan in a file or of `audit:NAME`, for the `piece` where the file names none;
     BadRequest where it serves."""
-    plan = given_plan(name, piece=piece)
+    plan = given_plan(name, piece=piece, hardware=hardware)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")
     return plan

@@ -13,7 +13,7 @@ run a plan.
 the Layout of every parameter and activation. Read `train.py` first.
 """
 
-from shardwise.plans.files import load_plan, save_plan
+from shardwise.plans.files import save_plan
 from shardwise.plans.layouts import activation_layout, layout_table, parameter_layout
 from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling, Workload
 from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
@@ -29,7 +29,6 @@ __all__ = [
     "Workload",
     "activation_layout",
     "layout_table",
-    "load_plan",
     "model_hash",
     "parameter_layout",
     "save_plan",

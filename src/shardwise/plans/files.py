@@ -4,7 +4,7 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -12,14 +12,14 @@ from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.hardware import parse_slice
-from shardwise.models import load_model
+from shardwise.hardware import Slice, parse_slice
 from shardwise.models.zoo import split_family, with_family
 from shardwise.plans import handwritten, handwritten_serve
+from shardwise.plans.chip_changes import ChipChanges
 from shardwise.plans.handwritten import check_whole, is_handwritten, programs, worked_out
 from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
-from shardwise.plans.software import SOFTWARE, SoftwareRow, candidates_of_plan
+from shardwise.plans.software import SOFTWARE, SoftwareRow
 from shardwise.plans.train import CHOICES, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
@@ -72,13 +72,12 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     return flat
 
 
-def load_plan(
+def read_values(
     path: Path | str, overrides: Mapping[str, str] | None = None, family: str | None = None
-) -> TrainPlan | ServePlan:
-    """Read and check a plan file, or that of `audit:NAME`, a published run; a path of a model is
-    seen from the file's folder. A file may say just what a person writes (`handwritten.py`).
-    `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
-    read as (`--as`)."""
+) -> dict[str, Any]:
+    """The values of a plan file, or of that of `audit:NAME`, a published run; a path of a model is
+    seen from the file's folder. `overrides` maps dotted paths to YAML values (`--set`), `family` is
+    what the model's config is read as (`--as`)."""
     path = plan_path(str(path))
     remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
@@ -87,7 +86,7 @@ def load_plan(
     found = _beside(changed(data, overrides or {}, str(path)), path)
     if family and isinstance(found.get("model"), str):
         found["model"] = str(with_family(split_family(found["model"])[0], family))
-    return plan_from(found, str(path))
+    return found
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -115,12 +114,17 @@ def keys_written(path: Path | str) -> frozenset[str]:
     return frozenset(_dotted(data)) if isinstance(data, dict) else frozenset()
 
 
-def origin_of(written: Collection[str], plan: TrainPlan | ServePlan, key: str) -> str:
-    """Where a choice of a plan in a file with such keys comes from: the "file", what the users of
-    its program leave ("usual"), "computed" from the others, or the "default"."""
+def origin_of(
+    written: Collection[str], plan: TrainPlan | ServePlan, searched: Collection[str], key: str
+) -> str:
+    """Where a choice of a plan in a file with such keys comes from: the "file", the best of what it
+    leaves open ("searched"), what the users of its program leave ("usual"), "computed" from the
+    others, or the "default"."""
     by_hand = handwritten if isinstance(plan, TrainPlan) else handwritten_serve
     if key in written or by_hand.WORD_OF.get(key) in written:
         return "file"
+    if key.partition(".")[0] in searched:
+        return "searched"
     if isinstance(plan, TrainPlan) and plan.software in SOFTWARE and "model_hash" not in written:
         usual = SOFTWARE[plan.software].usual
         if key in usual and usual[key] == reduce(getattr, key.split("."), plan):
@@ -144,25 +148,42 @@ def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> 
 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
-    """A plan from plain values; `origin` names the file in errors."""
+    """A plan from all of its values; `origin` names the file in errors. One that a person began is
+    finished elsewhere (`begun_plans`)."""
     if handwritten_serve.is_handwritten(data):
-        return _checked(handwritten_serve.worked_out(data, origin), origin)
+        return _checked(handwritten_serve.worked_out(data, origin, parse_slice), origin)
     if is_handwritten(data) or not {"kind", "model_hash"} & data.keys():
         check_whole(data, origin)
-    if not is_handwritten(data):
-        return _checked(data, origin)
-    for row in programs(data):
-        plan = _checked(worked_out(data, origin, row), origin)
+    return _checked(data, origin)
+
+
+def served_plan_from(
+    data: Mapping[str, Any], origin: str, read: Callable[[str], Slice]
+) -> TrainPlan | ServePlan:
+    """As `plan_from`, the slice of a serving plan that a person began read by `read`."""
+    if handwritten_serve.is_handwritten(data):
+        return _checked(handwritten_serve.worked_out(data, origin, read), origin)
+    return plan_from(data, origin)
+
+
+Begun = tuple[SoftwareRow | None, TrainPlan]
+"""A program, and a plan for it."""
+
+
+def begun_plans(
+    data: Mapping[str, Any], origin: str, read: Callable[[str], Slice]
+) -> tuple[tuple[Begun, ...], ...]:
+    """The training plan that a person began, for each program that it may be for: those of one
+    group are alike, and the first group is asked first. What a search chooses is as by default."""
+    check_whole(data, origin)
+    piece = read(str(data["slice"]))
+
+    def begun(row: SoftwareRow | None) -> Begun:
+        plan = _checked(worked_out(data, origin, row, piece), origin)
         assert isinstance(plan, TrainPlan)
-        if row is None or "software" in data or _runs(row, plan):
-            return plan
-    raise AssertionError("the last program is none in particular")
+        return row, plan
 
-
-def _runs(row: SoftwareRow, plan: TrainPlan) -> bool:
-    """Whether a program runs a plan."""
-    cfg, piece = load_model(plan.model), parse_slice(plan.slice)
-    return not row.obstacles(candidates_of_plan(plan, cfg, piece))
+    return tuple(tuple(map(begun, group)) for group in programs(data, piece.chip))
 
 
 def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
@@ -184,6 +205,20 @@ def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         where = ".".join(str(part) for part in first["loc"])
         got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
         raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}") from None
+
+
+def chip_changes(values: Any, origin: str) -> ChipChanges:
+    """What a plan's file says of its chips, where it does; BadRequest names a wrong key."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        if isinstance(values, Mapping):
+            _check_keys(values, ChipChanges, origin, "chips.")
+        return TypeAdapter(ChipChanges).validate_python(values or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ("chips", *first["loc"])))
+        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}") from None
 
 
 FORMER_KEY = "reshard_after_forward"

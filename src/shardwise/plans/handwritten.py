@@ -6,22 +6,28 @@
     batch: 4Mi
     length: 8192
 
-`batch` is tokens, or sequences as 512seq. Every other key of a plan may stand there too. What does
-not is as a search has it: the program is the first of those that the chip's users train with that
-runs the plan (`any` where none does), and its stack and dtypes are what its users leave.
+`batch` is tokens, or sequences as 512seq. Every other key of a plan may stand there too. Of what
+does not, this file works out what follows from the rest: the part of the slice, the layers of each
+stage, and for each program that the plan may be for its stack and what its users leave as it is
+(dtypes and the like). What a search of plans chooses (remat, storage, ZeRO, schedule, microbatches,
+...) is searched with all that the file says pinned (`planner/left_out.py`); what stands here for it
+is for a mesh that no search looks at. A file with the hash of its model is a finished plan, in
+which a key that is missing has its default: so are plans of published runs (`audit:NAME`), of which
+nobody chose anything but those who ran them.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
-from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware import Chip, Slice
 from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_batch, parse_length
+from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.software import (
     SoftwareRow,
     software_row,
@@ -85,21 +91,20 @@ def _told(name: str, data: Mapping[str, Any]) -> str:
     return f"{name} (for its '{given}')" if given else name
 
 
-def programs(data: Mapping[str, Any]) -> Iterator[SoftwareRow | None]:
-    """The programs that the plan may be for, None for none in particular: the one that it names, or
-    those of the chip's users."""
+def programs(data: Mapping[str, Any], chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
+    """The programs that the plan may be for, those of one group alike, None for none in particular:
+    the one that it names, or those of the chip's users."""
     if "software" in data or "stack" in data:
         name = str(data.get("software", "any"))
-        yield None if name == "any" else software_row(name)
-        return
-    for group in usual_software(_piece(data).chip):
-        yield from group
-    yield None
+        return ((None if name == "any" else software_row(name),),)
+    return usual_software(chip)
 
 
-def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) -> dict[str, Any]:
-    """The values of a whole plan for a program."""
-    mesh, piece = mesh_of(data["mesh"], origin), _piece(data)
+def worked_out(
+    data: Mapping[str, Any], origin: str, row: SoftwareRow | None, piece: Slice
+) -> dict[str, Any]:
+    """The values of a whole plan for a program, on its slice."""
+    mesh = mesh_of(data["mesh"], origin)
     cfg = load_model(str(data["model"]))
     length = parse_length(data.get("length", data.get("sequence_length", 0)), "length")
     stages = mesh.get("stage", 1)
@@ -113,7 +118,7 @@ def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) ->
         "model_hash": model_hash(cfg),
         "mesh": mesh,
         "sequence_length": length,
-        "microbatches": stages,
+        "microbatches": _microbatches(data, length, mesh),
         "layers_per_stage": list(spread(cfg.layers, stages)),
         **_part(piece, math.prod(mesh.values())),
     }
@@ -125,8 +130,13 @@ def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) ->
     return computed | given | {"dtypes": dtypes}
 
 
-def _piece(data: Mapping[str, Any]) -> Slice:
-    return parse_slice(str(data["slice"]))
+def _microbatches(data: Mapping[str, Any], length: int, mesh: Mapping[str, int]) -> int:
+    """One for each stage where the batch splits so, else one."""
+    batch = data.get("global_batch_sequences")
+    if "batch" in data:
+        batch = parse_batch(data["batch"], length)
+    stages, shards = mesh.get("stage", 1), math.prod(mesh.get(axis, 1) for axis in BATCH_AXES)
+    return stages if isinstance(batch, int) and batch % (shards * stages) == 0 else 1
 
 
 def mesh_of(value: Any, origin: str, axes: Sequence[str] = MESH_AXES) -> dict[str, int]:

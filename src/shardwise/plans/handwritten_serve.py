@@ -12,17 +12,17 @@
 `input` and `output` (or `input_length` and `output_length`, as the whole plan has them) are the
 tokens of a request, and say that the plan serves where no `kind` does; `rate` (requests per
 second), `ttft`, `tpot`, `e2e` and `trace` (a file that lengths are drawn from) say the load and its
-targets, and may be left out. Every other key of a plan may stand there too; what does not is as
-`plan serve` has it.
+targets, and may be left out. Every other key of a plan may stand there too; what does not is the
+plan's default, with vLLM's own number of sequences at once. Nothing is searched: `plan serve` does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
 from shardwise.boundary import number
 from shardwise.errors import BadRequest
-from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware import Slice
 from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_length
@@ -54,8 +54,11 @@ def is_handwritten(data: Mapping[str, Any]) -> bool:
     return serves and (any(w in data for w in WORD_OF.values()) or not set(COMPUTED) <= set(data))
 
 
-def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The values of a whole plan; BadRequest names all keys that are missing."""
+def worked_out(
+    data: Mapping[str, Any], origin: str, read: Callable[[str], Slice]
+) -> dict[str, Any]:
+    """The values of a whole plan, whose slice `read` reads; BadRequest names all keys that are
+    missing."""
     lengths = {key: data.get(word, data.get(key)) for key, word in _LENGTHS.items()}
     said = {**data, **{_LENGTHS[key]: value for key, value in lengths.items() if value is not None}}
     missing = [name for name in NEEDED if name not in said]
@@ -64,7 +67,7 @@ def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
             f"'{origin}' lacks {', '.join(missing)}; a serving plan written by hand needs "
             f"{', '.join(NEEDED)}, and may say rate, ttft, tpot and e2e"
         )
-    mesh, piece = mesh_of(data["mesh"], origin, SERVE_AXES), parse_slice(str(data["slice"]))
+    mesh, piece = mesh_of(data["mesh"], origin, SERVE_AXES), read(str(data["slice"]))
     dtypes = {"compute": default_compute(piece.chip), "matmuls": "stored"}
     computed: dict[str, Any] = {
         "kind": "serve",

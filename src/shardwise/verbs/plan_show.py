@@ -76,7 +76,7 @@ class PlanShowRequest(HardwareWords, Command):
             priced=priced,
             resolves=self.resolve,
             result=result,
-            resolved=self._resolved(priced.plan),
+            resolved=self._resolved(priced),
             warnings=[*priced.warnings, *_refused(priced)],
         )
 
@@ -87,31 +87,31 @@ class PlanShowRequest(HardwareWords, Command):
             served=served,
             resolves=self.resolve,
             result={**priced.result, **served_result(served)},
-            resolved=self._resolved(priced.plan),
+            resolved=self._resolved(priced),
             warnings=[*priced.warnings, *served_cautions(served)],
             provenance={"definitions": DEFINITIONS},
         )
 
-    def _resolved(self, plan: Any) -> dict[str, Any]:
+    def _resolved(self, priced: Priced) -> dict[str, Any]:
         """Every choice with its value, and whether an option gave it."""
         fields, numbers = plan_changes(self.sets)
         changed = set(fields) | ({"constants"} if self.constants else set())
         if numbers or self.hw_files or self.prices or self.provider or self.spot:
             changed.add("chips")
-        origin = self._origins(plan)
+        origin = self._origins(priced)
         return {
             key: {
                 "value": value,
                 "origin": "flag" if {key, key.partition(".")[0]} & changed else origin(key),
             }
-            for key, value in flat_plan(plan).items()
+            for key, value in flat_plan(priced.plan).items()
         }
 
-    def _origins(self, plan: Any) -> Callable[[str], str]:
+    def _origins(self, priced: Priced) -> Callable[[str], str]:
         """Where a choice comes from that no flag gave."""
         if not isinstance(self.path, str | Path):
             return lambda key: "file"
-        return partial(origin_of, keys_written(self.path), plan)
+        return partial(origin_of, keys_written(self.path), priced.plan, priced.searched)
 
 
 def _refused(priced: Priced) -> list[str]:

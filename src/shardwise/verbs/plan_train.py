@@ -204,7 +204,7 @@ class TrainPlanRequest(TrainChoices, Command):
         """The plan beside the best, on the slice of the request where its file names none."""
         found = self.hardware.target(self.on)
         piece = found.slice if isinstance(found, Spelling) else None
-        return published_plan(str(self.against), piece)
+        return published_plan(str(self.against), piece, self.hardware)
 
     def _days(self, run: dict[str, Any] | None) -> float | None:
         """The deadline, if there is one."""

@@ -95,7 +95,8 @@ class ProfileRequest:
         }
         if not is_function(self.what):
             check_plans(self, ("args", "mesh", "on"))
-            plan = given_plan(self.what, pairs(self.sets, "--set", "NAME=VALUE", "remat=block"))
+            changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
+            plan = given_plan(self.what, changes, hardware=hardware)
             return profile_plan(plan, hardware, phase=self.phase, **run)
         if not self.args:
             need = "give --args MODULE:NAME, which makes its arguments"

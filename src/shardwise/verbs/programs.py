@@ -93,7 +93,10 @@ class ProgramRequest:
         """Compile a plan's programs, with what it was priced as."""
         check_plans(self, ("args", "mesh"))
         changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
-        plan, common = given_plan(self.what, changes), self._common(watch, stages)
+        plan, common = (
+            given_plan(self.what, changes, hardware=self._hardware),
+            self._common(watch, stages),
+        )
         whole = "batch" not in changes
         return compile_plan(
             plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common

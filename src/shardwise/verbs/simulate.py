@@ -58,8 +58,9 @@ class SimulateRequest(Load, Command):
         objectives, least = self._objectives(), None
         if self.check is not None:
             least = parse_share(self.check, "--check")
-        fields = plan_changes(self.sets)[0]
-        plan = given_plan(self.path, fields)
+        fields, numbers = plan_changes(self.sets)
+        hardware = replace(self, sets=numbers).hardware
+        plan = given_plan(self.path, fields, hardware=hardware)
         own = isinstance(plan, ServePlan) and targets(plan).given
         if least is not None and not objectives.given and not own:
             raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2e")

@@ -13,13 +13,22 @@ from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.left_out import completed
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
-from shardwise.plans.files import changed, plan_dict, plan_from
-from shardwise.plans.named import PREFIX
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, model_hash
+from shardwise.plans.files import (
+    begun_plans,
+    changed,
+    chip_changes,
+    plan_dict,
+    plan_from,
+    read_values,
+    served_plan_from,
+)
+from shardwise.plans.named import PREFIX, plan_path
 from shardwise.units import format_gib
 from shardwise.work import Work
 from shardwise.workflows.inputs import ChipWords, Hardware, places_of, plan_changes
@@ -32,13 +41,36 @@ GivenPlan = str | Path | TrainPlan | ServePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A plan from a file with its answer, the result document and the numbers to compare by."""
+    """A plan from a file with its answer, the result document and the numbers to compare by; which
+    of its choices were `searched`, as the file does not say them."""
 
     plan: TrainPlan | ServePlan
     answer: Any
     result: dict[str, Any]
     headline: dict[str, float]
     warnings: list[str]
+    searched: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPlan:
+    """A plan as a file means it, and which of its choices were `searched`."""
+
+    plan: TrainPlan | ServePlan
+    searched: frozenset[str] = frozenset()
+
+
+def load_plan(
+    path: Path | str,
+    overrides: Mapping[str, str] | None = None,
+    family: str | None = None,
+    hardware: Hardware | None = None,
+) -> TrainPlan | ServePlan:
+    """The plan in a file, or of `audit:NAME`, a published run; a path of a model is seen from the
+    file's folder. Of a file that a person began (`plans/handwritten.py`) the rest is searched.
+    `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
+    read as (`--as`), `hardware` says how its chips are read."""
+    return given_plan(path, overrides, family, hardware=hardware)
 
 
 def given_plan(
@@ -46,19 +78,49 @@ def given_plan(
     fields: Mapping[str, str] | None = None,
     family: str | None = None,
     piece: Slice | None = None,
+    hardware: Hardware | None = None,
 ) -> TrainPlan | ServePlan:
     """The plan in a file, of `audit:NAME`, or as it is; a file of another program is read as
     `export --from` reads it, for the `piece` where it names none. `fields` change it first,
-    `family` is what its model is read as."""
+    `family` is what its model is read as, and `hardware` says how its chips are read."""
+    return read_plan(what, fields, family, piece, hardware).plan
+
+
+def read_plan(
+    what: GivenPlan,
+    fields: Mapping[str, str] | None = None,
+    family: str | None = None,
+    piece: Slice | None = None,
+    hardware: Hardware | None = None,
+) -> ReadPlan:
+    """As `given_plan`, with what was searched; all that reads plans goes through here."""
+    origin = "the plan"
     if isinstance(what, str | Path):
         target, text = other_program(what)
         if target is None:
-            return load_plan(what, fields, family)
+            origin, values = str(plan_path(str(what))), read_values(what, fields, family)
+            return _finished(values, origin, hardware or Hardware())
         what = _read_as(target, text, what, piece)
-    values = changed(plan_dict(what), fields or {}, "the plan")
+    values = changed(plan_dict(what), fields or {}, origin)
     if family:
         values["model"] = str(with_family(split_family(values["model"])[0], family))
-    return plan_from(values, "the plan")
+    return ReadPlan(plan=plan_from(values, origin))
+
+
+def _finished(values: dict[str, Any], origin: str, hardware: Hardware) -> ReadPlan:
+    """The plan of a file's values, what a person left out searched or worked out."""
+
+    def read(text: str) -> Slice:
+        kept = chip_changes(values.get("chips"), origin)
+        constants = values.get("constants", hardware.constants)
+        named = replace(hardware, constants=str(constants), kept=kept, places=(text,))
+        return named.slice(text).slice
+
+    if handwritten_serve.is_handwritten(values) or not handwritten.is_handwritten(values):
+        return ReadPlan(plan=served_plan_from(values, origin, read))
+    begun = begun_plans(values, origin, read)
+    found = completed(begun, values, read(str(values["slice"])))
+    return ReadPlan(plan=found.plan, searched=found.searched)
 
 
 def other_program(path: str | Path) -> tuple[str | None, str]:
@@ -106,13 +168,15 @@ def foreign_notes(what: GivenPlan) -> list[str]:
 def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) -> Priced:
     """Price a plan with what --set, --hw, --constants and prices change."""
     fields, overrides = plan_changes(chips.sets)
-    plan = given_plan(what, fields, family)
     if chips.constants:
-        plan = replace(plan, constants=chips.constants)  # type: ignore[arg-type]
-    hardware = replace(chips.hardware, constants=plan.constants, overrides=overrides)
+        fields = {**fields, "constants": chips.constants}
+    hardware = replace(chips.hardware, overrides=overrides)
+    found = read_plan(what, fields, family, hardware=hardware)
+    plan, hardware = found.plan, replace(hardware, constants=found.plan.constants)
     plan = replace(plan, chips=hardware.of_plan(plan).kept_of(*places_of(plan)))
     priced = price_plan(plan, hardware)
-    return replace(priced, warnings=[*foreign_notes(what), *priced.warnings])
+    warnings = [*foreign_notes(what), *priced.warnings]
+    return replace(priced, warnings=warnings, searched=found.searched)
 
 
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:

@@ -11,7 +11,7 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
-from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
+from shardwise.plans import ServePlan, TrainPlan, model_hash
 from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
@@ -38,6 +38,7 @@ from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
 from shardwise.scheduling.step import StepShape
 from shardwise.workflows.inputs import Hardware, Words, check_choice, whole_number
+from shardwise.workflows.plan_file import load_plan
 
 __all__ = [
     "AnswerStream",
@@ -127,7 +128,7 @@ class ServeModelRequest:
                     "which checkpoint a plan is served with"
                 )
             return None
-        plan = load_plan(self.path)
+        plan = load_plan(self.path, hardware=Hardware(files=self.hw_files))
         if isinstance(plan, TrainPlan):
             raise BadRequest(f"'{self.path}' is a training plan; give a serving plan")
         return plan

@@ -23,7 +23,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
-from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.software import made_elsewhere
 from shardwise.runtime.processes import (
     ProcessGroup,
@@ -47,7 +47,7 @@ from shardwise.workflows.inputs import (
     whole_number,
     words,
 )
-from shardwise.workflows.plan_file import price_plan
+from shardwise.workflows.plan_file import load_plan, price_plan
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Hears each step: the line to show and its metrics, {} before the first."""

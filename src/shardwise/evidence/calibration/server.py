@@ -18,9 +18,10 @@ from shardwise.evidence.calibration.replay import (
     values_of,
 )
 from shardwise.models import load_model
-from shardwise.plans import ServePlan, load_plan
+from shardwise.plans import ServePlan
 from shardwise.roofline.engines import ENGINE_CONSTANTS, EngineConstants, load_engine
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import load_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ def machine_of_plan(
 ) -> Machine:
     """The server that a plan file describes. `engine` replaces the plan's; `kv_tokens` is the size
     of the cache where the server's log states it."""
-    plan = load_plan(path)
+    plan = load_plan(path, hardware=hardware)
     if not isinstance(plan, ServePlan):
         raise BadRequest(f"'{path}' is a training plan; calibrate takes a serving plan")
     hardware = (hardware or Hardware()).of_plan(plan)

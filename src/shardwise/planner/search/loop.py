@@ -95,7 +95,7 @@ def search(
         if progress:
             tally.tick = partial(progress, done, len(looked))
         tally.look(piece, box)
-    if not tally.legal:
+    if not tally.legal and request.part is None:
         for piece, box in every_part(request.piece):
             tally.look(piece, box)
             if tally.found:
@@ -107,6 +107,9 @@ def search(
 
 def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
     """Parts of the slice in the order in which they are looked at."""
+    if request.part is not None:
+        slices, box = request.part
+        return ((replace(request.piece, count=slices), box),)
     if request.objective == "time":
         return parts(request.piece)
     if request.objective == "cost":

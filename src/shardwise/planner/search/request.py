@@ -12,7 +12,7 @@ from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.software import SoftwareRow
 from shardwise.plans.stacks import GATHERS, REDUCES
-from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
+from shardwise.plans.train import PLACINGS, STORAGE_AXES, USUAL, Placing, Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 Objective = Literal["time", "cost", "chips"]
@@ -43,6 +43,8 @@ class TrainRequest:
     only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
     and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
     only plans that rank before `better_than`. `chips` is what a plan keeps of the chips' changes.
+    A `part` of the slice (slices, box), `placings`, `microbatches` and `chunks` of a stage are
+    those that a plan's file says; where it says none, all are looked at.
     """
 
     cfg: ModelConfig
@@ -58,4 +60,7 @@ class TrainRequest:
     objective: Objective = "time"
     software: SoftwareRow | None = None
     chips: ChipChanges = AS_LISTED
+    part: tuple[int, tuple[int, ...]] | None = None
+    placings: tuple[Placing, ...] = PLACINGS
+    chunks: tuple[int, ...] = ()
     better_than: float = inf

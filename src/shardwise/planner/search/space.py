@@ -37,7 +37,7 @@ from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.plans import MESH_AXES
 from shardwise.plans.software import Limit
 from shardwise.plans.stacks import Reduces
-from shardwise.plans.train import PLACINGS, Placing, Structure
+from shardwise.plans.train import Placing, Structure
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.work import Quantity
 
@@ -86,7 +86,7 @@ def _lay_out(
     laid: dict[Placing, Laid] = {}
     n = len(degrees["tensor"])
     before: np.ndarray | None = None
-    for placing in PLACINGS:
+    for placing in request.placings:
         placement = place(request.piece, degrees, box=box, finish=placing == "finish")
         legal = np.broadcast_to(placement.legal, (n,))
         links = np.stack([row for a in degrees for row in link_columns(placement.axes[a], n)])
@@ -131,6 +131,8 @@ def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     tried = {**request.searched, "remat": policies(request), "gradient_reduce": reduces(request)}
     tried = {name: spoken(request, name, values) for name, values in tried.items()}
     schedules = _schedules(tried.pop(_SCHEDULE))
+    if request.chunks:
+        schedules = [(kind, chunks) for kind, chunks in schedules if chunks in request.chunks]
     return tuple(
         replace(
             request.structure,
