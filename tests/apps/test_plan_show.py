@@ -211,7 +211,7 @@ def test_what_a_plan_by_hand_leaves_out_is_shown_with_its_origin(tmp_path):
     }
     said = {"model": "file", "mesh.fsdp": "file", "global_batch_sequences": "file"}
     said |= {"dtypes.grad": "file", "dtypes.param": "usual", "software": "computed"}
-    said |= {"box": "computed", "remat": "default"}
+    said |= {"box": "computed", "remat": "searched", "attention_kernel": "default"}
     assert {name: origins[name] for name in said} == said
 
 

@@ -11,8 +11,9 @@ import shardwise as sw
 from drawn import on_drawn
 from shardwise.errors import BadRequest
 from shardwise.planner.export import export_plan, refusal, target_for
-from shardwise.plans import TrainDtypes, load_plan, save_plan
+from shardwise.plans import TrainDtypes, save_plan
 from shardwise.plans.software import JAX, SOFTWARE
+from shardwise.workflows.plan_file import load_plan
 
 DTYPES = ("bf16", "f32", "f16", "f64", "fp8", "int8", "int4")
 CHOICES = {

@@ -21,8 +21,8 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--resolve",
     is_flag=True,
-    help="Show every choice with where it comes from: the file, computed of the others, what users "
-    "of the program leave (usual), or the default.",
+    help="Show every choice with where it comes from: the file, a search of what it leaves open "
+    "(searched), computed of the others, what users of the program leave (usual), or the default.",
 )
 @as_option
 @run_options
