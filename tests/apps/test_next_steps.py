@@ -249,7 +249,7 @@ def test_an_imported_plan_is_held_against_the_best_of_its_own_dtypes(folder, cap
 
 
 def test_a_plan_keeps_the_price_that_it_was_made_with(folder, capsys):
-    words = ["plan", "train", "--model", "llama-3.2-1b", "--on", "v5p:2x2x2", "--batch", "64seq"]
+    words = ["plan", "train", "--model", "llama-3.2-1b", "--on", "v5p:2x2x2", "--batch", "8seq"]
     done(capsys, *words, "--seq", "2048", "--price", "v5p=1", "-o", "plan.yaml")
     assert "at $1.00 per chip-hour" in done(capsys, "plan", "show", "plan.yaml")
     assert "at $2.00 per chip-hour" in done(capsys, "plan", "show", "plan.yaml", "--price", "v5p=2")
