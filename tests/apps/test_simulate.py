@@ -71,8 +71,8 @@ def test_the_document(plan_file, capsys):
     [
         (("--set", "replicas=1000000"), "has 1,000,000 replicas; at most 10,000"),
         (("--set", "replicas=9000", "--requests", "9k"), "9,000 requests on 9,000 replicas"),
-        (("--tile", "100000"), "the load has 6000000 requests; at most 500,000"),
-        (("--requests", "200k", "--output", "100k"), "20,000,000,000 tokens in all"),
+        (("--tile", "100000"), "the load has 6000000 requests; at most 150,000"),
+        (("--requests", "100k", "--output", "100k"), "10,000,000,000 tokens in all"),
     ],
 )
 def test_a_load_that_would_not_end_is_refused_with_its_limit(plan_file, capsys, args, said):
@@ -215,8 +215,8 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
         (over(MADE, "--seed", "-1"), "--seed is '-1'; it must be a whole number of at least 0"),
         ((*MADE, "--seed", "9" * 5000), "it must be a whole number"),
         (over(MADE, "--requests", "1e12"), "--requests is '1e12'; it must be a whole number"),
-        (over(MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
-        (over(MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
+        (over(MADE, "--requests", "1e9"), "at most 150,000 can be simulated"),
+        (over(MADE, "--tile", "1e5"), "at most 150,000 can be simulated"),
         (over(MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
         (over(MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2e"),
         (over(MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
@@ -371,3 +371,19 @@ def test_a_number_that_makes_no_sense_is_named(plan_file, capsys, name, value):
     said = refused(capsys, plan_file(), *over(("--rate", "2"), f"--{name}", value))
     assert f"--{name}" in said
     assert value in said
+
+
+@pytest.mark.parametrize("more", [(), ("--find-rate",)])
+def test_a_load_of_its_own_has_limits_too(plan_file, capsys, more):
+    """A plan that keeps its load is simulated in the steady state; 100,000 idle servers hung."""
+    path = plan_file(engine="vllm", workload=LOADED)
+    said = refused(capsys, path, "--set", "replicas=100000", "--requests", "10", *more)
+    assert "the plan has 100,000 replicas; at most 10,000 can be simulated" in said
+
+
+def test_a_long_trace_is_refused_with_its_limit(plan_file, capsys, tmp_path):
+    trace = tmp_path / "trace.csv"
+    head = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+    trace.write_text(head + "0,5,5\n" * 160_000)
+    said = refused(capsys, plan_file(), "--trace", trace)
+    assert "has 160000 requests; at most 150,000 can be simulated: cut it with --requests N" in said

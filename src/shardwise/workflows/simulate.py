@@ -230,6 +230,10 @@ def _steady(
     """One run in the steady state, at the largest rate that holds where that is asked for."""
     demand, found = demand_for(plan, load), None
     rate = load.number("rate") or (plan.workload.rate if plan.workload else 0.0)
+    counted = load.whole("requests", MOST_REQUESTS) or COUNTED
+    part = part_of(fleet, demand, rate)[0] if rate else fleet
+    _check_places(counted, part.pool.replicas + (part.prefill.replicas if part.prefill else 0))
+    _check_tokens(counted * demand.output)
     if find_rate:
         goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
         steps = iter(range(1, 1000))
@@ -248,7 +252,6 @@ def _steady(
             )
         objectives, rate, found = goal, held.rate, held
     part, share = part_of(fleet, demand, rate)
-    counted = load.whole("requests", MOST_REQUESTS) or COUNTED
     run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
     result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
@@ -293,22 +296,28 @@ MOST_TOKENS = 1e9
 
 def _check_size(requests: list[Request], plan: ServePlan) -> None:
     """Raise BadRequest for a simulation that would not end in time or take too much memory."""
-    replicas = plan.replicas + plan.prefill_replicas
+    _check_places(len(requests), plan.replicas + plan.prefill_replicas)
+    _check_tokens(sum(r.output for r in requests))
+
+
+def _check_places(requests: int, replicas: int) -> None:
     if replicas > MOST_REPLICAS:
         raise BadRequest(
             f"the plan has {replicas:,} replicas; at most {MOST_REPLICAS:,} can be simulated, so "
             "simulate a share of them under the same share of the load (--set replicas=N)"
         )
-    if len(requests) * replicas > MOST_PLACINGS:
+    if requests * replicas > MOST_PLACINGS:
         raise BadRequest(
-            f"{len(requests):,} requests on {replicas:,} replicas are "
-            f"{len(requests) * replicas:,} places to weigh; at most {MOST_PLACINGS:,} can be "
+            f"{requests:,} requests on {replicas:,} replicas are "
+            f"{requests * replicas:,} places to weigh; at most {MOST_PLACINGS:,} can be "
             "simulated, so simulate fewer of both (--requests, --set replicas=N)"
         )
-    tokens = sum(r.output for r in requests)
+
+
+def _check_tokens(tokens: float) -> None:
     if tokens > MOST_TOKENS:
         raise BadRequest(
-            f"the answers have {tokens:,} tokens in all; at most {MOST_TOKENS:,.0f} can be "
+            f"the answers have {tokens:,.0f} tokens in all; at most {MOST_TOKENS:,.0f} can be "
             "simulated, so give fewer --requests or shorter answers (--output)"
         )
 
@@ -319,6 +328,7 @@ def requests_of(load: Load, plan: ServePlan) -> list[Request]:
     tile = load.whole("tile", MOST_REQUESTS)
     check_count(load.whole("requests") * tile)
     requests = _made(load, plan) if load.trace is None else _traced(load, plan, Path(load.trace))
+    check_count(len(requests) * tile)
     found = tiled(requests, tile) if tile > 1 else requests
     last = max(r.arrival for r in found)
     if not last <= _LONGEST:
