@@ -92,15 +92,62 @@ def _written(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
+_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tp", "mp", "model", "tensorparallel", "modelparallel"), ("tensor",)),
+    **dict.fromkeys(("dp", "ddp", "dataparallel", "dpreplicate"), ("data",)),
+    **dict.fromkeys(("dpshard", "zero3", "fullshard", "sharding"), ("fsdp",)),
+    **dict.fromkeys(("pp", "pipe", "pipeline", "pipelineparallel"), ("stage",)),
+    **dict.fromkeys(("ep", "experts", "expertparallel"), ("expert",)),
+    **dict.fromkeys(("cp", "sp", "sequence", "seq", "contextparallel"), ("context",)),
+    **dict.fromkeys(("dcn", "slices", "pod", "hsdp"), ("replica",)),
+    **dict.fromkeys(("selective", "minimal", "dots"), ("matmul_outputs",)),
+    **dict.fromkeys(("full", "everything", "fullac"), ("block",)),
+    "no": ("none",),
+    **dict.fromkeys(("interleaved1f1b", "vpp", "virtual"), ("interleaved",)),
+    **dict.fromkeys(("zerobubble", "interleavedzerobubble"), ("zb_h1",)),
+    **dict.fromkeys(("zbvzerobubble", "zbvschedule"), ("zb_v",)),
+    "p2p": ("ring",),
+    "a2a": ("ulysses",),
+    "adamw": ("adam",),
+    **dict.fromkeys(("megatronlm", "megatroncore", "mcore", "nemo"), ("megatron",)),
+    **dict.fromkeys(("fp32", "float32"), ("f32",)),
+    **dict.fromkeys(("fp16", "float16", "half"), ("f16",)),
+    "bfloat16": ("bf16",),
+}
+"""What Megatron-LM, MaxText, TorchTitan, vLLM and papers call things, in small letters without
+signs, and what they are called here."""
+
+
+def called_here(word: str, known: Collection[str]) -> str | None:
+    """The word of a set for what other programs call so; None where none is known.
+
+    >>> called_here("selective", ["none", "block", "matmul_outputs"])
+    'matmul_outputs'
+    """
+    return next((name for name in _ELSEWHERE.get(_bare(word), ()) if name in known), None)
+
+
+def _bare(word: str) -> str:
+    return "".join(c for c in word.lower() if c.isalnum())
+
+
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> BadRequest:
     """The error for a name that is not in a closed set, with the nearest spellings.
 
     >>> str(unknown("chip", "v5q", ["v5p", "v5e"], "list them with `shardwise hw list`"))
     "unknown chip 'v5q'; did you mean 'v5p' or 'v5e'? (list them with `shardwise hw list`)"
+
+    A word that other programs have for one of the set is answered with the one here.
+
+    >>> str(unknown("mesh axis", "tp", ["data", "tensor"]))
+    "unknown mesh axis 'tp'; here that is 'tensor'"
     """
     names = list(known)
     near = get_close_matches(name, names, n=3, cutoff=0.55)
-    if near:
+    here = called_here(name, names)
+    if here:
+        hint = f"here that is '{here}'"
+    elif near:
         hint = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
     elif len(names) <= 12:
         hint = "known: " + ", ".join(names)

@@ -275,3 +275,18 @@ mesh: MESH
 batch: 16seq
 length: 2048
 """
+
+
+@pytest.mark.parametrize(
+    ("lines", "meant"),
+    [
+        ("mesh: {tp: 8}", "unknown mesh axis 'tp'; here that is 'tensor'"),
+        ("mesh: {fsdp: 8}\nremat: selective", "(got 'selective'); here that is 'matmul_outputs'"),
+        ("mesh: {fsdp: 8}\nremat: full", "(got 'full'); here that is 'block'"),
+    ],
+)
+def test_words_of_other_programs_are_answered_with_ours(capsys, tmp_path, lines, meant):
+    plan = tmp_path / "plan.yaml"
+    head = "model: llama-3-8b\nslice: h100:8\nglobal_batch_sequences: 8\nsequence_length: 512\n"
+    plan.write_text(head + lines + "\n")
+    assert meant in refused(capsys, ["plan", "show", plan])

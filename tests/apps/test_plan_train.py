@@ -248,7 +248,16 @@ def test_the_whole_batch_is_ruled(capsys):
         ({"pin": "tensro=2"}, "unknown mesh axis 'tensro'; did you mean 'tensor'?"),
         ({"dtype": "bf61"}, "unknown dtype 'bf61'; did you mean 'bf16'"),
         ({"constants": "bok"}, "unknown constants 'bok'; did you mean 'book'?"),
-        ({"remat": "blok"}, "'blok' is not one of 'none', 'matmul_outputs', 'block', 'offload'"),
+        ({"remat": "blok"}, "unknown value of --remat 'blok'; did you mean 'block'?"),
+        ({"remat": "foo"}, "'foo'; known: none, matmul_outputs, block, offload"),
+        # What other programs call it.
+        ({"remat": "selective"}, "value of --remat 'selective'; here that is 'matmul_outputs'"),
+        ({"pin": "tp=8"}, "unknown mesh axis 'tp'; here that is 'tensor'"),
+        ({"pin": "PP=2"}, "unknown mesh axis 'PP'; here that is 'stage'"),
+        ({"schedule": "Interleaved1F1B"}, "here that is 'interleaved'"),
+        ({"for": "megatron-lm"}, "here that is 'megatron'"),
+        ({"optimizer": "adamw"}, "here that is 'adam'"),
+        ({"dtype": "bfloat16"}, "unknown dtype 'bfloat16'; here that is 'bf16'"),
         ({"price": "v5q=1"}, "unknown chip 'v5q'"),
         ({"set": "chip.hbm_bandwith=1"}, "unknown chip field 'hbm_bandwith'; did you mean"),
         # Slices.

@@ -203,7 +203,10 @@ Planned = partial(SimpleNamespace, plan=SimpleNamespace(software="any"))
     [
         (("--on", "h100,v5p"), "side by side need --chips N, or --tokens with --days"),
         (("--on", "h100,,v5p", "--chips", "8"), "lacks a name"),
-        (("--on", "h100,v5p", "--chips", "8", "--objective", "speed"), "is not one of"),
+        (
+            ("--on", "h100,v5p", "--chips", "8", "--objective", "speed"),
+            "--objective 'speed'; known: time",
+        ),
     ],
 )
 def test_what_is_refused(capsys, words, said):

@@ -4,6 +4,7 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 """
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import reduce
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
 from shardwise.models.zoo import split_family, with_family
 from shardwise.plans import handwritten, handwritten_serve
@@ -204,7 +205,14 @@ def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
-        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}") from None
+        here = called_here(str(first["input"]), _words(first))
+        meant = f"; here that is '{here}'" if here else ""
+        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}{meant}") from None
+
+
+def _words(error: Mapping[str, Any]) -> list[str]:
+    """The words of a closed set, of pydantic's error for one that is not in it."""
+    return re.findall("'([^']*)'", error.get("ctx", {}).get("expected", ""))
 
 
 def chip_changes(values: Any, origin: str) -> ChipChanges:

@@ -1,4 +1,5 @@
-"""Types of options that are numbers, such as 12 or 4k. A range is checked by the request."""
+"""Types of options: words of a set, and numbers such as 12 or 4k. A range is checked by the
+request."""
 
 from math import inf
 from typing import Any
@@ -6,6 +7,16 @@ from typing import Any
 import click
 
 from shardwise.boundary.numbers import MOST_WHOLE, number, whole
+from shardwise.errors import check_known
+
+
+class Word(click.Choice):
+    """One of a set of words."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """The word; raises BadRequest with the nearest ones, or the one that is meant."""
+        check_known(f"value of {_flag(param)}", str(value), self.choices)
+        return super().convert(value, param, ctx)
 
 
 class Number(click.ParamType):

@@ -8,31 +8,31 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.choice_table import CHOICES
-from shardwise.apps.cli.numbers import NUMBER, WHOLE
+from shardwise.apps.cli.numbers import NUMBER, WHOLE, Word
 from shardwise.apps.cli.options import renamed
 
 _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
     click.option(
         "--remat",
-        type=click.Choice(CHOICES["remat"]),
+        type=Word(CHOICES["remat"]),
         help="Fix the remat policy.",
     ),
     click.option(
         "--schedule",
-        type=click.Choice(CHOICES["schedule"]),
+        type=Word(CHOICES["schedule"]),
         help="Fix the pipeline schedule.",
     ),
     click.option("--zero", type=WHOLE, metavar="0|1|2", help="Fix the ZeRO stage over replicas."),
     click.option(
         "--context-method",
-        type=click.Choice(CHOICES["context_method"]),
+        type=Word(CHOICES["context_method"]),
         help="Fix how attention sees a sequence that is cut over `context`.",
     ),
     click.option(
         "--for",
         "software",
-        type=click.Choice(CHOICES["for"]),
+        type=Word(CHOICES["for"]),
         help="Program that is to run the plan, or any for every plan that can be priced. Default: "
         "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
         "(shardwise train).",
@@ -40,7 +40,7 @@ _OPTIONS = (
     renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
     click.option(
         "--optimizer",
-        type=click.Choice(CHOICES["optimizer"]),
+        type=Word(CHOICES["optimizer"]),
         default="adam",
         show_default=True,
     ),
@@ -75,7 +75,7 @@ def search_options(command: Any) -> Any:
 
 def objective_option(default: str, text: str) -> Any:
     """--objective, whose values each command explains."""
-    kinds = click.Choice(CHOICES["objective"])
+    kinds = Word(CHOICES["objective"])
     return click.option("--objective", type=kinds, default=default, show_default=True, help=text)
 
 

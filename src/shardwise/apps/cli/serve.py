@@ -12,12 +12,12 @@ import click
 
 from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.numbers import Number, Whole
+from shardwise.apps.cli.numbers import Number, Whole, Word
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
 
-LEVELS = click.Choice(["debug", "info", "warning", "error"])
+LEVELS = Word(["debug", "info", "warning", "error"])
 
 
 @click.command(cls=AnswerCommand)
@@ -34,7 +34,7 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--kv", metavar="|".join(CHOICES["kv"]), help="Default as computed in.")
 @click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
 @click.option("--draft", metavar="DIR", help="Checkpoint that guesses; default: by n-grams.")
-@click.option("--warm", type=click.Choice(["lazy", "all"]), default="lazy", show_default=True)
+@click.option("--warm", type=Word(["lazy", "all"]), default="lazy", show_default=True)
 @click.option("--queue", type=Whole(least=1), default=512, show_default=True)
 @click.option(
     *("--request-time", "request_time"),

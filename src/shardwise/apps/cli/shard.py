@@ -7,7 +7,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.numbers import WHOLE
+from shardwise.apps.cli.numbers import WHOLE, Word
 from shardwise.apps.cli.options import hardware_options, refuse, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
@@ -45,7 +45,7 @@ from shardwise.errors import BadRequest
     dash=True,
     help="The first collective hop by hop, as HTML; - for the terminal, or into --json.",
 )
-@click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
+@click.option("--to", type=Word(("jax", "explicit")), help="Print a runnable program.")
 @click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
 @hardware_options()
 @sections_options("detail")

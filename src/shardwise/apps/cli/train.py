@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.numbers import NUMBER, WHOLE
+from shardwise.apps.cli.numbers import NUMBER, WHOLE, Word
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.parts import needed_for
 
-SCHEDULES = click.Choice(["cosine", "linear", "constant"])
-MATMULS = click.Choice(["plain", "one_way", "both_ways"])
+SCHEDULES = Word(["cosine", "linear", "constant"])
+MATMULS = Word(["plain", "one_way", "both_ways"])
 EVERY = 10.0
 """Seconds between two lines of a log at most, where steps are slow."""
 
