@@ -118,6 +118,7 @@ def test_pages_of_other_sites_may_not_ask(port, line, status):
         ("0.0.0.0", ("a.example",), True, ["a.example.", "10.0.0.2"], ["b.example"]),
         ("0.0.0.0", (), True, ["a.example", "10.0.0.2"], []),
         ("box.lan", (), False, ["box.lan:8000"], ["a.example"]),
+        ("0.0.0.0", (), False, [socket.gethostname()], ["a.example"]),
         ("::", ("*",), False, ["a.example"], []),
     ],
 )

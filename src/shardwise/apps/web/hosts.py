@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from socket import gethostname
 from urllib.parse import urlsplit
 
 from shardwise.errors import BadRequest, shown
@@ -83,8 +84,8 @@ def _name_of(host: str) -> str:
 
 
 def host_rule(bound: str, allowed: Iterable[str], *, keyed: bool) -> HostRule:
-    """The rule of a server that listens on `bound`. Beyond this machine every address will do and
-    what `allowed` names; any name where nothing is named and a key is asked for, as no page of a
+    """The rule of a server that listens on `bound`. Beyond this machine every address will do, the
+    machine's name, and what `allowed` names; any name where nothing is named and a key is asked for, as no page of a
     browser has it. Raises BadRequest for what is no host's name."""
     names = tuple(name.lower() for name in allowed)
     for name in names:
@@ -95,5 +96,5 @@ def host_rule(bound: str, allowed: Iterable[str], *, keyed: bool) -> HostRule:
             )
     outside = bound not in LOOPBACK
     every = EVERY in names or (outside and keyed and not names)
-    own = () if bound in ("0.0.0.0", "::", "") else (bound.lower(),)
+    own = (gethostname().lower(), bound.lower())
     return HostRule(names=names + own * outside, addresses=outside, every=every)
