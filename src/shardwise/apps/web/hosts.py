@@ -85,8 +85,8 @@ def _name_of(host: str) -> str:
 
 def host_rule(bound: str, allowed: Iterable[str], *, keyed: bool) -> HostRule:
     """The rule of a server that listens on `bound`. Beyond this machine every address will do, the
-    machine's name, and what `allowed` names; any name where nothing is named and a key is asked for, as no page of a
-    browser has it. Raises BadRequest for what is no host's name."""
+    machine's name, and what `allowed` names; any name where nothing is named and a key is asked
+    for, as no page of a browser has it. Raises BadRequest for what is no host's name."""
     names = tuple(name.lower() for name in allowed)
     for name in names:
         if name != EVERY and not _NAME.fullmatch(name):
