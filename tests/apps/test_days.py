@@ -78,3 +78,17 @@ def test_a_deadline_that_the_slow_end_misses_is_said_and_what_to_ask_for(capsys)
     kept = answer(*words[:-1], safe)["result"]["run"]
     assert kept["days_80"]["high"] <= 10
     assert "late" not in flat(run(capsys, *words[:-1], "40", "-q")[1])
+
+
+def test_a_straggler_makes_steps_longer_and_takes_no_time_from_them():
+    """It is in the days once: what trains of the time is what checkpoints and failures leave."""
+    lost = ("--chip-mtbf", "10y", "--checkpoint-time", "30s", "--restart-time", "10min")
+    words = (*JOB, *HELD, "--on", "v5e:4x8")
+    trains = []
+    for slow in ((), ("--straggler", "1.25")):
+        page, _ = answered(*words, *lost, *slow)
+        trains.append(flat(page).split(" trains ")[1])
+    assert trains[0].split(" of the time")[0] == trains[1].split(" of the time")[0]
+    assert "; steps take 1.25 times as long (--straggler)" in trains[1]
+    runs = [answer(*words, *lost, *slow)["result"]["run"] for slow in ((), ("--straggler", "1.25"))]
+    assert runs[1]["days"] == pytest.approx(1.25 * runs[0]["days"])

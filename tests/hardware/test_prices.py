@@ -15,6 +15,7 @@ from shardwise.hardware.prices import (
     listed_price,
     only_provider,
     price_range,
+    price_text,
 )
 
 PRICED = [chip for chip in catalogue() if chip.price is not None]
@@ -99,11 +100,25 @@ def test_every_listed_chip_is_in_the_catalogue():
         assert load_chip(chip).id == chip
 
 
-def test_a_lone_provider_is_named_with_its_month_where_that_is_another():
+def test_a_lone_provider_is_named():
     low = listed_price("v5e")
     one = PriceRange(low=low, high=low, providers=1)
     assert only_provider(low, one) == "the only provider"
-    older = replace(low, as_of="2024-12-23")
-    assert only_provider(older, one) == f"the only provider, the same in {low.as_of[:7]}"
     assert only_provider(replace(low, usd_per_chip_hour=9.0), one) == ""
     assert only_provider(low, PriceRange(low=low, high=low, providers=2)) == ""
+
+
+@over_every(PRICED, lambda chip: chip.id)
+def test_a_price_that_still_stands_has_the_date_at_which_it_was_last_seen(chip):
+    """A list of today and a file of two years ago with one price do not call it old and new."""
+    for name, row in _listed():
+        if (name, row.provider, row.kind) == (chip.id, chip.price.provider, chip.price.kind):
+            same = row.usd_per_chip_hour == chip.price.usd_per_chip_hour
+            assert not same or row.as_of <= chip.price.as_of
+
+
+def test_a_price_says_one_date():
+    for name in ("v5e", "v5p"):
+        said = price_text(name, load_chip(name).price)
+        assert len(set(re.findall(r"20\d\d-\d\d", said))) == 1
+        assert "old" not in said

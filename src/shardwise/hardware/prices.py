@@ -114,14 +114,25 @@ def price_text(chip: str, price: Price | None) -> str:
 
 
 def only_provider(price: Price, found: PriceRange) -> str:
-    """Where a price is all that the range beside it has: so much, and its month there if that is
-    another; else nothing."""
+    """Words for a price that is all that the range beside it has; else nothing."""
     low = found.low
     same = (low.provider, low.usd_per_chip_hour) == (price.provider, price.usd_per_chip_hour)
-    if found.providers > 1 or not same:
-        return ""
-    month = low.as_of[:7]
-    return "the only provider" + ("" if price.as_of[:7] == month else f", the same in {month}")
+    return "the only provider" if found.providers == 1 and same else ""
+
+
+def as_last_seen(chip: str, price: Price) -> Price:
+    """A price as the newest row of the list has it, where its provider asks the same there: of two
+    dates at which one price stood an answer says the later one."""
+    same = [
+        row
+        for name, row in _listed()
+        if (name, row.provider, row.kind) == (chip, price.provider, price.kind)
+        and row.usd_per_chip_hour == price.usd_per_chip_hour
+        and row.as_of > str(price.as_of)
+    ]
+    # Of its own region where that is listed: sorting by whether it is another keeps the order.
+    same.sort(key=lambda row: row.offer != price.offer)
+    return same[0] if same else price
 
 
 def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) -> Price:

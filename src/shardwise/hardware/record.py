@@ -37,7 +37,7 @@ from shardwise.hardware.network import (
     Torus,
     WrapRule,
 )
-from shardwise.hardware.prices import Price
+from shardwise.hardware.prices import Price, as_last_seen
 from shardwise.units import DTYPE_BYTES, parse_bytes
 
 Constants = Literal["vendor", "book"]
@@ -261,7 +261,8 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
             raise BadRequest(f"'includes_host' in {what} is {given}; it must be true or false")
         usd = check_value(entry["usd_per_chip_hour"], PRICE, what)
         source = reader.citations.get(str(entry["source"]), str(entry["source"]))
-        prices[role] = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
+        price = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
+        prices[role] = as_last_seen(reader.chip, price)
     return prices
 
 

@@ -1,8 +1,9 @@
 """The planner predicts: it counts a step, searches plans, and prices them; it never runs anything.
 
 `step/` counts a training step, `price/` says its seconds and bytes, `search/` looks through the
-plans of a slice; `training.py` joins them, `choosing.py` picks the program that a plan is for, and
-`checks.py` refuses what cannot be priced; `left_out.py` finishes a plan that a person began.
-`serve/` does the same for serving, `simulate/` plays requests through a server, `export/` writes
-plans for other software. Read `training.py` first.
+plans of a slice; `training.py` joins them, `choosing.py` picks the program that a plan is for,
+`beside.py` says what a reader may choose instead, and `checks.py` refuses what cannot be priced;
+`left_out.py` finishes a plan that a person began. `serve/` does the same for serving, `simulate/`
+plays requests through a server, `export/` writes plans for other software. Read `training.py`
+first.
 """

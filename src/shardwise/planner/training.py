@@ -6,7 +6,7 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 6 x all active parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -33,6 +33,7 @@ from shardwise.planner.price.plan import (
     timeline_factor,
 )
 from shardwise.planner.price.where import step_parts
+from shardwise.planner.search.choices import AS_FAST, complexity
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
@@ -117,12 +118,16 @@ class TrainPlanning:
     """The answer of a search: the best plan, the next best meshes, the best of each other strategy
     (set of mesh axes), how much was looked at, and where the timeline ranks plans otherwise than
     the closed forms of the search did. `outside` is the best plan that the program of the request
-    cannot run, where it is faster (`choosing.py`)."""
+    cannot run, where it is faster (`choosing.py`). `others` are all that were priced by the
+    timeline, best first; of those that are as good as the first the simplest is the best plan, so
+    that some may be faster by `AS_FAST`."""
 
     request: TrainRequest
     best: TrainAnswer
     runners_up: tuple[TrainAnswer, ...]
     strategies: tuple[TrainAnswer, ...]
+    others: tuple[TrainAnswer, ...]
+    top: int
     search: SearchReport
     rank_changes: tuple[str, ...]
     outside: TrainAnswer | None = None
@@ -130,7 +135,16 @@ class TrainPlanning:
     @property
     def best_rank(self) -> float:
         """What the objective makes smallest, of the best plan."""
-        return _rank(self.request, self.best)
+        return self.rank(self.best)
+
+    @property
+    def tied(self) -> tuple[TrainAnswer, ...]:
+        """The others that are as good as the best, as far as predictions can tell."""
+        return tuple(a for a in self.others if as_good(self.request, a, self.best))
+
+    def rank(self, answer: TrainAnswer) -> float:
+        """What the objective makes smallest."""
+        return _rank(self.request, answer)
 
 
 _SPARE = 3  # meshes priced by the timeline beyond those shown: it may move them up
@@ -161,9 +175,9 @@ def plan_train(
             request.cfg, plan_shape(leanest, request.cfg, request.piece.chip)
         ).peak_point()[1]
         raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds))
-    answers = [_answer(request, found) for found in report.best]
-    ranked = sorted(answers, key=lambda a: _order(request, a))
-    best, *others = ranked
+    answers = [evaluated(request, found) for found in report.best]
+    best, others = _simplest(request, sorted(answers, key=lambda a: _order(request, a)))
+    slower = [a for a in others if _order(request, a) >= _order(request, best)]
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
         strategies.setdefault(frozenset(answer.plan.mesh), answer)
@@ -171,11 +185,31 @@ def plan_train(
     return TrainPlanning(
         request=request,
         best=best,
-        runners_up=tuple(others[:top]),
+        runners_up=tuple(slower[:top]),
         strategies=tuple(strategies.values()),
+        others=tuple(others),
+        top=top,
         search=report,
-        rank_changes=_rank_changes(report, answers, best),
+        rank_changes=_rank_changes(request, report, answers[0], best),
     )
+
+
+def _simplest(
+    request: TrainRequest, ranked: Sequence[TrainAnswer]
+) -> tuple[TrainAnswer, list[TrainAnswer]]:
+    """The simplest of those that are as good as the first, and all others."""
+    alike = (a for a in ranked if as_good(request, a, ranked[0]))
+    best = min(alike, key=lambda a: complexity(a.plan))
+    return best, [a for a in ranked if a is not best]
+
+
+def as_good(request: TrainRequest, one: TrainAnswer, other: TrainAnswer) -> bool:
+    """Whether two plans are equally good by the objective, as far as predictions can tell."""
+    if request.objective == "chips" and one.chips_used != other.chips_used:
+        return False
+    chips = one.chips_used / other.chips_used if request.objective == "cost" else 1.0
+    seconds = float(one.estimate.expected) / float(other.estimate.expected)
+    return abs(chips * seconds - 1) <= AS_FAST
 
 
 def _order(request: TrainRequest, answer: TrainAnswer) -> tuple[float, float, int]:
@@ -190,19 +224,17 @@ def _rank(request: TrainRequest, answer: TrainAnswer) -> float:
 
 
 def _rank_changes(
-    report: SearchReport, answers: list[TrainAnswer], best: TrainAnswer
+    request: TrainRequest, report: SearchReport, first: TrainAnswer, best: TrainAnswer
 ) -> tuple[str, ...]:
-    """Says so where the first plan of the search is not the first by the timeline."""
-    first, found = answers[0], report.best[0]
-    if first is best or float(first.estimate.expected) == float(best.estimate.expected):
+    """Says so where the first plan of the search is slower than the best by the timeline."""
+    found = report.best[0]
+    if as_good(request, first, best):
         return ()
-    chosen = next(f for f, a in zip(report.best, answers, strict=True) if a is best)
     said = Remark(
-        f"rank changed: for uniform stages {_told(first)} was first with "
-        f"{format_seconds(found.seconds)} before {_told(best)} with "
-        f"{format_seconds(chosen.seconds)}; laid out with their own stages they take "
-        f"{format_seconds(float(first.estimate.expected))} and "
-        f"{format_seconds(float(best.estimate.expected))}"
+        f"with equal pipeline stages {_told(first)} looked fastest, at "
+        f"{format_seconds(found.seconds)}. With the layers that each stage really has it takes "
+        f"{format_seconds(float(first.estimate.expected))}, and {_told(best)} "
+        f"{format_seconds(float(best.estimate.expected))}, so that is the answer"
     )
     return (said,)
 
@@ -274,7 +306,8 @@ def tokens_per_second_at(mfu: float, params: float, piece: Slice, dtype: str) ->
     return piece.chips * piece.chip.peak(dtype) * mfu / (6 * params)
 
 
-def _answer(request: TrainRequest, found: Found) -> TrainAnswer:
+def evaluated(request: TrainRequest, found: Found) -> TrainAnswer:
+    """The plan of a candidate, priced alone."""
     return evaluate_train(plan_of(request, found), request.cfg, request.piece)
 
 
@@ -313,7 +346,7 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
     better = []
     for sequences in sorted(n for n in near if abs(n / request.sequences - 1) <= _NEAR):
         try:
-            rate = plan_train(replace(request, sequences=sequences)).best.tokens_per_second
+            rate = plan_train(replace(request, sequences=sequences), top=0).best.tokens_per_second
         except (BadRequest, NoFeasiblePlan):
             continue  # no offer, then
         if rate > 1.1 * best.tokens_per_second:

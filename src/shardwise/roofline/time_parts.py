@@ -25,6 +25,8 @@ from shardwise.work import Op, Quantity, grouped
 
 Degrees = Mapping[str, int]
 """Mesh axes and their degrees."""
+WAITING = "waiting on "
+"""Before the mesh axes that a part of the time is waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class TimeParts:
 
     def named(self) -> dict[str, float]:
         """Seconds by part as an answer's table calls them, those that are there."""
-        waits = {f"waiting on {axes}": seconds for axes, seconds in self.waiting.items()}
+        waits = {f"{WAITING}{axes}": seconds for axes, seconds in self.waiting.items()}
         parts = {name: getattr(self, f) for f, name in _BEFORE.items()}
         parts |= waits | {name: getattr(self, f) for f, name in _AFTER.items()}
         return {name: seconds for name, seconds in parts.items() if seconds}

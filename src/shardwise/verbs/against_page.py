@@ -1,10 +1,11 @@
 """How a plan prints beside the best one (`plan train --against`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.evidence.against import Against, gain_text
 from shardwise.evidence.compare_plans import Difference
+from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page, TextTable
@@ -12,16 +13,19 @@ from shardwise.verbs.layout import wrapped
 from shardwise.workflows.predict import slower_text
 
 
-def against_page(found: Against, result: Mapping[str, Any]) -> Page:
+def against_page(found: Against, result: Mapping[str, Any], ours: TrainPlan) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
     theirs, slower = result["against"], found.times_slower
-    told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
+    told = slower_text(slower)
     need, usable = theirs["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
     unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
-    told = f"{told} than the best plan{unfit if need > usable else ''}"
+    than = "as" if told.startswith("as ") else "than"
+    told = f"{told} {than} the best plan{unfit if need > usable else ''}"
     yield ""
     yield wrapped(f"against {found.name}: {told}", 0, 2)
-    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
+    peaks = ours.dtypes.compute, found.theirs.plan.dtypes.compute
+    rows = figures(result, theirs, peaks)
+    yield TextTable(["predicted", "ours", "theirs"], rows, ruled=False)
     largest = sorted(found.differences, key=_effect, reverse=True)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]
     if rows:
@@ -58,13 +62,15 @@ def against_detail(found: Against) -> Page:
         yield wrapped(f"- {reason}", 2, 4)
 
 
-def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
-    """Headline figures of both."""
+def figures(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], peaks: Sequence[str]
+) -> list[list[str]]:
+    """Headline figures of both; `peaks` are the dtypes of whose peak each has its utilisation."""
     both = ours, theirs
     return [
         ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
         ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
-        ["MFU", *(f"{r['mfu']:.1%}" for r in both)],
+        ["MFU", *(f"{r['mfu']:.1%} of {p}" for r, p in zip(both, peaks, strict=True))],
         ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
         ["bound by", *(r["bound_by"] for r in both)],
     ]

@@ -97,6 +97,7 @@ class ChipsBeside(Answer):
             text += f", batch {self.asked.batches[0]}"
         if len(self.asked.lengths) == 1:
             text += f", seq {self.asked.lengths[0]:,}"
+        text += f", MFU of the {self.asked.choices.dtype} peak"
         if self.asked.tokens is not None:
             text += f", {format_count(self.asked.tokens)} tokens"
         if self.asked.days is not None:

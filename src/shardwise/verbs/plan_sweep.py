@@ -1,6 +1,6 @@
 """`plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -187,7 +187,7 @@ class Swept(Answer):
         run = any(p.days is not None for p in self.points)
         header = ["slice", "mesh", "batch", "seq", "expected", "tokens/s", "MFU", "eff", "added"]
         header += ["bound by", *(["days", "cost"] if run else []), "front"]
-        title = "predicted (expected), one search a row"
+        title = f"predicted (expected), one search a row; MFU of the {_dtype(self.points)} peak"
         yield TextTable(header, [_cells(p, run, self.days) for p in self.points], title, left=2)
         for point in self.points:
             if point.miss:
@@ -202,6 +202,11 @@ class Swept(Answer):
                 "  shown are sizes that double; plan train with --days on a bare chip looks at the "
                 "sizes between, too"
             )
+
+
+def _dtype(points: Sequence[SweepPoint]) -> str:
+    """Of the matmuls of the plans, which is one choice for all of a sweep."""
+    return next(p.answer.plan.dtypes.compute for p in points if p.answer is not None)
 
 
 _COLUMNS = (

@@ -15,9 +15,10 @@ from shardwise.evidence.against import (
     published_plan,
     set_against,
 )
-from shardwise.hardware import Spelling
+from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
+from shardwise.planner.beside import choices_beside, close_plans
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
@@ -25,7 +26,6 @@ from shardwise.plans.software import JAX
 from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_seconds,
-    sig,
 )
 from shardwise.verbs.against_page import against_detail, against_page
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -34,6 +34,7 @@ from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.run_page import late_run, run_detail, run_facts
 from shardwise.verbs.run_words import run_words
 from shardwise.verbs.train_page import train_detail, train_page
+from shardwise.verbs.train_why import close_table, differs_in, reasons
 from shardwise.workflows.deadline import DatedRun, SliceChoice
 from shardwise.workflows.inputs import (
     Words,
@@ -45,8 +46,8 @@ from shardwise.workflows.predict import (
     plan_training,
     planning_result,
     run_result,
+    runner_up,
     runs_in,
-    slower_text,
     unused_choices,
 )
 from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
@@ -171,7 +172,11 @@ class TrainPlanRequest(TrainChoices, Command):
         if opinion is not None:
             planning = opinion.reranked(planning)
         best = planning.best
-        result = planning_result(planning)
+        choices = choices_beside(planning) if planning.top else ()
+        close = close_plans(planning, choices)
+        result = planning_result(planning, choices)
+        result["close"] = [runner_up(a, best) | {"differs": differs_in(a, best)} for a in close]
+        result["why"] = reasons(planning, choices)
         if opinion is not None:
             result["compiled"] = opinion.result()
         result["book"] = book_result(best, self.hardware)
@@ -183,6 +188,7 @@ class TrainPlanRequest(TrainChoices, Command):
             result["run"] = run_result(best, **run, days=days)
         return TrainPlanned(
             planning=planning,
+            close=close,
             against=against,
             opinion=opinion,
             result=result,
@@ -248,7 +254,9 @@ class TrainPlanRequest(TrainChoices, Command):
             runs = f" and that {program} runs" if (program := runs_in(best)) else ""
             said = f"{best.piece} is {few} of {found.id} that is in time{runs}"
             return [Remark(f"{said}, {many}")]
-        said = f"{best.piece} is the smallest slice of {found.id} that fits"
+        every = isinstance(found.network, Torus) or best.piece.chips <= 2
+        tried = "" if every else ", of those tried, which double"
+        said = f"{best.piece} is the smallest slice of {found.id} that fits{tried}"
         if self.tokens:
             said += (
                 "; --days N takes the smallest that is done in time, and `shardwise plan sweep` "
@@ -298,6 +306,7 @@ class TrainPlanned(Answer):
     """A search of training plans: the best, the next best meshes, and why."""
 
     planning: TrainPlanning
+    close: tuple[TrainAnswer, ...]
     against: Against | None
     opinion: "SecondOpinion | None" = None
 
@@ -337,9 +346,9 @@ class TrainPlanned(Answer):
             self.opinion.page() if self.opinion else (),
         )
         if self.against is not None:
-            yield from against_page(self.against, self.result)
+            yield from against_page(self.against, self.result, self.best.plan)
         elif not self.opinion:
-            yield from _runners_up(self.result)
+            yield from close_table(self.planning, self.close)
 
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""
@@ -383,41 +392,19 @@ def _faster_outside(result: Mapping[str, Any]) -> list[Fact]:
     return [Fact("faster", f"{took}, but not in {result['runs_in']}: {plan} (--for any)")]
 
 
-def _runners_up(result: Mapping[str, Any]) -> Page:
-    if not result["runners_up"]:
-        return
-    yield ""
-    yield TextTable(
-        ["what else was close", "microbatches", "remat", "step", "slower", "memory"],
-        [
-            [
-                mesh_text(r["mesh"]),
-                str(r["microbatches"]),
-                r["remat"],
-                format_seconds(r["step_seconds"]["expected"]),
-                slower_text(r["times_slower"]).removesuffix(" slower").replace("%", " %"),
-                f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
-            ]
-            for r in result["runners_up"]
-        ],
-        spare=("microbatches", "memory", "remat"),
-        ruled=False,
-    )
-
-
 def _close_detail(result: Mapping[str, Any]) -> Page:
-    """The next best meshes with what bounds them."""
-    if result["runners_up"]:
+    """The plans that were close with what bounds them."""
+    if result["close"]:
         yield ""
         yield TextTable(
-            ["next best mesh", "MFU", "waits", "limited by"],
+            ["what was close", "MFU", "waits", "limited by"],
             [
                 [
-                    mesh_text(r["mesh"]),
+                    ", ".join([mesh_text(r["mesh"]), *r["differs"]]),
                     f"{r['mfu']:.1%}",
                     format_seconds(r["exposed_seconds"]),
                     r["bound_by"],
                 ]
-                for r in result["runners_up"]
+                for r in result["close"]
             ],
         )

@@ -78,15 +78,23 @@ def _idle_text(run: Mapping[str, Any]) -> str:
 
 
 def _lost_text(good: Mapping[str, float]) -> str:
-    """Where the time that does not train goes."""
-    parts = [f"{name} {good[name]:.1%}" for name in ("straggler", "checkpoint", "failures")]
-    return f"trains {_trains_text(good)}; lost to {', '.join(parts)}"
+    """Where the time that does not train goes, and what a straggler costs of the rest."""
+    held = 1 - good["straggler"]
+    parts = [f"{name} {good[name] / held:.1%}" for name in ("checkpoint", "failures")]
+    left = f"; with the longer steps {good['share']:.1%} of the speed is left"
+    return (
+        f"trains {_trains_text(good)}; lost to {', '.join(parts)}"
+        f"{left if good['straggler'] else ''}"
+    )
 
 
 def _trains_text(good: Mapping[str, float]) -> str:
-    """The share of the time that trains, and the interval between checkpoints that gives it."""
+    """The share of the time that trains, the interval between checkpoints that gives it, and by how
+    much the slowest chip makes steps longer."""
     every = f", a checkpoint every {format_seconds(good['interval'])}" if good["checkpoint"] else ""
-    return f"{good['share']:.1%} of the time{every}"
+    longer = good["trains"] / good["share"]
+    slow = f"; steps take {longer:.4g} times as long (--straggler)" if good["straggler"] else ""
+    return f"{good['trains']:.1%} of the time{every}{slow}"
 
 
 def late_run(result: Mapping[str, Any]) -> Sequence[str]:

@@ -45,8 +45,8 @@ class SecondOpinion:
     def reranked(self, planning: TrainPlanning) -> TrainPlanning:
         """The search with the best as compiled as its best plan."""
         best = self.best.answer
-        others = (a for a in (planning.best, *planning.runners_up) if a is not best)
-        return replace(planning, best=best, runners_up=tuple(others))
+        others = tuple(a for a in (planning.best, *planning.runners_up) if a is not best)
+        return replace(planning, best=best, runners_up=others, others=others)
 
     def result(self) -> dict[str, Any]:
         """Plain values; seconds are per step, bytes per device."""

@@ -76,7 +76,7 @@ def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
         Fact(
             "step",
             f"{_step_text(result)}; {format_count(result['tokens_per_second'])} tokens/s, "
-            f"MFU {100 * result['mfu']:.1f} %",
+            f"MFU {100 * result['mfu']:.1f} % of the {answer.plan.dtypes.compute} peak",
         ),
         memory_fact(need, usable),
     ]
@@ -156,7 +156,8 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
         )
     yield wrapped(
         f"MFU {result['mfu']:.1%} (by 6*N*D {result['mfu_6nd']:.1%}) of dense "
-        f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, all "
+        f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} in "
+        f"{plan.dtypes.compute} per chip, all "
         f"{answer.piece.chips:,} chips; limited by {result['bound_by']}",
         2,
     )

@@ -1,6 +1,6 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from math import inf, prod
 from pathlib import Path
@@ -10,11 +10,12 @@ from shardwise.errors import NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
+from shardwise.planner.beside import MESH, Beside, decisive
 from shardwise.planner.choosing import plan_for
 from shardwise.planner.export import refusal
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
-from shardwise.planner.search.loop import policies
+from shardwise.planner.search.choices import AS_FAST
 from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
@@ -29,7 +30,6 @@ from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
-from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import class_of, classes_of, read_residuals
 from shardwise.units import format_seconds, sig
@@ -299,17 +299,19 @@ def layouts(answer: TrainAnswer) -> dict[str, str]:
     return {name: str(layout) for name, layout in layout_table(answer.plan, answer.cfg).items()}
 
 
-def planning_result(planning: TrainPlanning) -> dict[str, Any]:
-    """The best plan, what runs it, its runners-up and how much was searched."""
+def planning_result(planning: TrainPlanning, choices: Iterable[Beside] = ()) -> dict[str, Any]:
+    """The best plan, what runs it, its runners-up, what another value of each choice would cost,
+    and how much was searched."""
     best, outside = planning.best, planning.outside
     report = planning.search
     return {
         **train_result(best),
         "runs_in": runs_in(best),
-        "faster_outside": _runner_up(outside, best) if outside else None,
-        "why": reasons(planning),
-        "runners_up": [_runner_up(a, best) for a in planning.runners_up],
-        "strategies": [_runner_up(a, best) for a in planning.strategies],
+        "faster_outside": runner_up(outside, best) if outside else None,
+        "runners_up": [runner_up(a, best) for a in planning.runners_up],
+        "strategies": [runner_up(a, best) for a in planning.strategies],
+        "as_fast": [runner_up(a, best) for a in planning.tied],
+        "choices": [_choice(row, best) for row in choices],
         "search": {
             "enumerated": report.enumerated,
             "legal": report.legal,
@@ -332,7 +334,27 @@ def refused_by(answer: TrainAnswer) -> str:
     return refusal(plan, answer.cfg, answer.piece, plan.software) if plan.software != "any" else ""
 
 
-def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
+def _choice(row: Beside, best: TrainAnswer) -> dict[str, Any]:
+    """A choice of the best plan, and the best that was priced with another value of it."""
+    found: dict[str, Any] = {"choice": row.choice, "chosen": _plain(row.choice, best.plan)}
+    if row.other is None:
+        return found | {"next": None, "plan": None, "grows": None, "grows_seconds": None}
+    part, seconds = decisive(row.other, best)
+    return found | {
+        "next": _plain(row.choice, row.other.plan),
+        "plan": runner_up(row.other, best),
+        "grows": part,
+        "grows_seconds": seconds,
+    }
+
+
+def _plain(choice: str, plan: TrainPlan) -> Any:
+    value = getattr(plan, choice)
+    return dict(value) if choice == MESH else list(value) if isinstance(value, tuple) else value
+
+
+def runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
+    """Another plan beside the best, as a document has it."""
     expected = answer.step_seconds["expected"]
     return {
         "mesh": dict(answer.plan.mesh),
@@ -349,44 +371,17 @@ def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
     }
 
 
-def reasons(planning: TrainPlanning) -> list[str]:
-    """Why this plan: what bounds it, what waits, and what the other strategies would cost."""
-    best = planning.best
-    expected = best.step_seconds["expected"]
-    resources = best.estimate.resources
-    bound = best.estimate.bound_by()
-    alone = format_seconds(float(resources[bound]))
-    said = [
-        f"{bound} binds: at peak rates it alone takes {alone} of the expected "
-        + format_seconds(expected),
-        waiting(best) + _bubble_text(best),
-    ]
-    for other in planning.strategies:
-        ratio = other.step_seconds["expected"] / expected
-        worse = f"is {slower_text(ratio)}: {waiting(other)}"
-        if planning.request.objective == "cost":
-            more, chips = ratio * other.chips_used / best.chips_used - 1, other.chips_used
-            worse = f"takes {more:.1%} more chip-seconds per token, on {chips:,} chips"
-        said.append(f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) {worse}")
-    if policies(planning.request) != planning.request.searched["remat"]:
-        chip = best.piece.chip.id
-        said.append(
-            f"offload was not looked at: the catalogue lacks the host link of {chip} "
-            "(give it with --set chip.host_link_oneway=NUMBER)"
-        )
-    if best.chips_idle:
-        why = {
-            "time": "no mesh looked at that uses more of them is faster",
-            "cost": "no mesh that uses more of them takes fewer chip-seconds per token",
-            "chips": "the objective is the fewest chips on which a plan fits",
-        }[planning.request.objective]
-        said.append(f"{best.chips_idle:,} chips idle: {why}")
-    return said
-
-
 def slower_text(ratio: float) -> str:
-    """How much slower, so that near ties read as near ties."""
-    return f"{ratio - 1:.1%} slower" if ratio < 1.2 else f"{sig(ratio)}x slower"
+    """How much slower one step is than another; closer than `AS_FAST` nobody can tell.
+
+    >>> slower_text(1.0004), slower_text(1.055), slower_text(1.5), slower_text(0.9)
+    ('as fast (within 0.1 %)', '5.5 % slower', '1.5x slower', '10.0 % faster')
+    """
+    if abs(ratio - 1) <= AS_FAST:
+        return f"as fast (within {100 * AS_FAST:g} %)"
+    if ratio < 1:
+        return f"{100 * (1 - ratio):.1f} % faster"
+    return f"{100 * (ratio - 1):.1f} % slower" if ratio < 1.2 else f"{sig(ratio)}x slower"
 
 
 def waiting(answer: TrainAnswer) -> str:
@@ -395,19 +390,6 @@ def waiting(answer: TrainAnswer) -> str:
     if waits < 1e-3 * expected:
         return "compute hardly waits for networks and the host"
     return f"compute waits {format_seconds(waits)} per step for networks and the host"
-
-
-def _bubble_text(answer: TrainAnswer) -> str:
-    """The pipeline, where there is one."""
-    stages, plan = answer.plan.degree("stage"), answer.plan
-    if stages == 1:
-        return ""
-    return f"; {stages} stages run {plan.microbatches} microbatches by {plan.pipeline_schedule}"
-
-
-def strategy(answer: TrainAnswer) -> str:
-    """The axes in use, as one word: fsdp+tensor."""
-    return "+".join(answer.plan.mesh) or "one device"
 
 
 AT_EXPECTED = "expected step time"
@@ -430,7 +412,10 @@ def run_result(
     else:
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, answer.plan.dtypes.compute)
-        basis = f"{100 * mfu:.6g}% MFU of 6*N*tokens with N = {n:,.0f}"
+        basis = (
+            f"{100 * mfu:.6g}% MFU of 6*N*tokens with N = {n:,.0f}, of the "
+            f"{answer.plan.dtypes.compute} peak"
+        )
     lost: dict[str, Any] = {}
     if overheads is not None and not overheads.none:
         good = goodput(overheads, piece.chips)

@@ -45,9 +45,11 @@ def test_shares_add_up_and_off_means_nothing_is_lost():
     found = goodput(Overheads(straggler=1.1, chip_mtbf=1e8, checkpoint=30, restart=60), 1024)
     total = found.share + found.straggler + found.checkpoint + found.failures
     assert total == pytest.approx(1)
+    assert found.trains == pytest.approx(found.share * 1.1)
     assert goodput(Overheads(), 100_000).share == 1
     assert Overheads().none
     assert goodput(Overheads(straggler=1.25), 8).share == pytest.approx(0.8)
+    assert goodput(Overheads(straggler=1.25), 8).trains == pytest.approx(1)
     assert goodput(Overheads(checkpoint=10, interval=90), 8).share == pytest.approx(0.9)
 
 

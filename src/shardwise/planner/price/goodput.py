@@ -74,9 +74,15 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Shares of the run's time: `share` trains; the others are lost to what they name."""
+    """What is left of the speed of steps without losses, and what takes the rest: `share` is the
+    whole, 1 - straggler - checkpoint - failures. `trains` is the share of time in which steps run;
+    a straggler makes them longer, and so takes none of that time:
+
+        share = trains / overheads.straggler
+    """
 
     share: float
+    trains: float
     straggler: float
     checkpoint: float
     failures: float
@@ -109,6 +115,7 @@ def goodput(overheads: Overheads, chips: int) -> Goodput:
     failed = (1 - slow - saved) * lost
     return Goodput(
         share=1 - slow - saved - failed,
+        trains=(1 - slow - saved - failed) * overheads.straggler,
         straggler=slow,
         checkpoint=saved,
         failures=failed,

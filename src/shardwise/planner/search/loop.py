@@ -18,6 +18,7 @@ import numpy as np
 from shardwise.hardware import Slice, every_part, parts
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
+from shardwise.planner.search.choices import MICROBATCHES, Key, Rivals, simple_weights
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
@@ -64,7 +65,8 @@ class SearchReport:
     """How much was looked at. A candidate is a legal plan with memory and all bounds computed.
 
     `best` are the best that fit, one per mesh, and the best of each of the best strategies (sets of
-    mesh axes in use); `nearest` is the plan that needs the least memory where none fits.
+    mesh axes in use); `by_choice` the best that was priced for every value of each choice
+    (`choices.py`); `nearest` is the plan that needs the least memory where none fits.
     """
 
     enumerated: int
@@ -72,6 +74,7 @@ class SearchReport:
     candidates: int
     seconds: float
     best: tuple[Found, ...]
+    by_choice: Mapping[Key, Found]
     nearest: Found | None
 
 
@@ -125,6 +128,7 @@ class _Tally:
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
+        self.by_choice: dict[Key, Found] = {}
         self.nearest: Found | None = None
         self.unfit: _Look | None = None  # of the largest part looked at
         self.tick: Callable[[], None] = lambda: None  # called now and then
@@ -169,6 +173,12 @@ class _Tally:
             best[mesh] = min(best.get(mesh, inf), seconds_of(self.request, chips, f.rank))
         return _nth(np.array(list(best.values())), self.keep)
 
+    def rival(self, key: Key, found: Found) -> None:
+        """Remember the best plan with a value of a choice."""
+        known = self.by_choice.get(key)
+        if known is None or _compared(found) < _compared(known):
+            self.by_choice[key] = found
+
     def report(self) -> SearchReport:
         """The best first."""
         self.found.sort(key=lambda f: f.rank)
@@ -180,6 +190,7 @@ class _Tally:
             candidates=self.candidates,
             seconds=time.perf_counter() - self.started,
             best=_distinct(self.found, self.keep),
+            by_choice=self.by_choice,
             nearest=None if self.found else self.nearest,
         )
 
@@ -201,6 +212,11 @@ def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
     if request.objective == "chips":
         return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
     return rank
+
+
+def _compared(found: Found) -> float:
+    """The rank by which plans of one value of a choice are compared (`choices.py`)."""
+    return found.rank * simple_weights(len(found.mesh))
 
 
 def _nth(values: np.ndarray, n: int) -> float:
@@ -262,6 +278,7 @@ class _Look:
         self.most = seconds_of(request, self.chips, request.better_than)
         self.limit = np.full(n, self.most)
         self.chosen = np.zeros(n, np.int64)
+        self.rivals = Rivals(columns.degrees, request.searched)
         used = sum((d > 1).astype(int) << i for i, d in enumerate(columns.degrees.values()))
         codes, self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)
         self.strategies = codes.tolist()
@@ -392,7 +409,9 @@ class _Look:
             self.tally.candidates += int(np.count_nonzero(legal))
         fits = legal & (memory <= self.request.max_hbm_bytes)
         expected = np.asarray(priced.expected)
-        better = fits & (expected < np.minimum(self.seconds[index], self.most))
+        fitting = np.where(fits & (expected < self.most), expected, inf)
+        self.rivals.see(index, structure, fitting, memory)
+        better = fitting < self.seconds[index]
         if better.any():
             at = index[better]
             self.seconds[at], self.memory[at] = expected[better], memory[better]
@@ -438,6 +457,18 @@ class _Look:
             structure = self.structures[self.chosen[i]]
             figures = float(self.seconds[i]), float(self.memory[i])
             self.tally.found.append(self._found(i, structure, *figures))
+        self._keep_rivals(fitting)
+
+    def _keep_rivals(self, fitting: np.ndarray) -> None:
+        """The best plan of every value of each choice, of the candidates that fit."""
+        for key, seen in self.rivals.best.items():
+            self.tally.rival(key, self._found(seen.at, seen.structure, seen.seconds, seen.memory))
+        order = fitting[np.argsort((self.seconds * self.rivals.weights)[fitting], kind="stable")]
+        counts, first = np.unique(self.columns.microbatches[order], return_index=True)
+        for count, i in zip(counts.tolist(), order[first].tolist(), strict=True):
+            figures = float(self.seconds[i]), float(self.memory[i])
+            found = self._found(i, self.structures[self.chosen[i]], *figures)
+            self.tally.rival((MICROBATCHES, count), found)
 
     def _found(self, i: int, structure: Structure, seconds: float, memory: float) -> Found:
         mesh = {axis: int(d[i]) for axis, d in self.columns.degrees.items() if d[i] > 1}

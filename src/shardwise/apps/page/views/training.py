@@ -130,11 +130,12 @@ def _where(found: Mapping[str, Any]) -> FigureData:
 
 def _others(found: Mapping[str, Any]) -> FigureData:
     plans = {_mesh(found["mesh"]): found["step_seconds"]["expected"]}
-    for one in found["runners_up"]:
-        plans.setdefault(_mesh(one["mesh"]), one["step_seconds"]["expected"])
+    for one in found["close"]:
+        label = ", ".join([_mesh(one["mesh"]), *one["differs"]])
+        plans.setdefault(label, one["step_seconds"]["expected"])
     return FigureData(
         id="others",
-        title="The best plan and the next meshes",
+        title="The best plan and what else was close",
         x=FigureAxis(label="expected step", unit="s"),
         y=FigureAxis(names=tuple(plans)),
         marks=[Mark(kind="bar", label="seconds", x=list(plans.values()), y=list(plans))],

@@ -1,0 +1,126 @@
+"""The choices of a plan, and the best plan that a search priced for each value of each of them.
+
+A row is a choice: its field, what a person calls it, and where it makes a difference. An answer
+says what another value would cost, so the search remembers the best plan of every value among those
+that it prices anyway. A plan that its floors leave out is slower than the answers, but another plan
+with the same value may be a little faster than the one that was priced; `--exhaustive` prices all.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from shardwise.planner.search.legality import replicas
+from shardwise.plans.train import USUAL, Structure, TrainPlan
+
+Degrees = Mapping[str, Any]
+Key = tuple[str, Hashable]
+"""A choice and its value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One choice of a structure, and on which degrees it makes a difference."""
+
+    field: str
+    title: str
+    matters: Callable[[Degrees, Structure], Any]
+
+
+def _stored(d: Degrees, s: Structure) -> Any:
+    stored: Any = 1
+    for axis in s.storage_axes:
+        stored = stored * d[axis]
+    return stored > 1
+
+
+CHOICES = (
+    Choice(field="remat", title="remat", matters=lambda d, s: d["tensor"] >= 1),
+    Choice(field="pipeline_schedule", title="schedule", matters=lambda d, s: d["stage"] > 1),
+    Choice(field="zero", title="ZeRO stage", matters=lambda d, s: replicas(d, s.storage_axes) > 1),
+    Choice(field="context_method", title="context by", matters=lambda d, s: d["context"] > 1),
+    Choice(
+        field="storage_axes",
+        title="stored over",
+        matters=lambda d, s: d["context"] * d["expert"] > 1,
+    ),
+    Choice(field="weight_gather", title="gathered", matters=_stored),
+)
+MICROBATCHES = "microbatches"
+AS_FAST = 1e-3
+"""Two steps closer than this are the same to a prediction, whose range is a hundred times wider
+(docs/fit.md): of such plans the simplest is the answer."""
+
+
+def choices_of(plan: TrainPlan) -> dict[str, Hashable]:
+    """The value of every choice that makes a difference to a plan, by field."""
+    made = {c.field: getattr(plan, c.field) for c in CHOICES if c.matters(plan.degrees, plan)}
+    return {MICROBATCHES: plan.microbatches, **made}
+
+
+def complexity(plan: TrainPlan) -> int:
+    """How much there is to explain of a plan: its axes, and the choices that are not as usual."""
+    mine = choices_of(plan)
+    return len(plan.mesh) + sum(mine.get(name, usual) != usual for name, usual in _USUAL.items())
+
+
+_USUAL = {n: getattr(USUAL, n) for n in ("pipeline_schedule", "storage_axes", "weight_gather")}
+"""Choices whose usual value is the simplest; others are as simple one way as the other."""
+
+
+def simple_weights(axes: Any) -> Any:
+    """By what seconds are multiplied to be compared: an axis more has to be worth `AS_FAST`."""
+    return 1 + AS_FAST * axes
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The best candidate of a value: its place among the columns, structure, bytes, and its seconds
+    as they are and as they are compared."""
+
+    at: int
+    structure: Structure
+    seconds: float
+    compared: float
+    memory: float
+
+
+class Rivals:
+    """The best candidate of every value of the choices of structure, among some columns. `weights`
+    are those of `simple_weights`, so that the simplest of those as fast is the best."""
+
+    def __init__(self, degrees: Degrees, searched: Mapping[str, tuple]) -> None:
+        self.degrees = degrees
+        self.weights = simple_weights(sum((d > 1).astype(int) for d in degrees.values()))
+        self.choices = [c for c in CHOICES if len(searched[c.field]) > 1]
+        self.best: dict[Key, Seen] = {}
+        self._masks: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+
+    def see(
+        self, index: np.ndarray, structure: Structure, seconds: np.ndarray, memory: Any
+    ) -> None:
+        """Remember the best of the candidates at `index`; infinite seconds are no plan."""
+        seconds = np.asarray(seconds)
+        compared = seconds * self.weights[index]
+        low = float(np.min(compared))
+        for choice in self.choices:
+            key = choice.field, getattr(structure, choice.field)
+            known = self.best[key].compared if key in self.best else inf
+            if known <= low:
+                continue
+            mine = np.where(self._where(choice, structure)[index], compared, inf)
+            i = int(np.argmin(mine))
+            if mine[i] < known:
+                held = float(np.broadcast_to(memory, mine.shape)[i])
+                figures = float(seconds[i]), float(mine[i]), held
+                self.best[key] = Seen(int(index[i]), structure, *figures)
+
+    def _where(self, choice: Choice, structure: Structure) -> np.ndarray:
+        """The columns on which a choice makes a difference."""
+        key = choice.field, structure.storage_axes
+        if key not in self._masks:
+            self._masks[key] = np.asarray(choice.matters(self.degrees, structure))
+        return self._masks[key]
