@@ -210,6 +210,13 @@ def test_megatron_s_table_has_what_was_measured_beside_what_is_predicted():
         assert found.readings[f"measured.{size}"] == pytest.approx(mfu, abs=0.006)
     assert np.all(by["by the book's rates"] > by["measured"])
     assert np.all(by["expected"] < by["by the book's rates"])
+    # Where they are further apart than such predictions are, the figure says so, with the cause.
+    least, most = min(by["measured"] / by["expected"]), max(by["measured"] / by["expected"])
+    said = " ".join(found.notes)
+    assert f"They disagree: {len(printed) + 3} of 7 runs were measured {least:.2f} to" in said
+    assert f"{most:.2f} times as fast as expected" in said
+    assert "The table does not say what is recomputed" in said
+    assert np.all(by["expected without recomputation"] > by["expected"])
     shown = sw.plan_show("audit:megatron-16b").result["mfu"]
     assert found.readings["by the book's rates.16B"] == pytest.approx(shown)
 

@@ -39,7 +39,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """The curves of one figure. `log` names the axes with a logarithmic scale."""
+    """The curves of one figure. `log` names the axes with a logarithmic scale; `notes` say where
+    curves that should agree do not, by how much, and why."""
 
     id: str
     chapter: str
@@ -52,6 +53,7 @@ class Figure:
     log: str
     series: tuple[Series, ...]
     readings: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from shardwise.book.simulators import Animation
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.book_show import read_sets
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.simulation_page import (
     frames_page,
@@ -111,12 +112,15 @@ def _result(found: Figure) -> dict[str, Any]:
         "y": {"label": found.y_label, "unit": found.y_unit, "log": "y" in found.log},
         "series": [{"label": s.label, "x": list(s.x), "y": list(s.y)} for s in found.series],
         "readings": dict(found.readings),
+        "notes": list(found.notes),
     }
 
 
 def _figure_page(found: Figure) -> Page:
     """Title, readings, and so many points of every curve as a terminal takes."""
     yield f"{found.title} ({found.source})"
+    for note in found.notes:
+        yield wrapped(note, 2, 2)
     if found.readings:
         yield ""
         yield TextTable(["reading", "value"], [[k, sig(v, 4)] for k, v in found.readings.items()])
