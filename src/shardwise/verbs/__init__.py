@@ -8,9 +8,9 @@ no business of this folder. Read `answer.py`, then `plan_train.py`.
 
 Plans: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_diff.py`,
 `plan_schema.py`, `simulate.py`, `export.py`; one priced plan as a page is in `train_page.py` and
-`serve_page.py`, servers under a load in `served_page.py`, a plan beside the best one in
-`against_page.py`, days and dollars of a run in `run_page.py` (its words in
-`run_words.py`), the best plans of a search as
+`serve_page.py`, why it and not another in `train_why.py`, servers under a load in
+`served_page.py`, a plan beside the best one in `against_page.py`, days and dollars of a run in
+`run_page.py` (its words in `run_words.py`), the best plans of a search as
 compiled in `second_opinion.py` and `served_opinion.py` (each a `candidate.py`, with compiler flags
 tried in `tune.py`), chips side by side in `side_by_side.py` and `chips_beside.py`. Programs:
 `compile.py` (an op at every stage: `stages_page.py`; read again: `report.py`), `compare.py`,
