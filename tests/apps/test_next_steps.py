@@ -222,7 +222,7 @@ def served(capsys, pick) -> None:
     for step in printed(done(capsys, *writing)):
         done(capsys, *step)
     again = result(capsys, "plan", "show", "plan.yaml")
-    for name in ("servers", "usd_per_hour", "tpot_seconds", "ttft_seconds"):
+    for name in ("slice", "mesh", "batch", "tpot_seconds", "usd_per_million_tokens"):
         assert again[name] == found[name], name
     over = ["simulate", "plan.yaml", "--rate", "3000", "--requests", "200"]
     for step in printed(done(capsys, *over)):
