@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from shardwise.boundary.forks import BusyError
-from shardwise.runtime.text.grammar import Constraint, Form, Grammars
+from shardwise.errors import BadRequest
+from shardwise.runtime.text.grammar import MOST_CHARACTERS, Constraint, Form, Grammars
 from shardwise.runtime.text.text_jobs import QUICK, TextJobs
 
 KEPT = 32
@@ -36,7 +37,9 @@ class Forms:
     async def constraint(self, form: Form, what: Any = None) -> Constraint:
         """The start of an answer of a form. Raises BadRequest for one that cannot be read or takes
         too much, BusyError where too many others do."""
-        key = json.dumps([form, what])
+        key = json.dumps([form, what], ensure_ascii=False)
+        if len(key) > 4 * MOST_CHARACTERS:  # quotes of a text are escaped here
+            raise BadRequest(f"{form} has over {MOST_CHARACTERS:,} characters; cut it")
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
