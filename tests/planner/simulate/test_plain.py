@@ -5,10 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.simulate.servers import Linear, fleet
+from planner.simulate.servers import Linear, fleet, pool
 from shardwise.planner.simulate.plain import is_plain, plain_moments
-from shardwise.planner.simulate.run import simulate
-from shardwise.planner.simulate.steady import Demand, steady_outcome, steady_run
+from shardwise.planner.simulate.run import SimulatedFleet, simulate
+from shardwise.planner.simulate.steady import (
+    Demand,
+    prompt_share_of,
+    steady_outcome,
+    steady_run,
+)
 from shardwise.scheduling import Request
 
 
@@ -22,9 +27,8 @@ def both(requests, servers):
         ],
         float,
     ).T
-    found = plain_moments(requests, servers.pool)
-    busy = sum(r.record.busy for r in outcome.replicas)
-    share = sum(r.record.prompt_ticks for r in outcome.replicas) / busy if busy else 0.0
+    found = plain_moments(requests, servers)
+    share = prompt_share_of(outcome)
     preempted = sum(job.preemptions for job in outcome.jobs)
     return told, np.array([found.first, found.last]), (share, found.prompt_share), preempted
 
@@ -61,6 +65,51 @@ def test_counts_say_what_the_scheduler_says(
         margin=margin,
         routing=routing,
     )
+    assert is_plain(servers)
+    told, found, shares, _ = both(requests, servers)
+    assert np.array_equal(told, found)
+    assert shares[0] == pytest.approx(shares[1], abs=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(
+        st.tuples(st.floats(0, 0.5), st.integers(1, 300), st.integers(1, 120)),
+        min_size=1,
+        max_size=60,
+    ),
+    replicas=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    page=st.sampled_from((1, 4, 16, 64)),
+    tokens=st.tuples(st.integers(128, 3000), st.integers(128, 3000)),
+    batch=st.tuples(st.integers(1, 30), st.integers(1, 30)),
+    budget=st.integers(32, 400),
+    margin=st.sampled_from((0.0, 0.01, 0.2)),
+    routing=st.sampled_from(("shortest_queue", "round_robin")),
+    move=st.sampled_from((0.0, 1e-6, 1e-3)),
+)
+def test_counts_of_two_pools_say_what_their_schedulers_say(
+    sizes, replicas, page, tokens, batch, budget, margin, routing, move
+):
+    moment, requests = 0.0, []
+    for number, (gap, prompt, output) in enumerate(sizes):
+        moment += round(gap, 2) if number % 3 else 0.0
+        requests.append(Request(id=number, arrival=moment, prompt=prompt, output=output))
+
+    def one(place, policy):
+        return pool(
+            Linear(move=move, base=(0.01, 0.02)[place]),
+            replicas=replicas[place],
+            pages=max(1, tokens[place] // page),
+            page_size=page,
+            batch=batch[place],
+            budget=max(budget, batch[place] + 1),
+            margin=margin,
+            routing=routing,
+            chips=1 + place,
+            policy=policy,
+        )
+
+    servers = SimulatedFleet(pool=one(0, "chunked"), prefill=one(1, "prefill"))
     assert is_plain(servers)
     told, found, shares, _ = both(requests, servers)
     assert np.array_equal(told, found)

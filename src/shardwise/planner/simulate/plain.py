@@ -1,8 +1,9 @@
-"""Plain loads on one pool, in counts: what `run.simulate` says of them, several times as fast.
+"""Plain loads in counts: what `run.simulate` says of them, several times as fast.
 
-A load is plain where prompts share nothing and requests have no class and no deadline; a pool,
-where it takes whoever came first, mixes chunks of prompts into decode steps and recomputes what it
-had to preempt, as servers do unless told otherwise. Then pages need no names: a sequence of n
+A load is plain where prompts share nothing and requests have no class and no deadline; a pool that
+answers, where it takes whoever came first, mixes chunks of prompts into decode steps and recomputes
+what it had to preempt, as servers do unless told otherwise; a pool that prefills for it, where it
+takes whoever came first. Then pages need no names: a sequence of n
 cached tokens holds the pages of n tokens, and the scheduler of `scheduling/` comes down to a few
 sums. It stays the one that decides: every line here is one of its rules, and tests hold both equal
 to the last femtosecond. A search of servers asks this tens of times; `simulate` runs the scheduler
@@ -10,7 +11,7 @@ itself.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import cycle
@@ -26,15 +27,21 @@ from shardwise.scheduling.step import StepShape
 
 def is_plain(fleet: SimulatedFleet) -> bool:
     """Whether a fleet serves requests without keys, classes and deadlines by sums alone."""
-    config, routing = fleet.pool.config, fleet.pool.routing
+    pool, prefill = fleet.pool, fleet.prefill
     return (
-        fleet.prefill is None
-        and fleet.speculation is None
-        and (config.policy, config.order) == ("chunked", "fcfs")
-        and (config.admission, config.preemption) == ("optimistic", "recompute")
-        and not config.max_waiting
-        and routing in ("shortest_queue", "round_robin")
+        fleet.speculation is None
+        and (pool.config.policy, pool.config.preemption) == ("chunked", "recompute")
+        and all(_is_plain_pool(one) for one in (pool, prefill) if one is not None)
     )
+
+
+def _is_plain_pool(pool: Pool) -> bool:
+    config = pool.config
+    return (config.order, config.admission, config.max_waiting) == (
+        "fcfs",
+        "optimistic",
+        0,
+    ) and pool.routing in ("shortest_queue", "round_robin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +58,22 @@ class Moments:
     prompt_share: float
 
 
+def prompt_share(fleet: SimulatedFleet, prompts: int, busy: int) -> float:
+    """Share of the chips' time that prompts take: of servers that answer, `prompts` of the `busy`
+    ticks; all of it on servers that only prefill."""
+    own, share = fleet.pool.model.chips * fleet.pool.replicas, prompts / busy if busy else 0.0
+    if fleet.prefill is None:
+        return share
+    other = fleet.prefill.model.chips * fleet.prefill.replicas
+    return (own * share + other) / (own + other)
+
+
 class _PlainJob:
     """A request under way. Decoding, it has cached `base` tokens, and one more for each beat."""
 
     __slots__ = (
         "arrival", "base", "cached", "emitted", "end", "first", "last", "number", "output",
-        "prompt", "target",
+        "prompt", "source", "target",
     )  # fmt: skip
 
     def __init__(self, number: int, arrival: int, prompt: int, output: int) -> None:
@@ -64,17 +81,24 @@ class _PlainJob:
         self.prompt, self.output, self.target = prompt, output, prompt
         self.cached = self.emitted = self.base = self.end = 0
         self.first = self.last = inf
+        self.source: _PlainServer | None = None
+        """Which has prefilled it, where that is another than the one that answers."""
 
 
 class _PlainServer:
-    """One replica: who waits, whose prompt is under way, who decodes, and the run of steps: `steps`
-    of them from `start`, of which the first takes `first` ticks and each next `rise` more."""
+    """One replica: who waits, who comes with a cache (`parked`, by number), whose prompt is under
+    way, who decodes, and the run of steps: `steps` of them from `start`, of which the first takes
+    `first` ticks and each next `rise` more. One that prefills keeps the `handed` of the last run
+    for whoever fetches them."""
 
     def __init__(self, pool: Pool) -> None:
         config = pool.config
         self.cost, self.size, self.pages = pool.model.cost, config.page_size, config.pages
         self.batch, self.budget = config.batch, config.budget
         self.margin = int(config.margin * config.pages)
+        self.prefills = config.policy == "prefill"
+        self.parked: list[tuple[int, _PlainJob]] = []
+        self.handed: list[_PlainJob] = []
         self.free = config.pages
         self.outstanding = self.beats = self.context = 0
         self.waiting: deque[_PlainJob] = deque()
@@ -97,6 +121,9 @@ class _PlainServer:
         if preempted:
             needing = self._make_room(needing)
             free = self.free
+        joined = bool(self.parked) and not preempted and self._join(free - needing)
+        if joined:
+            needing, free = self.due[self.beats % size], self.free
         decodes = len(decoding)
         chunks: list[tuple[_PlainJob, int]] = []
         tokens = contexts = pairs = whole = 0
@@ -130,7 +157,7 @@ class _PlainServer:
             self.end = now + self.first
             return
         base, slope, until = self._line(decodes, self.context)
-        steps = 1 if preempted else self._repeat()
+        steps = 1 if preempted or joined else self._repeat()
         if steps > 1 and until < inf:
             steps = max(1, min(steps, -int((self.context - until) // decodes)))
         self.steps, self.first, self.rise = steps, base + slope * self.context, slope * decodes
@@ -205,9 +232,20 @@ class _PlainServer:
             job.first = now
         if job.emitted == job.output:
             job.last = now
-            self.free += -(-job.cached // self.size)
+            self.fetched(job)
             self.outstanding -= 1
-            return
+        elif self.prefills:
+            self.handed.append(job)
+            self.outstanding -= 1
+        else:
+            self._decode(job)
+
+    def fetched(self, job: _PlainJob) -> None:
+        """Free the pages of a sequence that does not decode here."""
+        self.free += -(-job.cached // self.size)
+
+    def _decode(self, job: _PlainJob) -> None:
+        """It decodes from the next step on."""
         job.base = job.cached - self.beats
         job.end = self.beats + job.output - job.emitted
         self.decoding[job] = None
@@ -224,11 +262,30 @@ class _PlainServer:
         self.context -= job.cached
         self.free += -(-job.cached // self.size)
 
+    def _join(self, spare: int) -> bool:
+        """Let parked sequences that fit decode, in order, up to one that a waiting request comes
+        before; whether there were any."""
+        running, size = len(self.decoding) + len(self.prefilling), self.size
+        parked, rival = self.parked, self.waiting[0].number if self.waiting else inf
+        joined = False
+        while parked and running < self.batch and parked[0][0] < rival:
+            job = parked[0][1]
+            spare -= -(-(job.cached + 1) // size)
+            if spare < (self.margin if running else 0):
+                break
+            heappop(parked)
+            self.free -= -(-job.cached // size)
+            self._decode(job)
+            running += 1
+            joined = True
+        return joined
+
     def _admit(self, budget: int, spare: int, chunks: list[tuple[_PlainJob, int]]) -> None:
         """Start waiting requests that fit, in order, with their first chunks."""
         running = len(self.decoding) + len(self.prefilling)
         waiting, size = self.waiting, self.size
-        while waiting and budget > 0 and running < self.batch:
+        rival = self.parked[0][0] if self.parked else inf
+        while waiting and budget > 0 and running < self.batch and waiting[0].number < rival:
             job = waiting[0]
             spare -= -(-(job.target + 1) // size)
             if spare < (self.margin if running else 0):
@@ -290,65 +347,113 @@ def _number(job: _PlainJob) -> int:
     return job.number
 
 
-def plain_moments(requests: Iterable[Request], pool: Pool) -> Moments:
+def plain_moments(requests: Iterable[Request], fleet: SimulatedFleet) -> Moments:
     """Serve plain requests, in the order of their arrival, whose arrivals are seconds."""
     jobs = [_PlainJob(i, ticks(r.arrival), r.prompt, r.output) for i, r in enumerate(requests)]
-    servers = [_PlainServer(pool) for _ in range(pool.replicas)]
-    _serve(jobs, servers, pool)
+    run = _PlainRun(fleet)
+    run.serve(jobs)
     rows = np.array([(j.arrival, j.first, j.last, j.prompt, j.output) for j in jobs], float).T
-    busy = sum(server.busy for server in servers)
     return Moments(
         arrival=rows[0],
         first=rows[1],
         last=rows[2],
         prompt=rows[3],
         output=rows[4],
-        prompt_share=sum(server.prompts for server in servers) / busy if busy else 0.0,
+        prompt_share=prompt_share(
+            fleet, sum(s.prompts for s in run.answering), sum(s.busy for s in run.answering)
+        ),
     )
 
 
-def _serve(jobs: list[_PlainJob], servers: list[_PlainServer], pool: Pool) -> None:
-    """Ends of runs and arrivals in order of time; at one moment ends come first."""
-    turn = cycle(servers) if pool.routing == "round_robin" else None
-    events: list[tuple[int, int]] = []
-    coming, total = 0, len(jobs)
-    while coming < total or events:
-        arrival = jobs[coming].arrival if coming < total else inf
-        if events and events[0][0] < arrival:
-            now, number = heappop(events)
-            server = servers[number]
-            if server.running and server.end == now:
-                server.finish()
-                server.begin(now)
+class _PlainRun:
+    """The servers of a fleet, those that answer first, and the events to come: ends of runs, by the
+    server's place, and caches that reach who answers, by the request's number."""
+
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self.fleet = fleet
+        self.answering = [_PlainServer(fleet.pool) for _ in range(fleet.pool.replicas)]
+        self.entrances, self.entry = self.answering, fleet.pool
+        self.servers = self.answering
+        if fleet.prefill is not None:
+            self.entry = fleet.prefill
+            self.entrances = [_PlainServer(self.entry) for _ in range(self.entry.replicas)]
+            self.servers = [*self.answering, *self.entrances]
+        self.places = {server: place for place, server in enumerate(self.servers)}
+        self.events: list[tuple[int, int, int]] = []
+
+    def serve(self, jobs: list[_PlainJob]) -> None:
+        """Events in order of time; all of one moment are taken in, ends first, before any server
+        that they touch plans its next run."""
+        enter = _router(self.entry, self.entrances)
+        decode = _router(self.fleet.pool, self.answering)
+        events, servers, places = self.events, self.servers, self.places
+        coming, total = 0, len(jobs)
+        while coming < total or events:
+            arrival = jobs[coming].arrival if coming < total else inf
+            now = int(min(arrival, events[0][0])) if events else int(arrival)
+            touched: set[int] = set()
+            while events and events[0][0] == now:
+                _, kind, number = heappop(events)
+                if kind == _CACHE_ARRIVES:
+                    touched |= self._receive(jobs[number], decode())
+                elif servers[number].running and servers[number].end == now:
+                    self._finish(servers[number])
+                    touched.add(number)
+            while coming < total and jobs[coming].arrival == now:
+                server, job = enter(), jobs[coming]
+                coming += 1
+                if self._fits(job):
+                    server.waiting.append(job)
+                    server.outstanding += 1
+                    touched.add(places[server])
+            for number in touched if len(touched) == 1 else sorted(touched):
+                server = servers[number]
                 if server.running:
-                    heappush(events, (server.end, number))
-            continue
-        now = int(arrival)
-        touched: set[int] = set()
-        while events and events[0][0] == now:
-            number = heappop(events)[1]
-            if servers[number].running and servers[number].end == now:
-                servers[number].finish()
-                touched.add(number)
-        while coming < total and jobs[coming].arrival == now:
-            server = min(servers, key=_outstanding) if turn is None else next(turn)
-            job = jobs[coming]
-            coming += 1
-            if -(-(job.prompt + job.output) // server.size) <= server.pages:
-                server.waiting.append(job)
-                server.outstanding += 1
-                touched.add(servers.index(server))
-        for number in touched:
-            server = servers[number]
-            if server.running:
-                if not server.interrupt(now):
-                    continue
-                if server.end == now:
-                    server.finish()
-            if not server.running:
-                server.begin(now)
-            if server.running:
-                heappush(events, (server.end, number))
+                    if not server.interrupt(now):
+                        continue
+                    if server.end == now:
+                        self._finish(server)
+                if not server.running:
+                    server.begin(now)
+                if server.running:
+                    heappush(events, (server.end, _RUN_ENDS, number))
+
+    def _fits(self, job: _PlainJob) -> bool:
+        """Whether the cache of any server holds the request at its longest, where it prefills its
+        prompt and a token."""
+        long = job.prompt + job.output
+        pools = [(self.answering[0], long)]
+        if self.entrances is not self.answering:
+            pools.append((self.entrances[0], job.prompt + 1))
+        return all(-(-tokens // server.size) <= server.pages for server, tokens in pools)
+
+    def _finish(self, server: _PlainServer) -> None:
+        """End a run, and send off the caches of the prompts that are through."""
+        server.finish()
+        for job in server.handed:  # the slower end's links bound the copy
+            costs = (server.cost, self.fleet.pool.model.cost)
+            moved = ticks(max(cost.transfer_seconds(job.cached) for cost in costs))
+            job.source = server
+            heappush(self.events, (server.end + moved, _CACHE_ARRIVES, job.number))
+        server.handed.clear()
+
+    def _receive(self, job: _PlainJob, target: _PlainServer) -> set[int]:
+        """A cache has reached who answers; the places of both ends."""
+        assert job.source is not None
+        job.source.fetched(job)
+        heappush(target.parked, (job.number, job))
+        target.outstanding += 1
+        return {self.places[job.source], self.places[target]}
+
+
+_RUN_ENDS, _CACHE_ARRIVES = 0, 1
+
+
+def _router(pool: Pool, servers: list[_PlainServer]) -> Callable[[], _PlainServer]:
+    """Says who takes the next."""
+    if pool.routing == "round_robin":
+        return cycle(servers).__next__
+    return lambda: min(servers, key=_outstanding)
 
 
 def _outstanding(server: _PlainServer) -> int:

@@ -30,8 +30,7 @@ import numpy as np
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments
-from shardwise.planner.simulate.replica import Replica
+from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments, prompt_share
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
 from shardwise.scheduling import Request
 from shardwise.scheduling.step import StepShape
@@ -253,21 +252,15 @@ def _moments_of(outcome: Outcome) -> Moments:
         last=last,
         prompt=prompt,
         output=output,
-        prompt_share=_prompt_share(outcome),
+        prompt_share=prompt_share_of(outcome),
     )
 
 
-def _prompt_share(outcome: Outcome) -> float:
-    """Share of the chips' time that prompts take; all of it on servers that only prefill."""
-    shares = [
-        (r.model.chips, 1.0 if r.scheduler.config.policy == "prefill" else _of_prompts(r))
-        for r in outcome.replicas
-    ]
-    return sum(chips * share for chips, share in shares) / sum(chips for chips, _ in shares)
-
-
-def _of_prompts(replica: Replica) -> float:
-    return replica.record.prompt_ticks / replica.record.busy if replica.record.busy else 0.0
+def prompt_share_of(outcome: Outcome) -> float:
+    """Share of the chips' time that prompts take, of what schedulers did."""
+    records = [r.record for r in outcome.replicas[: outcome.fleet.pool.replicas]]
+    prompts, busy = sum(r.prompt_ticks for r in records), sum(r.busy for r in records)
+    return prompt_share(outcome.fleet, prompts, busy)
 
 
 def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> dict[str, Any]:
@@ -313,7 +306,7 @@ def steady_run(
     if not is_plain(fleet):
         return steady_outcome(fleet, demand, rate, seed=seed, counted=counted)[0]
     parts = _parts(fleet, demand, rate, counted)
-    return _run(plain_moments(demand.requests(rate, parts, seed), fleet.pool), fleet, parts)
+    return _run(plain_moments(demand.requests(rate, parts, seed), fleet), fleet, parts)
 
 
 def steady_outcome(
