@@ -7,6 +7,8 @@ from shardwise.boundary.files import TABLE_BYTES, read_bytes
 from shardwise.errors import BadRequest
 from shardwise.units import format_bytes
 
+MOST_MEMBERS = 200
+"""Of one file; each costs a copy of what comes after it."""
 _GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header and trailer
 
 
@@ -18,9 +20,15 @@ def read_packed(path: Path, what: str, *, most: int = TABLE_BYTES, remedy: str =
     data = read_bytes(path, what, most=most, remedy=remedy)
     if path.suffix != ".gz" and not data.startswith(b"\x1f\x8b"):
         return data
-    found, rest = bytearray(), data
+    found, rest, members = bytearray(), data, 0
     try:
         while rest:  # a file may hold several members, one after the other
+            members += 1
+            if members > MOST_MEMBERS:
+                raise BadRequest(
+                    f"{what} '{path}' is of more than {MOST_MEMBERS} gzip files, one after the "
+                    "other; unpack it and pack it as one"
+                )
             unpacker = zlib.decompressobj(_GZIP)
             found += unpacker.decompress(rest, most + 1 - len(found))
             if len(found) > most:

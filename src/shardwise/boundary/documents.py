@@ -54,24 +54,18 @@ def parse_json(text: str, what: str, *, remedy: str = "") -> Any:
     """
     end = f"; {remedy}" if remedy else ""
     try:
-        found = json.loads(
-            text,
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-            parse_int=_integer,
-        )
+        found = json.loads(text, **STRICT)
     except json.JSONDecodeError as error:
         # The column alone of a text on one line: `what` names the line of a file of many.
         line = f"line {error.lineno} " if "\n" in text else ""
         where = f"{line}column {error.colno}"
         raise BadRequest(f"{what} is no JSON at {where}: {error.msg}{end}") from None
-    except _RefusedError as error:
+    except RefusedError as error:
         raise BadRequest(f"{what}: {error}{end}") from None
     except RecursionError:
         raise BadRequest(f"{what} nests deeper than {DEEPEST} levels{end}") from None
     try:
-        _check(found, what, "\\ud" in text.lower())
+        check_value(found, what, "\\ud" in text.lower())
     except BadRequest as error:
         raise BadRequest(f"{error}{end}") from None
     return found
@@ -120,7 +114,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
         raise BadRequest(f"{what} nests deeper than {DEEPEST} levels") from None
     except ValueError as error:  # tomllib's own error is one, and so is a number of 5,000 digits
         raise BadRequest(f"{what} is no TOML: {_line(str(error))}") from None
-    _check(found, what)
+    check_value(found, what)
     return found
 
 
@@ -146,39 +140,48 @@ def parse_yaml(text: str, what: str) -> Any:
         raise BadRequest(f"{what} is no YAML{where}: {_line(reason)}") from None
     except RecursionError:
         raise BadRequest(f"{what} nests deeper than {DEEPEST} levels") from None
-    _check(found, what, True)
+    check_value(found, what, True)
     return found
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """What a value of a document breaks, raised inside a parser."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise _RefusedError(f"the key {shown(twice(k for k, _ in pairs))} stands twice; keep one")
+        raise RefusedError(f"the key {shown(twice(k for k, _ in pairs))} stands twice; keep one")
     return found
 
 
 def _no_constant(text: str) -> Any:
-    raise _RefusedError(f"a number is {text}; numbers must be finite")
+    raise RefusedError(f"a number is {text}; numbers must be finite")
 
 
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise _RefusedError(f"a number is {shown(text)}; numbers must be finite")
+        raise RefusedError(f"a number is {shown(text)}; numbers must be finite")
     return value
 
 
 def _integer(text: str) -> int:
     if len(text) > LONGEST:
-        raise _RefusedError(f"a number has {len(text)} digits; {LONGEST} are read")
+        raise RefusedError(f"a number has {len(text)} digits; {LONGEST} are read")
     return int(text)
 
 
-def _check(found: Any, what: str, texts: bool = False) -> None:
+STRICT: Mapping[str, Any] = {
+    "object_pairs_hook": _unique,
+    "parse_constant": _no_constant,
+    "parse_float": _finite,
+    "parse_int": _integer,
+}
+"""What a decoder of JSON is given, so that it raises RefusedError for what is no JSON of ours."""
+
+
+def check_value(found: Any, what: str, texts: bool = False) -> None:
     """Refuse what no reader of ours wants: depth, keys that are no text, numbers that are not
     finite, values of other types, and with `texts` text that cannot be written (half a pair)."""
     waiting: list[tuple[Any, int, str]] = [(found, 1, "")]
@@ -186,7 +189,7 @@ def _check(found: Any, what: str, texts: bool = False) -> None:
         value, depth, place = waiting.pop()
         if depth > DEEPEST:
             raise BadRequest(f"{what} nests deeper than {DEEPEST} levels")
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str):
                     read = " (YAML reads on, off, yes and no so)" * isinstance(key, bool)

@@ -62,6 +62,8 @@ def whole(
 
 def _float(value: object) -> float | None:
     """A finite float; None for what is none (a bool is none)."""
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, str):
         text = value.strip()
         if len(text) > LONGEST or not _TEXT.fullmatch(text):

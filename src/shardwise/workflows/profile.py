@@ -8,6 +8,7 @@ plan for this very machine is priced.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -344,6 +345,7 @@ def trace_result(trace: Capture) -> dict[str, Any]:
     name = next(iter(trace.modules))
     found = trace.of(name)
     runs = len(found.spans)
+    opcode, scope = cache(opcode_of), cache(scope_of)
 
     def rows(place: Callable[[TraceOp], str]) -> list[dict[str, Any]]:
         spent = _sums((place(op), op.own / runs) for op in found.ops)
@@ -355,9 +357,9 @@ def trace_result(trace: Capture) -> dict[str, Any]:
         "devices": found.devices,
         "runs": runs / found.devices,
         "step_seconds": {"traced": median(found.spans.values())},
-        "by_class": rows(lambda op: op.category or opcode_of(op.name)),
+        "by_class": rows(lambda op: op.category or opcode(op.name)),
         "by_line": rows(lambda op: op.source or "(not in the capture)"),
-        "by_scope": rows(lambda op: scope_of(op.op_name).split("/")[0] or "(no scope)"),
+        "by_scope": rows(lambda op: scope(op.op_name).split("/")[0] or "(no scope)"),
         "by_op": rows(lambda op: op.name),
     }
 

@@ -10,8 +10,8 @@ from tests.apps.commands import run
 from tests.profiler.trace.test_read import CHROME
 
 from shardwise.errors import BadRequest
+from shardwise.profiler.trace import chrome, read_trace, trace_of
 from shardwise.profiler.trace import read as reader
-from shardwise.profiler.trace import read_trace, trace_of
 from shardwise.profiler.trace.events import lines_of, opcode_of
 from shardwise.profiler.trace.job import read_planes
 from shardwise.workflows.profile import trace_result
@@ -85,9 +85,10 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path):
     assert time.process_time() - begun < 5
 
 
-def test_more_objects_than_a_capture_has_are_refused(tmp_path):
-    path = written(tmp_path / "a.json", "[" + "{}," * 2_000_001 + "{}]")
-    with pytest.raises(BadRequest, match="holds more than 2,000,000 objects"):
+def test_more_items_than_a_capture_has_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(chrome, "MOST_ITEMS", 1000)
+    path = written(tmp_path / "a.json", "[" + "{}," * 1001 + "{}]")
+    with pytest.raises(BadRequest, match="holds more than 200,000 complete events, or 1,000 of"):
         read_trace(path)
 
 

@@ -1,21 +1,21 @@
 """Captures in Chrome's JSON (`trace.json`, `trace.json.gz`), as Perfetto opens them. No JAX."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary.archives import read_packed
-from shardwise.boundary.documents import parse_json
-from shardwise.boundary.files import TABLE_BYTES, decode
+from shardwise.boundary.files import TABLE_BYTES
+from shardwise.boundary.items import json_items
 from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, shown
-from shardwise.profiler.trace.events import REMEDY, STATS, TraceEvent, TraceLine
-from shardwise.units import format_bytes
+from shardwise.profiler.trace.events import MOST_EVENTS, REMEDY, STATS, TraceEvent, TraceLine
 
-MOST_OBJECTS = 2_000_000
-MOST_TEXTS = 8_000_000
-"""Of a capture's JSON: brackets that open, and quoted texts. An event has two or three of the
-former and some ten of the latter; each takes up to a hundred bytes once it is read."""
+MOST_ITEMS = 1_000_000
+"""Of a capture's list, those that are no complete events included."""
+MOST_THREADS = 10_000
+"""Threads and streams that have events, and those that have names."""
+NO_STATS: Mapping[str, Any] = {}
 MICROSECOND = 1e6
 """Of them to a second; Chrome's times are in microseconds."""
 
@@ -25,33 +25,40 @@ def read_chrome(path: Path) -> tuple[TraceLine, ...]:
 
     Raises BadRequest for what is truncated, no JSON, or JSON of something else.
     """
-    what = f"trace '{path}'"
     data = read_packed(path, "trace", most=TABLE_BYTES, remedy=REMEDY)
-    if data.count(b"{") + data.count(b"[") > MOST_OBJECTS or data.count(b'"') > 2 * MOST_TEXTS:
-        raise BadRequest(
-            f"{what} holds more than {MOST_OBJECTS:,} objects or {MOST_TEXTS:,} texts in its "
-            f"{format_bytes(len(data))}; capture fewer steps"
-        )
-    found = parse_json(decode(data, path, "trace"), what, remedy=REMEDY)
-    events = found.get("traceEvents") if isinstance(found, dict) else found
-    if not isinstance(events, list) or not all(isinstance(e, dict) for e in events):
-        raise BadRequest(f"{what} has no list 'traceEvents'; give a trace in Chrome's JSON format")
-    return _lines(events, what)
+    return _lines(json_items(data, "traceEvents", path, "trace", remedy=REMEDY), f"trace '{path}'")
 
 
-def _lines(events: list[dict[str, Any]], what: str) -> tuple[TraceLine, ...]:
+def _lines(items: Iterable[Any], what: str) -> tuple[TraceLine, ...]:
     planes: dict[Hashable, str] = {}
     threads: dict[tuple[Hashable, Hashable], str] = {}
     lines: dict[tuple[Hashable, Hashable], list[TraceEvent]] = {}
-    for at, e in enumerate(events, 1):
+    texts: dict[str, str] = {}
+    complete = 0
+    for at, e in enumerate(items, 1):
+        if not isinstance(e, dict):
+            raise BadRequest(
+                f"{what} has no list 'traceEvents' of events: item {at} is {shown(e)}; {REMEDY}"
+            )
         kind = e.get("ph")
+        complete += kind == "X"
+        if at > MOST_ITEMS or complete > MOST_EVENTS:
+            raise BadRequest(
+                f"{what} holds more than {MOST_EVENTS:,} complete events, or {MOST_ITEMS:,} of any "
+                "kind; capture fewer steps, without the host's threads"
+            )
+        if max(len(lines), len(threads), len(planes)) > MOST_THREADS:
+            raise BadRequest(
+                f"{what} is of more than {MOST_THREADS:,} threads; capture the devices alone, "
+                "without the host's threads"
+            )
         try:
             if kind == "M" and e.get("name") == "process_name":
                 planes[_id(e, "pid")] = _label(e)
             elif kind == "M" and e.get("name") == "thread_name":
                 threads[_id(e, "pid"), _id(e, "tid")] = _label(e)
             elif kind == "X":
-                lines.setdefault((_id(e, "pid"), _id(e, "tid")), []).append(_event(e))
+                lines.setdefault((_id(e, "pid"), _id(e, "tid")), []).append(_event(e, texts))
         except BadRequest as error:
             raise BadRequest(
                 f"{what}, event {at} ({shown(e.get('name'))}): {error}, as in Chrome's format"
@@ -86,13 +93,18 @@ def _label(e: Mapping[str, Any]) -> str:
     return str(found)
 
 
-def _event(e: Mapping[str, Any]) -> TraceEvent:
+def _event(e: Mapping[str, Any], texts: dict[str, str]) -> TraceEvent:
+    """A complete event; `texts` keeps one of each text, of which a capture has few."""
     name, args = e.get("name"), _args(e)
     if not isinstance(name, str):
         raise BadRequest(f"'name' is {shown(name)}; it must be text")
+    stats = {key: args[key] for key in STATS if key in args}
+    for key, value in stats.items():
+        if isinstance(value, str):
+            stats[key] = texts.setdefault(value, value)
     return TraceEvent(
-        name=name,
+        name=texts.setdefault(name, name),
         start=number(e.get("ts"), "'ts'", least=0) / MICROSECOND,
         seconds=number(e.get("dur", 0.0), "'dur'", least=0) / MICROSECOND,
-        stats={key: args[key] for key in STATS if key in args},
+        stats=stats or NO_STATS,
     )

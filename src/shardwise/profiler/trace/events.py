@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
 from statistics import median
 from typing import Any
@@ -25,6 +26,8 @@ HOLDERS = frozenset({"while", "call", "conditional"})
 """Instructions that only run others; on CPUs these may run on another thread than their holder."""
 STATS = ("hlo_op", "hlo_module", "run_id", "device_ordinal", "hlo_category", "tf_op", "source")
 """What is read of an event beside its name and time."""
+MOST_EVENTS = 200_000
+"""That are read of a capture; three steps of a large program have some ten thousand a device."""
 LATEST = 1e12
 LONGEST = 1e8
 """Seconds: of an event's start from any origin, and of an event. Three years are no step."""
@@ -157,10 +160,13 @@ def _told_apart(ops: list[TraceOp]) -> list[TraceOp]:
     found: list[TraceOp] = []
     for (_, _, run), mine in grouped(ops, lambda op: (op.device, op.module, op.run)).items():
         mine = sorted(mine, key=lambda op: op.start)
-        starts = [op.start for op in mine if op.name == mine[0].name]
+        starts = [] if run else [op.start for op in mine if op.name == mine[0].name]
+        if len(starts) < 2:
+            found += mine
+            continue
         counts = Counter(op.name for op in mine).values()
         even = sum(n % len(starts) == 0 for n in counts)
-        if run or len(starts) == 1 or even < EVEN * len(counts):
+        if even < EVEN * len(counts):
             found += mine
             continue
         found += [replace(op, run=str(bisect_right(starts, op.start))) for op in mine]
@@ -169,8 +175,11 @@ def _told_apart(ops: list[TraceOp]) -> list[TraceOp]:
 
 def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[TraceOp]:
     given = re.search(r":(?:TPU|GPU):(\d+)", plane)
+    here = _device(given[1] if given else 0, line.events[0]) if line.events else 0
     ends = list(accumulate((r.start + r.seconds for r in runs), max))
     events = [e for e in line.events if line.name == OPS or "hlo_op" in e.stats]
+    # A line has few names of ops, modules and runs, each in thousands of its events.
+    op_of, module_of, begun = cache(instruction_name), cache(_module), cache("{:.9f}".format)
     found = []
     for event, own in zip(events, _own_seconds(events), strict=True):
         stats = event.stats
@@ -178,15 +187,11 @@ def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[T
         at = bisect_left(ends, event.start)
         within = runs[at] if at < len(runs) and runs[at].start <= event.start else None
         module = str(stats.get("hlo_module", within.name if within else ""))
-        run = stats.get("run_id", f"{within.start:.9f}" if within else "")
+        run = stats.get("run_id", begun(within.start) if within else "")
         op = TraceOp(
-            name=instruction_name(str(stats.get("hlo_op", event.name))),
-            module=re.sub(r"\(\d+\)$", "", module),
-            device=whole(
-                stats.get("device_ordinal", given[1] if given else 0),
-                f"the device of event {shown(event.name)}",
-                most=MOST_DEVICES,
-            ),
+            name=op_of(str(stats.get("hlo_op", event.name))),
+            module=module_of(module),
+            device=_device(stats["device_ordinal"], event) if "device_ordinal" in stats else here,
             run=str(run),
             line=line.name,
             start=event.start,
@@ -198,6 +203,15 @@ def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[T
         )
         found.append(op)
     return found
+
+
+def _device(found: Any, event: TraceEvent) -> int:
+    return whole(found, f"the device of event {shown(event.name)}", most=MOST_DEVICES)
+
+
+def _module(name: str) -> str:
+    """`jit_f(5)` is `jit_f`: the number is of the program's text."""
+    return re.sub(r"\(\d+\)$", "", name)
 
 
 def instruction_name(text: str) -> str:
@@ -229,9 +243,12 @@ def _own_seconds(events: Sequence[TraceEvent]) -> list[float]:
 
 def _without_holders(ops: list[TraceOp]) -> list[TraceOp]:
     """A loop's own seconds are nothing where its body is there too, on whatever line."""
-    holders = Counter((op.device, op.run) for op in ops if opcode_of(op.name) not in HOLDERS)
+    opcode = cache(opcode_of)
+    holders = Counter((op.device, op.run) for op in ops if opcode(op.name) not in HOLDERS)
     return [
-        replace(op, own=0.0) if opcode_of(op.name) in HOLDERS and holders[op.device, op.run] else op
+        replace(op, own=0.0)
+        if op.own and opcode(op.name) in HOLDERS and holders[op.device, op.run]
+        else op
         for op in ops
     ]
 

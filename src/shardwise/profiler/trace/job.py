@@ -16,11 +16,8 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
 from shardwise.profiler.micro.reference import product_timer
-from shardwise.profiler.trace.events import MODULES, OPS, STATS
+from shardwise.profiler.trace.events import MODULES, MOST_EVENTS, OPS, STATS
 
-MOST_EVENTS = 500_000
-"""Of compiled ops that are read of a capture; three steps of a large program have some ten
-thousand a device."""
 CAPTURE_OPTIONS = {
     "gpu": {"xla_gpu_enable_command_buffer": "", "xla_gpu_graph_min_graph_size": 2**20}
 }
