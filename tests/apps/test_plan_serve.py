@@ -224,6 +224,11 @@ def test_what_does_not_hold_is_written_only_anyway(tmp_path, capsys):
     [
         (("--tpot", "15"), BadRequest, "--tpot '15' is not a number with a unit"),
         (("--weights", "int8"), BadRequest, "vLLM stores checkpoint, bf16, fp8"),
+        (
+            ("--for", "any", "--kv", "int4"),
+            BadRequest,
+            "bf16, fp8; SGLang stores bf16, fp8; choose",
+        ),
         (("--batch", "-4"), BadRequest, "--batch '-4' must be positive"),
         (("--batch", "1.5"), BadRequest, "--batch is 1.5; it must be a whole number"),
         (("--pools", "three"), BadRequest, "unknown value of --pools 'three'"),

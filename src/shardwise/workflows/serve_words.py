@@ -1,5 +1,6 @@
 """What a person asks of servers, and the requests that it means."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -115,7 +116,7 @@ class ServeWords(HardwareWords):
             pieces, most = parts_of(target.slice), min(most, target.slice.chips)
         else:
             pieces = candidate_slices(target)
-        rows = serving_software(self.software or VLLM.name)
+        rows = self._storing(serving_software(self.software or VLLM.name))
         return [
             ServeRequest(
                 cfg=cfg,
@@ -123,7 +124,7 @@ class ServeWords(HardwareWords):
                 pieces=pieces,
                 input_length=max(1, round(demand.prompt)),
                 output_length=max(1, round(demand.output)),
-                dtypes=(self.dtypes(row, pieces[0].chip),),
+                dtypes=(self._dtypes(pieces[0].chip),),
                 chunks=self._chunks(),
                 pins=parse_pins(self.pins),
                 software=row,
@@ -140,21 +141,33 @@ class ServeWords(HardwareWords):
             for row in rows
         ]
 
-    def dtypes(self, software: ServingSoftware, chip: Chip) -> ServeDtypes:
-        """The dtypes that were asked for; the checkpoint's and bf16 where none were."""
-        asked = (
-            ("--weights", self.weights or CHECKPOINT, software.weights, JAX.weights),
-            ("--kv", self.kv or "bf16", software.caches, JAX.caches),
-        )
-        for flag, name, known, ours in asked:
-            if name not in known:
-                other = ", or plan --for jax" if name in ours else ""
-                raise BadRequest(
-                    f"{flag} {name}: {software.title} stores {', '.join(known)}; choose one of "
-                    f"those{other}"
+    @property
+    def _weights(self) -> str:
+        """The dtype asked for, or the checkpoint's."""
+        return self.weights or CHECKPOINT
+
+    @property
+    def _kv(self) -> str:
+        return self.kv or "bf16"
+
+    def _storing(self, rows: Sequence[ServingSoftware]) -> list[ServingSoftware]:
+        """Those of the rows that store the dtypes asked for. Raises BadRequest where none does."""
+        asked = (("--weights", self._weights, "weights"), ("--kv", self._kv, "caches"))
+        for flag, name, column in asked:
+            able = [row for row in rows if name in getattr(row, column)]
+            if not able:
+                stored = "; ".join(
+                    f"{r.title} stores {', '.join(getattr(r, column))}" for r in rows
                 )
-        weights, kv = (name for _, name, *_ in asked)
-        return ServeDtypes(weights=weights, kv=kv, compute=default_compute(chip), matmuls="stored")
+                other = ", or plan --for jax" if name in getattr(JAX, column) else ""
+                raise BadRequest(f"{flag} {name}: {stored}; choose one of those{other}")
+            rows = able
+        return list(rows)
+
+    def _dtypes(self, chip: Chip) -> ServeDtypes:
+        """The dtypes that were asked for; the checkpoint's and bf16 where none were."""
+        compute = default_compute(chip)
+        return ServeDtypes(weights=self._weights, kv=self._kv, compute=compute, matmuls="stored")
 
     def _chunks(self) -> tuple[int, ...]:
         if self.prefill_chunk is None:
