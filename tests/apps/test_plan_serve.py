@@ -7,7 +7,7 @@ import json
 from functools import cache
 
 import pytest
-from tests.apps.commands import SERVED, flat
+from tests.apps.commands import SERVED, flat, over
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import GONE, serve
@@ -245,7 +245,7 @@ def test_what_does_not_hold_is_written_only_anyway(tmp_path, capsys):
 )
 def test_refusals(args, error, text):
     with pytest.raises(error) as raised:
-        run(*SMALL, *args)
+        run(*over(SMALL, *args))
     assert text in str(raised.value)
 
 
