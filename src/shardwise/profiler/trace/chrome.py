@@ -9,8 +9,10 @@ from shardwise.boundary.files import TABLE_BYTES
 from shardwise.boundary.items import json_items
 from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, shown
-from shardwise.profiler.trace.events import MOST_EVENTS, REMEDY, STATS, TraceEvent, TraceLine
+from shardwise.profiler.trace.events import REMEDY, STATS, TraceEvent, TraceLine
 
+MOST_COMPLETE = 200_000
+"""Complete events of a capture in JSON, those of the host included: some 15 s of reading."""
 MOST_ITEMS = 1_000_000
 """Of a capture's list, those that are no complete events included."""
 MOST_THREADS = 10_000
@@ -42,9 +44,9 @@ def _lines(items: Iterable[Any], what: str) -> tuple[TraceLine, ...]:
             )
         kind = e.get("ph")
         complete += kind == "X"
-        if at > MOST_ITEMS or complete > MOST_EVENTS:
+        if at > MOST_ITEMS or complete > MOST_COMPLETE:
             raise BadRequest(
-                f"{what} holds more than {MOST_EVENTS:,} complete events, or {MOST_ITEMS:,} of any "
+                f"{what} holds more than {MOST_COMPLETE:,} complete events, or {MOST_ITEMS:,} of any "
                 "kind; capture fewer steps, without the host's threads"
             )
         if max(len(lines), len(threads), len(planes)) > MOST_THREADS:

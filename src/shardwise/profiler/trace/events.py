@@ -26,8 +26,9 @@ HOLDERS = frozenset({"while", "call", "conditional"})
 """Instructions that only run others; on CPUs these may run on another thread than their holder."""
 STATS = ("hlo_op", "hlo_module", "run_id", "device_ordinal", "hlo_category", "tf_op", "source")
 """What is read of an event beside its name and time."""
-MOST_EVENTS = 200_000
-"""That are read of a capture; three steps of a large program have some ten thousand a device."""
+MOST_EVENTS = 500_000
+"""Of compiled ops, that are read of a capture; three steps of a large program have some ten
+thousand a device."""
 LATEST = 1e12
 LONGEST = 1e8
 """Seconds: of an event's start from any origin, and of an event. Three years are no step."""
