@@ -46,8 +46,8 @@ def _lines(items: Iterable[Any], what: str) -> tuple[TraceLine, ...]:
         complete += kind == "X"
         if at > MOST_ITEMS or complete > MOST_COMPLETE:
             raise BadRequest(
-                f"{what} holds more than {MOST_COMPLETE:,} complete events, or {MOST_ITEMS:,} of any "
-                "kind; capture fewer steps, without the host's threads"
+                f"{what} holds more than {MOST_COMPLETE:,} complete events, or {MOST_ITEMS:,} of "
+                "any kind; capture fewer steps, without the host's threads"
             )
         if max(len(lines), len(threads), len(planes)) > MOST_THREADS:
             raise BadRequest(
