@@ -32,7 +32,7 @@ def document(capsys, *args) -> dict:
 
 def over(words, *more) -> tuple[str, ...]:
     """The words of a command, and more of them, whose options replace those of the same name."""
-    again = {word for word in more if word.startswith("--")}
+    again = {word for word in more if str(word).startswith("--")}
     starts = [i for i, word in enumerate(words) if word in again]
     return (*(w for i, w in enumerate(words) if not {i, i - 1} & set(starts)), *more)
 

@@ -1,6 +1,7 @@
 """`shardwise export`: to every target and back, what is said on the way, and every refusal."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -41,7 +42,7 @@ def test_a_plan_goes_out_and_comes_back(target, path, tmp_path, capsys):
     assert run(capsys, "export", path, "--to", target, "-o", out)[:2] == (0, f"wrote {out}\n")
     code, said, err = run(capsys, "export", out, "--from", target, "-o", again)
     assert (code, err) == (0, "")
-    words = " ".join(said.split())
+    words = " ".join(said.replace("\\\n", "").split())
     assert words.startswith(f"wrote {again} next: shardwise plan show {again} next: what would")
     assert words.endswith(f"--against {again}")
     assert run(capsys, "plan", "diff", path, again)[0] == 0
@@ -185,8 +186,9 @@ def test_a_plan_that_does_not_fit_is_read_back_with_a_warning(tmp_path, capsys):
     assert ", but does not fit: " in out
 
 
-def test_a_file_without_its_slice_names_the_command_that_takes_one(tmp_path, capsys):
-    file = tmp_path / "run.yml"
+def test_a_file_without_its_slice_names_the_command_that_takes_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = Path("run.yml")
     file.write_text(MAXTEXT.format(-1))
     said = refused(capsys, ["plan", "show", str(file)])
     assert f"shardwise export {file} --from maxtext --on SLICE -o plan.yaml" in said

@@ -7,7 +7,7 @@ goes through the real one.
 import threading
 
 import pytest
-from tests.apps.commands import document, refused, run
+from tests.apps.commands import document, over, refused, run
 from tests.apps.test_compile import kept
 
 from shardwise.errors import ShardwiseError
@@ -68,7 +68,7 @@ def compiler(monkeypatch):
 
 def compiling(count, *more):
     asked = ["plan", "serve", "--model", "llama-3.2-1b", "--on", "v5e:2x2"]
-    return [*asked, "--input", 512, "--output", 64, "--compile", count, *more]
+    return over((*asked, "--input", 512, "--output", 64, "--compile", count), *more)
 
 
 def test_the_cheapest_as_compiled_is_the_answer(capsys, compiler, tmp_path):

@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from tests.apps.commands import over
 
 from shardwise.apps.cli.shard import shard
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -101,7 +102,7 @@ def test_csv(capsys, tmp_path):
         ),
         (("A[I]", "--dims", "I=8,J=4", "--mesh", "X=2"), "unknown dim 'J'; known: I"),
         (("A[I]", "--dims", "I=8", "--mesh", "X=0"), "mesh axis 'X' has degree 0"),
-        ((*QUIZ, "--dtype", "int9"), "unknown dtype 'int9'; did you mean"),
+        (over(QUIZ, "--dtype", "int9"), "unknown dtype 'int9'; did you mean"),
     ],
 )
 def test_refusals(args, message):

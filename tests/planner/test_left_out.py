@@ -90,7 +90,7 @@ def test_a_finished_plan_is_as_it_was_written(file, tmp_path):
         optional={
             "remat": st.sampled_from(["none", "block", "full"]),
             "microbatches": st.sampled_from([2, 4]),
-            "pipeline_schedule": st.sampled_from(["gpipe", "1f1b", "interleaved_1f1b"]),
+            "pipeline_schedule": st.sampled_from(["gpipe", "1f1b", "interleaved"]),
             "zero": st.sampled_from([0, 1]),
             "software": st.sampled_from(["any", "megatron"]),
         },

@@ -11,7 +11,6 @@ from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.plans import model_hash
-from shardwise.plans.files import plan_from
 
 
 def test_megatron_flags(megatron_plan):
@@ -33,19 +32,14 @@ def test_megatron_flags(megatron_plan):
 def test_megatron_is_told_the_whole_model():
     """Not its own defaults: LayerNorm, learned positions, biases, tied embeddings, plain MLPs."""
     cfg = load_model("llama-3-8b")
-    plan = plan_of_five("llama-3-8b")
-    flags = megatron_flags(export_plan(plan, cfg, parse_slice(plan.slice), "megatron"))
+    small, _, piece = a_plan("dense", "h100:8", {"tensor": 8})
+    plan = replace(small, model=cfg.name, model_hash=model_hash(cfg), layers_per_stage=(32,))
+    flags = megatron_flags(export_plan(plan, cfg, piece, "megatron"))
     wanted = {"normalization": "RMSNorm", "position-embedding-type": "rope"}
     wanted |= {"rotary-base": "500000", "ffn-hidden-size": "14336", "num-query-groups": "8"}
     assert {name: flags[f"--{name}"] for name in wanted} == wanted
     switches = ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights")
     assert {f"--{name}" for name in switches} <= set(flags)
-
-
-def plan_of_five(model):
-    """A plan of five keys for a model."""
-    five = {"model": model, "slice": "h100:8", "mesh": {"tensor": 8}, "batch": "8seq"}
-    return plan_from(five | {"length": 2048, "software": "megatron"}, "the plan")
 
 
 def test_megatron_fsdp_with_replicas(megatron_plan):
