@@ -104,8 +104,9 @@ def test_the_chosen_plan_is_written_and_what_comes_next_is_said(tmp_path):
 
 def test_several_batches_stand_below_one_another():
     out, _ = answered(*over(SWEEP[:-4], "--chips", "4..16"), "--on", "v6e,v5e", "--batch", "512seq")
-    assert out.splitlines()[1].split()[:2] == ["slice", "batch"]
-    assert [line.split()[1] for line in out.splitlines()[3:7]] == ["256seq", "512seq"] * 2
+    rows = [line.split()[:2] for line in out.splitlines()]
+    start = rows.index(["slice", "batch"])
+    assert [row[1] for row in rows[start + 2 : start + 6]] == ["256seq", "512seq"] * 2
     assert max(map(len, out.splitlines())) <= WIDTH
 
 
@@ -113,7 +114,7 @@ def test_another_provider_turns_the_verdict():
     """H100s cost 2.7 to 12 dollars: what is cheapest is said with the price at which it turns."""
     pair = [*over(SWEEP[:-4], "--chips", "4..16"), "--on", "h100,v6e"]
     out, _ = answered(*pair)
-    verdict = " ".join(out.split("cheapest: ")[1].split("next:")[0].split())
+    verdict = " ".join(out.split("cheapest: ")[1].split("\n  next")[0].split())
     assert "over providers); " in verdict
     assert "h100:8 costs less where a chip-hour of h100 is below $" in verdict
     price = float(verdict.rpartition("$")[2])
