@@ -5,9 +5,13 @@ A message names the thing, its value, the rule and the remedy. `assert` is for o
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+ELSEWHERE = Path(__file__).with_name("elsewhere.toml")
+"""What other programs call things."""
 LONGEST = 40
 """Digits and signs of a number that is read; Python refuses integers of over 4,300 with a traceback
 and floats have 17."""
@@ -92,43 +96,23 @@ def _written(value: object) -> str:
         return f"of type {type(value).__name__}"
 
 
-_ELSEWHERE: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("tp", "mp", "model", "tensorparallel", "modelparallel"), ("tensor",)),
-    **dict.fromkeys(("dp", "ddp", "dataparallel", "dpreplicate"), ("data",)),
-    **dict.fromkeys(("dpshard", "zero3", "fullshard", "sharding"), ("fsdp",)),
-    **dict.fromkeys(("pp", "pipe", "pipeline", "pipelineparallel"), ("stage",)),
-    **dict.fromkeys(("ep", "experts", "expertparallel"), ("expert",)),
-    **dict.fromkeys(("cp", "sp", "sequence", "seq", "contextparallel"), ("context",)),
-    **dict.fromkeys(("dcn", "slices", "pod", "hsdp"), ("replica",)),
-    **dict.fromkeys(("selective", "minimal", "dots"), ("matmul_outputs",)),
-    **dict.fromkeys(("full", "everything", "fullac"), ("block",)),
-    "no": ("none",),
-    **dict.fromkeys(("interleaved1f1b", "vpp", "virtual"), ("interleaved",)),
-    **dict.fromkeys(("zerobubble", "interleavedzerobubble"), ("zb_h1",)),
-    **dict.fromkeys(("zbvzerobubble", "zbvschedule"), ("zb_v",)),
-    "p2p": ("ring",),
-    "a2a": ("ulysses",),
-    "adamw": ("adam",),
-    **dict.fromkeys(("megatronlm", "megatroncore", "mcore", "nemo"), ("megatron",)),
-    **dict.fromkeys(("fp32", "float32"), ("f32",)),
-    **dict.fromkeys(("fp16", "float16", "half"), ("f16",)),
-    "bfloat16": ("bf16",),
-}
-"""What Megatron-LM, MaxText, TorchTitan, vLLM and papers call things, in small letters without
-signs, and what they are called here."""
-
-
 def called_here(word: str, known: Collection[str]) -> str | None:
     """The word of a set for what other programs call so; None where none is known.
 
     >>> called_here("selective", ["none", "block", "matmul_outputs"])
     'matmul_outputs'
     """
-    return next((name for name in _ELSEWHERE.get(_bare(word), ()) if name in known), None)
+    bare = "".join(c for c in word.lower() if c.isalnum())
+    return next(
+        (name for name, words in _elsewhere().items() if bare in words and name in known), None
+    )
 
 
-def _bare(word: str) -> str:
-    return "".join(c for c in word.lower() if c.isalnum())
+@cache
+def _elsewhere() -> Mapping[str, Collection[str]]:
+    import tomllib  # here: only an error needs it
+
+    return tomllib.loads(ELSEWHERE.read_text(encoding="utf-8"))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> BadRequest:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.boundary.forks import ForkingChild, Limit
+from shardwise.boundary.forks import ForkingChild, JobLimit
 from shardwise.errors import BadRequest
 
-LIMIT = Limit(0.1, 0.5, 100 * 2**20)
+LIMIT = JobLimit(0.1, 0.5, 100 * 2**20)
 
 
 def stand(*_):
@@ -68,7 +68,7 @@ def test_what_dies_is_no_answer(child):
 
 def test_what_is_quick_does_not_wait_for_what_takes_long(child):
     endless = b"[0 for _ in iter(int, 1)]"
-    long = Limit(0.05, 20.0, 100 * 2**20)
+    long = JobLimit(0.05, 20.0, 100 * 2**20)
 
     async def go():
         hostile = [asyncio.create_task(child.call(endless, long, "it", "stop")) for _ in range(20)]
@@ -90,7 +90,7 @@ def test_a_job_ends_with_whoever_asked(child):
 
     async def go():
         mark = b"[0 for _ in iter(int, 1)]"
-        task = asyncio.create_task(child.call(mark, Limit(50, 50, 2**27), "it", "stop"))
+        task = asyncio.create_task(child.call(mark, JobLimit(50, 50, 2**27), "it", "stop"))
         await asyncio.sleep(0.5)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -43,7 +43,7 @@ def test_it_is_moved_to_another_chip_of_the_same_slice_and_says_so(planning):
     ("changes", "said"),
     [
         ({"slice": "4*h100:4"}, "--on '4[*]h100:4'"),
-        ({"slice": "h100:8"}, "--on 'h100:8'"),
+        ({"slice": "h100:8"}, "--on h100:8 "),
         ({"global_batch_sequences": 64}, "--batch 64seq"),
         ({"sequence_length": 512}, "--seq 512"),
         ({"model_hash": "other", "model": "llama-3-8b"}, "--model llama-3-8b"),

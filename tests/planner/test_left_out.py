@@ -88,7 +88,7 @@ def test_a_finished_plan_is_as_it_was_written(file, tmp_path):
     said=st.fixed_dictionaries(
         {},
         optional={
-            "remat": st.sampled_from(["none", "block", "full"]),
+            "remat": st.sampled_from(["none", "block", "matmul_outputs"]),
             "microbatches": st.sampled_from([2, 4]),
             "pipeline_schedule": st.sampled_from(["gpipe", "1f1b", "interleaved"]),
             "zero": st.sampled_from([0, 1]),

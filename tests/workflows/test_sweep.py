@@ -72,7 +72,7 @@ def test_where_it_stops_being_worth_it_is_said():
 def test_points_without_a_plan_say_why_and_all_of_them_raise():
     points = run("v5e:1x1", "v5e:8x8")
     missing = next(p for p in points if p.answer is None)
-    assert "no plan fits" in missing.miss
+    assert "no plan with stage=1 pinned fits v5e:1x1" in missing.miss
     rows = sweep_result(points, None)["points"]
     assert {"slice", "chips", "miss", "mfu", "efficiency"} <= set(rows[-1])
     with pytest.raises(NoFeasiblePlan, match="no point of the sweep has a plan"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from shardwise.book.figures import Figure, Series
 from shardwise.book.questions import book_answer, entries
 from shardwise.models import load_model, params_total
+from shardwise.models.remat import remat_row
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans.named import audit_names, plan_path
 from shardwise.workflows.inputs import ChipWords
@@ -89,7 +90,7 @@ def disagreement(runs: Sequence[MegatronRun]) -> tuple[str, ...]:
     first = f"{len(beyond)} of {len(runs)} runs were measured {min(ratios):.2f} to "
     first += f"{max(ratios):.2f} times as fast as expected"
     said = [f"They disagree: {first}. Of 10 such runs 8 are at most {fastest:.2f} times as fast."]
-    if redone := [run for run in beyond if run.remat != "none"]:
+    if redone := [run for run in beyond if remat_row(run.remat).recomputes]:
         kept = [run.mfu[0] / run.mfu[3] for run in redone]
         inside = sum(run.times[0] <= run.mfu[3] / run.mfu[0] for run in redone)
         said.append(

@@ -53,7 +53,7 @@ class BusyError(ShardwiseError):
     """A job did not get its turn, as others took too long."""
 
 
-class Limit(NamedTuple):
+class JobLimit(NamedTuple):
     """What a job may take: seconds of a processor in the first try and in all, bytes beyond what
     the child has loaded. Jobs of one `lane` wait for each other's first tries, not for others'."""
 
@@ -75,7 +75,7 @@ class _Lanes:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Running:
     """A child that runs, the socket by which it is asked for forks, and those of forks that wait
     for a job."""
 
@@ -101,7 +101,7 @@ class ForkingChild:
         self._command = (target, *arguments)
         self._memory = memory_bytes
         self._lock = threading.Lock()
-        self._held = _Held()
+        self._held = _Running()
         weakref.finalize(self, self._held.stop)
         self.working = 0
         """Jobs that forks are at."""
@@ -119,7 +119,7 @@ class ForkingChild:
         with self._lock:
             self._held.stop()
 
-    async def call(self, job: bytes, limit: Limit, what: str, remedy: str) -> bytes:
+    async def call(self, job: bytes, limit: JobLimit, what: str, remedy: str) -> bytes:
         """The answer to a job; messages name `what` it does and a `remedy`. Raises what the job
         raises, BadRequest where it takes more than its limit, BusyError where others do. A job
         whose caller is cancelled ends."""

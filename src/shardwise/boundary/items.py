@@ -32,7 +32,7 @@ def json_items(data: bytes, key: str, path: object, what: str, *, remedy: str) -
     Raises BadRequest for what `parse_json` refuses, for a document without the list, and for an
     item or another value of more than `ITEM_BYTES`.
     """
-    reader = _Reader(data, f"{what} '{path}'", remedy)
+    reader = _ItemReader(data, f"{what} '{path}'", remedy)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data:
         decode(data, str(path), what)
     opening = reader.sign()
@@ -47,7 +47,7 @@ def json_items(data: bytes, key: str, path: object, what: str, *, remedy: str) -
         reader.fail("Extra data", reader.at)
 
 
-def _of_object(reader: "_Reader", key: str) -> Iterator[Any]:
+def _of_object(reader: "_ItemReader", key: str) -> Iterator[Any]:
     seen: set[str] = set()
     listed = False
     for name in reader.parts("}"):
@@ -67,7 +67,7 @@ def _of_object(reader: "_Reader", key: str) -> Iterator[Any]:
         reader.refuse(f" has no list '{key}'")
 
 
-class _Reader:
+class _ItemReader:
     """A place in a JSON text: `at` in the window `text`, which begins at byte `start`."""
 
     def __init__(self, data: bytes, what: str, remedy: str) -> None:

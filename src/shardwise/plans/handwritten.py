@@ -36,6 +36,7 @@ from shardwise.plans.software import (
 )
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.train import MESH_AXES, TrainPlan, check_mesh, model_hash, spread
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, schedule_row
 
 EXAMPLE: Mapping[str, str] = {
     "model": "llama-3-8b",
@@ -119,6 +120,7 @@ def worked_out(
         "mesh": mesh,
         "sequence_length": length,
         "microbatches": _microbatches(data, length, mesh),
+        **_chunks(data, stages),
         "layers_per_stage": list(spread(cfg.layers, stages)),
         **_part(piece, math.prod(mesh.values())),
     }
@@ -137,6 +139,14 @@ def _microbatches(data: Mapping[str, Any], length: int, mesh: Mapping[str, int])
         batch = parse_batch(data["batch"], length)
     stages, shards = mesh.get("stage", 1), math.prod(mesh.get(axis, 1) for axis in BATCH_AXES)
     return stages if isinstance(batch, int) and batch % (shards * stages) == 0 else 1
+
+
+def _chunks(data: Mapping[str, Any], stages: int) -> dict[str, int]:
+    """The fewest pieces of each stage that the schedule which the file names takes."""
+    kind = data.get("pipeline_schedule")
+    if stages == 1 or not isinstance(kind, str) or kind not in PIPELINE_KINDS:
+        return {}
+    return {"virtual_stages": min(schedule_row(kind).chunks)}
 
 
 def mesh_of(value: Any, origin: str, axes: Sequence[str] = MESH_AXES) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -166,10 +165,6 @@ def test_a_pattern_that_gives_up_is_no_end_of_the_program(tmp_path):
         FromFile(path).encode(b"a" * 40 + b"b")
 
 
-def limited():
-    resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
-
-
 @pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
 def test_what_is_no_file_is_not_read(tmp_path, kind):
     """A pipe without a writer hung, and /dev/zero filled the memory: here from the command."""
@@ -181,18 +176,14 @@ def test_what_is_no_file_is_not_read(tmp_path, kind):
     else:
         path.mkdir()
     code = (
-        "import sys; from pathlib import Path; from shardwise.errors import BadRequest\n"
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "from pathlib import Path; from shardwise.errors import BadRequest\n"
         "from shardwise.runtime.text.tokenizer import FromFile\n"
         "try: FromFile(Path(sys.argv[1]))\n"
         "except BadRequest as error: print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=limited,
-    )
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert "it is no file; take the file from the model's own folder" in done.stdout, done.stderr
 
 

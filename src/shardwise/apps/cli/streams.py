@@ -32,7 +32,7 @@ class InterruptedRunError(Exception):
     """Ctrl-C; not KeyboardInterrupt, for which click prints a blank line."""
 
 
-class Stream(io.RawIOBase):
+class StandardStream(io.RawIOBase):
     """A standard stream that knows why it could not be written. `inner` is None where the caller
     closed it; one that is `tolerant` drops what cannot be written, and never fails."""
 
@@ -80,13 +80,13 @@ def settle() -> None:
 
 
 def _settled(stream: Any, *, tolerant: bool) -> io.TextIOWrapper:
-    """A text stream on a `Stream`, with the encoding that Python chose."""
+    """A text stream on a `StandardStream`, with the encoding that Python chose."""
     inner = stream and getattr(stream.buffer, "raw", stream.buffer)
     if inner is not None:
         with suppress(OSError):  # a pipe that does not wait for its reader would lose the rest
             os.set_blocking(inner.fileno(), True)
     return io.TextIOWrapper(
-        io.BufferedWriter(Stream(inner, tolerant=tolerant)),
+        io.BufferedWriter(StandardStream(inner, tolerant=tolerant)),
         stream.encoding if stream else "utf-8",
         errors="backslashreplace",
         line_buffering=bool(stream and (stream.line_buffering or stream.write_through)),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.boundary.forks import ForkingChild, Limit
+from shardwise.boundary.forks import ForkingChild, JobLimit
 from shardwise.errors import BadRequest
 
 MIB = 2**20
@@ -22,7 +22,7 @@ SECONDS_PER_BYTE = 2e-6
 """Of a text, beyond what each job may take in its first try: tokenizers take a quarter of it."""
 BYTES_PER_BYTE = 300
 """Memory of a tokenizer for a text: its pieces with their places."""
-FORM = Limit(QUICK, 1.0, 128 * MIB, "forms")
+FORM = JobLimit(QUICK, 1.0, 128 * MIB, "forms")
 """A form is read once more where it is used, by a thread that nothing can stop."""
 
 
@@ -75,7 +75,7 @@ class TextJobs:
         data = json.dumps(job).encode()
         quick = QUICK + SECONDS_PER_BYTE * len(data)
         memory = 256 * MIB + BYTES_PER_BYTE * len(data)
-        return await self._child.call(data, Limit(quick, quick + SECONDS, memory), what, remedy)
+        return await self._child.call(data, JobLimit(quick, quick + SECONDS, memory), what, remedy)
 
 
 def check_length(text: str, longest: int, room: int | None) -> None:
