@@ -174,7 +174,9 @@ def plan_train(
         kinds = train_memory(
             request.cfg, plan_shape(leanest, request.cfg, request.piece.chip)
         ).peak_point()[1]
-        raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds))
+        unpinned = search(replace(request, pins={}), keep=1).best if request.pins else ()
+        fits = plan_of(request, unpinned[0]) if unpinned else None
+        raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds, fits))
     answers = [evaluated(request, found) for found in report.best]
     best, others = _simplest(request, sorted(answers, key=lambda a: _order(request, a)))
     slower = [a for a in others if _order(request, a) >= _order(request, best)]

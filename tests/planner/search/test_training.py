@@ -103,6 +103,18 @@ def test_a_batch_too_large_is_told_apart_from_too_few_chips():
         plan_train(asked)
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("llama-3-8b", r"; pin less: .* fits, or use "),
+        ("llama-3.1-405b", r"; no plan with less pinned fits either"),
+    ],
+)
+def test_the_nearest_miss_says_whether_the_pin_is_what_stands_in_the_way(model, says):
+    with pytest.raises(NoFeasiblePlan, match="no plan with data=16 pinned fits.*" + says):
+        plan_train(request(load_model(model), "v5e:4x4", 64, pins={"data": 16}, **HELD))
+
+
 def test_a_limit_below_the_chip_is_honoured():
     asked = request(on="v5e:4x4", sequences=64, sequence_length=2048, **HELD)
     free = plan_train(asked).best.peak_bytes_per_chip

@@ -48,10 +48,14 @@ def nearest_batches(request: TrainRequest) -> list[int]:
 
 
 def nearest_miss(
-    request: TrainRequest, nearest: Found, plan: TrainPlan, kinds: Mapping[str, Quantity]
+    request: TrainRequest,
+    nearest: Found,
+    plan: TrainPlan,
+    kinds: Mapping[str, Quantity],
+    unpinned: TrainPlan | None,
 ) -> str:
     """That nothing fits: how much the leanest plan needs, most of it what, and a remedy. `kinds`
-    are its bytes at the fullest point."""
+    are its bytes at the fullest point; `unpinned` fits where no degree is pinned."""
     largest = max(kinds, key=lambda k: float(kinds[k]))
     over = nearest.memory - request.max_hbm_bytes
     state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
@@ -62,7 +66,10 @@ def nearest_miss(
         else "use a smaller batch or shorter sequences"
     )
     pinned = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
-    remedy += ", or pin less" if pinned else ""
+    if unpinned is not None:
+        remedy = f"pin less: {mesh_text(unpinned.mesh)} fits, or {remedy}"
+    elif pinned:
+        remedy += "; no plan with less pinned fits either"
     return (
         f"no plan{pinned} fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
         f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
