@@ -75,6 +75,16 @@ def resident(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def threads(process: int) -> list[int]:
+    """Of a process and of all that it started."""
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        found.append(int(task.name))
+        for child in (task / "children").read_text().split():
+            found += threads(int(child))
+    return found
+
+
 def held(port: int) -> dict[str, Any]:
     """Pages that cannot be given to others and requests, at once and when all has settled."""
     begun, first = time.monotonic(), None
@@ -188,11 +198,11 @@ def tried(options: argparse.Namespace, passing: Path) -> dict[str, Any]:
         words.write_text(json.dumps(changed))
     port, log = free_port(), passing / "log"
     cores = sorted(os.sched_getaffinity(0))
-    if options.hostile:
-        os.sched_setaffinity(0, cores[:1])  # the server has what we have as it starts
     process = served(folder, port, log, *(FEW if options.hostile else ALL))
     try:
         if options.hostile:
+            for thread in threads(process.pid):
+                os.sched_setaffinity(thread, cores[:1])  # what it starts later inherits it
             os.sched_setaffinity(0, cores[-1:])
             found = besieged(process, port, options)
             process.send_signal(signal.SIGTERM)
