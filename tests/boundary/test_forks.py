@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.boundary.forks import ForkingChild, JobLimit
+from shardwise.boundary import forks
+from shardwise.boundary.forks import BusyError, ForkingChild, JobLimit
 from shardwise.errors import BadRequest
 
 LIMIT = JobLimit(0.1, 0.5, 100 * 2**20)
@@ -83,6 +84,18 @@ def test_what_is_quick_does_not_wait_for_what_takes_long(child):
         return seconds
 
     assert asyncio.run(go()) < 10  # alone 20 ms; each of the 20 would take 20 s
+
+
+def test_a_job_that_gets_no_processor_ends_by_the_clock(child, monkeypatch):
+    """With the least priority it would wait for as long as others take all processors; here it
+    sleeps, which takes no processor's time either."""
+    monkeypatch.setattr(forks, "PATIENCE", 0.5)
+    starved = "next(i for i in iter(int, 1) if os.getpriority(0, 0) == 19) or time.sleep(60)"
+    begun = time.monotonic()
+    with pytest.raises(BusyError, match="this job waits for others that take long; try again"):
+        asked(child, starved)
+    assert time.monotonic() - begun < 20
+    assert asked(child, "3") == "3"
 
 
 def test_a_job_ends_with_whoever_asked(child):

@@ -42,7 +42,8 @@ GREW = 64 * 2**20
 """Bytes that a fork may have grown by and still be used again."""
 LOAD_SECONDS = 120.0
 PATIENCE = 20.0
-"""Seconds that a job waits for its turn among the slow ones."""
+"""Seconds that a job waits for its turn among the slow ones, and for a processor once it has it:
+with the least priority it gets none while others take all."""
 
 _JOB = struct.Struct("<QQdb")  # bytes of the job, memory, seconds, whether least priority
 _ANSWER = struct.Struct("<cQ?")  # kind, bytes, whether the fork takes another job
@@ -127,7 +128,7 @@ class ForkingChild:
         async with lanes.quick.setdefault(limit.lane, asyncio.Semaphore(QUICK_AT_ONCE)):
             found = await self._answer(job, limit.quick, limit.memory)
         if found is None and limit.most > limit.quick:
-            async with _turn(lanes.slow, what):
+            async with _turn(lanes.slow, what), _busy_after(limit.most + PATIENCE, what):
                 found = await self._answer(job, limit.most, limit.memory, least=True)
         if found is None:
             raise BadRequest(f"{what} takes more than {limit}; {remedy}")
@@ -199,15 +200,22 @@ class ForkingChild:
 @asynccontextmanager
 async def _turn(lane: asyncio.Semaphore, what: str) -> AsyncIterator[None]:
     """A turn in a lane, which comes within `PATIENCE`."""
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await lane.acquire()
-    except TimeoutError:
-        raise BusyError(f"{what} waits for others that take long; try again later") from None
+    async with _busy_after(PATIENCE, what):
+        await lane.acquire()
     try:
         yield
     finally:
         lane.release()
+
+
+@asynccontextmanager
+async def _busy_after(seconds: float, what: str) -> AsyncIterator[None]:
+    """Raises BusyError where the body takes longer by the clock."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise BusyError(f"{what} waits for others that take long; try again later") from None
 
 
 async def _received(end: socket.socket, count: int) -> bytes:
