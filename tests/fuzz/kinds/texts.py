@@ -271,10 +271,22 @@ def _grammar(random: Random, harm: Harm) -> Case:
         else:
             what = _schema(random, random.choice((0, 1, 3, 8)))
             what["$defs"] = {name: _schema(random, 2) for name in "ab"}
-    asked = json.dumps([form, what]).encode()
-    if len(asked) > MOST_BYTES:
-        asked = json.dumps(["json_schema", _schema(random, 1)]).encode()
-    return Case(files=files() | {"form.json": asked}, run=_form)
+    if _length([form, what], {}) > MOST_BYTES:
+        form, what = "json_schema", _schema(random, 1)
+    return Case(files=files() | {"form.json": json.dumps([form, what]).encode()}, run=_form)
+
+
+def _length(value: Any, known: dict[int, int]) -> int:
+    """Characters of a document, without writing it: parts that stand in it often may make
+    gigabytes."""
+    if not isinstance(value, dict | list):
+        return len(json.dumps(value))
+    if id(value) not in known:
+        inner = value.values() if isinstance(value, dict) else value
+        names = [len(json.dumps(name)) + 2 for name in value] if isinstance(value, dict) else []
+        parts = [_length(each, known) + 2 for each in inner]
+        known[id(value)] = sum(names) + sum(parts) + 2 * (not parts)
+    return known[id(value)]
 
 
 def _schema(random: Random, depth: int) -> dict[str, Any]:
