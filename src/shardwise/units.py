@@ -219,7 +219,11 @@ def format_seconds(value: float) -> str:
     ('12.3 ms', '44.3 days', '9 µs')
     >>> format_seconds(7.8e-16)
     'under 1 ns'
+    >>> format_seconds(float("inf"))
+    'endless'
     """
+    if value == float("inf"):
+        return "endless"
     if value >= 2 * YEAR:
         return f"{sig(value / YEAR)} years"
     for scale, unit in ((2 * DAY, "days"), (7200.0, "h"), (120.0, "min"), (1.0, "s")):

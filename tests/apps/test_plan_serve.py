@@ -219,6 +219,20 @@ def test_what_does_not_hold_is_written_only_anyway(tmp_path, capsys):
     assert path.exists()
 
 
+def test_answers_longer_than_the_cache_hold_no_rate(tmp_path, capsys):
+    """All of them are refused: none is under way, and none ends."""
+    path = tmp_path / "plan.yaml"
+    run(*SMALL, *RATE, "-o", str(path))
+    capsys.readouterr()
+    show = ("plan", "show", str(path), "--set", "output_length=1000000")
+    out, _, code = said(capsys, *show)
+    assert code == 0
+    assert "requests are refused: longer than the cache" in flat(out)
+    assert "TTFT endless, TPOT endless" in flat(out)
+    result = json.loads(said(capsys, *show, "--json")[0])["result"]
+    assert (result["holds"], result["running"], result["answered"]) == (False, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("args", "error", "text"),
     [

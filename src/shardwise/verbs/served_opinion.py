@@ -20,7 +20,7 @@ from shardwise.planner.serve.served import (
     contender,
     contenders,
 )
-from shardwise.planner.simulate.steady import Demand
+from shardwise.planner.simulate.demand import Demand
 from shardwise.plans import ServePlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds, many, sig

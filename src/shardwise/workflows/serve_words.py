@@ -12,8 +12,8 @@ from shardwise.models import load_model
 from shardwise.models.zoo import with_family
 from shardwise.planner.serve.choices import candidate_slices, parts_of
 from shardwise.planner.serve.request import POOLS, ServeRequest
+from shardwise.planner.simulate.demand import Demand, demand_of
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.planner.simulate.steady import Demand, demand_of
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes

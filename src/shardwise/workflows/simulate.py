@@ -15,13 +15,12 @@ from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.served import Served, served_plan
 from shardwise.planner.simulate.clock import seconds
+from shardwise.planner.simulate.demand import Demand, demand_of
 from shardwise.planner.simulate.metrics import Objectives, over_time, summary
 from shardwise.planner.simulate.rates import about_rate, largest_rate
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
-    Demand,
-    demand_of,
     guessed_rate,
     part_of,
     steady_outcome,

@@ -6,14 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet, pool
+from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.plain import is_plain, plain_moments
 from shardwise.planner.simulate.run import SimulatedFleet, simulate
-from shardwise.planner.simulate.steady import (
-    Demand,
-    prompt_share_of,
-    steady_outcome,
-    steady_run,
-)
+from shardwise.planner.simulate.steady import prompt_share_of, steady_outcome, steady_run
 from shardwise.scheduling import Request
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet
 from shardwise.planner.simulate.cost import Lag
+from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives, latencies
 from shardwise.planner.simulate.rates import about_rate, largest_rate, rounded
 from shardwise.planner.simulate.steady import (
     COUNTED,
     LIMIT,
-    Demand,
     hold,
     in_flight,
     part_of,
@@ -62,6 +62,14 @@ def test_a_run_counts_the_middle_and_answers_what_comes():
     assert not run.grows
     assert run.running == pytest.approx(in_flight(servers(), DEMAND, 20.0), rel=0.3)
     assert run.good(Objectives(ttft=1e-6)) == 0
+
+
+def test_requests_that_are_refused_are_never_under_way():
+    """Their times are infinite, and the difference of two of them is no number."""
+    run = steady_run(servers(pages=20), DEMAND, 20.0, counted=50)
+    few = steady_run(servers(pages=6), DEMAND, 20.0, counted=50)
+    none = steady_run(servers(pages=2), DEMAND, 20.0, counted=50)
+    assert run.running > few.running > none.running == 0
 
 
 def test_the_largest_rate_holds_and_more_does_not():

@@ -25,10 +25,11 @@ from shardwise.planner.serve.fleet import (
 from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.serve.replica import fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.rates import STEEP, about_rate, largest_rate
 from shardwise.planner.simulate.run import SimulatedFleet
-from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold
+from shardwise.planner.simulate.steady import LIMIT, RUNS, Held, hold
 from shardwise.plans import ServePlan, Workload
 
 CONTENDERS, CLOSE = 3, 1.05

@@ -9,9 +9,10 @@ overloaded fleet answers is what it can, and the load on the targets grows stead
 from collections.abc import Callable
 from math import exp, floor, inf, isfinite, log, log10
 
+from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.run import SimulatedFleet
-from shardwise.planner.simulate.steady import ANSWERED, LIMIT, Demand, Held, hold
+from shardwise.planner.simulate.steady import ANSWERED, LIMIT, Held, hold
 
 QUICK, QUICK_FULL = 400, 100.0
 """Requests of a short run that are looked at, and in flight."""

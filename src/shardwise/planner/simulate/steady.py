@@ -1,9 +1,7 @@
 """A fleet in the steady state: requests come at random at one rate; does it hold that rate?
 
 A run has three parts: requests that fill the servers, `COUNTED` requests that are looked at, and
-some that keep the servers full until those are answered. Gaps are exponential, and each part takes
-its requests over the rate, as `vllm bench serve` scales its arrivals. Everything that is drawn
-depends on the seed and not on the rate, so that two rates are compared under the same luck.
+some that keep the servers full until those are answered. `demand.py` draws them.
 
 A run's load on its targets is the multiple of them that `SHARE` of its requests keep. A rate holds
 if over `RUNS` runs, or twice as many where the tails of these differ by `NOISY`,
@@ -19,7 +17,7 @@ below: of n runs with mean m and standard deviation s that is m + t s sqrt(1 + 1
 of Student's distribution with n - 1 degrees of freedom.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, inf
@@ -29,10 +27,10 @@ import numpy as np
 
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import NO_LAG, Lag
+from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments, prompt_share
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
-from shardwise.scheduling import Request
 from shardwise.scheduling.step import StepShape
 
 COUNTED, RUNS = 2000, 5
@@ -61,49 +59,6 @@ _TELLING = 20
 
 _GROWS, _OF_ALL = 1.3, 0.1
 """Factor from third to third, and share of a whole answer, by which a growing wait rises."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What requests hold: prompts and answers, tokens of each, of which a request has one pair at
-    random."""
-
-    prompts: Sequence[int]
-    outputs: Sequence[int]
-
-    @property
-    def prompt(self) -> float:
-        """Mean tokens of a prompt."""
-        return float(np.mean(self.prompts))
-
-    @property
-    def output(self) -> float:
-        """Mean tokens of an answer."""
-        return float(np.mean(self.outputs))
-
-    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
-        """Parts of a load one after the other, each as long as its requests over the rate."""
-        number, moment = 0, 0.0
-        for part, count in enumerate(parts):
-            draw = np.random.default_rng((seed, part))
-            gaps, picks = draw.exponential(size=count), draw.integers(len(self.prompts), size=count)
-            arrivals = moment + np.cumsum(gaps) * (count / rate / max(float(gaps.sum()), 1e-9))
-            for arrival, pick in zip(arrivals.tolist(), picks.tolist(), strict=True):
-                yield Request(
-                    id=number,
-                    arrival=arrival,
-                    prompt=self.prompts[pick],
-                    output=self.outputs[pick],
-                )
-                number += 1
-            moment += count / rate
-
-
-def demand_of(requests: Sequence[Request]) -> Demand:
-    """The lengths of a trace's requests; when they came and what they share is left out."""
-    return Demand(
-        prompts=tuple(r.prompt for r in requests), outputs=tuple(r.output for r in requests)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +126,8 @@ class SteadyRun:
             found.output @ ((found.arrival < moment) & (found.first > moment))
             for moment in self.window
         ]
-        return 1 - float((queued[1] - queued[0]) / np.sum(found.output[self.counted]))
+        grew = float((queued[1] - queued[0]) / np.sum(found.output[self.counted]))
+        return max(0.0, 1 - grew)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -227,9 +183,11 @@ class SteadyRun:
 
     @property
     def running(self) -> float:
-        """Answers under way on one of the servers that decode, by Little's law."""
+        """Answers under way on one of the servers that decode, by Little's law; a refused request
+        is never under way."""
         start, end = self.window
-        return float(np.sum(self.times[2] - self.times[0])) * TICKS / (end - start) / self.servers
+        ttft, _, whole = self.times[:, np.isfinite(self.times[2])]
+        return float(np.sum(whole - ttft)) * TICKS / (end - start) / self.servers
 
 
 def _moments_of(outcome: Outcome) -> Moments:

@@ -1,0 +1,56 @@
+"""What requests hold, and when they come in the steady state: at random, at one rate.
+
+Gaps are exponential, and each part of a load takes its requests over the rate, as
+`vllm bench serve` scales its arrivals. Everything that is drawn depends on the seed and not on the
+rate, so that two rates are compared under the same luck.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.scheduling import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What requests hold: prompts and answers, tokens of each, of which a request has one pair at
+    random."""
+
+    prompts: Sequence[int]
+    outputs: Sequence[int]
+
+    @property
+    def prompt(self) -> float:
+        """Mean tokens of a prompt."""
+        return float(np.mean(self.prompts))
+
+    @property
+    def output(self) -> float:
+        """Mean tokens of an answer."""
+        return float(np.mean(self.outputs))
+
+    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
+        """Parts of a load one after the other, each as long as its requests over the rate."""
+        number, moment = 0, 0.0
+        for part, count in enumerate(parts):
+            draw = np.random.default_rng((seed, part))
+            gaps, picks = draw.exponential(size=count), draw.integers(len(self.prompts), size=count)
+            arrivals = moment + np.cumsum(gaps) * (count / rate / max(float(gaps.sum()), 1e-9))
+            for arrival, pick in zip(arrivals.tolist(), picks.tolist(), strict=True):
+                yield Request(
+                    id=number,
+                    arrival=arrival,
+                    prompt=self.prompts[pick],
+                    output=self.outputs[pick],
+                )
+                number += 1
+            moment += count / rate
+
+
+def demand_of(requests: Sequence[Request]) -> Demand:
+    """The lengths of a trace's requests; when they came and what they share is left out."""
+    return Demand(
+        prompts=tuple(r.prompt for r in requests), outputs=tuple(r.output for r in requests)
+    )
