@@ -89,7 +89,7 @@ def test_what_is_quick_does_not_wait_for_what_takes_long(child):
 def test_a_job_that_gets_no_processor_ends_by_the_clock(child, monkeypatch):
     """With the least priority it would wait for as long as others take all processors; here it
     sleeps, which takes no processor's time either."""
-    monkeypatch.setattr(forks, "PATIENCE", 0.5)
+    monkeypatch.setattr(forks, "STARVED", 0.5)
     starved = "next(i for i in iter(int, 1) if os.getpriority(0, 0) == 19) or time.sleep(60)"
     begun = time.monotonic()
     with pytest.raises(BusyError, match="this job waits for others that take long; try again"):

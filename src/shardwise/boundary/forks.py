@@ -42,8 +42,10 @@ GREW = 64 * 2**20
 """Bytes that a fork may have grown by and still be used again."""
 LOAD_SECONDS = 120.0
 PATIENCE = 20.0
-"""Seconds that a job waits for its turn among the slow ones, and for a processor once it has it:
-with the least priority it gets none while others take all."""
+"""Seconds that a job waits for its turn among the slow ones."""
+STARVED = 60.0
+"""Seconds by the clock that a job of the least priority may take: it gets no processor's time while
+others take all of it."""
 
 _JOB = struct.Struct("<QQdb")  # bytes of the job, memory, seconds, whether least priority
 _ANSWER = struct.Struct("<cQ?")  # kind, bytes, whether the fork takes another job
@@ -128,7 +130,7 @@ class ForkingChild:
         async with lanes.quick.setdefault(limit.lane, asyncio.Semaphore(QUICK_AT_ONCE)):
             found = await self._answer(job, limit.quick, limit.memory)
         if found is None and limit.most > limit.quick:
-            async with _turn(lanes.slow, what), _busy_after(limit.most + PATIENCE, what):
+            async with _turn(lanes.slow, what), _busy_after(STARVED, what):
                 found = await self._answer(job, limit.most, limit.memory, least=True)
         if found is None:
             raise BadRequest(f"{what} takes more than {limit}; {remedy}")
