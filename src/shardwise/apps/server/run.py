@@ -61,15 +61,7 @@ def running(
 ) -> Iterator[tuple[ServerState, str]]:
     """A server for this process alone, on a thread: its state and its address."""
     listening = bound("127.0.0.1", 0)
-    with EngineThread(replica.engine) as thread:
-        limits = limits or ServerLimits()
-        state = ServerState(
-            replica=replica,
-            thread=thread,
-            limits=limits,
-            api_keys=api_keys,
-            hosts=hosts or HostRule(),
-        )
+    with _stated(replica, limits or ServerLimits(), api_keys, hosts) as state:
         server = uvicorn.Server(config_of(state))
         runs = Thread(target=server.run, kwargs={"sockets": [listening]})
         runs.start()
@@ -95,14 +87,7 @@ def run_server(
     """Serve until SIGTERM or Ctrl-C; a second one gives what runs a 503. The exit code."""
     _set_log(level)
     log.info("serving", extra={"fields": {"model": replica.name, **replica.serves}})
-    with EngineThread(replica.engine) as thread:
-        state = ServerState(
-            replica=replica,
-            thread=thread,
-            limits=limits,
-            api_keys=api_keys,
-            hosts=hosts or HostRule(),
-        )
+    with _stated(replica, limits, api_keys, hosts) as state:
         server = uvicorn.Server(config_of(state, raised=True))
 
         async def serve() -> None:
@@ -121,7 +106,23 @@ def run_server(
 
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             runner.run(serve())
-        return 0 if thread.failure is None or isinstance(thread.failure, StoppedError) else 1
+        failure = state.thread.failure
+        return 0 if failure is None or isinstance(failure, StoppedError) else 1
+
+
+@contextmanager
+def _stated(
+    replica: ServedModel, limits: ServerLimits, api_keys: tuple[str, ...], hosts: HostRule | None
+) -> Iterator[ServerState]:
+    """What a server's requests share, with the engine's thread while they come."""
+    with EngineThread(replica.engine) as thread:
+        yield ServerState(
+            replica=replica,
+            thread=thread,
+            limits=limits,
+            api_keys=api_keys,
+            hosts=hosts or HostRule(),
+        )
 
 
 def config_of(state: ServerState, *, raised: bool = False) -> uvicorn.Config:
