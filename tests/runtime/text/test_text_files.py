@@ -165,6 +165,23 @@ def test_a_pattern_that_gives_up_is_no_end_of_the_program(tmp_path):
         FromFile(path).encode(b"a" * 40 + b"b")
 
 
+def test_a_panic_tells_nothing_of_the_librarys_own_stack(tmp_path):
+    """With RUST_BACKTRACE it was some 5,000 characters before the message."""
+    path = tmp_path / "tokenizer.json"
+    split = {"pattern": {"Regex": "(a|a)*$"}, "behavior": "Isolated", "invert": False}
+    path.write_text(json.dumps(document(pre_tokenizer={"type": "Split", **split})))
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from shardwise.runtime.text.tokenizer import FromFile\n"
+        "FromFile(Path(sys.argv[1])).encode(b'a' * 40 + b'b')\n"
+    )
+    around = {**os.environ, "RUST_BACKTRACE": "full"}
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=around)
+    assert "cannot read a text" in done.stderr
+    assert "stack backtrace" not in done.stderr
+
+
 @pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
 def test_what_is_no_file_is_not_read(tmp_path, kind):
     """A pipe without a writer hung, and /dev/zero filled the memory: here from the command."""

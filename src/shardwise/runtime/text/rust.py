@@ -2,15 +2,19 @@
 
 They raise bare `Exception` for what they refuse, and for what their authors did not expect a
 `PanicException`, which is none: it derives from BaseException, so that `except Exception` lets it
-end the program.
+end the program. A panic also writes to standard error, with a page of the library's own stack where
+RUST_BACKTRACE asks for it: that is for its authors, and the message says what a user can do.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardwise.errors import BadRequest, ShardwiseError
 
 LONGEST_ERROR = 300
+
+os.environ["RUST_BACKTRACE"] = "0"
 
 
 @contextmanager
