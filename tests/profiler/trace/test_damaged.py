@@ -88,7 +88,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(tmp_path):
 def test_more_items_than_a_capture_has_are_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(chrome, "MOST_ITEMS", 1000)
     path = written(tmp_path / "a.json", "[" + "{}," * 1001 + "{}]")
-    with pytest.raises(BadRequest, match="holds more than 200,000 complete events, or 1,000 of"):
+    with pytest.raises(BadRequest, match="holds more than 150,000 complete events, or 1,000 of"):
         read_trace(path)
 
 

@@ -88,8 +88,17 @@ def test_a_capture_of_63_megabytes_takes_little(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_the_most_events_that_are_read_take_little(tmp_path):
-    (tmp_path / "a.trace.json").write_bytes(HEAD + (b", " + OP) * 199_000 + b"]}")
+@pytest.mark.parametrize("devices", [1, 9_000])
+def test_the_most_events_that_are_read_take_little(tmp_path, devices):
+    head = b'{"traceEvents": [{}'
+    name = b', {"ph": "M", "pid": %d, "name": "process_name", "args": {"name": "/device:TPU:%d"}}'
+    lines = (
+        b', {"ph": "M", "pid": %d, "tid": 2, "name": "thread_name", "args": {"name": "XLA Ops"}}'
+    )
+    op = b", " + OP.replace(b'"pid": 3', b'"pid": %d')
+    events = [name % (i, i) + lines % i for i in range(devices)]
+    events += [op % (i % devices) for i in range(149_000)]
+    (tmp_path / "a.trace.json").write_bytes(head + b"".join(events) + b"]}")
     code, seconds, megabytes, said = measured(tmp_path / "a.trace.json")
     assert code == 0, said
     assert seconds < SECONDS

@@ -11,7 +11,7 @@ from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, shown
 from shardwise.profiler.trace.events import REMEDY, STATS, TraceEvent, TraceLine
 
-MOST_COMPLETE = 200_000
+MOST_COMPLETE = 150_000
 """Complete events of a capture in JSON, those of the host included: some 15 s of reading."""
 MOST_ITEMS = 1_000_000
 """Of a capture's list, those that are no complete events included."""
