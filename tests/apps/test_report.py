@@ -1,12 +1,15 @@
 """`shardwise report`: what a compile kept, and folders that are none."""
 
+import gzip
 import json
 import shutil
+import tracemalloc
 
 import pytest
-from tests.apps.commands import document, run
+from tests.apps.commands import document, flat, run
 
 from shardwise.verbs.report import SAMPLE
+from shardwise.workflows import compile_report
 
 
 @pytest.fixture
@@ -56,6 +59,53 @@ def test_a_damaged_report_is_refused_with_the_remedy(capsys, folder, change, mes
     assert out == ""
     assert message in err
     assert "shardwise compile --out" in err
+
+
+def timeline(folder, text):
+    """The report with another timeline of its first program."""
+    program = json.loads((folder / "compile.json").read_text())["result"]["programs"][0]
+    path = folder / f"{program['phase'].replace(':', '.')}.trace.json.gz"
+    assert path.exists()
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+SPAN = '{"ph": "X", "ts": 1, "dur": 1, "name": "f", "cat": "loops"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"traceEvents": [1]}', "is no trace of a compile"),
+        ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}', "is no trace of a compile"),
+        (f'{{"traceEvents": [{SPAN.replace("1", "1e999", 1)}]}}', "numbers must be finite"),
+        (f'{{"traceEvents": [{SPAN.replace(chr(34) + "f" + chr(34), "[]")}]}}', "is no trace"),
+        ('{"traceEvents": [{"ph": "C", "ts": 1, "args": {"bytes": "x"}}]}', "is no trace"),
+        ('{"traceEvents": {}}', "has no list 'traceEvents'"),
+        (f'{{"traceEvents": [{SPAN}', "is no JSON at line 1"),
+        (f'{{"traceEvents": [{SPAN}{f", {SPAN}" * 10}]}}', "more than 10 spans and counters"),
+    ],
+)
+def test_a_damaged_timeline_is_refused_with_the_remedy(capsys, folder, monkeypatch, text, message):
+    monkeypatch.setattr(compile_report, "MOST_EVENTS", 10)
+    timeline(folder, text)
+    code, out, err = run(capsys, "report", folder)
+    assert (code, out) == (2, "")
+    assert message in flat(err)
+    assert "compile --out" in flat(err) or "--top" in err
+
+
+def test_events_of_a_timeline_that_nothing_draws_are_not_kept(folder):
+    """The whole document was held before."""
+    other = SPAN.replace("loops", "compute") + ", "
+    peaks = []
+    for count in (1, 100_000):
+        timeline(folder, f'{{"traceEvents": [{other * count}{SPAN}]}}')
+        tracemalloc.start()
+        found = compile_report.read_report(folder, None, 3)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert [span["op"] for span in found["spans"]] == ["f"]
+    assert peaks[1] - peaks[0] < 25e6
 
 
 def test_what_is_no_report_is_refused(capsys, tmp_path):

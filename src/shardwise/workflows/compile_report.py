@@ -24,7 +24,6 @@ from shardwise.boundary import (
     finite,
     is_file,
     number,
-    parse_json,
     read_json,
     read_packed,
     read_table,
@@ -32,6 +31,7 @@ from shardwise.boundary import (
     write_table,
     write_text,
 )
+from shardwise.boundary.items import json_items
 from shardwise.errors import BadRequest, ShardwiseError, check_known
 from shardwise.hardware import parse_slice
 from shardwise.planner.price.trace import write_events
@@ -259,6 +259,8 @@ WORDS = ("id", "op", "class", "phase", "scope", "source", "stream", "bound_by")
 AMOUNTS = ("runs", "seconds", "seconds_per_step", "exposed_seconds", "flops", "hbm_bytes")
 AMOUNTS += ("flops_per_byte", "of_roofline")
 """Columns of PHASE.ops.csv that are read."""
+MOST_EVENTS = 300_000
+"""Spans and counters of a timeline that are kept."""
 REMEDY = "give a folder that `shardwise compile --out` wrote"
 
 
@@ -279,7 +281,8 @@ def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
     ops = [_op(row) for row in rows]
     dear = {op["id"] for op in sorted(ops, key=lambda op: -op["spent_seconds"])[:most]}
     found = _nearest(waits([(row["id"], row["after"].split()) for row in rows], dear))
-    events = _events(folder / f"{stem}.trace.json.gz")
+    named = {op["op"] for op in ops if op["id"] in dear}
+    spans, memory = _timeline(folder / f"{stem}.trace.json.gz", named)
     return {
         **{name: program[name] for name in ("phase", "slice", "mesh", "fits", "usable_bytes")},
         **{name: program[name] for name in ("peak_bytes", "flops", "step_seconds", "collectives")},
@@ -289,12 +292,8 @@ def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
         "ops": _placed([op for op in ops if op["id"] in dear]),
         "waits": [{"source": a, "target": b} for b, sources in found.items() for a in sources],
         "left_seconds": sum(op["spent_seconds"] for op in ops if op["id"] not in dear),
-        "spans": _named_spans(events, {op["op"] for op in ops if op["id"] in dear}),
-        "memory": [
-            {"seconds": float(one["ts"]) / 1e6, "bytes": float(one["args"]["bytes"])}
-            for one in events
-            if one["ph"] == "C"
-        ],
+        "spans": spans,
+        "memory": memory,
     }
 
 
@@ -344,32 +343,39 @@ def _op(row: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    """Spans and counters of a trace. Raises BadRequest for another document."""
-    text = read_packed(path, "timeline", remedy=REMEDY).decode("utf-8", "replace")
-    events = _key(parse_json(text, f"timeline '{path}'"), "traceEvents")
-    try:
-        found = [one for one in events if one["ph"] in ("X", "C")]
-        for one in found:
-            number(one["ts"], "ts of an event")
-            number(one["args"]["bytes"] if one["ph"] == "C" else one["dur"], "dur of an event")
-    except (TypeError, KeyError, ShardwiseError):
-        raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
-    return found
+def _timeline(path: Path, names: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Of a trace the runs of these ops and loops, and HBM in use, read event by event. Raises
+    BadRequest for another document."""
+    data = read_packed(path, "timeline", remedy=REMEDY)
+    spans, memory = [], []
+    for event in json_items(data, "traceEvents", path, "timeline", remedy=REMEDY):
+        try:
+            if event["ph"] == "X":
+                span = _span(event)
+                if span["op"] in names or span["stream"] == "loops":
+                    spans.append(span)
+            elif event["ph"] == "C":
+                held = number(event["args"]["bytes"], "bytes of an event")
+                memory.append({"seconds": _seconds(event, "ts"), "bytes": held})
+        except (TypeError, KeyError, ShardwiseError):
+            raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
+        if len(spans) + len(memory) > MOST_EVENTS:
+            raise BadRequest(
+                f"timeline '{path}' has more than {MOST_EVENTS:,} spans and counters that are "
+                "drawn; ask for fewer ops (--top)"
+            )
+    return spans, memory
 
 
-def _named_spans(events: Sequence[Mapping[str, Any]], names: set[str]) -> list[dict[str, Any]]:
-    """Runs of these ops, and loops."""
-    return [
-        {
-            "op": one["name"],
-            "stream": one["cat"],
-            "start": float(one["ts"]) / 1e6,
-            "seconds": float(one["dur"]) / 1e6,
-        }
-        for one in events
-        if one["ph"] == "X" and (one["name"] in names or one["cat"] == "loops")
-    ]
+def _span(event: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"op": event["name"], "stream": event["cat"]}
+    if not all(isinstance(name, str) for name in found.values()):
+        raise TypeError
+    return {**found, "start": _seconds(event, "ts"), "seconds": _seconds(event, "dur")}
+
+
+def _seconds(event: Mapping[str, Any], key: str) -> float:
+    return number(event[key], f"{key} of an event") / 1e6
 
 
 def _device(slice_name: str) -> dict[str, Any]:
