@@ -43,7 +43,7 @@ GREW = 64 * 2**20
 LOAD_SECONDS = 120.0
 PATIENCE = 20.0
 """Seconds that a job waits for its turn among the slow ones."""
-STARVED = 60.0
+STARVED = 300.0
 """Seconds by the clock that a job of the least priority may take: it gets no processor's time while
 others take all of it."""
 

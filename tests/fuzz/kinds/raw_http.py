@@ -230,7 +230,7 @@ def _http(random: Random, harm: Harm) -> Case:
                 thread.join()
             over.set()
             watch.join()
-            state.replica.text.jobs.stop()  # a fork runs nothing at its end
+        state.replica.text.jobs.stop()  # a fork runs nothing at its end
         for answer in answers:
             _judge(answer)
             assert harm is not WHOLE or b" 200 OK" in answer[:20], answer[:300]
