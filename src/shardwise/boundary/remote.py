@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -95,14 +95,7 @@ def server_at(address: str, *, api_key: str | None = None, in_clear: bool = Fals
             f"{name} would go unencrypted to {found}; give an https:// address or a tunnel that "
             "begins on this machine, or say --key-in-clear"
         )
-    return Endpoint(
-        address=address,
-        secure=found.secure,
-        host=found.host,
-        port=found.port,
-        path=found.path,
-        key=key,
-    )
+    return replace(found, key=key)
 
 
 def _own_key(server: Endpoint) -> tuple[str, str]:
