@@ -125,7 +125,8 @@ def _reasons(
         f"{whose} ({mesh_text(a.plan.mesh)}) is bound by {a.estimate.bound_by()}, and {waiting(a)}"
         for whose, a in (("theirs", theirs), ("ours", best))
     ]
-    helps = sorted((r for r in rows if r.effect and r.effect < _HELPS), key=lambda r: r.effect or 1)
+    helping = (r for r in rows if r.effect and r.effect < _HELPS and r.fits)
+    helps = sorted(helping, key=lambda r: r.effect or 1)
     said += [f"our {row.field} alone would make theirs {gain_text(row)}" for row in helps]
     if not helps and rows:
         said.append("no choice of ours alone would make theirs faster: they work together")
@@ -141,7 +142,8 @@ def gain_text(row: Difference) -> str:
         return "only with others"
     if abs(row.effect - 1) < 5e-4:
         return "no change"
-    return f"{abs(row.effect - 1):.1%} {'faster' if row.effect < 1 else 'slower'}"
+    said = f"{abs(row.effect - 1):.1%} {'faster' if row.effect < 1 else 'slower'}"
+    return said if row.fits else f"{said}, does not fit"
 
 
 def against_result(found: Against) -> dict[str, Any]:
@@ -165,6 +167,7 @@ def against_result(found: Against) -> dict[str, Any]:
                 "ours": _plain(row.ours),
                 "theirs": _plain(row.theirs),
                 "effect": row.effect,
+                "fits": row.fits,
             }
             for row in found.differences
         ],

@@ -4,7 +4,9 @@
 (stages need microbatches), so where that alone is refused the effect is None.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -21,12 +23,14 @@ _FIELDS = ("microbatches", "layers_per_stage", *(name for name in CHOICES if nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One choice: ours, theirs, and the seconds of their plan with ours over theirs as it is."""
+    """One choice: ours, theirs, the seconds of their plan with ours over theirs as it is, and
+    whether it then fits in memory."""
 
     field: str
     ours: Any
     theirs: Any
     effect: float | None
+    fits: bool
 
 
 def compare_plans(
@@ -42,33 +46,34 @@ def compare_plans(
             raise BadRequest(
                 f"{name} is {ours} in one plan and {theirs} in the other; compare plans of one job"
             )
-    base = _seconds(published, cfg, piece)
+    priced = partial(_with, published, cfg, piece)
     rows = []
+
+    def add(field: str, ours: Any, theirs: Any, changes: Mapping[str, Any]) -> float | None:
+        effect, fits = priced(changes)
+        rows.append(Difference(field=field, ours=ours, theirs=theirs, effect=effect, fits=fits))
+        return effect
+
     meshes = [{a: p.degree(a) for a in MESH_AXES if p.degree(a) > 1} for p in (best, published)]
     if meshes[0] != meshes[1]:
         stages = spread(cfg.layers, best.degree("stage"))
         changed = {"mesh": best.mesh, "box": best.box, "slices": best.slices}
-        effect = _effect(published, {**changed, "layers_per_stage": stages}, cfg, piece, base)
-        rows.append(Difference(field="mesh", ours=meshes[0], theirs=meshes[1], effect=effect))
-        if effect is None:
+        if add("mesh", *meshes, {**changed, "layers_per_stage": stages}) is None:
             # Stages need their schedule and microbatches: what hangs together, at once.
             hanging = ("microbatches", "pipeline_schedule", "virtual_stages")
             changed |= {name: getattr(best, name) for name in hanging}
             changed["layers_per_stage"] = stages
-            effect = _effect(published, changed, cfg, piece, base)
             together = [
                 f"{p.pipeline_schedule} of {p.microbatches} microbatches" for p in (best, published)
             ]
-            name = "mesh with its schedule"
-            rows.append(Difference(field=name, ours=together[0], theirs=together[1], effect=effect))
+            add("mesh with its schedule", *together, changed)
     for name in _FIELDS:
         ours, theirs = getattr(best, name), getattr(published, name)
         if ours != theirs and not _follows(name, best, published):
             changed = {name: ours}
             if name == "pipeline_schedule":
                 changed["virtual_stages"] = best.virtual_stages
-            effect = _effect(published, changed, cfg, piece, base)
-            rows.append(Difference(field=name, ours=ours, theirs=theirs, effect=effect))
+            add(name, ours, theirs, changed)
     return tuple(rows)
 
 
@@ -80,14 +85,15 @@ def _follows(name: str, best: TrainPlan, published: TrainPlan) -> bool:
     return name == "layers_per_stage" and best.degree("stage") != published.degree("stage")
 
 
-def _effect(
-    plan: TrainPlan, changes: dict[str, Any], cfg: ModelConfig, piece: Slice, base: float
-) -> float | None:
+def _with(
+    plan: TrainPlan, cfg: ModelConfig, piece: Slice, changes: Mapping[str, Any]
+) -> tuple[float | None, bool]:
+    """Seconds of a plan with some changes over those without, None where they are refused; and
+    whether it then fits."""
     try:
-        return _seconds(replace(plan, **changes), cfg, piece) / base
+        changed = evaluate_train(replace(plan, **changes), cfg, piece)
     except BadRequest:
-        return None
-
-
-def _seconds(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> float:
-    return evaluate_train(plan, cfg, piece).step_seconds["expected"]
+        return None, False
+    base = evaluate_train(plan, cfg, piece).step_seconds["expected"]
+    fits = changed.peak_bytes_per_chip <= piece.chip.require("hbm_usable_bytes")
+    return changed.step_seconds["expected"] / base, fits

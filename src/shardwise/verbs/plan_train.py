@@ -342,13 +342,25 @@ class TrainPlanned(Answer):
         yield from train_page(
             self.best,
             self.result,
-            [*compiled, *more, *_faster_outside(self.result)],
+            [*compiled, *more, *self._faster_outside()],
             self.opinion.page() if self.opinion else (),
         )
         if self.against is not None:
             yield from against_page(self.against, self.result, self.best.plan)
         elif not self.opinion:
             yield from close_table(self.planning, self.close)
+
+    def _faster_outside(self) -> list[Fact]:
+        """The plan that is faster, but that the program does not run."""
+        other, ours = self.planning.outside, self.best.plan
+        if other is None:
+            return []
+        said = [mesh_text(other.plan.mesh), f"remat {other.plan.remat}"]
+        if (other.plan.mesh, other.plan.remat) == (ours.mesh, ours.remat):
+            said = ["the same mesh", *differs_in(other, self.best)]
+        took = format_seconds(other.step_seconds["expected"])
+        plan = ", ".join(said)
+        return [Fact("faster", f"{took}, but not in {self.result['runs_in']}: {plan} (--for any)")]
 
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""
@@ -380,16 +392,6 @@ def _why(result: Mapping[str, Any]) -> Page:
     yield "why this plan"
     for reason in result["why"]:
         yield wrapped(f"- {reason}", 2, 4)
-
-
-def _faster_outside(result: Mapping[str, Any]) -> list[Fact]:
-    """The plan that is faster, but that the program does not run."""
-    other = result["faster_outside"]
-    if other is None:
-        return []
-    took = format_seconds(other["step_seconds"]["expected"])
-    plan = f"{mesh_text(other['mesh'])}, remat {other['remat']}"
-    return [Fact("faster", f"{took}, but not in {result['runs_in']}: {plan} (--for any)")]
 
 
 def _close_detail(result: Mapping[str, Any]) -> Page:

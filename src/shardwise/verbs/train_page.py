@@ -45,7 +45,8 @@ def plan_text(plan: TrainPlan, result: Mapping[str, Any]) -> str:
     """The plan's mesh and choices in a line."""
     idle = ""
     if result["chips_idle"]:
-        idle = f"; {result['chips_idle']:,} chips stay idle"
+        stay = "stays" if result["chips_idle"] == 1 else "stay"
+        idle = f"; {many(result['chips_idle'], 'chip')} {stay} idle"
     count = many(plan.microbatches, "microbatch").replace("hs", "hes")
     remat = f"remat {plan.remat}{_kinds_text(plan)}"
     return f"{mesh_text(result['mesh'])}, {count}, {remat}{_choices_text(plan)}{idle}"

@@ -438,11 +438,14 @@ def _cautions(
     named = any(r.keys for r in islice(requests, 1000))
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
         said.append(Remark("the load has no words of prompts: the prefix cache finds nothing"))
-    last = max(job.request.arrival for job in outcome.jobs)
+    newest = max(outcome.jobs, key=lambda job: job.request.arrival)
+    last = newest.request.arrival
     waiting = sum(
         1
         for job in outcome.jobs
-        if not job.refusal and (job.first_token is None or job.first_token > last)
+        if job is not newest
+        and not job.refusal
+        and (job.first_token is None or job.first_token > last)
     )
     if waiting > _OVERLOADED * len(outcome.jobs):
         said.append(

@@ -7,11 +7,10 @@ any host that has libtpu.
 from collections.abc import Iterator
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -34,6 +33,9 @@ from shardwise.runtime.parallel.update import State, Update
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding
 
+if TYPE_CHECKING:  # servers have no optimizer
+    import optax
+
 WHOLE: dict[str, Any] = {
     "exec_time_optimization_effort": -1.0,
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
@@ -51,7 +53,7 @@ def abstract_state(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
 ) -> State:
     """The state of `run.start` as `jax.ShapeDtypeStruct` with shardings; with pipeline stages a
     tuple over the ranks of each part."""
@@ -106,7 +108,7 @@ def lowered_step(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     clip: float | None = 1.0,
 ) -> jax.stages.Lowered:
     """`train_step` of a plan without pipeline stages, lowered for its state and batch."""
@@ -124,7 +126,7 @@ def compiled_passes(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     rank: int,
 ) -> Iterator[tuple[jax.stages.Compiled, int]]:
     """The programs of one rank of a pipeline with how often a step runs them, compiled with

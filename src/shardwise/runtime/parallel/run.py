@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import PartitionSpec
 
 from shardwise.models import ModelConfig
@@ -22,6 +21,9 @@ from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
 from shardwise.runtime.parallel.update import State, Update, clipping, square_norm
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding
+
+if TYPE_CHECKING:  # servers have no optimizer
+    import optax
 
 Batch = Mapping[str, jax.Array]
 
@@ -90,7 +92,7 @@ def start(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     params: Any,
 ) -> State:
     """The state of training before the first step, of parameters laid out by `place`."""
@@ -106,7 +108,7 @@ def unpadded(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
 ) -> State:
     """The shapes of the state of `start` where no dim is padded to divide."""
 
@@ -124,7 +126,7 @@ def train_step(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     clip: float | None = None,
     tensor_matmul: TensorMatmul = "plain",
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
@@ -144,7 +146,7 @@ def step_program(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     clip: float | None = None,
     tensor_matmul: TensorMatmul = "plain",
     flags: Mapping[str, str] | None = None,
@@ -168,7 +170,7 @@ def step_program(
 
 
 def _pipeline_step(
-    pipe: StagePipeline, optimizer: optax.GradientTransformation, clip: float | None
+    pipe: StagePipeline, optimizer: "optax.GradientTransformation", clip: float | None
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     updates = _updates(pipe, optimizer)
     steps = [jax.jit(update.step, donate_argnums=0) for update in updates]
@@ -195,12 +197,12 @@ def _update(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
 ) -> Update:
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
     return Update(setup=setup, rows=rows_tree(cfg), optimizer=optimizer)
 
 
-def _updates(pipe: StagePipeline, optimizer: optax.GradientTransformation) -> list[Update]:
+def _updates(pipe: StagePipeline, optimizer: "optax.GradientTransformation") -> list[Update]:
     ranks = range(pipe.schedule.stages)
     return [Update(setup=pipe.setup(r), rows=pipe.rows(r), optimizer=optimizer) for r in ranks]

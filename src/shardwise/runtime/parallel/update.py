@@ -9,17 +9,19 @@ its own alone: so clipping by the global norm is an argument here.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.init import is_buffer
 from shardwise.runtime.parallel.data import optimizer_spec
 from shardwise.runtime.parallel.setup import Setup, one_or_all
+
+if TYPE_CHECKING:  # servers have no optimizer
+    import optax
 
 Tree = Any
 State = dict[str, Any]
@@ -32,7 +34,7 @@ class Update:
 
     setup: Setup
     rows: Tree
-    optimizer: optax.GradientTransformation
+    optimizer: "optax.GradientTransformation"
 
     def pieces(self) -> Tree:
         """Shardings of the optimizer's pieces of the parameters."""
