@@ -94,7 +94,7 @@ REQUESTS = requests()
 def made(words: list[str]):
     """The request of a command."""
     path = tuple(words[: 2 if words[0] in ("plan", "book") else 1])
-    context = ALL[path].make_context(" ".join(path), list(words[len(path) :]))
+    context = ALL[path].make_context(" ".join(("shardwise", *path)), list(words[len(path) :]))
     return request_of(REQUESTS[path], context.params)
 
 
@@ -120,7 +120,8 @@ def chips_of(pick: random.Random) -> tuple[str, list[str]]:
 
 
 def job_of(pick: random.Random) -> list[str]:
-    """The words of `plan train`, some of which make no sense together."""
+    """The words of `plan train`, some of which make no sense together; most fix choices, so that
+    the search is short."""
     on, options = chips_of(pick)
     model = pick.choice(["llama-3.2-1b", "llama-3.2-1b", MODEL])
     options += ["--model", model, "--on", on, "--batch", "64seq", "--seq", "2048"]
@@ -129,6 +130,8 @@ def job_of(pick: random.Random) -> list[str]:
     options += maybe(pick, 0.2, "--constants", "book")
     options += maybe(pick, 0.2, "--optimizer", pick.choice(["lion", "adafactor", "muon"]))
     options += maybe(pick, 0.2, "--master", "none") + maybe(pick, 0.2, "--moments", "bf16")
+    options += maybe(pick, 0.85, "--schedule", "1f1b", "--context-method", "ring")
+    options += maybe(pick, 0.7, "--zero", "1")
     return options
 
 

@@ -79,7 +79,7 @@ def test_a_finished_plan_is_as_it_was_written(file, tmp_path):
 
 
 @on_drawn(
-    32,
+    16,
     mesh=st.sampled_from(
         [{"fsdp": 8}, {"fsdp": 4, "tensor": 2}, {"data": 8}, {"stage": 2, "fsdp": 4}, {"tensor": 8},
          {"stage": 4, "tensor": 2}, {"fsdp": 2, "context": 4}]
