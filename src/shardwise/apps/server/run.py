@@ -6,7 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from threading import Thread
@@ -231,15 +231,18 @@ async def _heard(server: uvicorn.Server, end: float) -> None:
 
 async def _close(server: uvicorn.Server, listening: socket.socket) -> None:
     """Stop listening, and hand over whom the kernel has connected already: a socket that is closed
-    resets those in its queue. That is made short first, so that none comes between the two."""
-    listening.listen(FEWEST)
+    resets those in its queue. The loop closes its own some time later, so the queue is held by
+    another descriptor until it is empty, and made short first, so that none comes meanwhile."""
     taken: list[socket.socket] = []
-    try:
-        while True:
-            taken.append(listening.accept()[0])
-    except OSError:  # nobody waits
+    with listening.dup() as held:
         for listener in server.servers:
             listener.close()
+        await asyncio.sleep(0)
+        held.setblocking(False)
+        held.listen(FEWEST)
+        with suppress(OSError):  # nobody waits
+            while True:
+                taken.append(held.accept()[0])
     protocol: Any = server.config.http_protocol_class
     made = partial(protocol, config=server.config, server_state=server.server_state, app_state={})
     for connection in taken:
