@@ -10,6 +10,7 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -100,7 +101,17 @@ class BookTorus:
         return self.times(batch_tokens, x, self.chips / x, axes, 1)
 
 
-PER_LAYER = {
+class FigureAxes(TypedDict):
+    """What a figure's axes are called, and which are logarithmic."""
+
+    x_label: str
+    x_unit: str
+    y_label: str
+    y_unit: str
+    log: str
+
+
+PER_LAYER: FigureAxes = {
     "x_label": "batch",
     "x_unit": "tokens",
     "y_label": "time per layer (forward)",

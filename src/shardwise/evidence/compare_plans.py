@@ -58,7 +58,7 @@ def compare_plans(
     if meshes[0] != meshes[1]:
         stages = spread(cfg.layers, best.degree("stage"))
         changed = {"mesh": best.mesh, "box": best.box, "slices": best.slices}
-        if add("mesh", *meshes, {**changed, "layers_per_stage": stages}) is None:
+        if add("mesh", meshes[0], meshes[1], {**changed, "layers_per_stage": stages}) is None:
             # Stages need their schedule and microbatches: what hangs together, at once.
             hanging = ("microbatches", "pipeline_schedule", "virtual_stages")
             changed |= {name: getattr(best, name) for name in hanging}
@@ -66,7 +66,7 @@ def compare_plans(
             together = [
                 f"{p.pipeline_schedule} of {p.microbatches} microbatches" for p in (best, published)
             ]
-            add("mesh with its schedule", *together, changed)
+            add("mesh with its schedule", together[0], together[1], changed)
     for name in _FIELDS:
         ours, theirs = getattr(best, name), getattr(published, name)
         if ours != theirs and not _follows(name, best, published):
