@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from shardwise.verbs.train import train
     from shardwise.verbs.validate import validate
     from shardwise.workflows.plan_file import count_plan as count
+    from shardwise.workflows.plan_file import load_plan
     from shardwise.workflows.shard import shard_expression as resolve
 
 _HOMES = {
