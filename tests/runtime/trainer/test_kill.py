@@ -25,10 +25,10 @@ PROVE = Path(__file__).parents[3] / "scripts" / "prove_stops"
 QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
-def command(folder, out, *flags, plan=None, steps=30):
+def command(folder, out, *flags, plan=None, steps=30, every=1):
     path = folder / f"{out}.yaml"
     save_plan(plan or make_plan(folder), path)
-    flags = ["--steps", steps, "--save-every", 1, "--cpu-devices", 1, "--resume", *flags]
+    flags = ["--steps", steps, "--save-every", every, "--cpu-devices", 1, "--resume", *flags]
     where = ["--data", make_text(folder), "--out", folder / out]
     return [*START, path, *where, *flags]
 
@@ -114,11 +114,11 @@ def test_stops_of_two_processes_change_nothing():
 
 @pytest.mark.slow
 def test_four_processes_follow_one(tmp_path):
-    one = call(command(tmp_path, "one", "--save-every", 8, steps=16))
+    one = call(command(tmp_path, "one", steps=16, every=8))
     assert one.returncode == 0, one.stderr
     plan = make_plan(tmp_path, {"data": 2, "fsdp": 2})
-    flags = ["--save-every", 8, "--processes", 4, "--save-hf", tmp_path / "hf"]
-    four = call(command(tmp_path, "four", *flags, plan=plan, steps=16))
+    flags = ["--processes", 4, "--save-hf", tmp_path / "hf"]
+    four = call(command(tmp_path, "four", *flags, plan=plan, steps=16, every=8))
     assert four.returncode == 0, four.stderr
     a, b = losses(tmp_path / "one"), losses(tmp_path / "four")
     assert len(a) == len(b) == 16
@@ -134,7 +134,7 @@ def test_four_processes_follow_one(tmp_path):
 @pytest.mark.slow
 def test_a_lost_process_is_named_and_the_run_goes_on(tmp_path):
     plan = make_plan(tmp_path, {"data": 2})
-    args = command(tmp_path, "two", "--processes", 2, "--save-every", 5, plan=plan, steps=400)
+    args = command(tmp_path, "two", "--processes", 2, plan=plan, steps=400, every=5)
     child = started(args)
     out = tmp_path / "two"
     saved = out / "checkpoints" / "step-00000010"  # in the background: later than step 12 at times
