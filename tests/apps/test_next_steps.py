@@ -1,8 +1,8 @@
 """Every command that an answer prints runs as printed and is about the plan of that answer.
 
 Sixty answers are drawn over verbs and options: an eighth by default, all in the slow run. The
-longest of the commands, `simulate --find-rate`, takes 5 seconds of a quiet processor, and none may
-take twice as long.
+longest of the commands, `simulate --find-rate`, takes about 5 seconds of a quiet processor, and
+none may take twice as long.
 """
 
 import json
@@ -24,7 +24,8 @@ from shardwise.models.zoo import hf_config
 
 CASES = [pytest.param(n, marks=pytest.mark.slow) if n % 8 else n for n in range(60)]
 LONGEST, LOOP = 10.0, 0.014
-"""Seconds that a command may take, and those of `speed`'s loop, on a quiet processor of CI."""
+"""Seconds that a command may take, and those of `speed`'s loop, on a quiet processor: an estimate,
+as the least seen on a busy one was 17 ms (2026-11)."""
 EXECUTING = ("compile", "train", "serve")
 CHIP = 'id = "mine"\nbase = "h100"\nname = "Mine"\nhbm_bandwidth = {value = 4e12, source = "me"}\n'
 CHIPS, MODEL = "my chips.toml", "a model -of mine"

@@ -5,8 +5,8 @@
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -46,11 +46,16 @@ def compare_plans(
             raise BadRequest(
                 f"{name} is {ours} in one plan and {theirs} in the other; compare plans of one job"
             )
-    priced = partial(_with, published, cfg, piece)
+    base = evaluate_train(published, cfg, piece).step_seconds["expected"]
+    limit = piece.chip.require("hbm_usable_bytes")
     rows = []
 
     def add(field: str, ours: Any, theirs: Any, changes: Mapping[str, Any]) -> float | None:
-        effect, fits = priced(changes)
+        effect, fits = None, False
+        with suppress(BadRequest):
+            found = evaluate_train(replace(published, **changes), cfg, piece)
+            effect = found.step_seconds["expected"] / base
+            fits = found.peak_bytes_per_chip <= limit
         rows.append(Difference(field=field, ours=ours, theirs=theirs, effect=effect, fits=fits))
         return effect
 
@@ -83,17 +88,3 @@ def _follows(name: str, best: TrainPlan, published: TrainPlan) -> bool:
     if name == "virtual_stages":
         return best.pipeline_schedule != published.pipeline_schedule
     return name == "layers_per_stage" and best.degree("stage") != published.degree("stage")
-
-
-def _with(
-    plan: TrainPlan, cfg: ModelConfig, piece: Slice, changes: Mapping[str, Any]
-) -> tuple[float | None, bool]:
-    """Seconds of a plan with some changes over those without, None where they are refused; and
-    whether it then fits."""
-    try:
-        changed = evaluate_train(replace(plan, **changes), cfg, piece)
-    except BadRequest:
-        return None, False
-    base = evaluate_train(plan, cfg, piece).step_seconds["expected"]
-    fits = changed.peak_bytes_per_chip <= piece.chip.require("hbm_usable_bytes")
-    return changed.step_seconds["expected"] / base, fits

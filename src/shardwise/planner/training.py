@@ -174,7 +174,8 @@ def plan_train(
         kinds = train_memory(
             request.cfg, plan_shape(leanest, request.cfg, request.piece.chip)
         ).peak_point()[1]
-        unpinned = search(replace(request, pins={}), keep=1).best if request.pins else ()
+        loose = request.pins and request.part is None
+        unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
         fits = plan_of(request, unpinned[0]) if unpinned else None
         raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds, fits))
     answers = [evaluated(request, found) for found in report.best]

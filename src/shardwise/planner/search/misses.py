@@ -55,7 +55,8 @@ def nearest_miss(
     unpinned: TrainPlan | None,
 ) -> str:
     """That nothing fits: how much the leanest plan needs, most of it what, and a remedy. `kinds`
-    are its bytes at the fullest point; `unpinned` fits where no degree is pinned."""
+    are its bytes at the fullest point; `unpinned` fits where no degree is pinned. Of a plan's file,
+    which says its part of the slice, the mesh is given and nothing is looked for."""
     largest = max(kinds, key=lambda k: float(kinds[k]))
     over = nearest.memory - request.max_hbm_bytes
     state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
@@ -68,7 +69,7 @@ def nearest_miss(
     pinned = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
     if unpinned is not None:
         remedy = f"pin less: {mesh_text(unpinned.mesh)} fits, or {remedy}"
-    elif pinned:
+    elif pinned and request.part is None:
         remedy += "; no plan with less pinned fits either"
     return (
         f"no plan{pinned} fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
