@@ -125,6 +125,7 @@ class _Tally:
 
     def __init__(self, *, request: TrainRequest, keep: int, exhaustive: bool) -> None:
         self.request, self.keep, self.exhaustive = request, keep, exhaustive
+        self.structures = structures_of(request)
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
@@ -140,13 +141,12 @@ class _Tally:
             return
         request = replace(self.request, piece=piece)
         looked, meshes, columns = candidates_of(request, box)
-        structures = structures_of(request)
-        self.enumerated += looked * len(structures) * len(PLACINGS)
+        self.enumerated += looked * len(self.structures) * len(PLACINGS)
         for placing, laid in meshes.items():
             mine = columns.take(laid.which[columns.mesh] >= 0)
             mine = replace(mine, mesh=laid.which[mine.mesh])
             if len(mine):
-                _Look(self, request, box, placing, laid.meshes, mine, structures).run()
+                _Look(self, request, box, placing, laid.meshes, mine, self.structures).run()
 
     def _hopeless(self, chips: int) -> bool:
         """Whether no plan on so few (or, to use few chips, so many) of them can be best."""

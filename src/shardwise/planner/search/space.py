@@ -64,6 +64,8 @@ def candidates_of(
     counts = microbatch_counts(request)
     columns = with_microbatches(degrees, counts, request.sequences // shards[even])
     columns = columns.take(legal_columns(request, columns, box))
+    if not len(columns):
+        return looked * len(counts), {}, columns
     laid = _lay_out(request, degrees, box)
     placed = np.zeros(len(shards[even]), bool)
     for some in laid.values():
