@@ -57,7 +57,6 @@ def test_what_moves_is_what_the_plan_lists(program):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a check of logits is younger than the programs")
 def test_what_is_lowered_now_is_what_was_compiled():
     rows = json.loads((FOLDER / "index.json").read_text())["rows"]
     made = {row["name"]: row["lowered"] for row in rows}
