@@ -58,8 +58,10 @@ def beside(client, work):
     done, slowest = threading.Event(), 0.0
 
     def run():
-        work()
-        done.set()
+        try:
+            work()
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run)
     thread.start()
