@@ -20,7 +20,7 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.training.table import RunRow
 
 DATA = Path(__file__).parent / "data" / "left_out_runs.csv"
-FOR_PEOPLE = frozenset({"id", "source", "grade", "citation", "converted_from", "notes"})
+FOR_PEOPLE = frozenset({"id", "source", "grade", "fitted", "citation", "converted_from", "notes"})
 """Columns that say nothing of the run itself."""
 
 
