@@ -1,58 +1,81 @@
-"""The features of a training plan: what kind of thing is run by what kind of software on what.
+"""The features of a priced training plan: what kind of thing is run by what kind of software on
+what, and what its time is made of.
 
 A predicted time is as sure as published runs of its kind are many: every feature has a few values,
-all of them kinds, and no name, identifier or size is among them. `roofline/residuals.py` makes a
-range from them.
+all of them kinds, and no name of a model or a run, no identifier and no size is among them.
+`roofline/residuals.py` makes a range from them.
 """
 
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 
-from shardwise.hardware import Chip, Torus
+from shardwise.hardware import Chip, Slice, Torus
 from shardwise.models import ModelConfig
 from shardwise.models.specs import CompressedAttention, LatentAttention, RecurrentMixer
+from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.units import dtype_bytes
 
 FEATURES: Mapping[str, str] = {
-    "chip": "on this chip",
-    "generation": "on this generation of chips",
-    "vendor": "on a chip of this vendor",
-    "trainer": "of this training software",
-    "kernels": "with these attention kernels",
-    "year": "of software of this year",
-    "precision": "in this precision",
-    "mlp": "of this kind of MLP",
-    "mixer": "of this kind of attention",
-    "compiler": "compiled like this",
-    "devices": "on so many devices",
-    "trained": "that trains these parameters",
+    "chip": "on this chip ({})",
+    "generation": "on this generation of chips ({})",
+    "vendor": "on chips of this vendor ({})",
+    "trainer": "of this training software ({})",
+    "kernels": "with these attention kernels ({})",
+    "year": "of software of {}",
+    "precision": "in this precision ({})",
+    "mlp": "with a {} MLP",
+    "mixer": "with {} attention",
+    "compiler": "of {} software",
+    "devices": "on {}",
+    "trained": "that trains {}",
+    "math": "of which {} is math at the chips' peak",
+    "waits": "that waits {} for networks",
+    "host": "whose host takes {}",
 }
 """Every feature, and what a run is that shares its value."""
-
-EAGER_KERNELS = {"megatron": "transformer engine", "fsdp": "flash-attention", "nanotron": "flash-attention"}
+NOW = "2026"
+"""The year of software that a plan names no release of."""
+EAGER_KERNELS = {
+    "megatron": "transformer engine",
+    "fsdp": "flash-attention",
+    "nanotron": "flash-attention",
+}
 """Attention kernels of software that runs ops one by one."""
 
 
-def features_of(
-    plan: TrainPlan, cfg: ModelConfig, chip: Chip, devices: int, year: str = ""
-) -> dict[str, str]:
-    """The value of every feature; `devices` run the plan, `year` is that of the software, "" for
-    today's."""
-    own = chip.generation not in ("", "others")
+def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
+    """The value of every feature of a priced plan; `year` is that of its software."""
+    plan, chip = answer.plan, answer.piece.chip
+    parts, expected = answer.time_parts.named(), float(answer.step_seconds["expected"])
+    math, starts = parts.get("math at peak", 0.0), parts.get("kernel starts", 0.0)
+    waits = float(answer.exposed_seconds)
     return {
         "chip": chip.id,
-        "generation": chip.generation if own else chip.id,
+        "generation": chip.generation if chip.generation not in ("", "others") else chip.id,
         "vendor": chip.vendor,
         "trainer": plan.stack,
         "kernels": _kernels(plan, chip),
         "year": year,
         "precision": _precision(plan),
-        "mlp": "routed" if cfg.has_experts else "dense",
-        "mixer": _mixer(cfg),
+        "mlp": "routed" if answer.cfg.has_experts else "dense",
+        "mixer": _mixer(answer.cfg),
         "compiler": "compiled" if plan.fuses_elementwise else "eager",
-        "devices": "one" if devices == 1 else "one domain" if devices <= 8 else "many",
-        "trained": "adapters" if plan.lora_rank else "all",
+        "devices": _devices(answer.piece),
+        "trained": "adapters" if plan.lora_rank else "all parameters",
+        "math": _kind(math / expected, (0.2, 0.35, 0.5), ("little", "a third", "half", "most")),
+        "waits": _kind(waits / expected, (0.2, 0.4), ("little", "some of its time", "long")),
+        "host": _kind(starts / expected, (0.1,), ("little", "a good part of the step")),
     }
+
+
+def _kind(share: float, edges: Sequence[float], names: Sequence[str]) -> str:
+    """The name of the interval of a share of the step.
+
+    >>> _kind(0.4, (0.2, 0.5), ("little", "some", "much"))
+    'some'
+    """
+    return names[bisect(edges, share)]
 
 
 def _kernels(plan: TrainPlan, chip: Chip) -> str:
@@ -62,6 +85,13 @@ def _kernels(plan: TrainPlan, chip: Chip) -> str:
     if plan.stack in EAGER_KERNELS:
         return EAGER_KERNELS[plan.stack]
     return "splash" if isinstance(chip.network, Torus) else "cudnn"
+
+
+def _devices(piece: Slice) -> str:
+    """How far apart the devices of a slice lie."""
+    if piece.chips == 1:
+        return "one chip"
+    return "one domain" if piece.count == 1 else "several domains"
 
 
 def _precision(plan: TrainPlan) -> str:
