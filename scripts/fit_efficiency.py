@@ -2,7 +2,7 @@
 """Fit the constants of chip generations and software stacks on published training runs.
 
     python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
-                                     [--leave-one-source-out] [--dry-run]
+                                     [--leave-one-source-out] [--no-worth] [--dry-run]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
 come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
@@ -11,7 +11,9 @@ Prints the errors and the constants. Unless --dry-run, writes a file per chip ge
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
-`shardwise validate` shows of them. The same input gives the same output.
+`shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
+of the work. Constants are fitted on the rows that are `fitted`. The same input gives the same
+output.
 """
 
 import argparse
@@ -38,7 +40,7 @@ from fit.ranges import (
 )
 from fit.report import Results, report
 from fit.solve import Linear, fit_all, linear_at
-from fit.worth import Fitted, without_constant, worths
+from fit.worth import Fitted, Worth, without_constant, worths
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training import unseen
@@ -134,8 +136,8 @@ def write_left_out(
         common=common_ranges(samples),
         unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
         regressions=regressions(case.run for case in cases),
-        worths=worths(start),
-        single={name: without_constant(start, name) for name in start.fit.values},
+        worths=() if asked.no_worth else worths(start),
+        single={} if asked.no_worth else singles(start),
     )
     page = report(results)
     print(page)
@@ -146,6 +148,11 @@ def write_left_out(
         write_residuals(DATA, table, of)
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
         unseen.write_unseen(unseen.DATA, rows)
+
+
+def singles(start: Fitted) -> dict[str, Worth]:
+    """The errors without each constant."""
+    return {name: without_constant(start, name) for name in start.fit.values}
 
 
 def summary(logs: np.ndarray) -> str:
@@ -167,6 +174,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")
+    parser.add_argument("--no-worth", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

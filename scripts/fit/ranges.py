@@ -67,7 +67,12 @@ def samples_of(
 
 
 def unlike_logs(
-    cases: Sequence[Case], linear: Linear, hierarchy: Hierarchy, levels: Levels, *, folds: bool = True
+    cases: Sequence[Case],
+    linear: Linear,
+    hierarchy: Hierarchy,
+    levels: Levels,
+    *,
+    folds: bool = True,
 ) -> dict[str, np.ndarray]:
     """Of every feature, log(predicted / measured) of each run by constants without any run of its
     value, and with `folds` without its fold either; to first order around the fit of all."""

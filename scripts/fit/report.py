@@ -17,8 +17,8 @@ from shardwise.evidence.training.folds import Regression, shares
 from shardwise.evidence.training.residuals import weighted_quantile
 from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
 from shardwise.planner.features import FEATURES
-from shardwise.roofline.residuals import RangeTable
 from shardwise.roofline import stack_names
+from shardwise.roofline.residuals import RangeTable
 from shardwise.roofline.stacks import CONSTANTS
 
 INTRODUCTION = """# The fit of the pricing constants
@@ -206,13 +206,16 @@ def _median(logs: np.ndarray) -> float:
 
 def _ranges(r: Results) -> str:
     """Coverage of all runs and of every feature's values, and the interval score."""
-    lines = [
+    about = (
         "A run's range is from a table that its fold had no part in (`roofline/residuals.py`). The "
         f"aim: {_shares(BOUNDS[0])} of all runs inside, {_shares(BOUNDS[1])} of every value of a "
         f"feature with {CLASS_RUNS} runs of {CLASS_GROUPS} groups or more. The interval score is "
         f"the mean width and ten times what lies outside, in log: {_score(r.ranges):.3f}, where "
         f"one 80 % range for all runs has {_score(r.common):.3f} (inside: "
-        f"{share_inside(r.common):.0%}).\n",
+        f"{share_inside(r.common):.0%}).\n"
+    )
+    lines = [
+        about,
         "| feature | value | runs | groups | inside | median width |",
         "|---|---|---|---|---|---|",
     ]
@@ -264,10 +267,13 @@ def _unseen(r: Results) -> str:
 def _features(r: Results) -> str:
     """The table of all runs."""
     table = r.table
+    about = (
+        "Of a plan whose features neither widen nor narrow it, measured over predicted lies from "
+        f"{np.expm1(table.low):+.0%} to {np.expm1(table.high):+.0%}; every value multiplies both "
+        "ends.\n"
+    )
     lines = [
-        f"Of a plan whose features neither widen nor narrow it, measured over predicted lies within "
-        f"{np.expm1(table.low):+.0%} and {np.expm1(table.high):+.0%}; every value multiplies both "
-        "ends.\n",
+        about,
         "| feature | value | times wider | later | runs | groups |",
         "|---|---|---|---|---|---|",
     ]
@@ -348,7 +354,9 @@ def _folds(r: Results) -> str:
     for fold in r.folds:
         s = fold.levels
         kind = "routed" if fold.routed else "dense"
-        lines.append(f"| {fold.group}, {kind} | {s.common:g} | {s.vendor:g} | {s.own:g} | {s.group:g} |")
+        lines.append(
+            f"| {fold.group}, {kind} | {s.common:g} | {s.vendor:g} | {s.own:g} | {s.group:g} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -3,8 +3,8 @@
 A plan has features (`planner/features.py`): its chip, trainer, precision and so on, each with a few
 values. `data/train_residuals.toml` says of every value by what factor predictions of such runs are
 less sure than of others (`wider`), and how much more they are late than early (`later`); and for a
-value that nobody has run the factor `unseen` of its feature, by which runs were missed when all that
-shared their value were left out. Features multiply: measured over predicted lies in
+value that nobody has run the factor `unseen` of its feature, by which runs were missed when all
+that shared their value were left out. Features multiply: measured over predicted lies in
 
     exp(low x product of wider / product of later)  to  exp(high x product of wider x later)
 
@@ -95,8 +95,7 @@ class RangeTable:
         named = [name for name in named if effects[name].wider >= NAMED] or named[:1]
         named.sort(key=lambda name: effects[name].groups)
         return "; ".join(
-            reason(effects[name], self.features[name].about.format(values[name]))
-            for name in named
+            reason(effects[name], self.features[name].about.format(values[name])) for name in named
         )
 
 

@@ -55,8 +55,7 @@ def shares(runs: Sequence[PublishedRun]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """A configuration that the latest release but one ran in less time than a later one, with the
-    same plan: `times` its seconds."""
+    """A configuration on a mesh that the software ran `times` as long in a later release."""
 
     before: PublishedRun
     after: PublishedRun
@@ -67,12 +66,13 @@ class Regression:
 
 
 def regressions(runs: Iterable[PublishedRun]) -> list[Regression]:
-    """Plans that a later release of the same software ran more than `SLOWER` times as long, each
-    release against the fastest before it."""
+    """Configurations, each on a mesh and in so many microbatches, that a later release of the same
+    software ran more than `SLOWER` times as long, each release against the fastest before it."""
     plans: dict[Hashable, list[PublishedRun]] = defaultdict(list)
     for run in runs:
         if run.release:
-            plans[configuration(run), run.plan].append(run)
+            cut = (*run.plan.mesh.items(), run.plan.microbatches)
+            plans[configuration(run), cut].append(run)
     found = []
     for some in plans.values():
         some.sort(key=lambda run: run.release)

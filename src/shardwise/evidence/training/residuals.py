@@ -3,9 +3,9 @@
 Of every run stands here log(measured / predicted) by constants that had not seen its fold, and once
 more for each of its features by constants that had not seen any run of the same value either.
 
-- `wider` and `later` of a value: a miss is drawn from a Laplace density with a scale on either side,
-  both products over the features, log wider drawn towards 0 from a distance of `WIDER`, log later
-  from `LATER`. A configuration counts once; misses beyond `CAP` count as that.
+- `wider` and `later` of a value: a miss has a Laplace density with a scale on either side, both
+  products over the features, log wider drawn towards 0 from a distance of `WIDER`, log later from
+  `LATER`. A configuration counts once; misses beyond `CAP` count as that.
 - `unseen` of a feature: the mean miss of runs whose value was left out, over that of runs whose own
   group alone was, a group counting once in its value and values by the root of their groups; drawn
   towards that of all features, as a feature has few values. A value of n groups keeps the 1 + n-th
@@ -59,9 +59,7 @@ class Samples:
     """Samples as arrays: `design` has a column for every value of every feature."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
-        self.values = {
-            name: np.array([s.features[name] for s in samples]) for name in FEATURES
-        }
+        self.values = {name: np.array([s.features[name] for s in samples]) for name in FEATURES}
         self.columns = [(n, v) for n in FEATURES for v in dict.fromkeys(self.values[n].tolist())]
         self.design = np.column_stack([self.values[n] == v for n, v in self.columns]).astype(float)
         self.groups = np.array([s.group for s in samples])
@@ -76,7 +74,9 @@ class Samples:
     def folds(self, among: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """The runs that are left out together, and those that stay, both of some."""
         found = []
-        for group, routed in dict.fromkeys(zip(self.groups[among], self.routed[among], strict=True)):
+        for group, routed in dict.fromkeys(
+            zip(self.groups[among], self.routed[among], strict=True)
+        ):
             mine = (self.groups == group) & (self.routed == routed)
             kin = self.routed & (self.publishers == publisher(group)) & routed
             found.append((mine & among, among & ~kin & (self.groups != group)))
@@ -91,7 +91,10 @@ class Samples:
         groups = len(set(self.groups[among].tolist()))
         share = min((1 + INSIDE * (1 + 1 / groups)) / 2, 1.0)
         some, weights = scores[among], self.share[among]
-        low, high = weighted_quantile(-some, weights, share), weighted_quantile(some, weights, share)
+        low, high = (
+            weighted_quantile(-some, weights, share),
+            weighted_quantile(some, weights, share),
+        )
         scale, lean = fitted[:2]
         return RangeTable(
             features=self._features(among, fitted, unseen),
@@ -145,7 +148,9 @@ class Samples:
             ratios[name] = float(np.average(found, weights=roots)) if found else 1.0
             counts[name] = len(found)
         pooled = sum(counts[n] * ratios[n] for n in FEATURES) / max(sum(counts.values()), 1)
-        drawn = {n: (counts[n] * ratios[n] + DRAWN * pooled) / (counts[n] + DRAWN) for n in FEATURES}
+        drawn = {
+            n: (counts[n] * ratios[n] + DRAWN * pooled) / (counts[n] + DRAWN) for n in FEATURES
+        }
         return {name: max(float(np.log(ratio)), 0.0) for name, ratio in drawn.items()}
 
     def _mean_miss(self, among: np.ndarray, logs: np.ndarray) -> float:
@@ -162,7 +167,10 @@ class Samples:
         found = np.zeros(int(rows.sum()))
         for name in FEATURES:
             values = self.values[name]
-            groups = {v: len(set(self.groups[others & (values == v)].tolist())) for v in set(values[rows].tolist())}
+            groups = {
+                v: len(set(self.groups[others & (values == v)].tolist()))
+                for v in set(values[rows].tolist())
+            }
             found += unseen[name] / (1 + np.array([groups[v] for v in values[rows].tolist()]))
         return found
 

@@ -233,9 +233,7 @@ def _scored(run: PublishedRun, efficiency: EfficiencyOf) -> ScoredRun:
     )
 
 
-def _with_range(
-    row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None
-) -> ScoredRun:
+def _with_range(row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None) -> ScoredRun:
     """The row with its range; a published run as it was predicted without its group."""
     if seen is None:
         found = table.range_of(row.features)
