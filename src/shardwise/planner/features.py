@@ -28,10 +28,10 @@ FEATURES: Mapping[str, str] = {
     "mixer": "with {} attention",
     "compiler": "of {} software",
     "devices": "on {}",
-    "trained": "that trains {}",
-    "math": "of which {} is math at the chips' peak",
-    "waits": "that waits {} for networks",
-    "host": "whose host takes {}",
+    "trained": "that train {}",
+    "math": "with {} of the step in math at peak",
+    "waits": "that wait {} for networks",
+    "host": "whose host adds {}",
 }
 """Every feature, and what a run is that shares its value."""
 NOW = "2026"
@@ -64,7 +64,7 @@ def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
         "devices": _devices(answer.piece),
         "trained": "adapters" if plan.lora_rank else "all parameters",
         "math": _kind(math / expected, (0.2, 0.35, 0.5), ("little", "a third", "half", "most")),
-        "waits": _kind(waits / expected, (0.2, 0.4), ("little", "some of its time", "long")),
+        "waits": _kind(waits / expected, (0.2, 0.4), ("little", "some of the step", "long")),
         "host": _kind(starts / expected, (0.1,), ("little", "a good part of the step")),
     }
 

@@ -26,6 +26,7 @@ WIDE = 1.5
 """Times the range of plans with features like most from which a range is wide and says why."""
 NAMED = 1.1
 """What a feature widens a range by at least to be named as a reason."""
+REASONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Where 8 of 10 such runs lie, as log(measured / predicted), and in a line why it is wide, ""
-    where it is not."""
+    """Where 8 of 10 such runs lie, as log(measured / predicted), and in a line what is not known of
+    them, or widens the range; "" where it is as usual."""
 
     low: float
     high: float
@@ -86,16 +87,18 @@ class RangeTable:
         return Range(
             low=min(self.low * wider / later, 0.0),
             high=max(self.high * wider * later, 0.0),
-            why=self._why(effects, values) if wider > WIDE else "",
+            why=self._why(effects, values, wider > WIDE),
         )
 
-    def _why(self, effects: Mapping[str, Effect], values: Mapping[str, str]) -> str:
-        """The two features that widen most, those of the fewest publishers first."""
-        named = sorted(effects, key=lambda name: -effects[name].wider)[:2]
-        named = [name for name in named if effects[name].wider >= NAMED] or named[:1]
-        named.sort(key=lambda name: effects[name].groups)
+    def _why(self, effects: Mapping[str, Effect], values: Mapping[str, str], wide: bool) -> str:
+        """What nobody has run, and of a wide range what else widens it; at most `REASONS`."""
+        named = [name for name, one in effects.items() if not one.runs]
+        named.sort(key=lambda name: -effects[name].wider)
+        known = [name for name, one in effects.items() if one.runs and one.wider >= NAMED]
+        named += sorted(known, key=lambda name: -effects[name].wider) if wide else []
         return "; ".join(
-            reason(effects[name], self.features[name].about.format(values[name])) for name in named
+            reason(effects[name], self.features[name].about.format(values[name]))
+            for name in named[:REASONS]
         )
 
 

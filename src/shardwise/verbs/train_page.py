@@ -85,9 +85,9 @@ def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
 
 
 def _wide(result: Mapping[str, Any]) -> list[Fact]:
-    """Why the range is wide, where it is."""
+    """What is not known of such runs, or widens their range."""
     found = result["expected_80"]
-    return [Fact("wide range", found["why"])] if found and found["why"] else []
+    return [Fact("how sure", found["why"])] if found and found["why"] else []
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
