@@ -18,7 +18,7 @@ from fit.solve import Linear, solved
 from shardwise.evidence.training.folds import left_with, shares
 from shardwise.evidence.training.residuals import INSIDE, Sample, Samples, weighted_quantile
 from shardwise.planner.features import FEATURES
-from shardwise.roofline.residuals import Range
+from shardwise.roofline.residuals import LogRange
 
 BOUNDS = ((0.75, 0.88), (0.65, 0.95))
 """Share of the runs inside: of all, and of any value of a feature."""
@@ -28,7 +28,7 @@ BOUNDS = ((0.75, 0.88), (0.65, 0.95))
 class Held:
     """The range of a run that its fold had no part in, and its log(measured / predicted)."""
 
-    range_: Range
+    range_: LogRange
     log_ratio: float
 
     @property
@@ -119,7 +119,7 @@ def common_ranges(samples: Sequence[Sample]) -> list[Held]:
     for rows, others in arrays.folds(np.ones(len(samples), bool)):
         logs, weights = arrays.logs[others], np.ones(int(others.sum()))
         ends = [weighted_quantile(sign * logs, weights, (1 + INSIDE) / 2) for sign in (-1, 1)]
-        range_ = Range(low=min(-ends[0], 0.0), high=max(ends[1], 0.0))
+        range_ = LogRange(low=min(-ends[0], 0.0), high=max(ends[1], 0.0))
         for i in np.flatnonzero(rows):
             found[i] = Held(range_=range_, log_ratio=samples[i].log_ratio)
     return [found[i] for i in range(len(samples))]

@@ -55,7 +55,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class LogRange:
     """Where 8 of 10 such runs lie, as log(measured / predicted), and in a line what is not known of
     them, or widens the range; "" where it is as usual."""
 
@@ -79,12 +79,12 @@ class RangeTable:
     runs: int
     groups: int
 
-    def range_of(self, values: Mapping[str, str]) -> Range:
+    def range_of(self, values: Mapping[str, str]) -> LogRange:
         """The range of a plan with these values of the features."""
         effects = {name: one.effect(values[name]) for name, one in self.features.items()}
         wider = math.prod(effect.wider for effect in effects.values())
         later = math.prod(effect.later for effect in effects.values())
-        return Range(
+        return LogRange(
             low=min(self.low * wider / later, 0.0),
             high=max(self.high * wider * later, 0.0),
             why=self._why(effects, values, wider > WIDE),
