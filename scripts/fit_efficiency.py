@@ -2,7 +2,7 @@
 """Fit the constants of chip generations and software stacks on published training runs.
 
     python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
-                                     [--leave-one-source-out] [--dry-run]
+                                     [--leave-one-source-out] [--no-worth] [--dry-run]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
 come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
@@ -11,30 +11,41 @@ Prints the errors and the constants. Unless --dry-run, writes a file per chip ge
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
-`shardwise validate` shows of them. The same input gives the same output.
+`shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
+of the work. Constants are fitted on the rows that are `fitted`. The same input gives the same
+output.
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 from fit.baseline import baseline_logs, constant_mfu
-from fit.cases import Case, case_of, roofline_logs
+from fit.cases import Case, case_of, laid_out, roofline_logs
 from fit.explain import explain
-from fit.folds import chosen_levels, folds, together
+from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
 from fit.outputs import PAGE, unseen_runs, write_constants
 from fit.priors import prior_values
-from fit.ranges import chosen_rule, ranges_by, samples_of
+from fit.ranges import (
+    common_ranges,
+    ranges_by,
+    samples_of,
+    share_inside,
+    unlike_logs,
+    unseen_values,
+)
 from fit.report import Results, report
-from fit.solve import fit_all
-from fit.worth import Fitted, without_constant, worths
+from fit.solve import Linear, fit_all, linear_at
+from fit.worth import Fitted, Worth, without_constant, worths
 
+from shardwise.errors import ShardwiseError
 from shardwise.evidence.training import unseen
-from shardwise.evidence.training.residuals import residuals, write_residuals
+from shardwise.evidence.training.folds import regressions
+from shardwise.evidence.training.residuals import Samples, write_residuals
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 from shardwise.roofline.residuals import DATA
@@ -47,21 +58,30 @@ def main() -> None:
     say(f"{len(cases)} runs counted")
     folder = asked.table.parent
     hierarchy = Hierarchy(prior_values(asked.kernels or folder / "kernels"))
-    start = fitted(cases, hierarchy)
+    start = fitted([case for case in cases if case.run.fitted], hierarchy)
     say(f"fitted: {summary(start.fit.residuals)} in-sample, sigmas {start.levels}")
     found = explain(start.fit, start.cases, hierarchy, start.levels)
     if not asked.dry_run:
         write_constants(found, hierarchy, start.fit.columns, asked.date)
     if asked.leave_one_source_out:
-        leave_out(start, found, asked, say)
+        judges = [case for case in cases if not case.run.fitted]
+        known = [*start.cases, *laid_out(judges, start.fit.values)]
+        place = {case.run.id: i for i, case in enumerate(cases)}
+        leave_out(start, sorted(known, key=lambda case: place[case.run.id]), found, asked, say)
 
 
 def counted(path: Path) -> list[Case]:
     """The runs of a table that can be priced."""
     runs, left_out = read_runs(read_table(path).rows, path.parent)
-    for row in left_out:
-        print(f"not priced: {row.id}: {row.reason}")
-    return [case_of(run) for run in runs]
+    reasons, cases = {row.id: row.reason for row in left_out}, list[Case]()
+    for run in runs:
+        try:
+            cases.append(case_of(run))
+        except ShardwiseError as error:
+            reasons[run.id] = str(error)
+    for name, reason in reasons.items():
+        print(f"not priced: {name}: {reason}")
+    return cases
 
 
 def fitted(cases: list[Case], hierarchy: Hierarchy) -> Fitted:
@@ -72,14 +92,34 @@ def fitted(cases: list[Case], hierarchy: Hierarchy) -> Fitted:
     return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=levels)
 
 
-def leave_out(start: Fitted, found: dict, asked: argparse.Namespace, say: Callable) -> None:
+def leave_out(
+    start: Fitted, cases: list[Case], found: dict, asked: argparse.Namespace, say: Callable
+) -> None:
     """Every group left out, what each constant is worth, and the page of it all."""
-    cases = start.cases
-    left_folds = folds(start.fit, cases, start.hierarchy, say)
+    hierarchy, levels = start.hierarchy, start.levels
+    left_folds = folds(start.fit, start.cases, cases, hierarchy, levels, say)
+    linear = linear_at(cases, start.fit.values)
+    say("judges differentiated")
+    write_left_out(start, cases, left_folds, linear, found, asked, say)
+
+
+def write_left_out(
+    start: Fitted,
+    cases: list[Case],
+    left_folds: Sequence[Fold],
+    linear: Linear,
+    found: dict,
+    asked: argparse.Namespace,
+    say: Callable,
+) -> None:
+    """Ranges from what the folds said, the page, and the data that predictions read."""
     left, baseline = together(left_folds), baseline_logs(cases)
     say(f"left out: {summary(left)}; a constant MFU: {summary(baseline)}")
-    samples = samples_of(cases, left)
-    rule = chosen_rule(samples)
+    rest = (cases, linear, start.hierarchy, start.levels)
+    samples = samples_of(cases, left, unlike_logs(*rest))
+    table = Samples(samples).table(np.ones(len(samples), bool))
+    ranges = ranges_by(samples)
+    say(f"{share_inside(ranges):.1%} in their ranges")
     results = Results(
         date=asked.date,
         cases=cases,
@@ -91,10 +131,13 @@ def leave_out(start: Fitted, found: dict, asked: argparse.Namespace, say: Callab
         levels=start.levels,
         folds=left_folds,
         found=found,
-        rule=rule,
-        ranges=ranges_by(rule, samples),
-        worths=worths(start),
-        single={name: without_constant(start, name) for name in start.fit.values},
+        table=table,
+        ranges=ranges,
+        common=common_ranges(samples),
+        unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
+        regressions=regressions(case.run for case in cases),
+        worths=() if asked.no_worth else worths(start),
+        single={} if asked.no_worth else singles(start),
     )
     page = report(results)
     print(page)
@@ -102,9 +145,14 @@ def leave_out(start: Fitted, found: dict, asked: argparse.Namespace, say: Callab
     if not asked.dry_run:
         PAGE.write_text(page, encoding="utf-8")
         of = f"scripts/fit_efficiency.py on {asked.date}: {len(cases)} published runs, docs/fit.md"
-        write_residuals(DATA, residuals(samples, rule), of)
-        rows = unseen_runs(cases, results.fitted, left, baseline, results.ranges)
+        write_residuals(DATA, table, of)
+        rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
         unseen.write_unseen(unseen.DATA, rows)
+
+
+def singles(start: Fitted) -> dict[str, Worth]:
+    """The errors without each constant."""
+    return {name: without_constant(start, name) for name in start.fit.values}
 
 
 def summary(logs: np.ndarray) -> str:
@@ -126,6 +174,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")
+    parser.add_argument("--no-worth", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwise.evidence.training.folds import regressions
+from shardwise.evidence.training.residuals import Samples
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 
@@ -30,7 +32,13 @@ from fit.constants import (  # noqa: E402
 from fit.explain import explain  # noqa: E402
 from fit.folds import chosen_levels, folds, left_out_logs, score, together  # noqa: E402
 from fit.hierarchy import Hierarchy, Levels, Prior, bounds_of  # noqa: E402
-from fit.ranges import chosen_rule, ranges_by, samples_of  # noqa: E402
+from fit.ranges import (  # noqa: E402
+    common_ranges,
+    ranges_by,
+    samples_of,
+    unlike_logs,
+    unseen_values,
+)
 from fit.report import Results, report  # noqa: E402
 from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402
 from fit.terms import TERMS, Term  # noqa: E402
@@ -102,7 +110,12 @@ def fitted(made, hierarchy):
 
 @pytest.fixture(scope="module")
 def left(fitted):
-    return folds(fitted.fit, fitted.cases, fitted.hierarchy)
+    return folds_of(fitted)
+
+
+def folds_of(fitted):
+    """Every group left out."""
+    return folds(fitted.fit, fitted.cases, fitted.cases, fitted.hierarchy, fitted.levels)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +127,7 @@ def again(made, hierarchy):
 
 @pytest.fixture(scope="module")
 def left_again(again):
-    return folds(again.fit, again.cases, again.hierarchy)
+    return folds_of(again)
 
 
 # The fit ------------------------------------------------------------------------------------------
@@ -227,7 +240,7 @@ def test_the_left_out_group_has_no_part_in_its_fold(made, fitted, hierarchy, lef
         for i, c in enumerate(fitted.cases)
     ]
     linear = linear_at(mad, fitted.fit.values)
-    again = folds(replace(fitted.fit, linear=linear), mad, hierarchy)[0]
+    again = folds(replace(fitted.fit, linear=linear), mad, mad, hierarchy, fitted.levels)[0]
     assert again.levels == fold.levels
     assert again.values == pytest.approx(fold.values)
 
@@ -237,7 +250,27 @@ def test_sigmas_are_chosen_by_the_left_out_error(fitted, hierarchy):
     best = chosen_levels(linear, hierarchy)
     worse = left_out_logs(linear, hierarchy, Levels())
     chosen = left_out_logs(linear, hierarchy, best)
-    assert score(chosen, linear.groups) <= score(worse, linear.groups)
+    assert score(chosen, linear) <= score(worse, linear)
+
+
+def test_a_run_that_judges_alone_moves_no_constant(made, fitted, hierarchy):
+    """It is predicted by the constants of the others, those of its group left out."""
+    judge = replace(made[0], run=replace(made[0].run, fitted=False, measured_seconds=1e3))
+    known = fitted.cases
+    found = folds(fitted.fit, known, [judge], hierarchy, fitted.levels)[0]
+    first = next(f for f in folds_of(fitted) if f.group == judge.run.group)
+    assert found.values == pytest.approx(first.values)
+    stranger = replace(judge, run=replace(judge.run, group="a/stranger"))
+    alone = folds(fitted.fit, known, [stranger], hierarchy, fitted.levels)[0]
+    assert (alone.values, alone.left) == (fitted.fit.values, 0)
+
+
+def test_rows_of_a_configuration_share_its_weight(made, hierarchy):
+    """Ten times the same row are one look at it."""
+    point = {n: p.value for n, p in hierarchy.priors.items()}
+    once, often = linear_at(made, point), linear_at([*made, *[made[0]] * 9], point)
+    assert often.shares.sum() == pytest.approx(once.shares.sum())
+    assert often.shares[0] == pytest.approx(once.shares[0] / (1 + 9 * once.shares[0]))
 
 
 def test_a_constant_mfu_is_left_out_likewise(made):
@@ -301,7 +334,8 @@ def test_what_is_written_reads_back(fitted):
 def results_of(fitted, left) -> Results:
     """All that the page shows of the made runs."""
     cases, logs = fitted.cases, together(left)
-    samples = samples_of(cases, logs)
+    rest = (cases, fitted.fit.linear, fitted.hierarchy, fitted.levels)
+    samples = samples_of(cases, logs, unlike_logs(*rest))
     return Results(
         date="a day",
         cases=cases,
@@ -313,8 +347,11 @@ def results_of(fitted, left) -> Results:
         levels=fitted.levels,
         folds=left,
         found=explain(fitted.fit, cases, fitted.hierarchy, fitted.levels),
-        rule=chosen_rule(samples),
-        ranges=ranges_by(chosen_rule(samples), samples),
+        table=Samples(samples).table(np.ones(len(samples), bool)),
+        ranges=ranges_by(samples),
+        common=common_ranges(samples),
+        unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
+        regressions=regressions(case.run for case in cases),
         worths=worths(fitted),
         single={name: without_constant(fitted, name) for name in fitted.fit.values},
     )
@@ -339,11 +376,9 @@ def test_what_is_left_of_every_run(results):
     r = results
     rows = outputs.unseen_runs(r.cases, r.fitted, r.left, r.baseline, r.ranges)
     assert len({row.fingerprint for row in rows}) == len(rows) == len(r.cases)
-    for row, case, log, range_ in zip(rows, r.cases, r.left, r.ranges, strict=True):
+    for row, case, log, held in zip(rows, r.cases, r.left, r.ranges, strict=True):
         assert row.predicted == pytest.approx(case.run.measured_seconds * np.exp(log))
-        assert range_.inside == (row.low <= case.run.measured_seconds <= row.high)
-        others = [c for c in r.cases if c.run.group != case.run.group]
-        assert row.range_rows == len(others)
+        assert held.inside == (row.low <= case.run.measured_seconds <= row.high)
 
 
 def test_seconds_at_the_values_of_a_fit(fitted):

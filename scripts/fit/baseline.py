@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fit.cases import Case
+from fit.folds import alike
 from fit.hierarchy import Levels, Penalty
 from fit.solve import Linear, solved
+from shardwise.evidence.training.folds import left_with, shares
 
 SPREAD = 0.5
 """One sigma, in log, of a dtype's MFU around the common one."""
@@ -19,17 +21,22 @@ _WIDE = 10.0
 
 def constant_mfu(cases: Sequence[Case]) -> dict[str, float]:
     """The MFU of every compute dtype."""
-    linear = _linear(cases)
+    linear = _linear([c for c in cases if c.run.fitted])
     return dict(zip(linear.names, np.exp(_solved(linear)), strict=True))
 
 
 def baseline_logs(cases: Sequence[Case]) -> np.ndarray:
-    """log(predicted / measured) of every run at the MFU that the other groups have."""
+    """log(predicted / measured) of every run at the MFU that those of the other folds have that
+    constants are fitted on."""
     linear = _linear(cases)
+    fitted = np.array([c.run.fitted for c in cases])
     logs = np.empty(len(cases))
-    for group in np.unique(linear.groups):
-        mine = linear.groups == group
-        logs[mine] = linear.rows(mine).at(_solved(linear.rows(~mine)))
+    for rows in alike(cases):
+        first = cases[rows[0]].run
+        left = np.array([left_with(first, c.run) for c in cases])
+        chosen = np.zeros(len(cases), bool)
+        chosen[rows] = True
+        logs[rows] = linear.rows(chosen).at(_solved(linear.rows(fitted & ~left)))
     return logs
 
 
@@ -45,6 +52,7 @@ def _linear(cases: Sequence[Case]) -> Linear:
         residuals=np.log([c.full_rate / c.run.measured_seconds for c in cases]),
         slopes=slopes,
         groups=np.array([order[c.run.group] for c in cases]),
+        shares=shares([c.run for c in cases]),
     )
 
 

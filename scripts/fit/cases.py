@@ -13,6 +13,7 @@ import numpy as np
 from fit.constants import Values, chip_with, ideal_chip, kind_of, parts_of, stack_with
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.hardware import Chip, Placement
+from shardwise.planner.features import NOW, features_of
 from shardwise.planner.price.plan import (
     COMPILED,
     EAGER,
@@ -35,7 +36,7 @@ class Case:
 
     `idle` is what its pipeline takes over a device's own work, `full_rate` the seconds of a step
     at the peak of all chips: model FLOPs over peak, so that seconds at a constant MFU are
-    `full_rate` / MFU.
+    `full_rate` / MFU. `features` say what kind of run it is.
     """
 
     run: PublishedRun
@@ -43,6 +44,7 @@ class Case:
     placement: Placement
     idle: float
     full_rate: float
+    features: Mapping[str, str]
 
     @property
     def owners(self) -> tuple[str, str]:
@@ -73,6 +75,7 @@ def case_of(run: PublishedRun) -> Case:
         placement=answer.placement,
         idle=1.0,
         full_rate=answer.mfu * answer.step_seconds["expected"],
+        features=features_of(answer, run.release[:4] or NOW),
     )
 
 

@@ -1,7 +1,9 @@
-"""The error of runs that nobody fitted: every group of runs is predicted by a fit without it.
+"""The error of runs that nobody fitted: every fold is predicted by a fit without it.
 
-Nested: the sigmas of the hierarchy are chosen anew for each group, by the left-out error of the
-other groups among themselves; the group itself has no part in them, nor in the constants.
+A fold is a group's dense runs or its routed ones; what is left out with it says
+`evidence/training/folds.py`. Nested: the sigmas of the hierarchy are chosen anew for each fold, by
+the left-out error of the other groups among themselves; what is left out has no part in them, nor
+in the constants. Runs that no constant is fitted on are predicted likewise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +14,7 @@ import numpy as np
 from fit.cases import Case, logs_at
 from fit.hierarchy import CHOICES, Hierarchy, Levels, bounds_of
 from fit.solve import Fit, Linear, linear_at, solved, values_of
+from shardwise.evidence.training.folds import left_with
 
 CAP = 0.5
 """Log errors beyond this count as this where sigmas are chosen: one absurd run decides nothing."""
@@ -21,10 +24,13 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """A group predicted without it: its runs by number, log(predicted / measured) of each, and the
-    sigmas and constants that the other groups gave."""
+    """Runs predicted without their group: by number, log(predicted / measured) of each, and the
+    sigmas and constants that the other runs gave. `left` of the runs that were fitted on were left
+    out."""
 
     group: str
+    routed: bool
+    left: int
     rows: np.ndarray
     logs: np.ndarray
     levels: Levels
@@ -32,31 +38,61 @@ class Fold:
 
 
 def folds(
-    fit: Fit, cases: Sequence[Case], hierarchy: Hierarchy, say: Progress = lambda text: None
+    fit: Fit,
+    fitted: Sequence[Case],
+    cases: Sequence[Case],
+    hierarchy: Hierarchy,
+    levels: Levels,
+    say: Progress = lambda text: None,
 ) -> tuple[Fold, ...]:
-    """Every group left out in turn. `fit` is that of all groups: what is differentiated there is
-    where each fold starts; it is priced once more at what that gives."""
-    found = []
-    groups = np.array([c.run.group for c in cases])
-    for group in dict.fromkeys(groups):
-        fold = _fold(group, groups == group, fit, cases, hierarchy)
+    """Every fold of `cases` left out in turn of the `fitted` ones. `fit` is that of all of these,
+    at `levels`: what is differentiated there is where each fold starts; it is priced once more at
+    what that gives. Folds without which the same runs remain are one fit."""
+    found, fits = [], dict[bytes, tuple[Levels, Mapping[str, float]]]()
+    for rows in alike(cases):
+        run = cases[rows[0]].run
+        left = np.array([left_with(run, c.run) for c in fitted])
+        if left.tobytes() not in fits:
+            fits[left.tobytes()] = _without(left, fit, fitted, hierarchy, levels)
+        chosen, values = fits[left.tobytes()]
+        fold = Fold(
+            group=run.group,
+            routed=run.moe,
+            left=int(left.sum()),
+            rows=rows,
+            logs=logs_at([cases[i] for i in rows], values),
+            levels=chosen,
+            values=values,
+        )
         found.append(fold)
-        say(f"{group}: {np.median(np.abs(np.expm1(fold.logs))):.1%} of {len(fold.logs)} left out")
+        kind = "routed" if run.moe else "dense"
+        median = np.median(np.abs(np.expm1(fold.logs)))
+        say(f"{run.group}, {kind}: {median:.1%} of {len(rows)}, {fold.left} left out")
     return tuple(found)
 
 
-def _fold(
-    group: str, mine: np.ndarray, fit: Fit, cases: Sequence[Case], hierarchy: Hierarchy
-) -> Fold:
-    near = fit.linear.rows(~mine)
+def alike(cases: Sequence[Case]) -> list[np.ndarray]:
+    """The runs by number, those together that are left out with the same others."""
+    names = [(c.run.group, c.run.moe) for c in cases]
+    return [
+        np.array([i for i, other in enumerate(names) if other == name])
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _without(
+    left: np.ndarray, fit: Fit, cases: Sequence[Case], hierarchy: Hierarchy, levels: Levels
+) -> tuple[Levels, Mapping[str, float]]:
+    """Sigmas and constants of the runs that are not left out."""
+    if not left.any():
+        return levels, fit.values
+    near = fit.linear.rows(~left)
     levels = chosen_levels(near, hierarchy)
     penalty, bounds = hierarchy.penalty(levels), bounds_of(near.names)
     first = values_of(near, solved(near, penalty, levels, bounds).values)
-    others = [c for c, left in zip(cases, mine, strict=True) if not left]
+    others = [c for c, out in zip(cases, left, strict=True) if not out]
     again = linear_at(others, first)
-    values = values_of(again, solved(again, penalty, levels, bounds).values)
-    logs = logs_at([c for c, left in zip(cases, mine, strict=True) if left], values)
-    return Fold(group=group, rows=np.flatnonzero(mine), logs=logs, levels=levels, values=values)
+    return levels, values_of(again, solved(again, penalty, levels, bounds).values)
 
 
 def chosen_levels(linear: Linear, hierarchy: Hierarchy) -> Levels:
@@ -78,7 +114,7 @@ def chosen_levels(linear: Linear, hierarchy: Hierarchy) -> Levels:
 
 def inner_error(linear: Linear, hierarchy: Hierarchy, levels: Levels) -> float:
     """`score` of the groups, each left out of a fit around the same point."""
-    return score(left_out_logs(linear, hierarchy, levels), linear.groups)
+    return score(left_out_logs(linear, hierarchy, levels), linear)
 
 
 def left_out_logs(
@@ -98,10 +134,11 @@ def left_out_logs(
     return logs
 
 
-def score(logs: np.ndarray, groups: np.ndarray) -> float:
-    """Mean log error up to `CAP`, a group of n runs counting as the root of n."""
-    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    weights = sizes[group] ** -0.5
+def score(logs: np.ndarray, linear: Linear) -> float:
+    """Mean log error up to `CAP`, a group of n configurations counting as the root of n."""
+    _, group = np.unique(linear.groups, return_inverse=True)
+    sizes = np.bincount(group, linear.shares)
+    weights = linear.shares * sizes[group] ** -0.5
     return float(np.average(np.minimum(np.abs(logs), CAP), weights=weights))
 
 

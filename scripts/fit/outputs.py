@@ -10,7 +10,7 @@ from fit.cases import Case
 from fit.constants import CHIP_KINDS, GENERATIONS, OTHERS, STACK_KINDS, VENDORS
 from fit.explain import Explained
 from fit.hierarchy import Hierarchy
-from fit.ranges import Range
+from fit.ranges import Held
 from shardwise.evidence.training.unseen import UnseenPrediction
 from shardwise.hardware.catalogue import GENERATIONS as GENERATION_FILES
 from shardwise.roofline import stack_names
@@ -81,14 +81,14 @@ def unseen_runs(
     fitted: np.ndarray,
     left: np.ndarray,
     baseline: np.ndarray,
-    ranges: Sequence[Range],
+    ranges: Sequence[Held],
 ) -> list[UnseenPrediction]:
     """Every run as it was predicted; the logs are of predicted over measured."""
     found = []
-    for i, (case, range_) in enumerate(zip(cases, ranges, strict=True)):
+    for i, (case, held) in enumerate(zip(cases, ranges, strict=True)):
         measured = case.run.measured_seconds
         predicted = measured * float(np.exp(left[i]))
-        low, high = range_.residual.interval(predicted)
+        low, high = held.range_.interval(predicted)
         found.append(
             UnseenPrediction(
                 fingerprint=case.run.fingerprint,
@@ -97,8 +97,7 @@ def unseen_runs(
                 constant_mfu=measured * float(np.exp(baseline[i])),
                 low=low,
                 high=high,
-                range_class=range_.name,
-                range_rows=range_.residual.n,
+                why=held.range_.why,
             )
         )
     return found

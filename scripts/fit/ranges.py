@@ -1,112 +1,148 @@
-"""The 80 % range of every left-out run, from the residuals of other groups, and the rule for it.
+"""The 80 % range of every left-out run, by a table that its fold had no part in, and what becomes
+of ranges where nobody has run a value of a feature.
 
-Of `RULES`, those count whose ranges keep the bounds of coverage best (`BOUNDS`, over all runs and
-in every class). Of these the most specific classes are taken whose interval score is within `NEAR`
-of the best: width, plus what a miss lies outside times 2 / (1 - `INSIDE`), each group weighing in
-by the root of its size, as in the choice of the hierarchy.
+Ranges are judged by how many runs they hold (`BOUNDS`), over all and by feature, and by their
+interval score: width, plus what a miss lies outside times 2 / (1 - `INSIDE`), beside that of one
+80 % range for all runs.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
 from fit.cases import Case
-from shardwise.evidence.training.residuals import INSIDE, RangeRule, ResidualSample, residuals
-from shardwise.roofline.residuals import Residual, class_of, classes_of
+from fit.folds import alike
+from fit.hierarchy import Hierarchy, Levels, bounds_of
+from fit.solve import Linear, solved
+from shardwise.evidence.training.folds import left_with, shares
+from shardwise.evidence.training.residuals import INSIDE, Sample, Samples, weighted_quantile
+from shardwise.planner.features import FEATURES
+from shardwise.roofline.residuals import LogRange
 
-BOUNDS = ((0.75, 0.85), (0.65, 0.95))
-"""Share of the runs inside: of all, and of any class."""
-NEAR = 1.05
-"""By what a rule of more specific classes may score worse than the best."""
-RULES = tuple(
-    RangeRule(widest=widest, least_groups=groups, even_groups=even, both_signs=both)
-    for widest, groups, even, both in product((4, 3, 2, 1), (1, 2, 3), (True, False), (True, False))
-)
+BOUNDS = ((0.75, 0.88), (0.65, 0.95))
+"""Share of the runs inside: of all, and of any value of a feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """The range of a run that its group had no part in, in log(measured / predicted)."""
+class Held:
+    """The range of a run that its fold had no part in, and its log(measured / predicted)."""
 
-    name: str
-    residual: Residual
+    range_: LogRange
     log_ratio: float
 
     @property
     def inside(self) -> bool:
         """Whether the run was in it."""
-        return self.residual.q10 <= self.log_ratio <= self.residual.q90
+        return self.range_.low <= self.log_ratio <= self.range_.high
+
+    @property
+    def width(self) -> float:
+        return self.range_.high - self.range_.low
 
     @property
     def score(self) -> float:
         """The interval score in log: less is better."""
-        low, high = self.residual.q10, self.residual.q90
-        outside = max(low - self.log_ratio, self.log_ratio - high, 0.0)
-        return high - low + 2 / (1 - INSIDE) * outside
+        outside = max(self.range_.low - self.log_ratio, self.log_ratio - self.range_.high, 0.0)
+        return self.width + 2 / (1 - INSIDE) * outside
 
 
-def samples_of(cases: Sequence[Case], logs: np.ndarray) -> list[ResidualSample]:
-    """The runs with log(measured / predicted), from the left-out log(predicted / measured)."""
+def samples_of(
+    cases: Sequence[Case], left: np.ndarray, unlike: Mapping[str, np.ndarray]
+) -> list[Sample]:
+    """The runs with log(measured / predicted), from log(predicted / measured): `left` without their
+    fold, `unlike` without all runs of the same value of a feature either."""
+    share = shares([case.run for case in cases])
     return [
-        ResidualSample(
-            classes=classes_of(case.run.piece.chip, case.run.stack),
+        Sample(
+            features=case.features,
             group=case.run.group,
-            log_ratio=-float(log),
+            routed=case.run.moe,
+            share=float(share[i]),
+            log_ratio=-float(left[i]),
+            unlike={name: -float(unlike[name][i]) for name in FEATURES},
         )
-        for case, log in zip(cases, logs, strict=True)
+        for i, case in enumerate(cases)
     ]
 
 
-def ranges_by(rule: RangeRule, samples: Sequence[ResidualSample]) -> list[Range]:
-    """Every run's range from the groups other than its own."""
-    tables = {
-        group: residuals([s for s in samples if s.group != group], rule)
-        for group in dict.fromkeys(s.group for s in samples)
-    }
-    return [_range(s, tables[s.group]) for s in samples]
+def unlike_logs(
+    cases: Sequence[Case],
+    linear: Linear,
+    hierarchy: Hierarchy,
+    levels: Levels,
+    *,
+    folds: bool = True,
+) -> dict[str, np.ndarray]:
+    """Of every feature, log(predicted / measured) of each run by constants without any run of its
+    value, and with `folds` without its fold either; to first order around the fit of all."""
+    penalty, bounds = hierarchy.penalty(levels), bounds_of(linear.names)
+    fitted = np.array([case.run.fitted for case in cases])
+    known: dict[bytes, np.ndarray] = {}
+
+    def without(left: np.ndarray) -> np.ndarray:
+        rows = fitted & ~left
+        if rows.tobytes() not in known:
+            found = solved(linear.rows(rows), penalty, levels, bounds)
+            known[rows.tobytes()] = found.values
+        return known[rows.tobytes()]
+
+    logs = {name: np.empty(len(cases)) for name in FEATURES}
+    for rows in alike(cases):
+        run = cases[rows[0]].run
+        fold = np.array([folds and left_with(run, case.run) for case in cases])
+        for name, found in logs.items():
+            values = np.array([case.features[name] for case in cases])
+            for value in dict.fromkeys(values[rows].tolist()):
+                mine = np.zeros(len(cases), bool)
+                mine[rows] = values[rows] == value
+                found[mine] = linear.rows(mine).at(without(fold | (values == value)))
+    return logs
 
 
-def _range(sample: ResidualSample, table: Mapping[str, Residual]) -> Range:
-    name = class_of(table, sample.classes)
-    assert name is not None
-    return Range(name=name, residual=table[name], log_ratio=sample.log_ratio)
+def ranges_by(samples: Sequence[Sample]) -> list[Held]:
+    """Every run's range from a table without its fold."""
+    arrays = Samples(samples)
+    found: dict[int, Held] = {}
+    for rows, others in arrays.folds(np.ones(len(samples), bool)):
+        table = arrays.table(others)
+        for i in np.flatnonzero(rows):
+            s = samples[i]
+            found[i] = Held(range_=table.range_of(s.features), log_ratio=s.log_ratio)
+    return [found[i] for i in range(len(samples))]
 
 
-def chosen_rule(samples: Sequence[ResidualSample]) -> RangeRule:
-    """The rule that keeps the bounds best, is specific, and scores well."""
-    sizes = Counter(s.group for s in samples)
-    weights = np.array([sizes[s.group] ** -0.5 for s in samples])
-    found = {rule: ranges_by(rule, samples) for rule in RULES}
-    beyond = {rule: round(beyond_bounds(ranges), 9) for rule, ranges in found.items()}
-    scores = {
-        rule: float(np.average([r.score for r in found[rule]], weights=weights))
-        for rule in RULES
-        if beyond[rule] == min(beyond.values())
-    }
-    near = [rule for rule in scores if scores[rule] <= NEAR * min(scores.values())]
-    return max(near, key=lambda rule: (rule.widest, -rule.least_groups, -scores[rule]))
+def common_ranges(samples: Sequence[Sample]) -> list[Held]:
+    """One 80 % range for all runs, from the runs that each had no part in."""
+    arrays = Samples(samples)
+    found: dict[int, Held] = {}
+    for rows, others in arrays.folds(np.ones(len(samples), bool)):
+        logs, weights = arrays.logs[others], np.ones(int(others.sum()))
+        ends = [weighted_quantile(sign * logs, weights, (1 + INSIDE) / 2) for sign in (-1, 1)]
+        range_ = LogRange(low=min(-ends[0], 0.0), high=max(ends[1], 0.0))
+        for i in np.flatnonzero(rows):
+            found[i] = Held(range_=range_, log_ratio=samples[i].log_ratio)
+    return [found[i] for i in range(len(samples))]
 
 
-def beyond_bounds(found: Sequence[Range]) -> float:
-    """Share of the runs by which the coverage misses its bounds, over all and class by class."""
-    total = _beyond(_share(found), BOUNDS[0]) * len(found)
-    for some in by_class(found).values():
-        total += _beyond(_share(some), BOUNDS[1]) * len(some)
-    return total / len(found)
+def unseen_values(
+    samples: Sequence[Sample], logs: Mapping[str, np.ndarray]
+) -> dict[tuple[str, str], list[Held]]:
+    """Of every value of a feature, its runs by constants (`logs`, of predicted over measured) and a
+    table without any run of the value."""
+    arrays = Samples(samples)
+    found = {}
+    for name, value in arrays.columns:
+        mine = arrays.values[name] == value
+        if not mine.all():
+            table = arrays.table(~mine)
+            found[name, value] = [
+                Held(range_=table.range_of(samples[i].features), log_ratio=-float(logs[name][i]))
+                for i in np.flatnonzero(mine)
+            ]
+    return found
 
 
-def by_class(found: Sequence[Range]) -> dict[str, list[Range]]:
-    """The ranges of each class."""
-    names = sorted({r.name for r in found})
-    return {name: [r for r in found if r.name == name] for name in names}
-
-
-def _share(found: Sequence[Range]) -> float:
-    return float(np.mean([r.inside for r in found]))
-
-
-def _beyond(share: float, bounds: tuple[float, float]) -> float:
-    return max(bounds[0] - share, share - bounds[1], 0.0)
+def share_inside(found: Sequence[Held]) -> float:
+    """Share of the runs in their ranges."""
+    return float(np.mean([one.inside for one in found]))

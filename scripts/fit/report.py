@@ -11,24 +11,31 @@ from fit.constants import GENERATIONS
 from fit.explain import Explained
 from fit.folds import Fold
 from fit.hierarchy import Levels
-from fit.ranges import BOUNDS, Range, by_class
+from fit.ranges import BOUNDS, Held, share_inside
 from fit.worth import Worth
-from shardwise.evidence.training.residuals import MIN_ROWS, RangeRule
+from shardwise.evidence.training.folds import Regression, shares
+from shardwise.evidence.training.residuals import weighted_quantile
+from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
+from shardwise.planner.features import FEATURES
 from shardwise.roofline import stack_names
+from shardwise.roofline.residuals import RangeTable
 from shardwise.roofline.stacks import CONSTANTS
 
 INTRODUCTION = """# The fit of the pricing constants
 
-Made by `scripts/fit_efficiency.py` on {date} from {n} published training runs of {groups} groups
-(publisher and software); do not edit by hand.
+Made by `scripts/fit_efficiency.py` on {date}; do not edit by hand. Constants are fitted on {fitted}
+published training runs of {own} groups (publisher and software); errors and ranges are of {n} runs
+of {groups} groups, the further ones being judges alone.
 
 Each run's own plan is counted once. The constants below, and nothing else, turn counts into the
 expected time; they belong to a chip generation or to a software stack, never to a pair of them, a
 source, a model or a run. `matmul`, `hbm`, `network` and `outer_network` of a chip are measured by
 benchmarks of kernels and links and are not fitted (docs/rates.md).
 
-Every error here but the one called in-sample is of runs left out with their whole group: the
-sigmas of the hierarchy, the constants and the ranges are found without it. Beside it stands one
+Every error here but the one called in-sample is of runs left out with their whole group, routed
+ones with all routed runs of their publisher: the sigmas of the hierarchy, the constants and the
+ranges are found without them. Rows of one configuration (model, chip, devices, dtype, batch and
+length) share weight 1 in the fit; in the tables every row counts. Beside it stands one
 constant MFU per compute dtype, fitted and left out in the same way; over all groups it is
 {mfu}.
 """
@@ -59,8 +66,11 @@ class Results:
     levels: Levels
     folds: Sequence[Fold]
     found: Mapping[str, Explained]
-    rule: RangeRule
-    ranges: Sequence[Range]
+    table: RangeTable
+    ranges: Sequence[Held]
+    common: Sequence[Held]
+    unseen: Mapping[tuple[str, str], Sequence[Held]]
+    regressions: Sequence[Regression]
     worths: Sequence[Worth]
     single: Mapping[str, Worth]
 
@@ -71,9 +81,10 @@ ERRORS = "| runs | n | groups | median | 90th | signed | in range | constant MFU
 
 def report(r: Results) -> str:
     """The whole page."""
-    groups = len({c.run.group for c in r.cases})
+    fitted = [c for c in r.cases if c.run.fitted]
+    counts = {"fitted": len(fitted), "own": _groups(fitted), "groups": _groups(r.cases)}
     parts = [
-        INTRODUCTION.format(date=r.date, n=len(r.cases), groups=groups, mfu=mfus_text(r.mfu)),
+        INTRODUCTION.format(date=r.date, n=len(r.cases), mfu=mfus_text(r.mfu), **counts),
         "## How well it predicts runs that it has not seen\n",
         _headline(r),
         "## By group\n",
@@ -84,6 +95,10 @@ def report(r: Results) -> str:
         _errors(r, KINDS),
         "## 80 % ranges\n",
         _ranges(r),
+        "### With all runs of a value left out\n",
+        _unseen(r),
+        "### What widens a range\n",
+        _features(r),
         "## What each term and constant is worth\n",
         _worth(r),
         "## Constants\n",
@@ -97,6 +112,8 @@ def report(r: Results) -> str:
         _folds(r),
         "## Rows that it misses by a quarter or more, left out\n",
         _worst(r),
+        "## Releases that got slower\n",
+        _regressions(r),
     ]
     return "\n".join(parts).replace("\n\n\n", "\n\n")
 
@@ -109,6 +126,10 @@ KINDS: Mapping[str, Chosen] = {
     "pipelined": lambda c: c.run.plan.degree("stage") > 1,
     "one stage": lambda c: c.run.plan.degree("stage") == 1,
 }
+
+
+def _groups(cases: Iterable[Case]) -> int:
+    return len({c.run.group for c in cases})
 
 
 def _names(r: Results, key: Callable[[Case], str]) -> list[str]:
@@ -132,10 +153,19 @@ def _headline(r: Results) -> str:
         "a constant MFU per dtype, left out likewise": r.baseline,
         "rooflines alone, nothing fitted": r.roofline,
         "in-sample: of the runs that were fitted on": r.fitted,
+        "left out, of the runs that were fitted on": r.left[[c.run.fitted for c in r.cases]],
+        "left out, of the others": r.left[[not c.run.fitted for c in r.cases]],
     }
     lines = ["| error | n | median | 90th percentile | signed median |", "|---|---|---|---|---|"]
     for name, logs in rows.items():
         lines.append(f"| {name} | {len(logs)} | {' | '.join(_figures(logs))} |")
+    errors, weights = np.expm1(r.left), shares([c.run for c in r.cases])
+    ends = [weighted_quantile(np.abs(errors), weights, share) for share in (0.5, 0.9)]
+    signed = weighted_quantile(errors, weights, 0.5)
+    lines.append(
+        f"| left out, configurations once | {weights.sum():.0f} | {ends[0]:.1%} | {ends[1]:.1%} | "
+        f"{signed:+.1%} |"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -163,7 +193,7 @@ def _error_row(r: Results, name: str, at: Sequence[int]) -> str:
         str(len(at)),
         str(groups),
         *_figures(r.left[at]),
-        f"{_inside([r.ranges[i] for i in at]):.0%}",
+        f"{share_inside([r.ranges[i] for i in at]):.0%}",
         f"{theirs:.1%}",
         f"{theirs / max(ours, 1e-9):.1f}",
     ]
@@ -174,43 +204,101 @@ def _median(logs: np.ndarray) -> float:
     return float(np.median(np.abs(np.expm1(logs))))
 
 
-def _inside(ranges: Iterable[Range]) -> float:
-    return float(np.mean([one.inside for one in ranges]))
-
-
 def _ranges(r: Results) -> str:
-    counted = "group" if r.rule.even_groups else "run"
-    signs = "either sign" if r.rule.both_signs else "its own sign"
-    rule = (
-        f"A run's range is from the residuals of other groups. A class has {MIN_ROWS} runs or more "
-        f"of {r.rule.least_groups} groups or more; in it each {counted} counts the same, and a "
-        f"residual with {signs}. The aim: {_shares(BOUNDS[0])} of all runs inside, "
-        f"{_shares(BOUNDS[1])} of every class.\n"
+    """Coverage of all runs and of every feature's values, and the interval score."""
+    about = (
+        "A run's range is from a table that its fold had no part in (`roofline/residuals.py`). The "
+        f"aim: {_shares(BOUNDS[0])} of all runs inside, {_shares(BOUNDS[1])} of every value of a "
+        f"feature with {CLASS_RUNS} runs of {CLASS_GROUPS} groups or more. The interval score is "
+        f"the mean width and ten times what lies outside, in log: {_score(r.ranges):.3f}, where "
+        f"one 80 % range for all runs has {_score(r.common):.3f} (inside: "
+        f"{share_inside(r.common):.0%}).\n"
     )
     lines = [
-        rule,
-        "| class | runs whose range it is | inside | from runs | of groups | range |",
+        about,
+        "| feature | value | runs | groups | inside | median width |",
         "|---|---|---|---|---|---|",
     ]
-    for name, some in by_class(r.ranges).items():
-        sizes = sorted({x.residual.n for x in some})
-        groups = sorted({x.residual.groups for x in some})
-        low = float(np.median([x.residual.q10 for x in some]))
-        high = float(np.median([x.residual.q90 for x in some]))
+    for name, value, at in _values(r):
+        held = [r.ranges[i] for i in at]
+        width = np.median([one.width for one in held])
+        groups = _groups(r.cases[i] for i in at)
         lines.append(
-            f"| {name} | {len(some)} | {_inside(some):.0%} | {_span(sizes)} | {_span(groups)} | "
-            f"{np.expm1(low):+.0%} to {np.expm1(high):+.0%} |"
+            f"| {name} | {value} | {len(at)} | {groups} | {share_inside(held):.0%} | {width:.2f} |"
         )
-    lines.append(f"| all together | {len(r.ranges)} | {_inside(r.ranges):.0%} | | | |")
+    every = np.median([one.width for one in r.ranges])
+    inside = share_inside(r.ranges)
+    lines.append(f"| all | | {len(r.ranges)} | {_groups(r.cases)} | {inside:.0%} | {every:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _values(r: Results) -> Iterable[tuple[str, str, list[int]]]:
+    """Every value of a feature with its runs, of those with runs enough to judge."""
+    for name in FEATURES:
+        for value in sorted({c.features[name] for c in r.cases}):
+            at = [i for i, c in enumerate(r.cases) if c.features[name] == value]
+            enough = len(at) >= CLASS_RUNS and _groups(r.cases[i] for i in at) >= CLASS_GROUPS
+            if enough:
+                yield name, value, at
+    dense = [i for i, c in enumerate(r.cases) if c.owners[0] == "hopper" and not c.run.moe]
+    if dense:
+        yield "dense", "hopper", dense
+
+
+def _score(ranges: Sequence[Held]) -> float:
+    return float(np.mean([one.score for one in ranges]))
+
+
+def _unseen(r: Results) -> str:
+    """Coverage where nobody has run a value: its runs are in neither constants nor table."""
+    lines = ["| feature | value | runs | inside | median width |", "|---|---|---|---|---|"]
+    every = []
+    for (name, value), held in r.unseen.items():
+        every += held
+        width = np.median([one.width for one in held])
+        inside = f"{share_inside(held):.0%}"
+        lines.append(f"| {name} | {value} | {len(held)} | {inside} | {width:.2f} |")
+    if every:
+        width = np.median([one.width for one in every])
+        lines.append(f"| all | | {len(every)} | {share_inside(every):.0%} | {width:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _features(r: Results) -> str:
+    """The table of all runs."""
+    table = r.table
+    about = (
+        "Of a plan whose features neither widen nor narrow it, measured over predicted lies from "
+        f"{np.expm1(table.low):+.0%} to {np.expm1(table.high):+.0%}; every value multiplies both "
+        "ends.\n"
+    )
+    lines = [
+        about,
+        "| feature | value | times wider | later | runs | groups |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, feature in table.features.items():
+        lines.append(f"| {name} | one that nobody has run | {feature.unseen:.2f} | 1.00 | 0 | 0 |")
+        for value, e in feature.values.items():
+            lines.append(
+                f"| {name} | {value} | {e.wider:.2f} | {e.later:.2f} | {e.runs} | {e.groups} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _regressions(r: Results) -> str:
+    """Plans that a later release ran slower."""
+    lines = ["| run | release | slower than | release | times |", "|---|---|---|---|---|"]
+    for one in r.regressions:
+        lines.append(
+            f"| {one.after.id} | {one.after.release} | {one.before.id} | {one.before.release} | "
+            f"{one.times:.2f} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _shares(bounds: tuple[float, float]) -> str:
     return f"{bounds[0]:.0%} to {bounds[1]:.0%}"
-
-
-def _span(sizes: Sequence[int]) -> str:
-    return str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
 
 
 def _worth(r: Results) -> str:
@@ -265,12 +353,16 @@ def _folds(r: Results) -> str:
     lines = ["| left out | common | vendor | own | group |", "|---|---|---|---|---|"]
     for fold in r.folds:
         s = fold.levels
-        lines.append(f"| {fold.group} | {s.common:g} | {s.vendor:g} | {s.own:g} | {s.group:g} |")
+        kind = "routed" if fold.routed else "dense"
+        lines.append(
+            f"| {fold.group}, {kind} | {s.common:g} | {s.vendor:g} | {s.own:g} | {s.group:g} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _worst(r: Results) -> str:
-    errors = np.expm1(r.left)
+    errors, fitted = np.expm1(r.left), np.full(len(r.left), np.nan)
+    fitted[[c.run.fitted for c in r.cases]] = r.fitted
     order = [i for i in np.argsort(-np.abs(errors), kind="stable") if abs(errors[i]) >= 0.25]
     lines = [
         "| run | grade | chip | software | left out | in-sample |",
@@ -280,6 +372,6 @@ def _worst(r: Results) -> str:
         run = r.cases[i].run
         lines.append(
             f"| {run.id} | {run.grade} | {run.chip} | {run.stack} | {errors[i]:+.0%} | "
-            f"{np.expm1(r.fitted[i]):+.0%} |"
+            f"{'' if np.isnan(fitted[i]) else f'{np.expm1(fitted[i]):+.0%}'} |"
         )
     return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ import numpy as np
 
 from fit.cases import Case, laid_out, linearised
 from fit.hierarchy import Hierarchy, Levels, Penalty, bounds_of, scales_of
+from shardwise.evidence.training.folds import shares
 
 NOISE = 0.1
 """One sigma of a run's log residual, beside the effect of its group."""
@@ -29,13 +30,15 @@ _REWEIGHED = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """Log residuals of runs at a point and their derivatives, both in scales of the constants;
-    `groups` are the numbers of the runs' groups."""
+    `groups` are the numbers of the runs' groups, `shares` the runs' weights, those of one
+    configuration making 1."""
 
     names: tuple[str, ...]
     point: np.ndarray
     residuals: np.ndarray
     slopes: np.ndarray
     groups: np.ndarray
+    shares: np.ndarray
 
     def at(self, values: np.ndarray) -> np.ndarray:
         """Log residuals at other values, to first order."""
@@ -48,13 +51,14 @@ class Linear:
             residuals=self.residuals[chosen],
             slopes=self.slopes[chosen],
             groups=self.groups[chosen],
+            shares=self.shares[chosen],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Values in scales: of the constants, and of all columns that the hierarchy has; the robust
-    weight of every run."""
+    """Values in scales: of the constants, and of all columns that the hierarchy has; the weight of
+    every run, its share of its configuration included."""
 
     values: np.ndarray
     columns: Mapping[str, float]
@@ -91,6 +95,7 @@ def linear_at(cases: Sequence[Case], values: Mapping[str, float]) -> Linear:
         residuals=np.array([r for r, _ in found]),
         slopes=slopes,
         groups=np.array([order[c.run.group] for c in cases]),
+        shares=shares([c.run for c in cases]),
     )
 
 
@@ -115,12 +120,12 @@ def solved(
     low, high = np.concatenate([bounds[0], -free]), np.concatenate([bounds[1], free])
     weights, z = np.ones(len(target)), np.zeros(len(pull))
     for _ in range(_REWEIGHED):
-        heavy = design.T * (weights / NOISE**2)
+        heavy = design.T * (linear.shares * weights / NOISE**2)
         z = least(heavy @ design + matrix, heavy @ target + pull, low, high)
         off = np.abs(design @ z - target)
         weights = np.minimum(1.0, ROBUST / np.maximum(off, 1e-12))
     columns = dict(zip(penalty.columns, map(float, z), strict=False))
-    return Solution(values=z[:n], columns=columns, weights=weights)
+    return Solution(values=z[:n], columns=columns, weights=linear.shares * weights)
 
 
 def least(matrix: np.ndarray, pull: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def worth_of(name: str, logs: np.ndarray, linear: Linear, touched: int | None = 
         name=name,
         median=float(np.median(errors)),
         p90=float(np.quantile(errors, 0.9)),
-        score=score(logs, linear.groups),
+        score=score(logs, linear),
         touched=touched,
     )
 

@@ -19,7 +19,7 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.layout import Facts, wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.run_page import days_text, price_facts, slow_end
+from shardwise.verbs.run_page import days_text, price_facts, slow_end, wide_ranges
 from shardwise.verbs.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.inputs import Words, check_choice, parse_total, words
 from shardwise.workflows.sweep import (
@@ -196,6 +196,7 @@ class Swept(Answer):
         if self.days and self.chosen and (slow := slow_end(self.chosen.days_80, self.days)):
             yield wrapped(slow, 2, 4)
         if run:
+            yield from (wrapped(line, 2, 4) for line in wide_ranges(p.answer for p in self.points))
             yield Facts(price_facts(p.piece.chip for p in self.points))
         if self.days and len(self.points) > 1:
             yield (

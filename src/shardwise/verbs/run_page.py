@@ -5,10 +5,11 @@ from typing import Any
 
 from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_text
+from shardwise.planner.training import TrainAnswer
 from shardwise.units import format_count, format_seconds, format_usd, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
-from shardwise.workflows.predict import AT_EXPECTED
+from shardwise.workflows.predict import AT_EXPECTED, expected_range
 
 Between = Mapping[str, float] | None
 """The days of 8 of 10 such runs, "low" and "high", where a range is known."""
@@ -54,6 +55,16 @@ def slow_end(between: Between, deadline: float | None) -> str:
         f"8 of 10 such runs take {sig(between['low'])} to {sig(between['high'])} days: the slow "
         f"end misses --days {sig(deadline)}"
     )
+
+
+def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
+    """What is not known of such runs, or widens their ranges, with the slices that it is of."""
+    slices: dict[str, list[str]] = {}
+    for answer in answers:
+        found = expected_range(answer) if answer else None
+        if answer and found and found["why"]:
+            slices.setdefault(found["why"], []).append(str(answer.piece))
+    return [f"how sure {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
 
 
 def price_facts(chips: Iterable[Chip]) -> list[Fact]:

@@ -79,8 +79,15 @@ def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
             f"{_step_text(result)}; {format_count(result['tokens_per_second'])} tokens/s, "
             f"MFU {100 * result['mfu']:.1f} % of the {answer.plan.dtypes.compute} peak",
         ),
+        *_wide(result),
         memory_fact(need, usable),
     ]
+
+
+def _wide(result: Mapping[str, Any]) -> list[Fact]:
+    """What is not known of such runs, or widens their range."""
+    found = result["expected_80"]
+    return [Fact("how sure", found["why"])] if found and found["why"] else []
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
@@ -151,8 +158,9 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
     found = result["expected_80"]
     if found:
         yield wrapped(
-            f"8 of 10: as {found['runs']} published runs of class '{found['class']}' were missed, "
-            "each by constants that had not seen it (docs/fit.md)",
+            f"8 of 10: as {found['runs']} published runs of {found['groups']} publishers' software "
+            "were missed, each by constants that had not seen it, those like this one first "
+            "(docs/fit.md)",
             2,
         )
     yield wrapped(

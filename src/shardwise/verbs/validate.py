@@ -238,7 +238,7 @@ def _checks(result: Mapping[str, Any]) -> Page:
     coverage, memory = result["coverage"], result["memory"]
     rows = [["runs inside their 80 % range", share_text(coverage["all"])]]
     for name, one in coverage["by_class"].items():
-        rows.append([f"  from runs of class '{name}' ({one['n']})", share_text(one["inside"])])
+        rows.append([f"  {name} ({one['n']})", share_text(one["inside"])])
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"
         rows.append([what, share_text(memory["median_abs_error"])])

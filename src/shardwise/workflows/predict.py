@@ -13,6 +13,7 @@ from shardwise.models.describe import context_warning
 from shardwise.planner.beside import MESH, Beside, decisive
 from shardwise.planner.choosing import plan_for
 from shardwise.planner.export import refusal
+from shardwise.planner.features import features_of
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.search.choices import AS_FAST
@@ -31,7 +32,7 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.residuals import class_of, classes_of, read_residuals
+from shardwise.roofline.residuals import read_residuals
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import (
     whole_number,
@@ -129,21 +130,10 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
 
 
 def caveats(answer: TrainAnswer) -> list[str]:
-    """What the figures leave open: a context beyond the model's, no published run to hold the time
-    against, pieces of weights that fill no tile, and a memory margin too thin for fragmentation."""
+    """What the figures leave open: a context beyond the model's, pieces of weights that fill no
+    tile, and a memory margin too thin for fragmentation. How sure the time is says its range."""
     chip = answer.piece.chip
     said = context_warning(answer.cfg, answer.plan.sequence_length)
-    found = expected_range(answer)
-    if found is not None and chip.generation in _UNSEEN:
-        said.append(
-            f"no published run of a {chip.id} is behind its 80 % range, which is that of "
-            f"{found['runs']} runs on other chips (docs/fit.md)"
-        )
-    if answer.cfg.has_experts:
-        said.append(
-            "published mixture-of-experts runs were predicted less well than dense ones, mostly "
-            "too fast (docs/fit.md)"
-        )
     said += _part_tiles(answer)
     if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
         said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
@@ -174,18 +164,21 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
 
 
 def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
-    """The 80 % range of the expected step time, from how far published runs of its class were
-    missed, each by constants without its group; None for the book's constants, which derate
-    nothing."""
+    """The 80 % range of the expected step time, from how far published runs that share the plan's
+    features were missed, each by constants without its group, and why it is wide; None for the
+    book's constants, which derate nothing."""
     if answer.plan.constants == "book":
         return None
     table = read_residuals()
-    name = class_of(table, classes_of(answer.piece.chip, answer.plan.stack))
-    if name is None:
-        return None
-    low, high = table[name].interval(answer.step_seconds["expected"])
-    runs, groups = table[name].n, table[name].groups
-    return {"low": low, "high": high, "class": name, "runs": runs, "groups": groups}
+    found = table.range_of(features_of(answer))
+    low, high = found.interval(answer.step_seconds["expected"])
+    return {
+        "low": low,
+        "high": high,
+        "runs": table.runs,
+        "groups": table.groups,
+        "why": found.why,
+    }
 
 
 def days_between(answer: TrainAnswer, days: float | None) -> dict[str, float] | None:
@@ -197,8 +190,6 @@ def days_between(answer: TrainAnswer, days: float | None) -> dict[str, float] | 
 
 
 _TIGHT = 0.98
-_UNSEEN = ("", "others")
-"""Generations of chips that no published run uses."""
 
 
 def train_result(answer: TrainAnswer) -> dict[str, Any]:

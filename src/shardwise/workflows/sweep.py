@@ -17,7 +17,7 @@ from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import days_between, plan_training
+from shardwise.workflows.predict import days_between, expected_range, plan_training
 from shardwise.workflows.train_choices import TrainChoices
 
 WORTH = 0.5
@@ -314,6 +314,7 @@ def sweep_row(point: SweepPoint) -> dict[str, Any]:
         "marginal": point.marginal,
         "days": point.days,
         "days_80": point.days_80,
+        "expected_80": expected_range(answer),
         "usd": point.usd,
         "on_front": point.on_front,
     }

@@ -8,13 +8,6 @@ import pytest
 from tests.evidence.training.test_runs import ROWS, TABLE
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.training.residuals import (
-    MIN_ROWS,
-    RangeRule,
-    ResidualSample,
-    residuals,
-    write_residuals,
-)
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.scores import spearman
 from shardwise.evidence.training.table import read_table, row_of
@@ -25,7 +18,9 @@ from shardwise.evidence.training.unseen import (
     write_unseen,
 )
 from shardwise.evidence.training.validate import (
+    CLASS_RUNS,
     RANKED,
+    Validation,
     against_size,
     score,
     summarise,
@@ -33,10 +28,9 @@ from shardwise.evidence.training.validate import (
     validation_result,
     within_models,
 )
-from shardwise.hardware import load_chip
-from shardwise.roofline.residuals import Residual, class_of, classes_of, read_residuals
+from shardwise.roofline.residuals import RangeTable
 
-FLAT = {"all": Residual(q10=-0.1, q90=0.2, n=100, groups=5)}
+FLAT = RangeTable(features={}, low=-0.1, high=0.2, runs=100, groups=5)
 NONE: dict[str, UnseenPrediction] = {}
 """No run is one of the fit's."""
 
@@ -179,65 +173,19 @@ def test_chip_rates_alone_have_no_range():
     assert alone.coverage() is None
 
 
-def test_the_class_of_a_range_is_the_most_specific_there_is():
-    assert class_of(FLAT, ("v4/xla", "xla", "google", "all")) == "all"
-    assert class_of({**FLAT, "xla": FLAT["all"]}, ("v4/xla", "xla", "all")) == "xla"
-    assert class_of({}, ("all",)) is None
-
-
-def test_classes_of_a_chip():
-    assert classes_of(load_chip("h200"), "xla") == ("hopper/xla", "xla", "nvidia", "all")
-    assert classes_of(load_chip("v5p"), "xla") == ("v5p/xla", "xla", "google", "all")
-
-
-def samples(*logs, group="a", classes=("hopper/fsdp", "fsdp", "nvidia", "all")):
-    return [ResidualSample(classes=classes, group=group, log_ratio=log) for log in logs]
-
-
-def test_a_class_needs_thirty_rows_and_may_need_groups():
-    some = samples(*(0.01 * i for i in range(MIN_ROWS)))
-    assert set(residuals(some, RangeRule())) == {"hopper/fsdp", "fsdp", "nvidia", "all"}
-    assert set(residuals(some, RangeRule(widest=2))) == {"nvidia", "all"}
-    assert set(residuals(some, RangeRule(least_groups=2))) == {"all"}
-    assert set(residuals(some[1:], RangeRule())) == {"all"}
-    mixed = [*some[1:], *samples(5.0, group="b")]
-    assert residuals(mixed, RangeRule(least_groups=2))["fsdp"].groups == 2
-
-
-def test_a_range_holds_four_fifths_of_one_more_run():
-    """Of 1 to 100, 80 % of 101 is the 81st; with its own sign each end has nine tenths of them."""
-    some = samples(*(i / 100 for i in range(1, 101)))
-    even = residuals(some, RangeRule())["all"]
-    assert (even.q10, even.q90, even.n, even.groups) == (-0.81, 0.81, 100, 1)
-    ends = residuals(some, RangeRule(both_signs=False))["all"]
-    assert (ends.q10, ends.q90) == (0.0, 0.91)
-
-
-def test_groups_may_count_the_same():
-    """Thirty runs at 0.1 and thirty at 0.5 of ten groups: the one group's are few of eleven."""
-    one = samples(*[0.1] * 30, group="one")
-    many = [s for g in range(10) for s in samples(0.5, 0.5, 0.5, group=f"g{g}")]
-    ninety = [*one, *one, *one, *many]
-    assert residuals(ninety, RangeRule(even_groups=False))["all"].q90 == 0.5
-    assert residuals([*ninety, *one, *one], RangeRule(even_groups=False))["all"].q90 == 0.1
-    assert residuals([*ninety, *one, *one], RangeRule(even_groups=True))["all"].q90 == 0.5
-
-
-def test_residuals_round_trip_a_file(tmp_path):
-    table = {"hopper/xla": Residual(q10=-0.25, q90=0.5, n=30, groups=3), **FLAT}
-    path = tmp_path / "residuals.toml"
-    write_residuals(path, table, "a test")
-    assert dict(read_residuals(path)) == table
-    (tmp_path / "bad.toml").write_text("classes = 3\n")
-    with pytest.raises(BadRequest, match="no table of residuals"):
-        read_residuals(tmp_path / "bad.toml")
-
-
-def test_the_packaged_residuals_are_ranges():
-    table = read_residuals()
-    assert "all" in table
-    assert all(r.q10 < 0 < r.q90 for r in table.values())
-    assert all(r.n >= MIN_ROWS for name, r in table.items() if name != "all")
+def test_a_class_of_runs_has_thirty_of_three_groups(found):
+    """Of a value of a feature: fewer say too little of how often ranges hold."""
+    one = found.rows[0]
+    many = [
+        replace(one, features={"mlp": "dense"}, run=replace(one.run, group=f"g{i % 3}"))
+        for i in range(CLASS_RUNS)
+    ]
+    classes = Validation(efficiency="fitted", rows=tuple(many), left_out=()).coverage_by_class()
+    assert classes == {"mlp: dense": (CLASS_RUNS, float(bool(one.inside)))}
+    few = Validation(efficiency="fitted", rows=tuple(many[1:]), left_out=())
+    assert few.coverage_by_class() == {}
+    alone = [replace(row, run=one.run) for row in many]
+    assert Validation(efficiency="fitted", rows=tuple(alone), left_out=()).coverage_by_class() == {}
 
 
 # Runs of the fit ----------------------------------------------------------------------------------
@@ -252,8 +200,7 @@ def seen(row, **changes) -> dict[str, UnseenPrediction]:
         constant_mfu=2 * row.predicted,
         low=row.predicted,
         high=1.5 * row.predicted,
-        range_class="xla",
-        range_rows=60,
+        why="no published run on this chip",
     )
     one = replace(one, **changes)
     return {one.fingerprint: one}
@@ -267,12 +214,19 @@ def test_a_run_of_the_fit_is_predicted_without_its_group(found):
     assert row.predicted == pytest.approx(1.1 * first.predicted)
     assert row.mfu == pytest.approx(first.mfu / 1.1)
     assert row.interval == pytest.approx((first.predicted, 1.5 * first.predicted))
-    assert (row.range_class, row.range_rows) == ("xla", 60)
+    assert row.range_why == "no published run on this chip"
     assert again.rows[1] == found.rows[1]
     assert again.in_sample().n == again.constant_mfu().n == 1
     assert again.in_sample().median_error == pytest.approx(first.error)
     assert again.constant_mfu().median_error == pytest.approx(1 + 2 * first.error)
-    assert again.coverage_by_class()["xla"] == (1, float(bool(row.inside)))
+
+
+def test_a_run_that_was_not_fitted_on_has_no_in_sample_error(found):
+    first = found.rows[0]
+    judge = replace(first.run, fitted=False)
+    row = score([judge], table=FLAT, unseen=seen(first)).rows[0]
+    assert row.in_sample is None
+    assert row.predicted == pytest.approx(1.1 * first.predicted)
 
 
 def test_a_model_of_the_step_that_changed_takes_its_left_out_figures_along(found):
@@ -296,7 +250,7 @@ def test_left_out_runs_round_trip_a_file(found, tmp_path):
     write_unseen(tmp_path / "runs.csv", table.values())
     (name, one), *_ = read_unseen(tmp_path / "runs.csv").items()
     assert one.predicted == pytest.approx(table[name].predicted, rel=1e-3)
-    assert replace(one, range_class="") == replace(table[name], range_class="") or one.fitted
+    assert one.why == table[name].why
     (tmp_path / "bad.csv").write_text("fingerprint\nabc\n")
     with pytest.raises(BadRequest, match="no table of left-out runs"):
         read_unseen(tmp_path / "bad.csv")

@@ -1,81 +1,209 @@
-"""How far predictions miss: the range of measured over predicted time, class by class.
+"""How far predictions miss, by the features of what ran: the table behind the 80 % ranges.
 
-Conformal: a range is wide enough for 80 % of runs that the constants had not seen. A class speaks
-with `MIN_ROWS` rows or more; a `RangeRule` says which classes there are and how their rows count.
-`scripts/fit_efficiency.py` chooses it by what covers the runs of other groups best and writes the
-table to `roofline/data/train_residuals.toml`, where a prediction finds its 80 % range
-(`roofline/residuals.py`).
+Of every run stands here log(measured / predicted) by constants that had not seen its fold, and once
+more for each of its features by constants that had not seen any run of the same value either.
+
+- `wider` and `later` of a value: a miss has a Laplace density with a scale on either side, both
+  products over the features, log wider drawn towards 0 from a distance of `WIDER`, log later from
+  `LATER`. A configuration counts once; misses beyond `CAP` count as that.
+- `unseen` of a feature: the mean miss of runs whose value was left out, over that of runs whose own
+  group alone was, a group counting once in its value and values by the root of their groups; drawn
+  towards that of all features, as a feature has few values. A value of n groups keeps the 1 + n-th
+  part of it, in log, so that one publisher's runs are half as good as none.
+- `low`, `high`: conformal over groups. Each group's misses are put in the scales of a table without
+  them, and the two ends hold 80 % of these and of one group more.
+
+`scripts/fit_efficiency.py` writes the table (`roofline/residuals.py` reads it).
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import minimize
 
 from shardwise.boundary import write_text
-from shardwise.roofline.residuals import ALL, Residual, read_residuals
+from shardwise.evidence.training.folds import publisher
+from shardwise.planner.features import FEATURES
+from shardwise.roofline.residuals import Effect, Feature, RangeTable, read_residuals
 
-MIN_ROWS = 30
-"""Rows below which a class says nothing of its own."""
 INSIDE = 0.8
 """Share of the runs that a range is to hold."""
+WIDER, LATER = 0.3, 0.05
+"""One deviation, in log, of what a value does to the scales, and to one over the other."""
+CAP = 0.35
+"""Misses, in log, beyond which a run counts as this."""
+LEAST = 0.01
+"""What is added to a miss, so that no scale is zero."""
+DRAWN = 3.0
+"""Values by which `unseen` of a feature is drawn towards that of all."""
+ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResidualSample:
-    """A run that the constants had not seen: its classes, its group, log(measured / predicted)."""
+class Sample:
+    """A run that the constants had not seen: its features, its fold (`routed` runs of a publisher
+    are left out together), its share of its configuration, log(measured / predicted), and the same
+    by constants that have not seen its value of a feature either."""
 
-    classes: tuple[str, ...]
+    features: Mapping[str, str]
     group: str
+    routed: bool
+    share: float
     log_ratio: float
+    unlike: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeRule:
-    """How ranges are made of samples.
+class Samples:
+    """Samples as arrays: `design` has a column for every value of every feature."""
 
-    `widest` of the classes of a run are used, from `ALL` back; a class needs `least_groups`
-    groups. With `even_groups` each group counts the same in its class, with `both_signs` a
-    residual counts with either sign, which makes the range plus or minus one number.
-    """
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.values = {name: np.array([s.features[name] for s in samples]) for name in FEATURES}
+        self.columns = [(n, v) for n in FEATURES for v in dict.fromkeys(self.values[n].tolist())]
+        self.design = np.column_stack([self.values[n] == v for n, v in self.columns]).astype(float)
+        self.groups = np.array([s.group for s in samples])
+        self.publishers = np.array([publisher(s.group) for s in samples])
+        self.routed = np.array([s.routed for s in samples])
+        self.share = np.array([s.share for s in samples])
+        self.logs = np.array([s.log_ratio for s in samples])
+        self.unlike = {name: np.array([s.unlike[name] for s in samples]) for name in FEATURES}
+        self._start = np.concatenate([[np.log(0.1), 0.0], np.zeros(2 * len(self.columns))])
+        self._start = self._fitted(np.ones(len(samples), bool))
 
-    widest: int = 4
-    least_groups: int = 1
-    even_groups: bool = True
-    both_signs: bool = True
+    def folds(self, among: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The runs that are left out together, and those that stay, both of some."""
+        found = []
+        for group, routed in dict.fromkeys(
+            zip(self.groups[among], self.routed[among], strict=True)
+        ):
+            mine = (self.groups == group) & (self.routed == routed)
+            kin = self.routed & (self.publishers == publisher(group)) & routed
+            found.append((mine & among, among & ~kin & (self.groups != group)))
+        return found
 
+    def table(self, among: np.ndarray) -> RangeTable:
+        """The table of some of the runs."""
+        unseen, fitted = self._unseen(among), self._fitted(among)
+        scores = np.empty(len(self.logs))
+        for rows, others in self.folds(among):
+            scores[rows] = self._scores(rows, self._fitted(others), unseen, others)
+        groups = len(set(self.groups[among].tolist()))
+        share = min((1 + INSIDE * (1 + 1 / groups)) / 2, 1.0)
+        some, weights = scores[among], self.share[among]
+        low, high = (
+            weighted_quantile(-some, weights, share),
+            weighted_quantile(some, weights, share),
+        )
+        scale, lean = fitted[:2]
+        return RangeTable(
+            features=self._features(among, fitted, unseen),
+            low=-low * float(np.exp(scale - lean)),
+            high=high * float(np.exp(scale + lean)),
+            runs=int(among.sum()),
+            groups=groups,
+        )
 
-def residuals(samples: Iterable[ResidualSample], rule: RangeRule) -> dict[str, Residual]:
-    """The range of every class that is large enough; always one of `ALL`."""
-    by_class: dict[str, list[ResidualSample]] = defaultdict(list)
-    for sample in samples:
-        for name in sample.classes[-rule.widest :]:
-            by_class[name].append(sample)
-    return {
-        name: _residual(some, rule)
-        for name, some in by_class.items()
-        if name == ALL or (len(some) >= MIN_ROWS and _groups(some) >= rule.least_groups)
-    }
+    def _fitted(self, among: np.ndarray) -> np.ndarray:
+        """log scale, log lean, and of every column what it adds to them, of the least loss
 
+        log(upper + lower) + (miss + LEAST) / (upper, where it is late, else lower)
 
-def _groups(samples: Sequence[ResidualSample]) -> int:
-    return len({s.group for s in samples})
+        with upper = exp(scale + lean) and lower = exp(scale - lean).
+        """
+        design, weights = self.design[among], self.share[among]
+        logs, width = np.clip(self.logs[among], -CAP, CAP), len(self.columns)
+        late, early = np.maximum(logs, 0) + LEAST, np.maximum(-logs, 0) + LEAST
 
+        def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
+            wider, later = x[2 : 2 + width], x[2 + width :]
+            scale, lean = x[0] + design @ wider, x[1] + design @ later
+            above, below = late * np.exp(-scale - lean), early * np.exp(-scale + lean)
+            upper = 1 / (1 + np.exp(-2 * lean))  # upper / (upper + lower)
+            by_scale = weights * (1 - above - below)
+            by_lean = weights * (2 * upper - 1 - above + below)
+            total = weights @ (np.logaddexp(scale + lean, scale - lean) + above + below)
+            drawn = (wider @ wider / WIDER**2 + later @ later / LATER**2) / 2
+            slope = [
+                [by_scale.sum(), by_lean.sum()],
+                design.T @ by_scale + wider / WIDER**2,
+                design.T @ by_lean + later / LATER**2,
+            ]
+            return float(total + drawn), np.concatenate(slope)
 
-def _residual(samples: Sequence[ResidualSample], rule: RangeRule) -> Residual:
-    logs = np.array([s.log_ratio for s in samples])
-    _, group, sizes = np.unique([s.group for s in samples], return_inverse=True, return_counts=True)
-    weights = 1 / sizes[group] if rule.even_groups else np.ones(len(logs))
-    share = min(1.0, INSIDE * (1 + 1 / len(logs)))  # one more run is to lie inside
-    if rule.both_signs:
-        high = weighted_quantile(np.abs(logs), weights, share)
-        low = -high
-    else:
-        low = -weighted_quantile(-logs, weights, (1 + share) / 2)
-        high = weighted_quantile(logs, weights, (1 + share) / 2)
-    return Residual(q10=min(low, 0.0), q90=max(high, 0.0), n=len(logs), groups=len(sizes))
+        options = {"maxiter": ROUNDS}
+        return minimize(loss, self._start, jac=True, method="L-BFGS-B", options=options).x
+
+    def _unseen(self, among: np.ndarray) -> dict[str, float]:
+        """The log factor of an unseen value of every feature."""
+        known = self._mean_miss(among, self.logs)
+        ratios, counts = {}, {}
+        for name in FEATURES:
+            found, roots = [], []
+            for value in dict.fromkeys(self.values[name][among].tolist()):
+                some = among & (self.values[name] == value)
+                if some.sum() < among.sum():
+                    found.append(self._mean_miss(some, self.unlike[name]) / known)
+                    roots.append(len(set(self.groups[some].tolist())) ** 0.5)
+            ratios[name] = float(np.average(found, weights=roots)) if found else 1.0
+            counts[name] = len(found)
+        pooled = sum(counts[n] * ratios[n] for n in FEATURES) / max(sum(counts.values()), 1)
+        drawn = {
+            n: (counts[n] * ratios[n] + DRAWN * pooled) / (counts[n] + DRAWN) for n in FEATURES
+        }
+        return {name: max(float(np.log(ratio)), 0.0) for name, ratio in drawn.items()}
+
+    def _mean_miss(self, among: np.ndarray, logs: np.ndarray) -> float:
+        """The mean miss up to twice `CAP`, each group once."""
+        _, group = np.unique(self.groups[among], return_inverse=True)
+        share = self.share[among]
+        weights = share / np.bincount(group, share)[group]
+        return float(np.average(np.minimum(np.abs(logs[among]), 2 * CAP), weights=weights))
+
+    def _widened(
+        self, rows: np.ndarray, unseen: Mapping[str, float], others: np.ndarray
+    ) -> np.ndarray:
+        """What few publishers add to the log scale of some runs, where `others` are known."""
+        found = np.zeros(int(rows.sum()))
+        for name in FEATURES:
+            values = self.values[name]
+            groups = {
+                v: len(set(self.groups[others & (values == v)].tolist()))
+                for v in set(values[rows].tolist())
+            }
+            found += unseen[name] / (1 + np.array([groups[v] for v in values[rows].tolist()]))
+        return found
+
+    def _scores(
+        self, rows: np.ndarray, fitted: np.ndarray, unseen: Mapping[str, float], others: np.ndarray
+    ) -> np.ndarray:
+        """log ratios of some runs in their scales, by a fit of others."""
+        design, width = self.design[rows], len(self.columns)
+        scale = fitted[0] + design @ fitted[2 : 2 + width] + self._widened(rows, unseen, others)
+        lean = fitted[1] + design @ fitted[2 + width :]
+        logs = self.logs[rows]
+        return logs / np.exp(scale + np.sign(logs) * lean)
+
+    def _features(
+        self, among: np.ndarray, fitted: np.ndarray, unseen: Mapping[str, float]
+    ) -> dict[str, Feature]:
+        """Every value's effect."""
+        width = len(self.columns)
+        values: dict[str, dict[str, Effect]] = {name: {} for name in FEATURES}
+        for i, (name, value) in enumerate(self.columns):
+            some = among & (self.values[name] == value)
+            groups = len(set(self.groups[some].tolist()))
+            if groups:
+                values[name][value] = Effect(
+                    wider=float(np.exp(fitted[2 + i] + unseen[name] / (1 + groups))),
+                    later=float(np.exp(fitted[2 + width + i])),
+                    runs=int(some.sum()),
+                    groups=groups,
+                )
+        return {
+            name: Feature(about=about, unseen=float(np.exp(unseen[name])), values=values[name])
+            for name, about in FEATURES.items()
+        }
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
@@ -90,16 +218,22 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> 
     return float(values[order][min(place, len(values) - 1)])
 
 
-def write_residuals(path: Path, table: Mapping[str, Residual], source: str) -> None:
+def write_residuals(path: Path, table: RangeTable, source: str) -> None:
     """Write a table; `source` says of which runs and constants it is."""
     lines = [
-        "# Ranges of log(measured / predicted) seconds per training step, by class of runs, of",
-        "# constants that had not seen them; a prediction takes its 80 % range here.",
+        "# By how much predicted seconds of a training step are off, by features of what runs, by",
+        "# constants that had not seen it; a prediction takes its 80 % range here.",
         f'source = "{source}"',
+        f"low = {table.low:.4f}",
+        f"high = {table.high:.4f}",
+        f"runs = {table.runs}",
+        f"groups = {table.groups}",
     ]
-    for name in sorted(table):
-        r = table[name]
-        lines += ["", f'[classes."{name}"]', f"q10 = {r.q10:.4f}", f"q90 = {r.q90:.4f}"]
-        lines += [f"n = {r.n}", f"groups = {r.groups}"]
+    for name, feature in table.features.items():
+        lines += ["", f"[features.{name}]", f'about = "{feature.about}"']
+        lines += [f"unseen = {feature.unseen:.3f}", f"[features.{name}.values]"]
+        for value, e in sorted(feature.values.items()):
+            said = f"wider = {e.wider:.3f}, later = {e.later:.3f}"
+            lines.append(f'"{value}" = {{ {said}, runs = {e.runs}, groups = {e.groups} }}')
     write_text(path, "\n".join(lines) + "\n")
     read_residuals.cache_clear()

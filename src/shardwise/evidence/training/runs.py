@@ -24,8 +24,10 @@ from shardwise.plans import TrainPlan
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
-    runs are left out together; `inferred` says what the row leaves open or a plan cannot say, and
-    what was taken. `fingerprint` stands for the row's facts (`unseen.py`)."""
+    runs are left out together (`folds.py`); constants are fitted on it where it is `fitted`;
+    `release` is the year of its software, with the month where it is known. `inferred` says what
+    the row leaves open or a plan cannot say, and what was taken. `fingerprint` stands for the row's
+    facts (`unseen.py`)."""
 
     id: str
     source: str
@@ -39,6 +41,8 @@ class PublishedRun:
     measured_seconds: float
     peak_mem_bytes: float | None
     moe: bool
+    fitted: bool = True
+    release: str = ""
     inferred: tuple[str, ...] = ()
     fingerprint: str = ""
 
@@ -92,6 +96,8 @@ def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Publi
         measured_seconds=measured_seconds(row, cfg),
         peak_mem_bytes=None if row.memory_gib is None else row.memory_gib * 2**30,
         moe=cfg.has_experts,
+        fitted=row.fitted,
+        release=row.release,
         inferred=inferences(row, plan, piece),
         fingerprint=fingerprint(row),
     )

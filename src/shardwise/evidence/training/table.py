@@ -19,7 +19,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.plans.stacks import Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
-"""416 published runs, each with its source and citation."""
+"""732 published runs, each with its source and citation; the fit is of those with `fitted`."""
 
 Metric = Literal[
     "step_time",
@@ -83,6 +83,11 @@ class RunRow(BaseModel):
     grade: str = Field(
         "", description="A: the source states all that a price needs; B: it does not"
     )
+    fitted: bool = Field(
+        True,
+        description="whether constants may be fitted on it; one that is not judges the fit, and "
+        "ranges are made of it",
+    )
     citation: str = Field("", description="document, revision and place")
     converted_from: str = Field(
         "", description="the published figure and formula, where `step_seconds` was computed"
@@ -135,6 +140,9 @@ class RunRow(BaseModel):
     tp: Size = Field(1, description="tensor parallelism")
     pp: Size = Field(1, description="pipeline stages")
     vpp: int | None = Field(None, ge=0, le=10_000, description="chunks of layers per stage")
+    layout: str = Field(
+        "", description="layers of each stage as Megatron-LM spells them; recorded, not priced"
+    )
     ep: Size = Field(1, description="expert parallelism, made of ranks of dp, fsdp and tp")
     cp: Size = Field(1, description="context parallelism")
     zero: int | None = Field(
@@ -188,11 +196,21 @@ class RunRow(BaseModel):
         description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), "
         "nanotron; where empty, xla on TPUs, fsdp where fsdp is above 1, else megatron",
     )
+    release: str = Field(
+        "",
+        pattern=r"^(\d{4}(\.\d{2}){0,2})?$",
+        description="year of the software, with its month where it is known (2026, 2026.04)",
+    )
     compiled: bool | None = Field(None, description="whether a compiler fuses the step")
+    cuda_graph: Word = Field(
+        "", description="none, full, or `scoped:` with what is captured; recorded, not priced"
+    )
     attention_kernel: Literal["flash", "scores"] = Field(
         "flash", description="scores: the T x S scores are written to memory"
     )
     compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
+    attention_dtype: Word = Field("", description="of attention; recorded, not priced")
+    head_dtype: Word = Field("", description="of the head; recorded, not priced")
     param_dtype: Word = Field("", description="where empty: f32 on xla, else that of compute")
     grad_dtype: Word = Field(
         "", description="where empty, f32; with f16 compute, f16; on xla that of the parameters"
@@ -211,6 +229,14 @@ class RunRow(BaseModel):
     lora_rank: int = Field(0, ge=0, le=2**24, description="rank of adapters; the base is frozen")
     expert_dispatch: Annotated[Literal["ragged", "capacity", "dense"], BeforeValidator(_spelt)] = (
         Field("ragged", description="ragged drops nothing; capacity pads each expert to its slots")
+    )
+    dispatcher: Literal["", "alltoall", "deepep", "hybridep", "ragged"] = Field(
+        "", description="what sends tokens to experts; recorded, not priced"
+    )
+    grouped_kernel: Literal["", "fused"] = Field(
+        "",
+        description="fused: experts' products, activation and casts are one kernel; recorded, not "
+        "priced",
     )
     capacity_factor: float | None = Field(
         None, gt=0, le=1e6, description="slots of an expert over its mean load"
@@ -245,7 +271,9 @@ SECTIONS = {
 """The first column of each part of the page."""
 FORMER = {"zero_stage": "zero", "chip": "hardware", "devices": "num_devices"}
 """Other names of columns."""
-BOOLEANS = frozenset(("gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled"))
+BOOLEANS = frozenset(
+    ("fitted", "gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +350,7 @@ PAGE = """# The table of measured training runs
 
 Made by `python -m shardwise.evidence.training.table > docs/runs.md`; the JSON Schema of a row is
 `docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
-plan and compares the step times: use it with the logs of your own cluster. The 416 published runs
+plan and compares the step times: use it with the logs of your own cluster. The 732 published runs
 that come with shardwise are one (`src/shardwise/evidence/training/data/training_runs.csv`).
 
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then

@@ -1,9 +1,9 @@
-"""What the fit said of its own runs before it had seen them.
+"""What the fit said of published runs before it had seen them.
 
-The constants are fitted on the published runs, so that their error on those is in-sample. The fit
-therefore also predicts every group of runs by constants without that group, and leaves here what
-came out: `data/left_out_runs.csv`, one line per run of the fit. A run is found by its facts
-(`fingerprint`), not by its name; a run that is not here is itself unseen.
+Constants are fitted on published runs, so that their error on those is in-sample, and ranges are
+made of them. The fit therefore also predicts every group of runs by constants and ranges without
+that group, and leaves here what came out: `data/left_out_runs.csv`, one line per published run. A
+run is found by its facts (`fingerprint`), not by its name; a run that is not here is itself unseen.
 """
 
 import csv
@@ -20,17 +20,17 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.training.table import RunRow
 
 DATA = Path(__file__).parent / "data" / "left_out_runs.csv"
-FOR_PEOPLE = frozenset({"id", "source", "grade", "citation", "converted_from", "notes"})
+FOR_PEOPLE = frozenset({"id", "source", "grade", "fitted", "citation", "converted_from", "notes"})
 """Columns that say nothing of the run itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnseenPrediction:
-    """A run of the fit, predicted without its group; seconds per step.
+    """A published run, predicted without its group; seconds per step.
 
     `fitted` is the prediction of the constants as they are, `constant_mfu` that of one MFU per
-    compute dtype of the other groups. `low` and `high` are the 80 % range, from the class
-    `range_class` of `range_rows` runs of other groups.
+    compute dtype of the other groups. `low` and `high` are the 80 % range of a table without the
+    group, `why` says what makes it wide.
     """
 
     fingerprint: str
@@ -39,8 +39,7 @@ class UnseenPrediction:
     constant_mfu: float
     low: float
     high: float
-    range_class: str
-    range_rows: int
+    why: str
 
 
 def fingerprint(row: RunRow) -> str:
@@ -80,8 +79,7 @@ def _prediction(row: Mapping[str, str]) -> UnseenPrediction:
         constant_mfu=float(row["constant_mfu"]),
         low=float(row["low"]),
         high=float(row["high"]),
-        range_class=row["range_class"],
-        range_rows=int(row["range_rows"]),
+        why=row["why"],
     )
 
 

@@ -4,12 +4,13 @@
 summaries over all of them and by source, chip, binding term, grade and software, the gates, memory
 and rank checks, and how often the 80 % ranges hold. error = predicted / measured - 1.
 
-A run that the constants were fitted on is predicted by constants without its group (`unseen.py`);
-what the constants say that have seen it stands second, as its in-sample prediction. Any other run
-is unseen as it is.
+A published run is predicted by constants and ranges without its group (`unseen.py`); where it was
+fitted on, what the constants say that have seen it stands second, as its in-sample prediction. Any
+other run is unseen as it is.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,11 +32,14 @@ from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
+from shardwise.planner.features import NOW, features_of
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.roofline.residuals import Residual, class_of, classes_of, read_residuals
+from shardwise.roofline.residuals import RangeTable, read_residuals
 from shardwise.units import dtype_bytes
 
 EfficiencyOf = Literal["fitted", "roofline"]
+CLASS_RUNS, CLASS_GROUPS = 30, 3
+"""Runs and groups from which a class of runs says how often its ranges hold."""
 Progress = Callable[[int, int], None]
 
 
@@ -43,10 +47,11 @@ Progress = Callable[[int, int], None]
 class ScoredRun:
     """One run priced. Seconds per step; `mfu` of the prediction; bytes per chip.
 
-    `predicted` is by constants that have not seen the run's group; where those of today have,
+    `features` say what kind of run it is (`planner/features.py`). `predicted` is by constants that
+    have not seen the run's group; where those of today have,
     `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
-    does. `interval` is the 80 % range of the measured seconds, from how `range_rows` runs of
-    `range_class` were missed, none of them of this run's group.
+    does. `interval` is the 80 % range of the measured seconds, from how runs of other groups that
+    share its features were missed; `range_why` says what makes it wide.
     """
 
     run: PublishedRun
@@ -55,11 +60,11 @@ class ScoredRun:
     mfu: float
     peak_bytes: float
     bound_by: str
+    features: Mapping[str, str]
     in_sample: float | None = None
     constant_mfu: float | None = None
     interval: tuple[float, float] | None = None
-    range_class: str = ""
-    range_rows: int = 0
+    range_why: str = ""
 
     @property
     def measured(self) -> float:
@@ -76,11 +81,6 @@ class ScoredRun:
     @property
     def measured_mfu(self) -> float:
         return self.mfu * self.predicted / self.measured
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Classes of runs that are missed alike, most specific first."""
-        return classes_of(self.run.piece.chip, self.run.stack)
 
     @property
     def inside(self) -> bool | None:
@@ -128,10 +128,17 @@ class Validation:
         return share_inside((r.interval, r.measured) for r in self.rows)
 
     def coverage_by_class(self) -> dict[str, tuple[int, float]]:
-        """The runs of every class of ranges, and the share inside."""
-        names = sorted({r.range_class for r in self.rows if r.interval is not None})
-        inside = {n: [bool(r.inside) for r in self.rows if r.range_class == n] for n in names}
-        return {name: (len(some), float(np.mean(some))) for name, some in inside.items()}
+        """The runs that share a feature's value, and the share inside; of values with `CLASS_RUNS`
+        runs of `CLASS_GROUPS` groups or more."""
+        classes: dict[str, list[ScoredRun]] = defaultdict(list)
+        for row in self.rows:
+            for name, value in row.features.items() if row.interval is not None else ():
+                classes[f"{name}: {value}"].append(row)
+        return {
+            name: (len(some), float(np.mean([bool(row.inside) for row in some])))
+            for name, some in sorted(classes.items())
+            if len(some) >= CLASS_RUNS and len({row.run.group for row in some}) >= CLASS_GROUPS
+        }
 
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
@@ -152,15 +159,15 @@ def validate(
     *,
     folder: Path = PUBLISHED.parent,
     efficiency: EfficiencyOf = "fitted",
-    table: Mapping[str, Residual] | None = None,
+    table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
     alone: every share of peak is 1, no constant of a software stack applies, and there is no range.
 
-    `folder` is the table's. `table` holds the residuals behind the ranges, `unseen` what the fit
-    said of its own runs; the packaged ones where they are None.
+    `folder` is the table's. `table` is what ranges are made of, `unseen` what the fit said of
+    published runs; the packaged ones where they are None.
     """
     runs, left_out = read_runs(rows, folder)
     return score(
@@ -173,7 +180,7 @@ def score(
     left_out: Sequence[LeftOut] = (),
     *,
     efficiency: EfficiencyOf = "fitted",
-    table: Mapping[str, Residual] | None = None,
+    table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
@@ -222,30 +229,25 @@ def _scored(run: PublishedRun, efficiency: EfficiencyOf) -> ScoredRun:
         mfu=answer.mfu,
         peak_bytes=answer.peak_bytes_per_chip,
         bound_by=answer.estimate.bound_by(),
+        features=features_of(answer, run.release[:4] or NOW),
     )
 
 
-def _with_range(
-    row: ScoredRun, table: Mapping[str, Residual], seen: UnseenPrediction | None
-) -> ScoredRun:
-    """The row with its range; a run of the fit as it was predicted without its group."""
+def _with_range(row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None) -> ScoredRun:
+    """The row with its range; a published run as it was predicted without its group."""
     if seen is None:
-        name = class_of(table, row.classes)
-        if name is None:
-            return row
-        interval = table[name].interval(row.predicted)
-        return replace(row, interval=interval, range_class=name, range_rows=table[name].n)
+        found = table.range_of(row.features)
+        return replace(row, interval=found.interval(row.predicted), range_why=found.why)
     off, priced_anew = seen.predicted / seen.fitted, row.predicted / seen.fitted
     return replace(
         row,
         predicted=row.predicted * off,
         bounds=(row.bounds[0] * off, row.bounds[1] * off),
         mfu=row.mfu / off,
-        in_sample=row.predicted,
+        in_sample=row.predicted if row.run.fitted else None,
         constant_mfu=seen.constant_mfu,
         interval=(seen.low * priced_anew, seen.high * priced_anew),
-        range_class=seen.range_class,
-        range_rows=seen.range_rows,
+        range_why=seen.why,
     )
 
 
@@ -376,8 +378,7 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "in_sample": row.in_sample,
         "constant_mfu": row.constant_mfu,
         "interval": row.interval,
-        "range_class": row.range_class,
-        "range_rows": row.range_rows,
+        "range_why": row.range_why,
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,

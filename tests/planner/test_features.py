@@ -1,0 +1,73 @@
+"""Features of a plan are kinds: no name, identifier or size moves a range."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.hardware import parse_slice
+from shardwise.models import load_model
+from shardwise.planner.features import FEATURES, features_of
+from shardwise.planner.training import evaluate_train
+from shardwise.plans import TrainPlan, model_hash
+
+
+def answer(model="llama-3-8b", on="h100:8", **changes):
+    """A priced plan on one domain."""
+    cfg, piece = load_model(model), parse_slice(on)
+    plan = TrainPlan(
+        model=model,
+        model_hash=model_hash(cfg),
+        slice=on,
+        mesh={"fsdp": piece.devices},
+        slices=piece.count,
+        box=tuple(piece.shape),
+        global_batch_sequences=piece.devices,
+        sequence_length=4096,
+        layers_per_stage=(cfg.layers,),
+        microbatches=1,
+        **changes,
+    )
+    return evaluate_train(plan, cfg, piece)
+
+
+def test_every_feature_has_a_value():
+    assert set(features_of(answer())) == set(FEATURES)
+    assert all("{}" in about for about in FEATURES.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "feature", "value"),
+    [
+        ({}, "generation", "hopper"),
+        ({"on": "mi300x:8"}, "generation", "mi300x"),
+        ({}, "vendor", "nvidia"),
+        ({"stack": "megatron"}, "kernels", "transformer engine"),
+        ({"stack": "xla"}, "kernels", "cudnn"),
+        ({"on": "v5p:2x2x2", "stack": "xla"}, "kernels", "splash"),
+        ({"stack": "fsdp", "attention_kernel": "scores"}, "kernels", "scores"),
+        ({}, "precision", "16 bit"),
+        ({}, "mlp", "dense"),
+        ({"model": "qwen3-30b-a3b", "on": "2*h100:8"}, "mlp", "routed"),
+        ({"model": "deepseek-v2-lite", "on": "2*h100:8"}, "mixer", "latent"),
+        ({"on": "2*h100:8"}, "devices", "several domains"),
+        ({"model": "qwen3-0.6b", "on": "h100:1"}, "devices", "one chip"),
+        ({"stack": "fsdp"}, "compiler", "eager"),
+        ({"stack": "fsdp", "compiled": True}, "compiler", "compiled"),
+        ({"lora_rank": 8}, "trained", "adapters"),
+    ],
+)
+def test_values(changes, feature, value):
+    assert features_of(answer(**changes))[feature] == value
+
+
+def test_names_tell_nothing():
+    """Other words in place of every name leave all features alone."""
+    found = answer()
+    plan = replace(found.plan, model="x7f3", model_hash="0" * 12)
+    other = replace(found, plan=plan, cfg=replace(found.cfg, name="q", architecture="q"))
+    assert features_of(other) == features_of(found)
+
+
+def test_the_year_is_that_of_the_software():
+    assert features_of(answer(), "2023")["year"] == "2023"
+    assert features_of(answer())["year"] > "2023"
