@@ -4,6 +4,8 @@ it."""
 import pytest
 from tests.apps.commands import answer, answered, flat, refused, run
 
+from shardwise.units import sig
+
 JOB = ("plan", "train", "--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048")
 HELD = ("--remat", "block", "--for", "any", "--tokens", "200B")
 
