@@ -157,7 +157,7 @@ def _headline(r: Results) -> str:
         "left out, of the others": r.left[[not c.run.fitted for c in r.cases]],
     }
     lines = ["| error | n | median | 90th percentile | signed median |", "|---|---|---|---|---|"]
-    for name, logs in rows.items():
+    for name, logs in ((name, logs) for name, logs in rows.items() if len(logs)):
         lines.append(f"| {name} | {len(logs)} | {' | '.join(_figures(logs))} |")
     errors, weights = np.expm1(r.left), shares([c.run for c in r.cases])
     ends = [weighted_quantile(np.abs(errors), weights, share) for share in (0.5, 0.9)]

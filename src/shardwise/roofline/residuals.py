@@ -22,7 +22,7 @@ from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest
 
 DATA = Path(__file__).parent / "data" / "train_residuals.toml"
-WIDE = 1.5
+WIDE = 1.25
 """Times the range of plans with features like most from which a range is wide and says why."""
 NAMED = 1.1
 """What a feature widens a range by at least to be named as a reason."""
@@ -94,8 +94,12 @@ class RangeTable:
         """What nobody has run, and of a wide range what else widens it; at most `REASONS`."""
         named = [name for name, one in effects.items() if not one.runs]
         named.sort(key=lambda name: -effects[name].wider)
-        known = [name for name, one in effects.items() if one.runs and one.wider >= NAMED]
-        named += sorted(known, key=lambda name: -effects[name].wider) if wide else []
+        known = sorted(
+            (n for n in effects if n not in named), key=lambda name: -effects[name].wider
+        )
+        most = [name for name in known if effects[name].wider >= NAMED]
+        named += most if wide else []
+        named = named or known[: int(wide)]
         return "; ".join(
             reason(effects[name], self.features[name].about.format(values[name]))
             for name in named[:REASONS]

@@ -64,7 +64,7 @@ def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
         found = expected_range(answer) if answer else None
         if answer and found and found["why"]:
             slices.setdefault(found["why"], []).append(str(answer.piece))
-    return [f"how sure {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
+    return [f"range of {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
 
 
 def price_facts(chips: Iterable[Chip]) -> list[Fact]:

@@ -85,16 +85,18 @@ def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
 
 
 def _wide(result: Mapping[str, Any]) -> list[Fact]:
-    """What is not known of such runs, or widens their range."""
-    found = result["expected_80"]
-    return [Fact("how sure", found["why"])] if found and found["why"] else []
+    """What is not known of such runs, or most widens their range; beside another plan, whose
+    lines the page needs, --detail alone says it."""
+    found = None if "against" in result else result["expected_80"]
+    return [Fact("range", found["why"].partition("; ")[0])] if found and found["why"] else []
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
     """The expected step time, and how far such predictions were off."""
     expected, found = format_seconds(result["step_seconds"]["expected"]), result["expected_80"]
     if found:
-        low, high = format_seconds(found["low"]), format_seconds(found["high"])
+        (low, unit), high = format_seconds(found["low"]).split(), format_seconds(found["high"])
+        low = low if high.endswith(f" {unit}") else f"{low} {unit}"
         return f"{expected} (8 of 10 such runs: {low} to {high})"
     return f"{expected} (by the book's rates, of which nothing is taken off)"
 
@@ -163,6 +165,8 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
             "(docs/fit.md)",
             2,
         )
+        if found["why"]:
+            yield wrapped(f"the range: {found['why']}", 2)
     yield wrapped(
         f"MFU {result['mfu']:.1%} (by 6*N*D {result['mfu_6nd']:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} in "
