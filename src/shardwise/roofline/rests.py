@@ -45,11 +45,13 @@ class Rest:
     source: str
 
 
-def roofline_share(t: OpTime) -> float:
+def roofline_share(t: OpTime, chip: Chip) -> float:
     """Seconds of the op's busiest resource at its peak over the seconds expected; 0 for an op that
-    takes none."""
-    seconds = float(t.derated)
-    return float(largest(t.peak.values())) / seconds if seconds and t.peak else 0.0
+    takes none. Of memory all bytes that the op moves count, not those alone that no implementation
+    avoids (`OpTime.peak`)."""
+    seconds, moved = float(t.derated), float(t.op.hbm_bytes) * chip.jax_devices_per_chip
+    memory = moved / chip.require("hbm_bandwidth")
+    return float(largest((*t.peak.values(), memory))) / seconds if seconds else 0.0
 
 
 def limit(t: OpTime) -> str:

@@ -296,7 +296,7 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
         "count": float(op.count),
         "seconds": float(t.total),
         "limited_by": limit(t),
-        "roofline_share": roofline_share(t),
+        "roofline_share": roofline_share(t, answer.piece.chip),
         "rests_on": [asdict(rest) for rest in _rests(t, answer)],
     }
 
