@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
+from shardwise.evidence.measured import measured_result
 from shardwise.hardware import Slice
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
 from shardwise.plans import TrainPlan, model_hash
@@ -17,7 +18,6 @@ from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.measured import measured_result
 from shardwise.workflows.plan_file import given_plan
 from shardwise.workflows.predict import waiting
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from shardwise.book.rules.audit import audit_result
 from shardwise.boundary import Command
 from shardwise.errors import BadRequest
+from shardwise.evidence.measured import measured_result
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
@@ -25,7 +26,6 @@ from shardwise.verbs.serve_page import serve_detail, serve_page
 from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import HardwareWords, plan_changes
-from shardwise.workflows.measured import measured_result
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict import refused_by, run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
