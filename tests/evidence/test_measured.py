@@ -84,5 +84,9 @@ def test_a_plan_beside_the_best_says_what_its_run_measured():
     )  # fmt: skip
     measured = found.result["against"]["measured"]
     assert measured["step_seconds"] == pytest.approx(12.5045)
-    assert "theirs measured: 12.5 s" in str(found)
+    said = " ".join(str(found).split())
+    assert "s, measured 12.5 s)" in said
+    assert (
+        f"theirs measured: 12.5 s, {100 * (measured['times_predicted'] - 1):.1f} % slower" in said
+    )
     assert found.result["against"]["mfu_dtype"] == "bf16"

@@ -20,7 +20,7 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
     told = compared_text(found.times_slower, "the best plan") + (unfit if need > usable else "")
     yield ""
-    yield wrapped(f"against {found.name}: {told}", 0, 2)
+    yield wrapped(f"against {found.name}: {told}{_both_times(theirs)}", 0, 2)
     if theirs["measured"]:
         yield wrapped(f"theirs measured: {measured_text(theirs['measured'])}", 2, 4)
     rows = figures(result, theirs)
@@ -37,6 +37,16 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
         )
     left = len(rows) - _CHOICES
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
+
+
+def _both_times(theirs: Mapping[str, Any]) -> str:
+    """What was predicted of the other plan and what its run took, where that is published."""
+    measured = theirs["measured"]
+    if not measured or measured["step_seconds"] is None:
+        return ""
+    predicted = theirs["step_seconds"]["expected"]
+    took = format_seconds(measured["step_seconds"])
+    return f" (predicted {format_seconds(predicted)}, measured {took})"
 
 
 _CHOICES = 4
