@@ -86,7 +86,9 @@ def test_show_an_audited_plan_by_name_and_by_path(capsys):
     by_name = result(capsys, "plan", "show", "audit:megatron-70b")
     by_path = result(capsys, "plan", "show", plan_path("audit:megatron-70b"))
     assert by_name["audit"] == by_path["audit"]
-    audit = by_name["audit"]
+    assert by_name["measured"] == by_path["measured"]
+    book = ("plan", "show", "audit:megatron-70b", "--constants", "book")
+    audit = result(capsys, *book)["audit"]
     assert audit["compute_bound"] is True
     assert audit["tokens_per_chip"] == 2048
     assert [v["strategy"] for v in audit["verdicts"]] == ["data", "tensor", "stage"]

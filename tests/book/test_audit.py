@@ -9,7 +9,7 @@ from shardwise.book.rules.gpu import alphas, spanned_limit
 from shardwise.book.rules.training import mixed_limit
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.named import audit_names
 from shardwise.workflows.plan_file import load_plan
 
@@ -104,8 +104,10 @@ def test_llama_3_is_compute_bound_because_of_its_pipeline(name, tokens):
 
 def test_deepseek_v3():
     """62.9M tokens, 30k per GPU; two groups of 1024 chips halve the reduction, and 64-way experts
-    of F = 2048 are wider than the rule for random picks allows."""
-    plan = shipped("deepseek-v3-2048")
+    of F = 2048 are wider than the rule for random picks allows. The book counts in bf16; the run
+    computed in fp8 and summed in f32, which asks three times as many tokens."""
+    own = shipped("deepseek-v3-2048")
+    plan = replace(own, dtypes=TrainDtypes())
     assert plan.tokens == 62_914_560
     found = verdicts(plan)
     assert found["data"].have == 30_720
@@ -113,6 +115,9 @@ def test_deepseek_v3():
     assert found["data"].need == pytest.approx(found["data"].rule_need / 2)
     alpha = alphas(slice_of(plan.slice).chip).scale_out
     assert found["data"].rule_need == pytest.approx(alpha / 128 * 256 / 8)
+    fp8 = slice_of(plan.slice).chip.peak("fp8") / slice_of(plan.slice).chip.peak("bf16")
+    assert verdicts(own)["data"].rule_need == pytest.approx(1.5 * fp8 * found["data"].rule_need)
+    assert verdicts(own)["data"].ok
     expert = found["expert"]
     assert not expert.ok
     assert expert.rule_need == pytest.approx(alpha * 56 / 8)

@@ -202,7 +202,7 @@ def test_the_parts_of_a_step_are_the_step():
 
 def test_megatron_s_table_has_what_was_measured_beside_what_is_predicted():
     """Measured as the book's table prints it; the book's rates, of which nothing is taken off, are
-    above it for every run, and the expected ones below them."""
+    above it for every run, and the expected ones below them and close to what was measured."""
     found = figure("fig.gpu.megatron")
     by = {s.label: np.array(s.y) for s in found.series}
     printed = {"1.7B": 0.41, "7.1B": 0.47, "16B": 0.49, "314B": 0.48}
@@ -210,14 +210,15 @@ def test_megatron_s_table_has_what_was_measured_beside_what_is_predicted():
         assert found.readings[f"measured.{size}"] == pytest.approx(mfu, abs=0.006)
     assert np.all(by["by the book's rates"] > by["measured"])
     assert np.all(by["expected"] < by["by the book's rates"])
-    # Where they are further apart than such predictions are, the figure says so, with the cause.
-    least, most = min(by["measured"] / by["expected"]), max(by["measured"] / by["expected"])
+    times = by["measured"] / by["expected"]
+    assert np.median(times) < 1.15
+    # Where they are further apart than such predictions are, the figure says so.
     said = " ".join(found.notes)
-    assert f"They disagree: {len(printed) + 3} of 7 runs were measured {least:.2f} to" in said
-    assert f"{most:.2f} times as fast as expected" in said
-    assert "The table does not say what is recomputed" in said
-    assert np.all(by["expected without recomputation"] > by["expected"])
+    assert f"of 7 runs were measured {sorted(times)[-2]:.2f} to" in said
+    assert f"{max(times):.2f} times as fast as expected" in said
     shown = sw.plan_show("audit:megatron-16b").result["mfu"]
+    assert found.readings["expected.16B"] == pytest.approx(shown)
+    shown = sw.plan_show("audit:megatron-16b", constants="book").result["mfu"]
     assert found.readings["by the book's rates.16B"] == pytest.approx(shown)
 
 

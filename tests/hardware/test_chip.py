@@ -24,6 +24,21 @@ def test_block_formats_run_at_the_rate_of_their_elements():
     assert chip.peak("mxfp8") == chip.peak("fp8")
 
 
+@pytest.mark.parametrize("dtype", ["mxfp8", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("name", ["h100", "a100", "mi300x", "v5p"])
+def test_block_formats_need_units_that_scale_blocks(name, dtype):
+    """Below Blackwell and CDNA 4 there are none; a rate that a user gives stands."""
+    with pytest.raises(BadRequest) as error:
+        load_chip(name).peak(dtype)
+    said = str(error.value)
+    assert f"chip '{name}' does not compute in '{dtype}'" in said
+    assert "scale blocks" in said
+    assert "compute in " in said
+    assert f"--set chip.peak_flops.{dtype}=NUMBER" in said
+    given = load_chip(name, set_=[f"peak_flops.{dtype}=1e15"])
+    assert given.peak(dtype) == 1e15
+
+
 def test_fp8_is_not_twice_bf16_everywhere():
     assert load_chip("v6e").peak("fp8") == load_chip("v6e").peak("bf16")
     assert load_chip("tpu7x").peak("fp8") == 2 * load_chip("tpu7x").peak("bf16")

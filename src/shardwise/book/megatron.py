@@ -3,18 +3,17 @@ quiz 5).
 
 The measured number is the table's TFLOP/s per GPU over the dense peak. The plans are those that
 `audit:NAME` means; the table leaves out how they recompute and how they split a batch (the files
-say what is assumed). So each is priced without recomputation, too, and the figure says in words
-where a measurement is beyond the range of what was expected, by how much, and what is known of it.
+say what is assumed). The figure says in words where a measurement is beyond the range of what was
+expected, and by how much.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwise.book.figures import Figure, Series
 from shardwise.book.questions import book_answer, entries
 from shardwise.models import load_model, params_total
-from shardwise.models.remat import remat_row
-from shardwise.planner.training import TrainAnswer, evaluate_train
+from shardwise.planner.training import TrainAnswer
 from shardwise.plans.named import audit_names, plan_path
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import price_given
@@ -27,13 +26,12 @@ ROWS = "table.gpu.megatron."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronRun:
     """One run of the table: its size as it is called, parameters, MFU measured and predicted in the
-    order of `LABELS`, its plan's remat policy, and the times that 8 of 10 such runs take, at least
-    and at most, over the expected."""
+    order of `LABELS`, and the times that 8 of 10 such runs take, at least and at most, over the
+    expected."""
 
     size: str
     params: float
-    mfu: tuple[float, float, float, float]
-    remat: str
+    mfu: tuple[float, float, float]
     times: tuple[float, float]
 
     @property
@@ -47,9 +45,9 @@ class MegatronRun:
         return not self.times[0] <= 1 / self.ratio <= self.times[1]
 
 
-LABELS = ("measured", "by the book's rates", "expected", "expected without recomputation")
+LABELS = ("measured", "by the book's rates", "expected")
 """The MFU of a run: as the table has it, with the book's numbers of the chip of which nothing is
-taken off, with what our constants take off, and that of a plan that keeps all activations."""
+taken off, and with what our constants take off."""
 
 
 def megatron_mfu() -> Figure:
@@ -82,24 +80,14 @@ def megatron_mfu() -> Figure:
 
 
 def disagreement(runs: Sequence[MegatronRun]) -> tuple[str, ...]:
-    """Where measured and expected are further apart than such predictions are, and why."""
+    """Where measured and expected are further apart than such predictions are."""
     beyond = [run for run in runs if run.beyond]
     if not beyond:
         return ()
     ratios, fastest = [run.ratio for run in beyond], max(1 / run.times[0] for run in beyond)
     first = f"{len(beyond)} of {len(runs)} runs were measured {min(ratios):.2f} to "
     first += f"{max(ratios):.2f} times as fast as expected"
-    said = [f"They disagree: {first}. Of 10 such runs 8 are at most {fastest:.2f} times as fast."]
-    if redone := [run for run in beyond if remat_row(run.remat).recomputes]:
-        kept = [run.mfu[0] / run.mfu[3] for run in redone]
-        inside = sum(run.times[0] <= run.mfu[3] / run.mfu[0] for run in redone)
-        said.append(
-            f"The table does not say what is recomputed, and the plans assume remat "
-            f"{redone[0].remat}: arithmetic that MFU does not count. Without recomputation the "
-            f"runs are {min(kept):.2f} to {max(kept):.2f} times as fast as expected, {inside} of "
-            f"{len(redone)} within the range."
-        )
-    return tuple(said)
+    return (f"They disagree: {first}. Of 10 such runs 8 are at most {fastest:.2f} times as fast.",)
 
 
 def _audit(entry_id: str) -> str:
@@ -111,7 +99,6 @@ def _run(entry_id: str) -> MegatronRun:
     worked = book_answer(entry_id).steps
     name = _audit(entry_id)
     expected = _priced(name, "vendor")
-    kept = evaluate_train(replace(expected.plan, remat="none"), expected.cfg, expected.piece)
     config = plan_path(f"audit:{name}").with_suffix(".json")
     return MegatronRun(
         size=entry_id.removeprefix(ROWS),
@@ -120,9 +107,7 @@ def _run(entry_id: str) -> MegatronRun:
             next(float(one.value) for one in worked if one.step.rule == "utilisation"),
             float(_priced(name, "book").mfu),
             float(expected.mfu),
-            float(kept.mfu),
         ),
-        remat=expected.plan.remat,
         times=_times(expected),
     )
 

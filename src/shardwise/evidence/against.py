@@ -10,9 +10,11 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
+from shardwise.evidence.measured import measured_result
 from shardwise.hardware import Slice
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
 from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware
@@ -23,7 +25,8 @@ from shardwise.workflows.predict import waiting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
     """A plan priced for the job of a search. `notes` say what was changed to make the two
-    comparable, and where theirs would not fit; `reasons` why their time differs."""
+    comparable, and where theirs would not fit; `reasons` why their time differs; `measured` what
+    their run took, where it was on these chips and is published."""
 
     name: str
     theirs: TrainAnswer
@@ -31,6 +34,7 @@ class Against:
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     reasons: tuple[str, ...]
+    measured: Measured | None
 
 
 def published_plan(
@@ -70,6 +74,7 @@ def set_against(
         differences=rows,
         notes=tuple(notes),
         reasons=_reasons(theirs, best, rows),
+        measured=audit_measured(name) if plan.slice == same.slice else None,
     )
 
 
@@ -159,8 +164,10 @@ def against_result(found: Against) -> dict[str, Any]:
         "times_slower": found.times_slower,
         "tokens_per_second": a.tokens_per_second,
         "mfu": a.mfu,
+        "mfu_dtype": plan.dtypes.compute,
         "peak_bytes_per_chip": a.peak_bytes_per_chip,
         "bound_by": a.estimate.bound_by(),
+        "measured": measured_result(found.measured, a),
         "differences": [
             {
                 "field": row.field,

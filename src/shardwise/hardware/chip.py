@@ -15,7 +15,11 @@ from shardwise.hardware.network import Alone, DataCentre, FullMesh, Switched, To
 from shardwise.hardware.prices import LEAST, MOST, Price
 
 RATE_OF = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
-"""Block formats compute at the rate of their elements."""
+"""Block formats compute at the rate of their elements, on chips that have `BLOCKS`."""
+BLOCKS = "fp4"
+"""The rate of chips whose matrix units scale blocks: both came with NVIDIA's Blackwell (PTX ISA,
+tcgen05.mma.block_scale) and AMD's CDNA 4 (its instruction set, V_MFMA_SCALE); on a chip without it
+nothing scales blocks of 16 or 32 numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +231,9 @@ class Chip:
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for a dtype of `units.DTYPE_BYTES`; BadRequest lists what the chip has."""
-        rate = self.peak_flops.get(dtype, self.peak_flops.get(RATE_OF.get(dtype, dtype)))
+        rate = self.peak_flops.get(dtype)
+        if rate is None and dtype in RATE_OF:
+            rate = self._peak_of_blocks(dtype)
         if rate is None:
             raise BadRequest(
                 f"chip '{self.id}' has no peak for dtype '{dtype}' in the catalogue; it has "
@@ -235,6 +241,20 @@ class Chip:
                 f"--set chip.peak_flops.{dtype}=NUMBER"
             )
         return rate
+
+    def _peak_of_blocks(self, dtype: str) -> float | None:
+        """Dense FLOP/s in a block format; BadRequest where the chip scales no blocks."""
+        if BLOCKS in self.peak_flops:
+            return self.peak_flops.get(RATE_OF[dtype])
+        narrow = next(
+            d for d in (RATE_OF[dtype], "fp8", "bf16", *self.peak_flops) if d in self.peak_flops
+        )
+        raise BadRequest(
+            f"chip '{self.id}' does not compute in '{dtype}': matrix units that scale blocks of "
+            f"numbers came with those for {BLOCKS} (NVIDIA's Blackwell, AMD's CDNA 4), and it has "
+            f"none; compute in {narrow}, or give the rate with --set "
+            f"chip.peak_flops.{dtype}=NUMBER"
+        )
 
     def require_price(self) -> Price:
         """The default price, or BadRequest: no dollars are made up."""

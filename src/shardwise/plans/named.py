@@ -2,19 +2,34 @@
 
 The files lie in `data/audits`: one plan each, with its chapter and its source in its first lines,
 and a config.json beside it where the zoo lacks the model. A plan file anywhere may name such a
-neighbour.
+neighbour. What the runs measured is in `measured.toml` there.
 """
 
 import os
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from shardwise.boundary import is_file
+from shardwise.boundary import is_file, read_toml
 from shardwise.errors import check_known
 from shardwise.models.zoo import split_family, with_family, zoo_names
 
 DATA = Path(__file__).parent / "data" / "audits"
 PREFIX = "audit:"
 CHAPTER = "chapter: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a published run measured: as its source prints it (`published`), in seconds a step where
+    they follow from that (`note`), and as the MFU that the source prints, of `mfu_dtype`'s peak."""
+
+    published: str
+    source: str
+    note: str
+    step_seconds: float | None = None
+    mfu: float | None = None
+    mfu_dtype: str = "bf16"
 
 
 def audit_names() -> tuple[str, ...]:
@@ -24,7 +39,22 @@ def audit_names() -> tuple[str, ...]:
 
 def audit_about(name: str) -> str:
     """What a shipped plan is and where its choices were published: its first lines."""
-    return " ".join(line for line in _head(name) if not line.startswith(CHAPTER))
+    about = " ".join(line for line in _head(name) if not line.startswith(CHAPTER))
+    measured = _measured().get(name)
+    return f"{about} Measured: {measured.published}." if measured else about
+
+
+def audit_measured(plan: object) -> Measured | None:
+    """What the run behind a plan measured, where that is `audit:NAME` or its file; None of any
+    other plan, and of a run that published nothing."""
+    path = plan_path(str(plan)) if isinstance(plan, str | Path) else Path()
+    return _measured().get(path.stem) if path.parent == DATA else None
+
+
+@cache
+def _measured() -> dict[str, Measured]:
+    table = read_toml(DATA / "measured.toml", "the table of measured runs")
+    return {name: Measured(**row) for name, row in table.items()}
 
 
 def audit_chapter(name: str) -> str:

@@ -30,7 +30,7 @@ from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, large
 MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
 _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
-_UNFUSED = frozenset({"elementwise", "gather"})
+UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
 SUMS = frozenset({"reduce_scatter", "all_reduce"})
 """Collectives that add up."""
@@ -268,7 +268,7 @@ def _kernels(op: Op, stack: Stack) -> Quantity:
 
 def _passes(op: Op, stack: Stack) -> Quantity:
     """Times its counted memory traffic that an op moves."""
-    if op.op_class not in _UNFUSED or op.component == "optimizer":
+    if op.op_class not in UNFUSED or op.component == "optimizer":
         return 1.0
     return stack.passes * (stack.dispatch if op.component == ROUTED else 1.0)
 

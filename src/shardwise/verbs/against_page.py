@@ -1,30 +1,29 @@
 """How a plan prints beside the best one (`plan train --against`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from shardwise.evidence.against import Against, gain_text
 from shardwise.evidence.compare_plans import Difference
-from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
-from shardwise.workflows.predict import slower_text
+from shardwise.verbs.train_page import measured_text
+from shardwise.workflows.predict import compared_text
 
 
-def against_page(found: Against, result: Mapping[str, Any], ours: TrainPlan) -> Page:
+def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
-    theirs, slower = result["against"], found.times_slower
-    told = slower_text(slower)
+    theirs = result["against"]
     need, usable = theirs["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
     unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
-    than = "as" if told.startswith("as ") else "than"
-    told = f"{told} {than} the best plan{unfit if need > usable else ''}"
+    told = compared_text(found.times_slower, "the best plan") + (unfit if need > usable else "")
     yield ""
-    yield wrapped(f"against {found.name}: {told}", 0, 2)
-    peaks = ours.dtypes.compute, found.theirs.plan.dtypes.compute
-    rows = figures(result, theirs, peaks)
+    yield wrapped(f"against {found.name}: {told}{_both_times(theirs)}", 0, 2)
+    if theirs["measured"]:
+        yield wrapped(f"theirs measured: {measured_text(theirs['measured'])}", 2, 4)
+    rows = figures(result, theirs)
     yield TextTable(["predicted", "ours", "theirs"], rows, ruled=False)
     largest = sorted(found.differences, key=_effect, reverse=True)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]
@@ -40,6 +39,16 @@ def against_page(found: Against, result: Mapping[str, Any], ours: TrainPlan) -> 
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
 
 
+def _both_times(theirs: Mapping[str, Any]) -> str:
+    """What was predicted of the other plan and what its run took, where that is published."""
+    measured = theirs["measured"]
+    if not measured or measured["step_seconds"] is None:
+        return ""
+    predicted = theirs["step_seconds"]["expected"]
+    took = format_seconds(measured["step_seconds"])
+    return f" (predicted {format_seconds(predicted)}, measured {took})"
+
+
 _CHOICES = 4
 """Choices that a page shows of those that differ from another plan's."""
 
@@ -53,6 +62,8 @@ def against_detail(found: Against) -> Page:
     """How the other plan was read, every choice that differs, and the reasons."""
     yield ""
     yield f"against {found.name}"
+    if found.measured:
+        yield wrapped(f"measured: {found.measured.note}", 2, 4)
     for note in found.notes:
         yield wrapped(note, 2, 4)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
@@ -62,15 +73,13 @@ def against_detail(found: Against) -> Page:
         yield wrapped(f"- {reason}", 2, 4)
 
 
-def figures(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], peaks: Sequence[str]
-) -> list[list[str]]:
-    """Headline figures of both; `peaks` are the dtypes of whose peak each has its utilisation."""
+def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
+    """Headline figures of both."""
     both = ours, theirs
     return [
         ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
         ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
-        ["MFU", *(f"{r['mfu']:.1%} of {p}" for r, p in zip(both, peaks, strict=True))],
+        ["MFU", *(f"{r['mfu']:.1%} of {r['mfu_dtype']}" for r in both)],
         ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
         ["bound by", *(r["bound_by"] for r in both)],
     ]

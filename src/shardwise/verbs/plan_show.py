@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from shardwise.book.rules.audit import audit_result
 from shardwise.boundary import Command
 from shardwise.errors import BadRequest
+from shardwise.evidence.measured import measured_result
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
+from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.software import software_row
 from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -71,6 +73,7 @@ class PlanShowRequest(HardwareWords, Command):
             if run:
                 result["run"] = run_result(answer, **run)
             result["runs_in"] = runs_in(answer)
+            result["measured"] = measured_result(self._measured(), answer)
             result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
         return PlanShown(
             priced=priced,
@@ -79,6 +82,11 @@ class PlanShowRequest(HardwareWords, Command):
             resolved=self._resolved(priced),
             warnings=[*priced.warnings, *_refused(priced)],
         )
+
+    def _measured(self) -> Measured | None:
+        """What the published run took; None where another job is priced than the run had."""
+        fields, _ = plan_changes(self.sets)
+        return None if fields.keys() & JOB else audit_measured(self.path)
 
     def _under_load(self, priced: Priced) -> "ServedShown":
         served = served_under(priced)
@@ -112,6 +120,10 @@ class PlanShowRequest(HardwareWords, Command):
         if not isinstance(self.path, str | Path):
             return lambda key: "file"
         return partial(origin_of, keys_written(self.path), priced.plan, priced.searched)
+
+
+JOB = {"model", "slice", "global_batch_sequences", "sequence_length", "mtp_layers", "lora_rank"}
+"""Fields of a plan that say what is trained on what, not how."""
 
 
 def _refused(priced: Priced) -> list[str]:

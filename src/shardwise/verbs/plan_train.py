@@ -346,7 +346,7 @@ class TrainPlanned(Answer):
             self.opinion.page() if self.opinion else (),
         )
         if self.against is not None:
-            yield from against_page(self.against, self.result, self.best.plan)
+            yield from against_page(self.against, self.result)
         elif not self.opinion:
             yield from close_table(self.planning, self.close)
 
@@ -399,7 +399,7 @@ def _close_detail(result: Mapping[str, Any]) -> Page:
     if result["close"]:
         yield ""
         yield TextTable(
-            ["what was close", "MFU", "waits", "limited by"],
+            ["what was close", f"MFU of {result['mfu_dtype']}", "waits", "limited by"],
             [
                 [
                     ", ".join([mesh_text(r["mesh"]), *r["differs"]]),

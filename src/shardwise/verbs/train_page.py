@@ -12,9 +12,19 @@ from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import software_row
 from shardwise.plans.train import mesh_text
-from shardwise.units import format_count, format_gib, format_rate, format_seconds, many, sig
+from shardwise.roofline.rests import PEAK
+from shardwise.units import (
+    dtype_bytes,
+    format_count,
+    format_gib,
+    format_rate,
+    format_seconds,
+    many,
+    sig,
+)
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, Part, memory_fact, percent, wrapped
+from shardwise.workflows.predict import compared_text
 
 _LEAST, _NOTHING = 0.005, 1e-9
 """Shares of the step below which its parts are added up as one, or are a rounding error."""
@@ -28,14 +38,15 @@ def train_page(
 ) -> Page:
     """One priced plan: what it is, how fast, whether it fits, and where the step goes; `more` are
     further facts below the first ones, `between` what stands before where the step goes."""
-    plan = answer.plan
+    plan, measured = answer.plan, result.get("measured")
+    seen = [Fact("measured", measured_text(measured))] if measured else []
     yield wrapped(
         f"{answer.cfg.name} on {result['slice']} ({many(answer.piece.chips, 'chip')}), "
         f"{format_count(plan.tokens)} tokens a step, seq {plan.sequence_length:,}",
         hanging=2,
     )
     yield wrapped(plan_text(plan, result), 2, 4)
-    yield Facts([*_runs_in(result), *_facts(answer, result), *more])
+    yield Facts([*_runs_in(result), *_facts(answer, result), *seen, *more])
     yield from between
     yield ""
     yield where_table(result["where_it_goes"], "where the step goes")
@@ -101,6 +112,20 @@ def _step_text(result: Mapping[str, Any]) -> str:
     return f"{expected} (by the book's rates, of which nothing is taken off)"
 
 
+def measured_text(row: Mapping[str, Any]) -> str:
+    """What a published run took, beside what was predicted of it."""
+    said = []
+    if row["step_seconds"] is not None:
+        beside = compared_text(row["times_predicted"], "predicted")
+        said.append(f"{format_seconds(row['step_seconds'])}, {beside}")
+        said.append(f"MFU {100 * row['mfu']:.1f} % of the {row['mfu_dtype']} peak")
+    published = row["published"]
+    if row["published_mfu"] is not None:
+        published += f", MFU {row['published_mfu']:.0%} of {row['published_mfu_dtype']}"
+    said.append(f"published as {published} ({row['source']})")
+    return "; ".join(said)
+
+
 def where_table(parts: Mapping[str, float], title: str) -> TextTable:
     """Seconds and shares of the parts of a step, which add up to it; small ones as one row."""
     whole = sum(parts.values())
@@ -135,11 +160,13 @@ def train_detail(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
         yield f"  {name}: {result['layouts'][name]}"
     yield ""
     yield from _bounds(answer, result)
+    if measured := result.get("measured"):
+        yield wrapped(f"measured: {measured['note']}", 2)
     yield ""
     yield memory_table(result)
     yield from _stages(result["memory_by_stage"])
     yield ""
-    yield _ops(result)
+    yield from _ops(result)
 
 
 def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
@@ -174,6 +201,7 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
         f"{answer.piece.chips:,} chips; limited by {result['bound_by']}",
         2,
     )
+    yield from _widths(result["math_dtypes"], plan)
     if result["tokens_per_joule_upper"]:
         yield wrapped(
             f"at most {sig(result['tokens_per_joule_upper'])} tokens per joule of the chips at "
@@ -182,17 +210,42 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
         )
 
 
-def _ops(result: Mapping[str, Any]) -> TextTable:
+def _widths(math: Sequence[Mapping[str, Any]], plan: TrainPlan) -> Page:
+    """Of a plan that computes in fewer than 16 bits, what does not."""
+    narrow = plan.dtypes.compute
+    rest = [row for row in math if row["dtype"] != narrow]
+    if dtype_bytes(narrow) >= 2 or not rest:
+        return
+    share = sum(row["share"] for row in math if row["dtype"] == narrow)
+    stays = (f"in {r['dtype']} stay {', '.join(r['components'])} ({r['share']:.1%})" for r in rest)
+    yield wrapped(
+        f"{share:.1%} of the FLOPs are in {narrow}; {'; '.join(stays)}, norms and activations; "
+        f"parameters are stored in {plan.dtypes.param}, gradients in {plan.dtypes.grad}",
+        2,
+    )
+
+
+def _ops(result: Mapping[str, Any]) -> Page:
+    """The longest ops: of the step, of their roofline, and what the rates behind them are."""
     expected = result["step_seconds"]["expected"]
-    return TextTable(
-        ["op (all its runs)", "stream", "seconds", "of step"],
+    yield TextTable(
+        ["op (all its runs)", "stream", "seconds", "of step", "of roofline", "rate"],
         [
             [f"{t['name']} ({t['phase']})", t["stream"], format_seconds(t["seconds"]),
-             f"{t['seconds'] / expected:.0%}"]
+             f"{t['seconds'] / expected:.0%}", f"{t['roofline_share']:.0%}", _basis(t)]
             for t in result["top_ops"]
         ],
         left=2,
     )  # fmt: skip
+    known = {rest["constant"]: rest for t in result["top_ops"] for rest in t["rests_on"]}
+    rates = (f"{path} {sig(rest['value'])} {rest['basis']}" for path, rest in known.items())
+    if known:
+        yield wrapped(f"of roofline: at the peak over expected; rates: {', '.join(rates)}", 2)
+
+
+def _basis(op: Mapping[str, Any]) -> str:
+    """What kinds of numbers the rate of an op rests on, each once."""
+    return " x ".join(dict.fromkeys(rest["basis"] for rest in op["rests_on"])) or PEAK
 
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> Page:

@@ -253,7 +253,9 @@ def _orders(result: Mapping[str, Any]) -> Page:
     for source, every in result["against_size"].items():
         for one in (o for o in result["within_model"] if o["source"] == source):
             ours = rank_text(one["rank_correlation"])
-            rows.append([f"MFU of {one['model']}", str(one["n"]), ours, ""])
+            rows.append(
+                [f"MFU of {one['model']}, each of its dtype's peak", str(one["n"]), ours, ""]
+            )
         ranks = [rank_text(every["predicted"]), rank_text(every["one_over_parameters"])]
         rows.append([f"tokens/s per chip of {source}", str(every["n"]), *ranks])
     if rows:

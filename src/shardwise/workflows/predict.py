@@ -16,6 +16,7 @@ from shardwise.planner.export import refusal
 from shardwise.planner.features import features_of
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.search.choices import AS_FAST
 from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.training import (
@@ -33,6 +34,7 @@ from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import read_residuals
+from shardwise.roofline.rests import Rest, limit, rests_on, roofline_share
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import (
     whole_number,
@@ -214,6 +216,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "expected_80": expected_range(answer),
         "tokens_per_second": answer.tokens_per_second,
         "mfu": answer.mfu,
+        "mfu_dtype": plan.dtypes.compute,
         "mfu_6nd": answer.mfu_6nd,
         "tokens_per_joule_upper": tokens_per_joule(answer),
         "peak_bytes_per_chip": answer.peak_bytes_per_chip,
@@ -226,6 +229,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
         "where_it_goes": answer.time_parts.named(),
+        "math_dtypes": math_dtypes(answer),
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
 
@@ -282,7 +286,35 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
         "stream": stream,
         "count": float(op.count),
         "seconds": float(t.total),
+        "limited_by": limit(t),
+        "roofline_share": roofline_share(t, answer.piece.chip),
+        "rests_on": [asdict(rest) for rest in _rests(t, answer)],
     }
+
+
+def _rests(t: OpTime, answer: TrainAnswer) -> tuple[Rest, ...]:
+    chip = answer.piece.chip
+    return rests_on(t, chip, answer.placement, stack_for(answer.plan, chip))
+
+
+def math_dtypes(answer: TrainAnswer) -> list[dict[str, Any]]:
+    """The dtypes that the step's FLOPs are in, most first: each one's share and the components
+    whose FLOPs they are."""
+    flops: dict[str, dict[str, float]] = {}
+    for op in answer.work.ops:
+        for dtype, count in op.flops.items():
+            of = flops.setdefault(dtype, {})
+            of[op.component] = of.get(op.component, 0.0) + float(count) * float(op.count)
+    sums = {dtype: sum(of.values()) for dtype, of in flops.items()}
+    return [
+        {
+            "dtype": dtype,
+            "share": sums[dtype] / sum(sums.values()),
+            "components": sorted(name for name, count in flops[dtype].items() if count),
+        }
+        for dtype in sorted(sums, key=lambda name: -sums[name])
+        if sums[dtype]
+    ]
 
 
 def layouts(answer: TrainAnswer) -> dict[str, str]:
@@ -356,6 +388,7 @@ def runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
         "step_seconds": answer.step_seconds,
         "times_slower": expected / best.step_seconds["expected"],
         "mfu": answer.mfu,
+        "mfu_dtype": answer.plan.dtypes.compute,
         "peak_bytes_per_chip": answer.peak_bytes_per_chip,
         "bound_by": answer.estimate.bound_by(),
         "exposed_seconds": answer.exposed_seconds,
@@ -373,6 +406,16 @@ def slower_text(ratio: float) -> str:
     if ratio < 1:
         return f"{100 * (1 - ratio):.1f} % faster"
     return f"{100 * (ratio - 1):.1f} % slower" if ratio < 1.2 else f"{sig(ratio)}x slower"
+
+
+def compared_text(ratio: float, other: str) -> str:
+    """How much slower one step is than another, and than which.
+
+    >>> compared_text(1.0, "theirs"), compared_text(1.055, "theirs")
+    ('as fast (within 0.1 %) as theirs', '5.5 % slower than theirs')
+    """
+    said = slower_text(ratio)
+    return f"{said} {'as' if said.startswith('as ') else 'than'} {other}"
 
 
 def waiting(answer: TrainAnswer) -> str:

@@ -308,6 +308,7 @@ def sweep_row(point: SweepPoint) -> dict[str, Any]:
         "step_seconds": answer.step_seconds,
         "tokens_per_second": answer.tokens_per_second,
         "mfu": answer.mfu,
+        "mfu_dtype": answer.plan.dtypes.compute,
         "bound_by": answer.estimate.bound_by(),
         "peak_bytes_per_chip": answer.peak_bytes_per_chip,
         "efficiency": point.efficiency,

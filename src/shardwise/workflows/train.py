@@ -266,7 +266,13 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
         seconds = price_plan(plan, Hardware()).answer.step_seconds["expected"]
     except BadRequest as error:
         why = f"no predicted step time: {error}"
-    return Expected(step_seconds=seconds, flops_per_token=float(flops), slice=plan.slice, why=why)
+    return Expected(
+        step_seconds=seconds,
+        flops_per_token=float(flops),
+        dtype=plan.dtypes.compute,
+        slice=plan.slice,
+        why=why,
+    )
 
 
 def _with_peak(run: TrainRun) -> TrainRun:
@@ -351,6 +357,7 @@ def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> d
         "loss": outcome.loss,
         "tokens_per_second": rate,
         "step_seconds": {"predicted": expected.step_seconds, "measured": measured},
+        "mfu_dtype": expected.dtype,
         "mfu": rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
         "devices": expected.here,
         "slice": expected.slice,

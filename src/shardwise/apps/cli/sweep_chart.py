@@ -68,7 +68,8 @@ def _utilisation(axis: Any, planned: Sequence[SweepPoint]) -> None:
     axis.set_ylim(0, 1.15 * max(map(_mfu, planned)))
     axis.margins(x=0.12)
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    titled(axis, "chips", "MFU", "utilisation, and what binds")
+    peaks = " or ".join(sorted({p.answer.plan.dtypes.compute for p in planned if p.answer}))
+    titled(axis, "chips", f"MFU of the {peaks} peak", "utilisation, and what binds")
 
 
 def _binding(planned: Sequence[SweepPoint]) -> list[tuple[float, float, str]]:

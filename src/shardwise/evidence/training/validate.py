@@ -382,6 +382,7 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,
+        "mfu_dtype": run.plan.dtypes.compute,
         "measured_mfu": row.measured_mfu,
         "bound_by": row.bound_by,
         "peak_bytes_per_chip": row.peak_bytes,

@@ -17,11 +17,12 @@ SHOWN = ("loss", "grad_norm", "lr", "tokens_per_second", "seconds", "mfu")
 class Expected:
     """What was predicted: seconds of a step on the plan's slice (None where it cannot be priced,
     and `why`), FLOPs of a token (forward and backward), and the peak FLOP/s of the devices at hand
-    (None where they are not the plan's); `here` names those."""
+    in `dtype` (None where they are not the plan's); `here` names those."""
 
     step_seconds: float | None = None
     flops_per_token: float | None = None
     peak: float | None = None
+    dtype: str = ""
     slice: str = ""
     here: str = ""
     why: str = ""
@@ -65,12 +66,15 @@ def line_of(m: StepMetrics, steps: int, expected: Expected) -> str:
     """A step in one line, measured beside predicted; on other devices than the plan's the line says
     so, for its times are no measure of the plan.
 
+    >>> from dataclasses import replace
     >>> m = StepMetrics(step=2, loss=1.5, grad_norm=0.3, lr=1e-3, tokens=512, seconds=0.5,
     ...                 tokens_per_second=512.0, mfu=None)
     >>> line_of(m, 10, Expected(step_seconds=0.001, slice="v5e:1x1", here="1 x cpu"))
     'step 2/10  loss 1.5000  512 tokens/s  step 500 ms on 1 x cpu (1 ms predicted for v5e:1x1)'
     >>> line_of(m, 10, Expected(step_seconds=0.4, slice="v5e:1x1", peak=1e15))
     'step 2/10  loss 1.5000  512 tokens/s  step 500 ms (predicted 400 ms)'
+    >>> line_of(replace(m, mfu=0.4), 10, Expected(peak=1e15, dtype="bf16"))
+    'step 2/10  loss 1.5000  512 tokens/s  step 500 ms  MFU 40.0% of bf16'
     """
     parts = [f"step {m.step}/{steps}", f"loss {m.loss:.4f}"]
     if m.seconds is None or m.tokens_per_second is None:
@@ -86,7 +90,7 @@ def line_of(m: StepMetrics, steps: int, expected: Expected) -> str:
         step += f" (predicted {format_seconds(predicted)})"
     parts.append(step)
     if m.mfu is not None:
-        parts.append(f"MFU {m.mfu:.1%}")
+        parts.append(f"MFU {m.mfu:.1%} of {expected.dtype}")
     return "  ".join(parts)
 
 
