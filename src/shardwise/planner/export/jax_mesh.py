@@ -25,6 +25,7 @@ DTYPES = {
     "f32": "float32",
     "bf16": "bfloat16",
     "f16": "float16",
+    "f64": "float64",
     "fp8": "float8_e4m3fn",
     "int8": "int8",
     "int4": "int4",
