@@ -123,7 +123,8 @@ def _inputs(
 
 def collect(folder: Path) -> None:
     """Run the tests of the command line, slow ones too, and keep what its commands print."""
-    words = [sys.executable, "-m", "pytest", "-q", "tests/apps", "-m", "not browser and not torch and not alone"]
+    marks = "not browser and not torch and not alone"
+    words = [sys.executable, "-m", "pytest", "-q", "tests/apps", "-m", marks]
     subprocess.run(words, cwd=ROOT, check=False, env={**os.environ, KEPT: str(folder)})
 
 
