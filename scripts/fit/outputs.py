@@ -97,7 +97,7 @@ def unseen_runs(
                 constant_mfu=measured * float(np.exp(baseline[i])),
                 low=low,
                 high=high,
-                why=held.range_.why,
+                why="; ".join(held.range_.why),
             )
         )
     return found

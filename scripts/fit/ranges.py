@@ -57,7 +57,7 @@ def samples_of(
         Sample(
             features=case.features,
             group=case.run.group,
-            routed=case.run.moe,
+            moe=case.run.moe,
             share=float(share[i]),
             log_ratio=-float(left[i]),
             unlike={name: -float(unlike[name][i]) for name in FEATURES},

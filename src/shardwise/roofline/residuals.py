@@ -56,12 +56,12 @@ class Feature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """Where 8 of 10 such runs lie, as log(measured / predicted), and in a line what is not known of
-    them, or widens the range; "" where it is as usual."""
+    """Where 8 of 10 such runs lie, as log(measured / predicted), and a sentence for each thing that
+    is not known of them or widens the range, the widest first; none where it is as usual."""
 
     low: float
     high: float
-    why: str = ""
+    why: tuple[str, ...] = ()
 
     def interval(self, seconds: float) -> tuple[float, float]:
         """The 80 % range around a prediction."""
@@ -90,17 +90,17 @@ class RangeTable:
             why=self._why(effects, values, wider > WIDE),
         )
 
-    def _why(self, effects: Mapping[str, Effect], values: Mapping[str, str], wide: bool) -> str:
+    def _why(
+        self, effects: Mapping[str, Effect], values: Mapping[str, str], wide: bool
+    ) -> tuple[str, ...]:
         """What nobody has run, and of a wide range what else widens it; at most `REASONS`."""
-        named = [name for name, one in effects.items() if not one.runs]
-        named.sort(key=lambda name: -effects[name].wider)
-        known = sorted(
-            (n for n in effects if n not in named), key=lambda name: -effects[name].wider
-        )
-        most = [name for name in known if effects[name].wider >= NAMED]
-        named += most if wide else []
-        named = named or known[: int(wide)]
-        return "; ".join(
+        widest = sorted(effects, key=lambda name: -effects[name].wider)
+        named = [name for name in widest if not effects[name].runs]
+        if wide:
+            known = [name for name in widest if effects[name].runs]
+            named += [name for name in known if effects[name].wider >= NAMED]
+            named = named or known[:1]
+        return tuple(
             reason(effects[name], self.features[name].about.format(values[name]))
             for name in named[:REASONS]
         )
@@ -118,7 +118,9 @@ def reason(effect: Effect, about: str) -> str:
         return f"no published run {about} is known"
     if effect.groups == 1:
         return f"the {effect.runs} runs {about} are of one publisher"
-    return f"the {effect.runs} runs {about} were predicted {effect.wider:.2g} times less surely"
+    return (
+        f"the {effect.runs} runs {about} were missed by {effect.wider:.2g} times as much as others"
+    )
 
 
 @lru_cache(maxsize=8)

@@ -63,7 +63,7 @@ def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
     for answer in answers:
         found = expected_range(answer) if answer else None
         if answer and found and found["why"]:
-            slices.setdefault(found["why"], []).append(str(answer.piece))
+            slices.setdefault("; ".join(found["why"]), []).append(str(answer.piece))
     return [f"range of {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
 
 

@@ -99,7 +99,7 @@ def _wide(result: Mapping[str, Any]) -> list[Fact]:
     """What is not known of such runs, or most widens their range; beside another plan, whose
     lines the page needs, --detail alone says it."""
     found = None if "against" in result else result["expected_80"]
-    return [Fact("range", found["why"].partition("; ")[0])] if found and found["why"] else []
+    return [Fact("range", found["why"][0])] if found and found["why"] else []
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
@@ -187,13 +187,13 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
     found = result["expected_80"]
     if found:
         yield wrapped(
-            f"8 of 10: as {found['runs']} published runs of {found['groups']} publishers' software "
-            "were missed, each by constants that had not seen it, those like this one first "
-            "(docs/fit.md)",
+            f"8 of 10: by how far {found['runs']} published runs of {found['groups']} groups "
+            "(publisher and software) were missed by constants that had not seen them, wider or "
+            "narrower as those with the features of this plan were (docs/fit.md)",
             2,
         )
         if found["why"]:
-            yield wrapped(f"the range: {found['why']}", 2)
+            yield wrapped(f"the range: {'; '.join(found['why'])}", 2)
     yield wrapped(
         f"MFU {result['mfu']:.1%} (by 6*N*D {result['mfu_6nd']:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} in "

@@ -179,7 +179,7 @@ def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
         "high": high,
         "runs": table.runs,
         "groups": table.groups,
-        "why": found.why,
+        "why": list(found.why),
     }
 
 
@@ -414,8 +414,7 @@ def compared_text(ratio: float, other: str) -> str:
     >>> compared_text(1.0, "theirs"), compared_text(1.055, "theirs")
     ('as fast (within 0.1 %) as theirs', '5.5 % slower than theirs')
     """
-    said = slower_text(ratio)
-    return f"{said} {'as' if said.startswith('as ') else 'than'} {other}"
+    return f"{slower_text(ratio)} {'as' if abs(ratio - 1) <= AS_FAST else 'than'} {other}"
 
 
 def waiting(answer: TrainAnswer) -> str:

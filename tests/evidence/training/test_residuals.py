@@ -20,7 +20,7 @@ def samples(groups=8, runs=12, spread=0.1, **features) -> list[Sample]:
         Sample(
             features=values,
             group=f"p{g}/x",
-            routed=False,
+            moe=False,
             share=1.0,
             log_ratio=float(log),
             unlike={name: 2 * float(log) for name in FEATURES},
@@ -81,8 +81,8 @@ def test_a_fold_has_no_part_in_what_is_said_of_it(mixed):
 
 
 def test_routed_runs_leave_out_their_publisher():
-    routed = [replace(s, routed=True) for s in samples(groups=2)]
-    kin = [replace(s, group="p0/y", routed=True) for s in samples(groups=1)]
+    routed = [replace(s, moe=True) for s in samples(groups=2)]
+    kin = [replace(s, group="p0/y", moe=True) for s in samples(groups=1)]
     dense = [replace(s, group="p0/z") for s in samples(groups=1)]
     arrays = Samples([*routed, *kin, *dense])
     left = {arrays.groups[rows][0]: set(arrays.groups[~others & ~rows])

@@ -8,6 +8,7 @@ experts, so that a routed run is left out with all routed runs of its publisher.
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -27,7 +28,16 @@ def publisher(group: str) -> str:
     return group.partition("/")[0]
 
 
-def left_with(run: PublishedRun, other: PublishedRun) -> bool:
+class Foldable(Protocol):
+    """What says to which fold a run belongs: its group, and whether its model is routed."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def moe(self) -> bool: ...
+
+
+def left_with(run: Foldable, other: Foldable) -> bool:
     """Whether `other` is left out where `run` is predicted."""
     kin = run.moe and other.moe and publisher(run.group) == publisher(other.group)
     return run.group == other.group or kin

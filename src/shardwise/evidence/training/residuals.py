@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from shardwise.boundary import write_text
-from shardwise.evidence.training.folds import publisher
+from shardwise.evidence.training.folds import left_with
 from shardwise.planner.features import FEATURES
 from shardwise.roofline.residuals import Effect, Feature, RangeTable, read_residuals
 
@@ -43,13 +43,13 @@ ROUNDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A run that the constants had not seen: its features, its fold (`routed` runs of a publisher
-    are left out together), its share of its configuration, log(measured / predicted), and the same
-    by constants that have not seen its value of a feature either."""
+    """A run that the constants had not seen: its features, its fold (`folds.py`), its share of its
+    configuration, log(measured / predicted), and the same by constants that have not seen its value
+    of a feature either."""
 
     features: Mapping[str, str]
     group: str
-    routed: bool
+    moe: bool
     share: float
     log_ratio: float
     unlike: Mapping[str, float]
@@ -63,8 +63,10 @@ class Samples:
         self.columns = [(n, v) for n in FEATURES for v in dict.fromkeys(self.values[n].tolist())]
         self.design = np.column_stack([self.values[n] == v for n, v in self.columns]).astype(float)
         self.groups = np.array([s.group for s in samples])
-        self.publishers = np.array([publisher(s.group) for s in samples])
-        self.routed = np.array([s.routed for s in samples])
+        first = {(s.group, s.moe): s for s in samples}
+        order = {fold: i for i, fold in enumerate(first)}
+        self.fold = np.array([order[s.group, s.moe] for s in samples])
+        self.left = np.array([[left_with(a, b) for b in first.values()] for a in first.values()])
         self.share = np.array([s.share for s in samples])
         self.logs = np.array([s.log_ratio for s in samples])
         self.unlike = {name: np.array([s.unlike[name] for s in samples]) for name in FEATURES}
@@ -73,14 +75,8 @@ class Samples:
 
     def folds(self, among: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         """The runs that are left out together, and those that stay, both of some."""
-        found = []
-        for group, routed in dict.fromkeys(
-            zip(self.groups[among], self.routed[among], strict=True)
-        ):
-            mine = (self.groups == group) & (self.routed == routed)
-            kin = self.routed & (self.publishers == publisher(group)) & routed
-            found.append((mine & among, among & ~kin & (self.groups != group)))
-        return found
+        folds = np.unique(self.fold[among])
+        return [(among & (self.fold == i), among & ~self.left[i][self.fold]) for i in folds]
 
     def table(self, among: np.ndarray) -> RangeTable:
         """The table of some of the runs."""

@@ -237,7 +237,7 @@ def _with_range(row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None
     """The row with its range; a published run as it was predicted without its group."""
     if seen is None:
         found = table.range_of(row.features)
-        return replace(row, interval=found.interval(row.predicted), range_why=found.why)
+        return replace(row, interval=found.interval(row.predicted), range_why="; ".join(found.why))
     off, priced_anew = seen.predicted / seen.fitted, row.predicted / seen.fitted
     return replace(
         row,
