@@ -22,6 +22,10 @@ from shardwise.runtime import Options, forward, generate, load, parameter_count,
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 1e-4
+REFERENCE = 5e-5
+"""How far the reference may be from itself: in float32, with the instructions of another CPU
+(AVX-512, AVX2, none), it moves by 2.6e-5 at most (qwen3-next), by 2.2e-5 in gemma3, by less than
+1.6e-5 in others."""
 
 
 def loaded(name, folder):
@@ -97,7 +101,9 @@ def test_goldens_are_what_transformers_gives(tmp_path):
     python([script, tmp_path])
     for name in goldens.NAMES:
         again = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(again, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            again, goldens.logits(name), rtol=0, atol=REFERENCE, err_msg=name
+        )
         made = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
         assert made["generated"] == goldens.document(name)["generated"]
 
@@ -131,4 +137,6 @@ def test_saved_checkpoints_load_in_transformers(tmp_path):
     python(["-c", IN_TRANSFORMERS, *folders])
     for name in goldens.NAMES:
         logits = np.load(tmp_path / name / "logits.npy")
-        np.testing.assert_allclose(logits, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            logits, goldens.logits(name), rtol=0, atol=REFERENCE, err_msg=name
+        )
