@@ -427,6 +427,16 @@ def _tail(runs: Sequence[SteadyRun]) -> float:
     return float(np.max(longest[measured] / mean[measured], initial=1.0))
 
 
+def _apart_for_good(found: Sequence[SteadyRun], runs: int) -> bool:
+    """Whether so many runs cannot lie `TOGETHER`, whatever those to come are like: their mean is
+    nearest to the longest tail where all of them are as long.
+
+    With n runs found of N, mean m and longest M, the tail is at least M N / (n m + (N - n) M).
+    """
+    left = runs - len(found)
+    return len(found) / _tail(found) + left < runs / TOGETHER
+
+
 def _slow(runs: np.ndarray, apart: float) -> np.ndarray:
     """Columns of figures of runs: their mean and so many deviations, which are at least what
     `APART` of the least deviation make."""
@@ -448,9 +458,9 @@ def hold(
     full: float = FULL,
     patient: bool = False,
 ) -> Held:
-    """Run a fleet at a rate, from seed 0 on, until a run fails or the queues grew more than the
-    others could make good; all of them where `patient`. Full runs that differ are made twice as
-    many."""
+    """Run a fleet at a rate, from seed 0 on, until a run fails, or the queues grew or the runs
+    differ by more than the others could make good; all of them where `patient`. Full runs that
+    differ are made twice as many."""
     part, share = part_of(fleet, demand, rate, full)
     found: list[SteadyRun] = []
     behind = 0.0
@@ -463,5 +473,7 @@ def hold(
             break
         if len(found) == runs == RUNS and _tail(found) > NOISY:
             runs *= 2
+        if not patient and runs > RUNS and _apart_for_good(found, runs):
+            break
     size = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
     return Held(rate=rate, goal=goal, runs=tuple(found), wanted=runs, replicas=size)
