@@ -1,12 +1,15 @@
 """Training and decode steps of our programs on one GPU, beside the chip's peaks and the plan.
 
     python benchmarks/gpu.py --chip h100 [--steps 10] [--only NAME ...] [--keep FOLDER]
+        [--record FILE]
 
 Each case is a plan, compiled and run in a child as `shardwise profile` does, its parameters random
 and its sequences at full length. A training step says the share of the chip's dense bf16 peak that
 the model's FLOPs take (MFU), a decode step the share of its HBM bandwidth that the weights and the
-cache take, each read once. First comes what this very card does: a product of 8192 x 8192 x 8192 in
-bf16, a copy within its memory, and the kernel of pages beside the loop that it stands for.
+cache take, each read once. `--record` adds a line of JSON for each case to a file, from which
+`scripts/fit_jax.py` learns what our trainer's steps take on a GPU. First comes what this very card
+does: a product of 8192 x 8192 x 8192 in bf16, a copy within its memory, and the kernel of pages
+beside the loop that it stands for.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -48,6 +52,14 @@ CASES = {
     "train 1B": Case("train", "llama-3.2-1b", 4, 4096, remat="none"),
     "train 8B, 8 layers": Case("train", "llama-3-8b", 4, 4096, layers=8, remat="none"),
     "train 8B, 8 layers, block": Case("train", "llama-3-8b", 4, 4096, layers=8),
+    "train 0.6B": Case("train", "qwen3-0.6b", 4, 4096, remat="none"),
+    "train GPT-2": Case("train", "gpt2", 32, 1024, remat="none"),
+    "train 1.5B, block": Case("train", "qwen2.5-1.5b", 4, 4096),
+    "train 1B, long": Case("train", "llama-3.2-1b", 1, 16384),
+    "train 4B, 10 layers": Case("train", "qwen3-4b", 8, 2048, layers=10, remat="none"),
+    "train 7B, 6 layers, long": Case("train", "qwen2.5-7b", 1, 16384, layers=6),
+    "train OLMoE, 4 layers": Case("train", "olmoe-1b-7b", 4, 2048, layers=4, remat="none"),
+    "train 360M": Case("train", "smollm2-360m", 8, 2048, remat="none"),
     "decode 8B": Case("decode", "llama-3-8b", 64, 4096),
     "decode 8B, 8 sequences": Case("decode", "llama-3-8b", 8, 4096),
     "decode 1B": Case("decode", "llama-3.2-1b", 128, 4096),
@@ -74,6 +86,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--keep", type=Path, help="what each case says, as JSON, goes there")
+    parser.add_argument("--record", type=Path, help="a line of JSON for each case is added to it")
     parser.add_argument("--card", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.card:
@@ -123,10 +136,14 @@ def measured(case: Case, options: argparse.Namespace) -> tuple[str, list[str]]:
         options.keep.mkdir(parents=True, exist_ok=True)
         with gzip.open(options.keep / f"{case_name(case)}.json.gz", "wt") as file:
             json.dump(said, file)
+    row = {"case": case._asdict(), "chip": options.chip, "device": said["kind"]}
+    row |= {"jax": version("jax"), "seconds": said["seconds"], "plan": plan_dict(plan)}
     try:
         found = profiled(case.phase, said, piece, predicted, ())
     except ShardwiseError as error:
+        record(options.record, row | {"by": {}})
         return line, [str(error)]
+    record(options.record, row | {"by": by_component(found)})
     if found.timeline is not None:
         line += f"; its ops at the chip's rates {found.timeline.expected * 1e3:.2f} ms"
     return line, classes(found)
@@ -178,6 +195,21 @@ def serving(case: Case, cfg: ModelConfig, model: str, piece: str) -> ServePlan:
         output_length=256,
         dtypes=ServeDtypes(weights="bf16"),
     )
+
+
+def record(file: Path | None, row: dict[str, Any]) -> None:
+    """A line more of a file, where there is one."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as to:
+            to.write(json.dumps(row) + "\n")
+
+
+def by_component(found: Profiled) -> dict[str, float]:
+    """Seconds of a step by class of op and component of the model, of the device."""
+    m = found.measured
+    spent = tally((f"{item.op.op.op_class} {item.op.op.component}", item.seconds) for item in m.ops)
+    return {**spent, "unmatched": m.unmatched_seconds, "step": m.step_seconds}
 
 
 def classes(found: Profiled) -> list[str]:
