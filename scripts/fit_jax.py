@@ -1,6 +1,6 @@
 """The constants of our own trainer (stack `jax`), from programs that the real compiler made.
 
-    python scripts/fit_jax.py [--cache FOLDER] [--kept]
+    python scripts/fit_jax.py [--cache FOLDER] [--kept | --gpu]
 
 Each plan of `compiled/learning.json` is compiled once at the compiler's own effort (40 to 230 CPU
 seconds) and kept in the folder, so that a run that was stopped goes on; with --kept nothing is
@@ -9,7 +9,9 @@ and all are counted and priced as today. Planned and compiled seconds are told a
 of `compiled/classes.py`; each constant is the ratio of one class's mean shares of the compiled
 step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
 is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
-out, and those without each term stand beside them. Writes `docs/fit_jax.md`, `.json` and
+out, and those without each term stand beside them. On GPUs the trainer is the stack `jax_gpu`,
+learned in the same way from measured steps (`compiled/gpu.py`); with --gpu these alone are read,
+and the rest stays what it was. Writes `docs/fit_jax.md`, `.json` and
 `src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
 """
 
@@ -25,14 +27,16 @@ from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
+from compiled.gpu import gpu_steps
 from compiled.programs import Case, compiled_case, kept_case
 from compiled.tiles import tile_rates
 from made import made, table
 
 from shardwise.errors import ShardwiseError
-from shardwise.models import load_model
+from shardwise.models import ModelConfig, load_model
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan
+from shardwise.plans.software.jax import JAX
 from shardwise.profiler.ahead import default_root
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack, whole_sums
 from shardwise.units import format_seconds
@@ -58,6 +62,8 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 """Terms and the constants that each sets; left out, these are those of the stack `xla`."""
 BY_GENERATION = ("products", "overlap")
 """Constants that are told apart by generation."""
+GPU_CONSTANTS = ("attention", "passes", "products", "experts", "dispatch")
+"""Those that a step on one GPU shows."""
 SHRINKAGE = 2
 """Plans that what all plans say counts for beside a generation's own, of which there are 5 or 6:
 with 0, 18 of 28 plans that are left out are within the goal, with 2 20 are (docs/log.md)."""
@@ -99,6 +105,23 @@ Each left out alone, its constants those of the stack `xla`; all errors of plans
 Seconds of a class, as compiled over as counted with nothing hidden.
 
 {plans}
+
+## On GPUs
+
+The stack `jax_gpu`: the same trainer as XLA compiles it for GPUs, from {gpu_count} training steps
+of one H200 that `benchmarks/gpu.py` measured and captured (`scripts/compiled/gpu_steps.jsonl`, one
+chip, bf16, JAX 0.11.2): cuDNN's attention, products by cuBLAS and Triton. Each constant is the
+ratio of its class as above. What one chip does not show, transfers and their overlap, is that of
+the stack `xla`; the numbers were drawn at random and every token is the same, so that what a chip
+draws, and its clock, may differ from those of a run on text. Errors are of steps left out:
+
+{gpu_summary}
+
+{gpu_constants}
+
+Seconds of a class, as measured over as counted; the ratio of the step is to its price left out.
+
+{gpu_steps}
 """
 
 
@@ -114,17 +137,20 @@ class Learned:
     seconds: float
     planned: Mapping[str, float]
     compiled: Mapping[str, float]
+    cfg: ModelConfig | None = None
+    """The model, where it is not the one that the plan names."""
 
     def priced(self, stack: Stack) -> float:
         """Its step under the constants of a stack."""
-        return priced(self.plan, stack).step_seconds["expected"]
+        return priced(self.plan, stack, self.cfg).step_seconds["expected"]
 
 
-def priced(plan: TrainPlan, stack: Stack) -> Any:
+def priced(plan: TrainPlan, stack: Stack, cfg: ModelConfig | None = None) -> Any:
     """A plan's answer under a stack's constants, counted as our own trainer runs it."""
-    plan = replace(plan, stack="jax")
     piece = Hardware().slice(plan.slice).slice
-    return evaluate_train(plan, load_model(plan.model), piece, stack.on(piece.chip.generation))
+    plan = replace(plan, stack=JAX.stack_on(piece.chip))
+    cfg = cfg or load_model(plan.model)
+    return evaluate_train(plan, cfg, piece, stack.on(piece.chip.generation))
 
 
 def generation_of(plan: TrainPlan) -> str:
@@ -181,7 +207,7 @@ def constants(rows: Sequence[Learned], tiles: float) -> dict[str, float]:
     products = 1 / ratio("products", 1.0)
     return {
         "overlap": 1 - shown,
-        "attention": min(1 / kernel, 1.0),
+        "attention": 1 / kernel,
         "launch_seconds": float(xla.launch_seconds),
         "passes": passes,
         "products": products,
@@ -204,6 +230,55 @@ def by_generation(rows: Sequence[Learned]) -> dict[str, dict[str, float]]:
         # What sums take is learned of all; a price has it times what shows of them there.
         found[name] = {**each, "sums": sums / (1 - each["overlap"])}
     return found
+
+
+def on_gpu() -> list[Learned]:
+    """The steps that were measured on a GPU."""
+    return [
+        Learned(
+            name=step.name,
+            plan=step.plan,
+            key="",
+            made="",
+            seconds=step.seconds,
+            planned=planned_classes(priced(step.plan, NEUTRAL, step.cfg).estimate),
+            compiled=step.measured,
+            cfg=step.cfg,
+        )
+        for step in gpu_steps()
+    ]
+
+
+def gpu_stack(rows: Sequence[Learned]) -> Stack:
+    """The stack that steps on one GPU teach: what they have not, as `xla` has it."""
+    return Stack(name="jax_gpu", sources={}, **constants(rows, 1.0))
+
+
+def gpu_document(rows: Sequence[Learned]) -> dict[str, Any]:
+    """What the page and the table show of steps on a GPU."""
+    xla, stack = load_stack("xla"), gpu_stack(rows)
+    others = [[r for r in rows if r is not row] for row in rows]
+    ratios = [
+        row.seconds / row.priced(gpu_stack(some)) for row, some in zip(rows, others, strict=True)
+    ]
+    return {
+        "constants": constants(rows, 1.0),
+        "summary": {
+            "as the stack xla": summary([row.seconds / row.priced(xla) for row in rows]),
+            "left out": summary(ratios),
+            "in-sample": summary([row.seconds / row.priced(stack) for row in rows]),
+        },
+        "rows": [
+            {
+                "name": f": {row.name}",
+                "seconds": row.seconds,
+                "predicted": row.seconds / ratio,
+                "planned": row.planned,
+                "compiled": row.compiled,
+            }
+            for row, ratio in zip(rows, ratios, strict=True)
+        ],
+    }
 
 
 def stack_of(rows: Sequence[Learned], tiles: float, without: str = "") -> Stack:
@@ -322,13 +397,39 @@ def page(doc: Mapping[str, Any]) -> str:
             + [[name, *said(one)] for name, one in doc["terms"].items()],
         ),
         plans=table(("plan", "compiled", "ratio", *CLASSES), map(_cells, doc["rows"])),
+        **gpu_page(doc["gpu"], head),
     )
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def gpu_page(doc: Mapping[str, Any], head: Sequence[str]) -> dict[str, Any]:
+    """What the page says of steps on a GPU."""
+    n, xla = len(doc["rows"]), load_stack("xla")
+    said = [
+        [name, f"{one['median']:.2f}", f"{one['error']:.1%}", f"{one['within']} of {n}"]
+        for name, one in doc["summary"].items()
+    ]
+    shown = [c for c in CLASSES if any(row["compiled"][c] for row in doc["rows"])]
+    return {
+        "gpu_count": n,
+        "gpu_summary": table(head, said),
+        "gpu_constants": table(
+            ("constant", "value", "of `xla`"),
+            [
+                [name, f"{doc['constants'][name]:.3g}", f"{float(getattr(xla, name)):.3g}"]
+                for name in GPU_CONSTANTS
+            ],
+        ),
+        "gpu_steps": table(
+            ("step", "measured", "ratio", *shown),
+            [_cells(row, shown) for row in doc["rows"]],
+        ),
+    }
+
+
+def _cells(row: Mapping[str, Any], shown: Sequence[str] = CLASSES) -> list[str]:
     each = [
         f"{row['compiled'][name] / row['planned'][name]:.2f}" if row["planned"][name] else ""
-        for name in CLASSES
+        for name in shown
     ]
     name, seconds = row["name"].partition(": ")[2], format_seconds(row["seconds"])
     return [name, seconds, f"{row['seconds'] / row['predicted']:.2f}", *each]
@@ -345,6 +446,13 @@ def toml(doc: Mapping[str, Any]) -> str:
     for generation, own in doc["generations"].items():
         lines += ["", f"[jax.generations.{generation}]"]
         lines += [f'{n} = {{ value = {v:.4g}, source = "{said}" }}' for n, v in own.items()]
+    measured = f"measured steps of {len(doc['gpu']['rows'])} plans on one H200 (docs/fit_jax.md)"
+    lines += ["", "[jax_gpu]"]
+    lines += [
+        f"{name} = {{ value = {value:.4g}, source = "
+        f'"{measured if name in GPU_CONSTANTS else "that of the stack xla"}" }}'
+        for name, value in doc["gpu"]["constants"].items()
+    ]
     head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/fit_jax.md says how."
     return "\n".join([head, "", "[jax]", *lines]) + "\n"
 
@@ -356,9 +464,19 @@ def main() -> None:
     )
     parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
     parser.add_argument("--kept", action="store_true", help="compile nothing")
+    parser.add_argument("--gpu", action="store_true", help="only read steps on a GPU again")
     options = parser.parse_args()
-    plans, rows = load_drawn(LEARNING), []
     known = json.loads((ROOT / "docs" / "fit_jax.json").read_text(encoding="utf-8"))
+    doc = known if options.gpu else from_programs(options, known)
+    doc["gpu"] = {"date": made()["date"], **gpu_document(on_gpu())}
+    (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+    (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
+    TOML.write_text(toml(doc), encoding="utf-8")
+
+
+def from_programs(options: argparse.Namespace, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What compiled programs say."""
+    plans, rows = load_drawn(LEARNING), []
     before = {row["name"]: row for row in known["rows"]} if options.kept else {}
     for name, (_, plan) in plans.items():
         assert isinstance(plan, TrainPlan)
@@ -370,10 +488,8 @@ def main() -> None:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             continue
         rows += [found] if found else []
-    doc = document(rows, len(plans), known["tiles"] if options.kept else tile_rates(options.cache))
-    (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
-    (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
-    TOML.write_text(toml(doc), encoding="utf-8")
+    tiles = known["tiles"] if options.kept else tile_rates(options.cache)
+    return document(rows, len(plans), tiles)
 
 
 if __name__ == "__main__":

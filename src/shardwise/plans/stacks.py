@@ -13,7 +13,7 @@ from shardwise.plans.context_methods import ContextMethod
 
 PublishedStack = Literal["xla", "megatron", "fsdp", "nanotron"]
 """Stacks that published runs are of, and their constants fitted on."""
-StackName = Literal[PublishedStack, "jax"]
+StackName = Literal[PublishedStack, "jax", "jax_gpu"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
 
 Runner = Literal["maxtext", "megatron", "torchtitan", "jax"]
@@ -129,6 +129,15 @@ STACK_ROWS = (
         tiles_cut_rows=True,
         stacks_kept=True,
         own_flags=True,
+    ),
+    # The same trainer as XLA compiles it for GPUs: cuDNN's attention, products by cuBLAS and Triton
+    # (docs/fit_jax.md).
+    StackRow(
+        name="jax_gpu",
+        eager=False,
+        compiled=True,
+        overlap=frozenset({"data", "tensor", "context"}),
+        stacks_kept=True,
     ),
 )
 _BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}

@@ -5,8 +5,8 @@ hides, what it spends per op on the host, and how far it fuses elementwise work.
 (the share of its peaks that kernels reach) is in `Chip.efficiency`. The numbers lie in
 `data/stacks.toml`, written by `scripts/fit_efficiency.py` from published runs, none of which
 belongs to a pair of chip and stack; those of our own trainer in `data/jax.toml`, written by
-`scripts/fit_jax.py` from programs that were compiled, with what only it pays. Two of these depend
-on the generation too, as the compiler does: its cycles of the same product are 1.0 to 1.4 times its
+`scripts/fit_jax.py` from programs that were compiled for TPUs and from steps that were measured on
+a GPU, with what only it pays. Two of these depend on the generation too, as the compiler does: its cycles of the same product are 1.0 to 1.4 times its
 FLOPs at the peak, and it gathers weights beside other work on some generations alone.
 """
 
@@ -49,7 +49,7 @@ beside them (`engines.py`)."""
 class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
-    `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
+    `overlap` lies in [0, 1], `attention` in (0, 2], `launch_seconds` is zero or more, `passes` one
     or more. `products`, `tiles` and all that follow are 1 where nothing is known of them
     (`COMPILED_CONSTANTS`). `sources` says where each comes from; `generations` has constants that
     are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
@@ -159,7 +159,7 @@ def stack_of(
 
 _BOUNDS = {
     "overlap": (0.0, 1.0),
-    "attention": (0.05, 1.0),
+    "attention": (0.05, 2.0),
     "launch_seconds": (0.0, 1e-2),
     "passes": (1.0, 20.0),
     "products": (0.1, 2.0),

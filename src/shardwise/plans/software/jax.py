@@ -51,7 +51,7 @@ def _positions(c: Candidates) -> bool:
 JAX = SoftwareRow(
     name="jax",
     title="JAX (shardwise train)",
-    stack="xla",
+    stack="jax_gpu",
     tpu_stack="jax",
     vendors=("google", "nvidia", "amd", "intel", "aws"),
     words={
