@@ -1,4 +1,4 @@
-"""What a few runs of one's own say of a plan: how far its step moves, and how much its range narrows.
+"""What a few runs of one's own say of a plan: how far its step moves, how its range narrows.
 
 Residuals z = log(measured / predicted) are in units of their own ranges, so that a run of a kind
 that is badly known says little of one that is well known. The level of one publisher's runs is
@@ -12,7 +12,7 @@ their level, K and k what the runs share with each other and with the plan:
     level of the plan      m = B k (B K + W)^-1 z        (a mean of its like, drawn towards 0)
     what is left unknown   v = B + W - B^2 k (B K + W)^-1 k
 
-The step is taken times exp(m), in the units of the plan's range, and its range by sqrt(v / (B + W)).
+The step is taken times exp(m), in the units of the plan's range, and that by sqrt(v / (B + W)).
 A run further than one deviation of W from the middle of all (and of one more run that went as
 predicted) counts as that far, as one odd run in three is common; runs that differ among themselves
 by more than W widen v. B, W and `carried` are of published runs: `evidence/training/few_runs.py`
@@ -21,7 +21,7 @@ finds them.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,12 +43,12 @@ SIDE = 1.2816
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
     """What one configuration was run like: its features, log(measured / predicted) and the range
-    that the prediction had; of so many rows of a table."""
+    that the prediction had. `marks` stand for its rows, one for each."""
 
     features: Mapping[str, str]
     log_ratio: float
     range_: LogRange
-    rows: int = 1
+    marks: tuple[str, ...]
 
     @property
     def deviations(self) -> float:
@@ -111,7 +111,11 @@ class Evidence:
     @property
     def rows(self) -> int:
         """Rows of the table."""
-        return sum(run.rows for run in self.runs)
+        return sum(len(run.marks) for run in self.runs)
+
+    def without(self, mark: str) -> "Evidence":
+        """The same without a run, which says nothing new of itself."""
+        return replace(self, runs=[run for run in self.runs if mark not in run.marks])
 
     def of(self, features: Mapping[str, str], range_: LogRange, spread: Spread) -> Told:
         """What they say of a plan with such features and such a range."""
@@ -124,7 +128,7 @@ class Evidence:
             low=range_.low * times,
             high=range_.high * times,
             before=range_,
-            like=sum(run.rows for run, _ in like),
+            like=sum(len(run.marks) for run, _ in like),
             rows=self.rows,
         )
 
@@ -140,10 +144,12 @@ def _posterior(like: Sequence[tuple[OwnRun, float]], spread: Spread) -> tuple[fl
         return 0.0, 1.0
     runs, parts = [run for run, _ in like], np.array([part for _, part in like])
     far = np.array([run.deviations for run in runs])
-    middle = weighted_middle(np.append(far, 0.0), np.append(parts**2, 1.0))
+    middle = weighted_middle(np.append(far, 0.0), np.append((parts / parts.max()) ** 2, 1.0))
     near = middle + np.clip(far - middle, -spread.within, spread.within)
     between, within = spread.between**2, spread.within**2
-    shared = between * np.array([[spread.alike(a.features, b.features) for b in runs] for a in runs])
+    shared = between * np.array(
+        [[spread.alike(a.features, b.features) for b in runs] for a in runs]
+    )
     known = shared + within * np.eye(len(runs))
     level = between * parts @ np.linalg.solve(known, near)
     explained = between * parts @ np.linalg.solve(known, between * parts)

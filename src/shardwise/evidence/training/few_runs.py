@@ -16,11 +16,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 from shardwise.boundary import write_text
-from shardwise.evidence.training.folds import configuration
+from shardwise.evidence.training.own import looks, own_run
 from shardwise.evidence.training.validate import ScoredRun
 from shardwise.planner.features import FEATURES
-from shardwise.roofline.evidence import APART, Evidence, OwnRun, Spread, read_spread
-from shardwise.roofline.residuals import LogRange
+from shardwise.roofline.evidence import APART, Evidence, Spread, read_spread
 
 CARRIED = 0.8
 """What one feature is expected to carry; one deviation around it is a factor e of log(carried)."""
@@ -31,29 +30,6 @@ RUNS, ROWS, DRAWS = 3, 5, 20
 """Runs that are evidence; runs of a group from which it is scored; how often they are drawn."""
 BIASED = 0.1
 """Median error, early or late, from which a group is off as a whole."""
-
-
-def own_run(row: ScoredRun) -> OwnRun:
-    """A priced run with a range, as evidence."""
-    assert row.interval is not None
-    low, high = (math.log(end / row.predicted) for end in row.interval)
-    return OwnRun(
-        features=row.features, log_ratio=row.log_ratio, range_=LogRange(low=low, high=high)
-    )
-
-
-def looks(rows: Sequence[ScoredRun]) -> list[OwnRun]:
-    """Runs as evidence, those of a configuration as one with the middle of their residuals."""
-    same: dict[object, list[OwnRun]] = defaultdict(list)
-    for row in rows:
-        same[configuration(row.run)].append(own_run(row))
-    return [_one_look(some) for some in same.values()]
-
-
-def _one_look(some: Sequence[OwnRun]) -> OwnRun:
-    middle = float(np.median([run.log_ratio for run in some]))
-    first = some[0]
-    return OwnRun(features=first.features, log_ratio=middle, range_=first.range_, rows=len(some))
 
 
 def by_group(rows: Sequence[ScoredRun]) -> dict[str, list[ScoredRun]]:
