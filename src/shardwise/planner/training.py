@@ -46,7 +46,7 @@ from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate, Stack
-from shardwise.roofline.evidence import Told
+from shardwise.roofline.evidence import Shift
 from shardwise.roofline.time_parts import TimeParts, scaled_to
 from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
@@ -56,8 +56,8 @@ _LOOKED_UP = "embedding_per_layer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainAnswer(Usage):
-    """A priced training plan. Times are seconds per step, memory bytes per device; `told` is what
-    runs of one's own said of it, where there are any."""
+    """A priced training plan. Times are seconds per step, memory bytes per device; `shift` is
+    what runs of one's own say of it, where there are any."""
 
     plan: TrainPlan
     cfg: ModelConfig
@@ -66,13 +66,13 @@ class TrainAnswer(Usage):
     priced: PricedStep
     estimate: Estimate
     memory: MemoryTimeline
-    told: Told | None = None
+    shift: Shift | None = None
 
-    def at(self, told: Told | None) -> "TrainAnswer":
+    def at(self, shift: Shift | None) -> "TrainAnswer":
         """The same as runs of one's own move it: all of the expected step by one factor."""
-        if told is None:
+        if shift is None:
             return self
-        return replace(self, told=told, estimate=self.estimate.moved(told.times))
+        return replace(self, shift=shift, estimate=self.estimate.moved(shift.times))
 
     @property
     def work(self) -> Work:
@@ -111,7 +111,7 @@ class TrainAnswer(Usage):
     def time_parts(self) -> TimeParts:
         """Where the expected seconds go; the parts add up to them."""
         found = step_parts(self.plan, self.cfg, self.priced)
-        return scaled_to(found, float(self.estimate.expected)) if self.told else found
+        return scaled_to(found, float(self.estimate.expected)) if self.shift else found
 
     @property
     def _slice_peak(self) -> float:
@@ -156,22 +156,22 @@ class TrainPlanning:
         """What the objective makes smallest."""
         return _rank(self.request, answer)
 
-    def at(self, told: Told) -> "TrainPlanning":
+    def at(self, shift: Shift) -> "TrainPlanning":
         """The same with every plan moved by what runs of one's own say of the best: they tell no
         two plans of one search apart."""
 
         def moved(answers: tuple[TrainAnswer, ...]) -> tuple[TrainAnswer, ...]:
-            return tuple(known.setdefault(id(a), a.at(told)) for a in answers)
+            return tuple(known.setdefault(id(a), a.at(shift)) for a in answers)
 
-        known = {id(self.best): self.best.at(told)}
+        known = {id(self.best): self.best.at(shift)}
         return replace(
             self,
-            request=replace(self.request, told=told),
+            request=replace(self.request, shift=shift),
             best=known[id(self.best)],
             runners_up=moved(self.runners_up),
             strategies=moved(self.strategies),
             others=moved(self.others),
-            outside=self.outside and self.outside.at(told),
+            outside=self.outside and self.outside.at(shift),
         )
 
 
@@ -339,7 +339,7 @@ def tokens_per_second_at(mfu: float, params: float, piece: Slice, dtype: str) ->
 
 def evaluated(request: TrainRequest, found: Found) -> TrainAnswer:
     """The plan of a candidate, priced alone."""
-    return evaluate_train(plan_of(request, found), request.cfg, request.piece).at(request.told)
+    return evaluate_train(plan_of(request, found), request.cfg, request.piece).at(request.shift)
 
 
 def plan_of(request: TrainRequest, found: Found) -> TrainPlan:

@@ -57,7 +57,7 @@ class OwnRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Shift:
     """What a table's rows say of one plan: its step times exp(`level`), and the ends of its range
     around that, in log; `before` is the range without them. `like` of the `rows` rows say so."""
 
@@ -102,7 +102,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class OwnRuns:
     """Runs of one's own, of the table `name`."""
 
     name: str
@@ -113,16 +113,16 @@ class Evidence:
         """Rows of the table."""
         return sum(len(run.marks) for run in self.runs)
 
-    def without(self, mark: str) -> "Evidence":
+    def without(self, mark: str) -> "OwnRuns":
         """The same without a run, which says nothing new of itself."""
         return replace(self, runs=[run for run in self.runs if mark not in run.marks])
 
-    def of(self, features: Mapping[str, str], range_: LogRange, spread: Spread) -> Told:
+    def of(self, features: Mapping[str, str], range_: LogRange, spread: Spread) -> Shift:
         """What they say of a plan with such features and such a range."""
         shared = [(run, spread.alike(run.features, features)) for run in self.runs]
         like = [(run, part) for run, part in shared if part >= LEAST]
         level, times = _posterior(like, spread)
-        return Told(
+        return Shift(
             name=self.name,
             level=level * unit(range_),
             low=range_.low * times,

@@ -11,7 +11,7 @@ from shardwise.book.rules.audit import audit_result
 from shardwise.boundary import Command
 from shardwise.errors import BadRequest
 from shardwise.evidence.measured import measured_result
-from shardwise.evidence.training.own import read_evidence
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
@@ -64,7 +64,7 @@ class PlanShowRequest(HardwareWords, Command):
 
     def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
-        own = read_evidence(self.evidence)
+        own = read_own_runs(self.evidence)
         priced, run = price_given(self.path, self, self.as_, own), run_words(self)
         if isinstance(priced.plan, ServePlan) and run:
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from shardwise.boundary import Command, number
 from shardwise.errors import BadRequest
-from shardwise.evidence.training.own import read_evidence
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Chip
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
@@ -64,7 +64,7 @@ class SweepRequest(TrainChoices, Command):
 
     def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
         """Search each point, or of each chip the slices that its deadline needs."""
-        self = replace(self, evidence=read_evidence(self.evidence))
+        self = replace(self, evidence=read_own_runs(self.evidence))
         if self.days is not None and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
         check_choice(self.objective, "--objective", OBJECTIVES)

@@ -16,12 +16,12 @@ from shardwise.evidence.serving.validate import (
     validate_serving,
     worst,
 )
-from shardwise.evidence.training.own import read_evidence
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
-from shardwise.roofline.evidence import Evidence
+from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
@@ -75,12 +75,12 @@ class ValidateRequest:
         """The file that is read."""
         return Path(self.path or (PUBLISHED_SERVING if self.serving else PUBLISHED))
 
-    def _own(self) -> Evidence | None:
+    def _own(self) -> OwnRuns | None:
         """The runs of one's own. Raises BadRequest where they would do nothing."""
         for given, flag in ((self.serving, "--serving"), (self.no_fit, "--no-fit")):
             if self.evidence is not None and given:
                 raise BadRequest(f"--evidence cannot take effect with {flag}; leave out one")
-        return read_evidence(self.evidence)
+        return read_own_runs(self.evidence)
 
     def _runs(self, efficiency: Efficiency, progress: Progress | None) -> Validation:
         own = self._own()
@@ -224,15 +224,15 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
 
 def _own_runs(found: Validation) -> Page:
     """How many were moved by runs of one's own, and by how much."""
-    told = [row.told for row in found.rows if row.told is not None]
-    if not told:
+    shifts = [row.shift for row in found.rows if row.shift is not None]
+    if not shifts:
         return
-    of = f"the runs of {told[0].name}, each but by itself"
-    moved = [one.times for one in told if one.like]
+    of = f"the runs of {shifts[0].name}, each but by itself"
+    moved = [one.times for one in shifts if one.like]
     if not moved:
         yield f"none of them is like {of}, so that nothing is moved"
         return
-    widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in told if t.like)
+    widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in shifts if t.like)
     yield wrapped(
         f"{len(moved)} of them moved by {of}: in the median predicted to take {sig(median(moved))} "
         f"times as long, with ranges {sig(widths)} times as wide",

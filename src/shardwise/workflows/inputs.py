@@ -24,7 +24,7 @@ from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES, ServePlan, TrainPlan
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
-from shardwise.roofline.evidence import Evidence
+from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import parse_count
 
 Words = str | Path | Sequence[str | Path | int] | Mapping[str, object]
@@ -211,11 +211,11 @@ class CatalogueWords:
         )
 
 
-Own = str | Path | Evidence
+Own = str | Path | OwnRuns
 """A table of one's own runs, or what was read of it."""
 
 
-def own_evidence(given: Own | None, constants: str | None) -> Evidence | None:
+def own_evidence(given: Own | None, constants: str | None) -> OwnRuns | None:
     """What was read of a table. Raises BadRequest for constants that no run moves."""
     if given is not None and constants == "book":
         raise BadRequest(

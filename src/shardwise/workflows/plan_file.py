@@ -29,7 +29,7 @@ from shardwise.plans.files import (
     served_plan_from,
 )
 from shardwise.plans.named import PREFIX, plan_path
-from shardwise.roofline.evidence import Evidence
+from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
 from shardwise.work import Work
 from shardwise.workflows.inputs import (
@@ -40,7 +40,7 @@ from shardwise.workflows.inputs import (
     places_of,
     plan_changes,
 )
-from shardwise.workflows.predict import told_of, train_result
+from shardwise.workflows.predict import shift_of, train_result
 from shardwise.workflows.predict_fleet import serve_result
 
 GivenPlan = str | Path | TrainPlan | ServePlan
@@ -194,7 +194,7 @@ def price_given(
 
 
 def price_plan(
-    plan: TrainPlan | ServePlan, hardware: Hardware, evidence: Evidence | None = None
+    plan: TrainPlan | ServePlan, hardware: Hardware, evidence: OwnRuns | None = None
 ) -> Priced:
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg, hardware = load_model(plan.model), hardware.of_plan(plan)
@@ -202,7 +202,7 @@ def price_plan(
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
-        answer = answer.at(told_of(answer, evidence))
+        answer = answer.at(shift_of(answer, evidence))
         result = train_result(answer)
         headline = {
             "step_seconds.expected": result["step_seconds"]["expected"],

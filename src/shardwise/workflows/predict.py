@@ -33,7 +33,7 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.evidence import Evidence, Told, read_spread
+from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
 from shardwise.roofline.residuals import read_residuals
 from shardwise.roofline.rests import Rest, limit, rests_on, roofline_share
 from shardwise.units import format_seconds, sig
@@ -91,11 +91,11 @@ def plan_training(
     target = choices.hardware.target(on)
     spelt = isinstance(target, Spelling)
     found = planned(target.slice) if spelt else _smallest(target, planned)
-    told = told_of(found.best, evidence)
-    return found.at(told) if told else found
+    shift = shift_of(found.best, evidence)
+    return found.at(shift) if shift else found
 
 
-def told_of(answer: TrainAnswer, evidence: Evidence | None) -> Told | None:
+def shift_of(answer: TrainAnswer, evidence: OwnRuns | None) -> Shift | None:
     """What runs of one's own say of a plan that is priced without them."""
     if evidence is None:
         return None
@@ -182,26 +182,26 @@ def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
     if answer.plan.constants == "book":
         return None
     table = read_residuals()
-    found, told = table.range_of(features_of(answer)), answer.told
-    low, high = (told or found).interval(answer.step_seconds["expected"])
+    found, shift = table.range_of(features_of(answer)), answer.shift
+    low, high = (shift or found).interval(answer.step_seconds["expected"])
     return {
         "low": low,
         "high": high,
         "runs": table.runs,
         "groups": table.groups,
         "why": list(found.why),
-        "evidence": told and _evidence_result(told, answer.step_seconds["expected"]),
+        "evidence": shift and _evidence_result(shift, answer.step_seconds["expected"]),
     }
 
 
-def _evidence_result(told: Told, seconds: float) -> dict[str, Any]:
+def _evidence_result(shift: Shift, seconds: float) -> dict[str, Any]:
     """What runs of one's own did to a step and its range: `low` and `high` without them."""
-    low, high = told.interval_before(seconds)
+    low, high = shift.interval_before(seconds)
     return {
-        "table": told.name,
-        "rows": told.rows,
-        "like": told.like,
-        "times": told.times,
+        "table": shift.name,
+        "rows": shift.rows,
+        "like": shift.like,
+        "times": shift.times,
         "low": low,
         "high": high,
     }
@@ -309,7 +309,7 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
         "component": op.component,
         "stream": stream,
         "count": float(op.count),
-        "seconds": float(t.total) * (answer.told.times if answer.told else 1.0),
+        "seconds": float(t.total) * (answer.shift.times if answer.shift else 1.0),
         "limited_by": limit(t),
         "roofline_share": roofline_share(t, answer.piece.chip),
         "rests_on": [asdict(rest) for rest in _rests(t, answer)],

@@ -19,7 +19,7 @@ from shardwise.boundary import write_text
 from shardwise.evidence.training.own import looks, own_run
 from shardwise.evidence.training.validate import ScoredRun
 from shardwise.planner.features import FEATURES
-from shardwise.roofline.evidence import APART, Evidence, Spread, read_spread
+from shardwise.roofline.evidence import APART, OwnRuns, Spread, read_spread
 
 CARRIED = 0.8
 """What one feature is expected to carry; one deviation around it is a factor e of log(carried)."""
@@ -149,14 +149,14 @@ def _score(
     before, after, inside_before, inside, narrowed = [], [], [], [], []
     for _ in range(draws):
         chosen = set(random.choice(len(rows), RUNS, replace=False).tolist())
-        evidence = Evidence(name=group, runs=looks([rows[i] for i in sorted(chosen)]))
+        evidence = OwnRuns(name=group, runs=looks([rows[i] for i in sorted(chosen)]))
         for other in (own_run(row) for i, row in enumerate(rows) if i not in chosen):
-            told, log = evidence.of(other.features, other.range_, spread), other.log_ratio
+            shift, log = evidence.of(other.features, other.range_, spread), other.log_ratio
             before.append(abs(math.expm1(-log)))
-            after.append(abs(math.expm1(told.level - log)))
+            after.append(abs(math.expm1(shift.level - log)))
             inside_before.append(other.range_.low <= log <= other.range_.high)
-            inside.append(told.low <= log - told.level <= told.high)
-            narrowed.append((told.high - told.low) / (other.range_.high - other.range_.low))
+            inside.append(shift.low <= log - shift.level <= shift.high)
+            narrowed.append((shift.high - shift.low) / (other.range_.high - other.range_.low))
     return GroupScore(
         group=group,
         n=len(rows),

@@ -14,7 +14,7 @@ from shardwise.evidence.training.folds import configuration
 from shardwise.evidence.training.runs import read_run
 from shardwise.evidence.training.table import read_table
 from shardwise.evidence.training.validate import ScoredRun, score
-from shardwise.roofline.evidence import Evidence, OwnRun
+from shardwise.roofline.evidence import OwnRun, OwnRuns
 from shardwise.roofline.residuals import LogRange
 
 MOST_ROWS = 200
@@ -46,17 +46,17 @@ def _one_look(some: Sequence[OwnRun]) -> OwnRun:
     return replace(some[0], log_ratio=middle, marks=tuple(m for run in some for m in run.marks))
 
 
-def read_evidence(path: str | Path | Evidence | None) -> Evidence | None:
+def read_own_runs(path: str | Path | OwnRuns | None) -> OwnRuns | None:
     """The runs of a table, each with its features and how it was missed; what was read already, and
     None, as they are.
 
     Raises BadRequest for a table that cannot be read, and for a row that cannot be priced, with its
     line: what is left out in silence would not be evidence.
     """
-    if path is None or isinstance(path, Evidence):
+    if path is None or isinstance(path, OwnRuns):
         return path
     rows = tuple(_row(at, cells, Path(path)) for at, cells in _placed(Path(path)))
-    return Evidence(name=Path(path).name, runs=looks(rows))
+    return OwnRuns(name=Path(path).name, runs=looks(rows))
 
 
 def _placed(path: Path) -> list[tuple[str, dict[str, str]]]:

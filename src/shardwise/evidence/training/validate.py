@@ -34,7 +34,7 @@ from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
 from shardwise.planner.features import NOW, features_of
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.roofline.evidence import Evidence, Told, read_spread
+from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
 from shardwise.roofline.residuals import LogRange, RangeTable, read_residuals
 from shardwise.units import dtype_bytes
 
@@ -52,7 +52,7 @@ class ScoredRun:
     have not seen the run's group; where those of today have,
     `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
     does. `interval` is the 80 % range of the measured seconds, from how runs of other groups that
-    share its features were missed; `range_why` says what makes it wide. `told` is what other runs
+    share its features were missed; `range_why` says what makes it wide. `shift` is what other runs
     of one's own did to both.
     """
 
@@ -67,7 +67,7 @@ class ScoredRun:
     constant_mfu: float | None = None
     interval: tuple[float, float] | None = None
     range_why: str = ""
-    told: Told | None = None
+    shift: Shift | None = None
 
     @property
     def measured(self) -> float:
@@ -164,7 +164,7 @@ def validate(
     efficiency: EfficiencyOf = "fitted",
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
-    evidence: Evidence | None = None,
+    evidence: OwnRuns | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
@@ -193,7 +193,7 @@ def score(
     efficiency: EfficiencyOf = "fitted",
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
-    evidence: Evidence | None = None,
+    evidence: OwnRuns | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """As `validate`, of runs already read."""
@@ -264,20 +264,20 @@ def _with_range(row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None
     )
 
 
-def _moved(row: ScoredRun, evidence: Evidence) -> ScoredRun:
+def _moved(row: ScoredRun, evidence: OwnRuns) -> ScoredRun:
     """The row as runs of one's own move it, itself left out."""
     assert row.interval is not None
     low, high = (math.log(end / row.predicted) for end in row.interval)
     others = evidence.without(row.run.fingerprint)
-    told = others.of(row.features, LogRange(low=low, high=high), read_spread())
-    predicted = row.predicted * told.times
+    shift = others.of(row.features, LogRange(low=low, high=high), read_spread())
+    predicted = row.predicted * shift.times
     return replace(
         row,
         predicted=predicted,
         bounds=(min(row.bounds[0], predicted), max(row.bounds[1], predicted)),
-        mfu=row.mfu / told.times,
-        interval=told.interval(predicted),
-        told=told,
+        mfu=row.mfu / shift.times,
+        interval=shift.interval(predicted),
+        shift=shift,
     )
 
 
@@ -409,8 +409,8 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "constant_mfu": row.constant_mfu,
         "interval": row.interval,
         "range_why": row.range_why,
-        "evidence": row.told
-        and {"like": row.told.like, "rows": row.told.rows, "times": row.told.times},
+        "evidence": row.shift
+        and {"like": row.shift.like, "rows": row.shift.rows, "times": row.shift.times},
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,
