@@ -11,6 +11,8 @@ from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.workflows.predict import AT_EXPECTED, compared_text, expected_range
 
+MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
+"""What a reader can do about a wide range."""
 Between = Mapping[str, float] | None
 """The days of 8 of 10 such runs, "low" and "high", where a range is known."""
 
@@ -62,9 +64,10 @@ def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
     slices: dict[str, list[str]] = {}
     for answer in answers:
         found = expected_range(answer) if answer else None
-        if answer and found and found["why"]:
+        if answer and found and found["why"] and not (found["evidence"] or {}).get("like"):
             slices.setdefault("; ".join(found["why"]), []).append(str(answer.piece))
-    return [f"range of {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
+    lines = slices.items()
+    return [f"range of {', '.join(dict.fromkeys(of))}: {why}; {MEASURE}" for why, of in lines]
 
 
 def own_runs(answers: Iterable[TrainAnswer | None]) -> list[str]:
@@ -87,13 +90,14 @@ def own_text(found: Mapping[str, Any], *, spread: bool = True) -> str:
     if own["like"] < own["rows"]:
         of = f"{own['like']} of the {of} (the others are about something else)"
     moved = compared_text(own["times"], "published runs suggest")
-    before, after = own["high"] / own["low"], found["high"] / found["low"]
-    verb = "narrowed" if after < before else "widened"
+    widths = [one["high"] / one["low"] for one in (own, found)]
+    ends = [f"{sig(times)}x" for times in widths]
     if spread:
-        ends = [seconds_between(one["low"], one["high"]) for one in (own, found)]
-        return f"from {of}: {moved}; range {verb} from ({ends[0]}) to ({ends[1]})"
-    either = [sig(times**0.5) for times in (before, after)]
-    return f"from {of}: {moved}; range {verb} from {either[0]}x to {either[1]}x either way"
+        ends = [f"({seconds_between(one['low'], one['high'])})" for one in (own, found)]
+    verb = "narrowed" if widths[1] < widths[0] else "widened"
+    told = "" if spread else " (slow end over fast)"
+    changed = "as wide" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
+    return f"from {of}: {moved}; range{told} {changed}"
 
 
 def seconds_between(low: float, high: float) -> str:

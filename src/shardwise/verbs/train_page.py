@@ -24,7 +24,7 @@ from shardwise.units import (
 )
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, Part, memory_fact, percent, wrapped
-from shardwise.verbs.run_page import own_text, seconds_between
+from shardwise.verbs.run_page import MEASURE, own_text, seconds_between
 from shardwise.workflows.predict import compared_text
 
 _LEAST, _NOTHING = 0.005, 1e-9
@@ -107,10 +107,6 @@ def _wide(result: Mapping[str, Any]) -> list[Fact]:
         return [Fact("range", f"{line}; {MEASURE}") for line in why]
     facts = [Fact("evidence", own_text(found))]
     return facts if own["like"] else [*facts, *(Fact("range", line) for line in why)]
-
-
-MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
-"""What a reader can do about a wide range."""
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
