@@ -3,6 +3,7 @@
 
     python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
                                      [--leave-one-source-out] [--no-worth] [--dry-run]
+                                     [--few-runs]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
 come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
@@ -12,11 +13,14 @@ src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
 `shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
-of the work. Constants are fitted on the rows that are `fitted`. The same input gives the same
-output.
+of the work. --few-runs makes only what follows from these: the spread behind `--evidence` and its
+section of docs/fit.md. Constants are fitted on the rows that are `fitted`. The same input gives
+the same output.
 """
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -26,6 +30,7 @@ import numpy as np
 from fit.baseline import baseline_logs, constant_mfu
 from fit.cases import Case, case_of, laid_out, roofline_logs
 from fit.explain import explain
+from fit.few_runs import write_few_runs
 from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
 from fit.outputs import PAGE, unseen_runs, write_constants
@@ -53,6 +58,9 @@ from shardwise.roofline.residuals import DATA
 
 def main() -> None:
     asked = arguments()
+    if asked.few_runs:
+        write_few_runs(asked.table, asked.date)
+        return
     say = clock()
     cases = counted(asked.table)
     say(f"{len(cases)} runs counted")
@@ -68,6 +76,9 @@ def main() -> None:
         known = [*start.cases, *laid_out(judges, start.fit.values)]
         place = {case.run.id: i for i, case in enumerate(cases)}
         leave_out(start, sorted(known, key=lambda case: place[case.run.id]), found, asked, say)
+        if not asked.dry_run:  # in a process of its own, which reads the constants just written
+            again = [sys.executable, __file__, str(asked.table), "--few-runs", "--date", asked.date]
+            subprocess.run(again, check=True)
 
 
 def counted(path: Path) -> list[Case]:
@@ -175,6 +186,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")
     parser.add_argument("--no-worth", action="store_true")
+    parser.add_argument("--few-runs", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

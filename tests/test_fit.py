@@ -17,7 +17,7 @@ pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fit import outputs  # noqa: E402
+from fit import few_runs, outputs  # noqa: E402
 from fit.baseline import baseline_logs, constant_mfu  # noqa: E402
 from fit.cases import case_of, logs_at, roofline_logs, seconds  # noqa: E402
 from fit.constants import (  # noqa: E402
@@ -388,3 +388,13 @@ def test_seconds_at_the_values_of_a_fit(fitted):
     case, log = fitted.cases[0], linear.residuals[0]
     predicted = float(seconds(case, fitted.fit.values))
     assert predicted == pytest.approx(case.run.measured_seconds * np.exp(log))
+
+
+def test_the_section_of_few_runs_stands_once_in_the_page():
+    """However often it is made; the page of the repository has it."""
+    page = "# Fit\n\n## Ranges\n\ntext\n\n## What each term and constant is worth\n\nmore\n"
+    once = few_runs.placed(page, f"{few_runs.TITLE}\nfirst\n")
+    twice = few_runs.placed(once, f"{few_runs.TITLE}\nsecond\n")
+    assert once.replace("first", "second") == twice
+    assert twice.count(few_runs.TITLE) == 1
+    assert outputs.PAGE.read_text().count(few_runs.TITLE) == 1

@@ -58,7 +58,7 @@ def set_against(
     """
     best = planning.best
     same, notes = _for_job(plan, best, name, hardware or Hardware())
-    theirs = evaluate_train(same, best.cfg, best.piece)
+    theirs = evaluate_train(same, best.cfg, best.piece).at(best.shift)
     limit = best.piece.chip.require("hbm_usable_bytes")
     if theirs.peak_bytes_per_chip > limit:
         notes.append(

@@ -46,7 +46,8 @@ from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate, Stack
-from shardwise.roofline.time_parts import TimeParts
+from shardwise.roofline.evidence import Shift
+from shardwise.roofline.time_parts import TimeParts, scaled_to
 from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
@@ -55,7 +56,8 @@ _LOOKED_UP = "embedding_per_layer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainAnswer(Usage):
-    """A priced training plan. Times are seconds per step, memory bytes per device."""
+    """A priced training plan. Times are seconds per step, memory bytes per device; `shift` is
+    what runs of one's own say of it, where there are any."""
 
     plan: TrainPlan
     cfg: ModelConfig
@@ -64,6 +66,13 @@ class TrainAnswer(Usage):
     priced: PricedStep
     estimate: Estimate
     memory: MemoryTimeline
+    shift: Shift | None = None
+
+    def at(self, shift: Shift | None) -> "TrainAnswer":
+        """The same as runs of one's own move it: all of the expected step by one factor."""
+        if shift is None:
+            return self
+        return replace(self, shift=shift, estimate=self.estimate.moved(shift.times))
 
     @property
     def work(self) -> Work:
@@ -101,7 +110,8 @@ class TrainAnswer(Usage):
     @property
     def time_parts(self) -> TimeParts:
         """Where the expected seconds go; the parts add up to them."""
-        return step_parts(self.plan, self.cfg, self.priced)
+        found = step_parts(self.plan, self.cfg, self.priced)
+        return scaled_to(found, float(self.estimate.expected)) if self.shift else found
 
     @property
     def _slice_peak(self) -> float:
@@ -145,6 +155,24 @@ class TrainPlanning:
     def rank(self, answer: TrainAnswer) -> float:
         """What the objective makes smallest."""
         return _rank(self.request, answer)
+
+    def at(self, shift: Shift) -> "TrainPlanning":
+        """The same with every plan moved by what runs of one's own say of the best: they tell no
+        two plans of one search apart."""
+
+        def moved(answers: tuple[TrainAnswer, ...]) -> tuple[TrainAnswer, ...]:
+            return tuple(known.setdefault(id(a), a.at(shift)) for a in answers)
+
+        known = {id(self.best): self.best.at(shift)}
+        return replace(
+            self,
+            request=replace(self.request, shift=shift),
+            best=known[id(self.best)],
+            runners_up=moved(self.runners_up),
+            strategies=moved(self.strategies),
+            others=moved(self.others),
+            outside=self.outside and self.outside.at(shift),
+        )
 
 
 _SPARE = 3  # meshes priced by the timeline beyond those shown: it may move them up
@@ -311,7 +339,7 @@ def tokens_per_second_at(mfu: float, params: float, piece: Slice, dtype: str) ->
 
 def evaluated(request: TrainRequest, found: Found) -> TrainAnswer:
     """The plan of a candidate, priced alone."""
-    return evaluate_train(plan_of(request, found), request.cfg, request.piece)
+    return evaluate_train(plan_of(request, found), request.cfg, request.piece).at(request.shift)
 
 
 def plan_of(request: TrainRequest, found: Found) -> TrainPlan:

@@ -60,6 +60,17 @@ class Estimate:
         """The resource with the largest total at peak rates; for one plan."""
         return max(self.resources, key=lambda name: float(self.resources[name]))
 
+    def moved(self, times: float) -> "Estimate":
+        """The same where all takes so many times as long as expected; ops as they are priced."""
+        expected = self.expected * times
+        return replace(
+            self,
+            lower=np.minimum(self.lower, expected),
+            expected=expected,
+            upper=np.maximum(self.upper, expected),
+            streams={name: seconds * times for name, seconds in self.streams.items()},
+        )
+
     def top(self, n: int) -> tuple[OpTime, ...]:
         """The n ops with the most seconds per step; for one plan."""
         return tuple(sorted(self.ops, key=lambda t: -float(t.total))[:n])

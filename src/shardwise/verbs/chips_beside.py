@@ -10,7 +10,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import WIDTH, Fact, Facts, wrapped
-from shardwise.verbs.run_page import days_text, price_facts, slow_end, wide_ranges
+from shardwise.verbs.run_page import days_text, own_runs, price_facts, slow_end, wide_ranges
 from shardwise.verbs.side_by_side import BesideRequest, choice_row
 from shardwise.workflows.deadline import SliceChoice
 from shardwise.workflows.sweep import SIZES, SweepPoint
@@ -68,9 +68,10 @@ class ChipsBeside(Answer):
         yield from (wrapped(line, 2, 4) for line in ["", *self.result["verdicts"]])
         if self.chosen and (slow := slow_end(self.chosen.days_80, self.asked.days)):
             yield wrapped(f"{self.chosen.piece}: {slow}", 2, 4)
+        answers = [choice.point.answer for choice in self.choices]
         if run:
-            answers = (choice.point.answer for choice in self.choices)
             yield from (wrapped(line, 2, 4) for line in wide_ranges(answers))
+        yield from (wrapped(line, 2, 4) for line in own_runs(answers))
 
     def _sizes(self) -> list[Fact]:
         """Which slices were planned to find these."""

@@ -11,6 +11,7 @@ from shardwise.book.rules.audit import audit_result
 from shardwise.boundary import Command
 from shardwise.errors import BadRequest
 from shardwise.evidence.measured import measured_result
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
@@ -25,7 +26,7 @@ from shardwise.verbs.run_words import run_words
 from shardwise.verbs.serve_page import serve_detail, serve_page
 from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
-from shardwise.workflows.inputs import HardwareWords, plan_changes
+from shardwise.workflows.inputs import HardwareWords, Own, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict import refused_by, run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
@@ -39,7 +40,8 @@ class PlanShowRequest(HardwareWords, Command):
     `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `as_` is
     what its model's config.json is read as, where its own kind is not known; `tokens` ("15T") adds
     days and dollars of a training run, which the same words change as in `plan_train`; `resolve`
-    shows every choice with its origin. Raises BadRequest, and NoFeasiblePlan where the plan needs
+    shows every choice with its origin; `evidence` is a table of runs of one's own (docs/runs.md),
+    which moves a training plan. Raises BadRequest, and NoFeasiblePlan where the plan needs
     more memory than a chip has.
     """
 
@@ -58,10 +60,12 @@ class PlanShowRequest(HardwareWords, Command):
     checkpoint_interval: float | str | None = None
     restart_time: float | str | None = None
     resolve: bool = False
+    evidence: Own | None = None
 
     def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
-        priced, run = price_given(self.path, self, self.as_), run_words(self)
+        own = read_own_runs(self.evidence)
+        priced, run = price_given(self.path, self, self.as_, own), run_words(self)
         if isinstance(priced.plan, ServePlan) and run:
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:

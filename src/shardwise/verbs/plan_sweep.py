@@ -1,12 +1,13 @@
 """`plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from shardwise.boundary import Command, number
 from shardwise.errors import BadRequest
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Chip
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
@@ -19,7 +20,7 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.layout import Facts, wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.run_page import days_text, price_facts, slow_end, wide_ranges
+from shardwise.verbs.run_page import days_text, own_runs, price_facts, slow_end, wide_ranges
 from shardwise.verbs.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.inputs import Words, check_choice, parse_total, words
 from shardwise.workflows.sweep import (
@@ -63,6 +64,7 @@ class SweepRequest(TrainChoices, Command):
 
     def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
         """Search each point, or of each chip the slices that its deadline needs."""
+        self = replace(self, evidence=read_own_runs(self.evidence))
         if self.days is not None and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
         check_choice(self.objective, "--objective", OBJECTIVES)
@@ -197,6 +199,8 @@ class Swept(Answer):
             yield wrapped(slow, 2, 4)
         if run:
             yield from (wrapped(line, 2, 4) for line in wide_ranges(p.answer for p in self.points))
+        yield from (wrapped(line, 2, 4) for line in own_runs(p.answer for p in self.points))
+        if run:
             yield Facts(price_facts(p.piece.chip for p in self.points))
         if self.days and len(self.points) > 1:
             yield (

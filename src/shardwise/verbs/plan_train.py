@@ -15,6 +15,7 @@ from shardwise.evidence.against import (
     published_plan,
     set_against,
 )
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
@@ -150,6 +151,7 @@ class TrainPlanRequest(TrainChoices, Command):
         opinion_of: Callable[[TrainPlanning], "SecondOpinion"] | None = None,
     ) -> "TrainPlanned":
         """Search, and price what was asked for beside it; an opinion may choose another plan."""
+        self = replace(self, evidence=read_own_runs(self.evidence))
         if "," in self.on:
             raise BadRequest(
                 f"--on {self.on} names several chips; `shardwise plan sweep` with the same options "

@@ -6,11 +6,13 @@ from typing import Any
 from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_text
 from shardwise.planner.training import TrainAnswer
-from shardwise.units import format_count, format_seconds, format_usd, sig
+from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
-from shardwise.workflows.predict import AT_EXPECTED, expected_range
+from shardwise.workflows.predict import AT_EXPECTED, compared_text, expected_range
 
+MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
+"""What a reader can do about a wide range."""
 Between = Mapping[str, float] | None
 """The days of 8 of 10 such runs, "low" and "high", where a range is known."""
 
@@ -62,9 +64,50 @@ def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
     slices: dict[str, list[str]] = {}
     for answer in answers:
         found = expected_range(answer) if answer else None
-        if answer and found and found["why"]:
+        if answer and found and found["why"] and not (found["evidence"] or {}).get("like"):
             slices.setdefault("; ".join(found["why"]), []).append(str(answer.piece))
-    return [f"range of {', '.join(dict.fromkeys(of))}: {why}" for why, of in slices.items()]
+    lines = slices.items()
+    return [f"range of {', '.join(dict.fromkeys(of))}: {why}; {MEASURE}" for why, of in lines]
+
+
+def own_runs(answers: Iterable[TrainAnswer | None]) -> list[str]:
+    """What runs of one's own did to the answers, with the slices that it is of."""
+    slices: dict[str, list[str]] = {}
+    for answer in answers:
+        found = expected_range(answer) if answer else None
+        if answer and found and found["evidence"]:
+            slices.setdefault(own_text(found, spread=False), []).append(str(answer.piece))
+    return [f"{', '.join(dict.fromkeys(of))}: {said}" for said, of in slices.items()]
+
+
+def own_text(found: Mapping[str, Any], *, spread: bool = True) -> str:
+    """What runs of one's own say of a step: by how much it moves, and with `spread` in seconds how
+    its range narrows; or that they are about something else."""
+    own = found["evidence"]
+    of = f"{many(own['rows'], 'run')} of {own['table']}"
+    if not own["like"]:
+        return f"none of the {of} is like this plan, so they move nothing"
+    if own["like"] < own["rows"]:
+        of = f"{own['like']} of the {of} (the others are about something else)"
+    moved = compared_text(own["times"], "published runs suggest")
+    widths = [one["high"] / one["low"] for one in (own, found)]
+    ends = [f"{sig(times)}x" for times in widths]
+    if spread:
+        ends = [f"({seconds_between(one['low'], one['high'])})" for one in (own, found)]
+    verb = "narrowed" if widths[1] < widths[0] else "widened"
+    told = "" if spread else " (slow end over fast)"
+    changed = "as wide" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
+    return f"from {of}: {moved}; range{told} {changed}"
+
+
+def seconds_between(low: float, high: float) -> str:
+    """A range of seconds, its unit once where both ends have the same.
+
+    >>> seconds_between(1.71, 3.02), seconds_between(0.9, 1.2)
+    ('1.71 to 3.02 s', '900 ms to 1.2 s')
+    """
+    (start, unit), end = format_seconds(low).split(), format_seconds(high)
+    return f"{start if end.endswith(f' {unit}') else f'{start} {unit}'} to {end}"
 
 
 def price_facts(chips: Iterable[Chip]) -> list[Fact]:

@@ -24,6 +24,7 @@ from shardwise.units import (
 )
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, Part, memory_fact, percent, wrapped
+from shardwise.verbs.run_page import MEASURE, own_text, seconds_between
 from shardwise.workflows.predict import compared_text
 
 _LEAST, _NOTHING = 0.005, 1e-9
@@ -99,16 +100,20 @@ def _wide(result: Mapping[str, Any]) -> list[Fact]:
     """What is not known of such runs, or most widens their range; beside another plan, whose
     lines the page needs, --detail alone says it."""
     found = None if "against" in result else result["expected_80"]
-    return [Fact("range", found["why"][0])] if found and found["why"] else []
+    if not found:
+        return []
+    own, why = found["evidence"], found["why"][:1]
+    if not own:
+        return [Fact("range", f"{line}; {MEASURE}") for line in why]
+    facts = [Fact("evidence", own_text(found))]
+    return facts if own["like"] else [*facts, *(Fact("range", line) for line in why)]
 
 
 def _step_text(result: Mapping[str, Any]) -> str:
     """The expected step time, and how far such predictions were off."""
     expected, found = format_seconds(result["step_seconds"]["expected"]), result["expected_80"]
     if found:
-        (low, unit), high = format_seconds(found["low"]).split(), format_seconds(found["high"])
-        low = low if high.endswith(f" {unit}") else f"{low} {unit}"
-        return f"{expected} (8 of 10 such runs: {low} to {high})"
+        return f"{expected} (8 of 10 such runs: {seconds_between(found['low'], found['high'])})"
     return f"{expected} (by the book's rates, of which nothing is taken off)"
 
 

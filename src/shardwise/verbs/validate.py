@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
@@ -15,14 +16,17 @@ from shardwise.evidence.serving.validate import (
     validate_serving,
     worst,
 )
+from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
-from shardwise.units import format_seconds
+from shardwise.roofline.evidence import OwnRuns
+from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import Words, parse_share, words
+from shardwise.workflows.inputs import Own, Words, parse_share, words
 
 _WORST, _FEW = 10, 20
 """Runs that --detail names; runs of a table that are each shown, as a user's own are."""
@@ -38,7 +42,8 @@ class ValidateRequest:
     A training run that the constants were fitted on is predicted by constants without its group,
     so that every error is one of a run not seen; the in-sample error stands second. `source` and
     `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
-    `detail` names every row that is not priced, and the worst. With `check` ("10%") `checked()`
+    `detail` names every row that is not priced, and the worst; `evidence` is a table of runs of
+    one's own, by which every other training run is moved. With `check` ("10%") `checked()`
     raises where the median absolute error is larger.
     """
 
@@ -49,6 +54,7 @@ class ValidateRequest:
     no_fit: bool = False
     check: float | str | None = None
     detail: bool = False
+    evidence: Own | None = None
 
     def answer(self, progress: Progress | None = None) -> "Validated":
         """Price them all."""
@@ -69,12 +75,21 @@ class ValidateRequest:
         """The file that is read."""
         return Path(self.path or (PUBLISHED_SERVING if self.serving else PUBLISHED))
 
+    def _own(self) -> OwnRuns | None:
+        """The runs of one's own. Raises BadRequest where they would do nothing."""
+        for given, flag in ((self.serving, "--serving"), (self.no_fit, "--no-fit")):
+            if self.evidence is not None and given:
+                raise BadRequest(f"--evidence cannot take effect with {flag}; leave out one")
+        return read_own_runs(self.evidence)
+
     def _runs(self, efficiency: Efficiency, progress: Progress | None) -> Validation:
+        own = self._own()
         rows = _chosen(read_table(self.table).rows, words(self.source), self.grade)
         found = validate_training(
             rows,
             folder=self.table.parent,
             efficiency=efficiency,
+            evidence=own,
             progress=progress,
         )
         if not found.rows:
@@ -83,6 +98,7 @@ class ValidateRequest:
         return found
 
     def _servers(self, efficiency: Efficiency, progress: Progress | None) -> ServingValidation:
+        self._own()
         if self.grade:
             raise BadRequest("--grade cannot take effect with --serving; leave it out")
         runs = _chosen_servers(read_serving(self.table), words(self.source))
@@ -99,7 +115,7 @@ class Validated(Answer):
 
     def table(self) -> list[Row]:
         """One row per run; a range as two columns."""
-        left_out = ("interval", "mesh", "inferred")
+        left_out = ("interval", "mesh", "inferred", "evidence")
         rows = []
         for row in self.result["rows"]:
             low, high = row["interval"] or ("", "")
@@ -173,6 +189,7 @@ def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
 def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -> Page:
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
+    yield from _own_runs(found)
     yield ""
     few = len(found.rows) + len(found.left_out) <= _FEW
     if few:
@@ -203,6 +220,24 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
         yield from _details(found)
     elif found.left_out and not few:
         yield f"\nleft out: {len(found.left_out)} rows (--detail names each)"
+
+
+def _own_runs(found: Validation) -> Page:
+    """How many were moved by runs of one's own, and by how much."""
+    shifts = [row.shift for row in found.rows if row.shift is not None]
+    if not shifts:
+        return
+    of = f"the runs of {shifts[0].name}, each but by itself"
+    moved = [one.times for one in shifts if one.like]
+    if not moved:
+        yield f"none of them is like {of}, so that nothing is moved"
+        return
+    widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in shifts if t.like)
+    yield wrapped(
+        f"{len(moved)} of them moved by {of}: in the median predicted to take {sig(median(moved))} "
+        f"times as long, with ranges {sig(widths)} times as wide",
+        hanging=2,
+    )
 
 
 def _each(found: Validation) -> TextTable:

@@ -24,6 +24,7 @@ from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES, ServePlan, TrainPlan
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
+from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import parse_count
 
 Words = str | Path | Sequence[str | Path | int] | Mapping[str, object]
@@ -208,6 +209,21 @@ class CatalogueWords:
             spot=getattr(self, "spot", False),
             places=getattr(self, "on", None) or (),
         )
+
+
+Own = str | Path | OwnRuns
+"""A table of one's own runs, or what was read of it."""
+
+
+def own_evidence(given: Own | None, constants: str | None) -> OwnRuns | None:
+    """What was read of a table. Raises BadRequest for constants that no run moves."""
+    if given is not None and constants == "book":
+        raise BadRequest(
+            "--evidence moves what is expected by the vendor's constants, and --constants is book, "
+            "by which nothing is lost; leave out one of the two"
+        )
+    assert not isinstance(given, str | Path), "a verb reads the table"
+    return given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

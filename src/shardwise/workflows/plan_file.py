@@ -29,10 +29,18 @@ from shardwise.plans.files import (
     served_plan_from,
 )
 from shardwise.plans.named import PREFIX, plan_path
+from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
 from shardwise.work import Work
-from shardwise.workflows.inputs import ChipWords, Hardware, places_of, plan_changes
-from shardwise.workflows.predict import train_result
+from shardwise.workflows.inputs import (
+    ChipWords,
+    Hardware,
+    Own,
+    own_evidence,
+    places_of,
+    plan_changes,
+)
+from shardwise.workflows.predict import shift_of, train_result
 from shardwise.workflows.predict_fleet import serve_result
 
 GivenPlan = str | Path | TrainPlan | ServePlan
@@ -165,8 +173,14 @@ def foreign_notes(what: GivenPlan) -> list[str]:
     return [said, *unread_notes(text, target)]
 
 
-def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) -> Priced:
-    """Price a plan with what --set, --hw, --constants and prices change."""
+def price_given(
+    what: GivenPlan,
+    chips: ChipWords,
+    family: str | None = None,
+    evidence: Own | None = None,
+) -> Priced:
+    """Price a plan with what --set, --hw, --constants and prices change, and what runs of one's own
+    say of it."""
     fields, overrides = plan_changes(chips.sets)
     if chips.constants:
         fields = {**fields, "constants": chips.constants}
@@ -174,18 +188,21 @@ def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) ->
     found = read_plan(what, fields, family, hardware=hardware)
     plan, hardware = found.plan, replace(hardware, constants=found.plan.constants)
     plan = replace(plan, chips=hardware.of_plan(plan).kept_of(*places_of(plan)))
-    priced = price_plan(plan, hardware)
+    priced = price_plan(plan, hardware, own_evidence(evidence, plan.constants))
     warnings = [*foreign_notes(what), *priced.warnings]
     return replace(priced, warnings=warnings, searched=found.searched)
 
 
-def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
+def price_plan(
+    plan: TrainPlan | ServePlan, hardware: Hardware, evidence: OwnRuns | None = None
+) -> Priced:
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg, hardware = load_model(plan.model), hardware.of_plan(plan)
     warnings = [*unpriced(cfg), *stale(plan, cfg)]
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
+        answer = answer.at(shift_of(answer, evidence))
         result = train_result(answer)
         headline = {
             "step_seconds.expected": result["step_seconds"]["expected"],
@@ -196,6 +213,11 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
         if piece.chip.price is not None:
             headline["usd_per_trillion_tokens"] = usd_per_trillion(answer)
     else:
+        if evidence is not None:
+            raise BadRequest(
+                "--evidence holds training runs, and this is a serving plan; leave it out "
+                "(`shardwise calibrate` takes the log of a server)"
+            )
         other = hardware.slice(plan.prefill_plan.slice).slice
         answer = evaluate_serve(plan, cfg, piece, prefill_piece=other)
         result = serve_result(answer)

@@ -33,12 +33,11 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
+from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
 from shardwise.roofline.residuals import read_residuals
 from shardwise.roofline.rests import Rest, limit, rests_on, roofline_share
 from shardwise.units import format_seconds, sig
-from shardwise.workflows.inputs import (
-    whole_number,
-)
+from shardwise.workflows.inputs import own_evidence, whole_number
 from shardwise.workflows.train_choices import TrainChoices
 
 _SHOWN_OPS = 8
@@ -67,6 +66,8 @@ def plan_training(
     BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     choices = (choices or TrainChoices()).checked()
+    evidence = own_evidence(choices.evidence, choices.constants)
+    better_than = inf if evidence else better_than  # the search ranks plans as they are priced
     length = parse_length(seq, "--seq")
     cfg, sequences = load_model(model), parse_batch(batch, length)
     shown = whole_number(top, "--top", most=_MOST_SHOWN)
@@ -88,9 +89,18 @@ def plan_training(
         return plan_for(asked, searched, shown, outside)
 
     target = choices.hardware.target(on)
-    if isinstance(target, Spelling):
-        return planned(target.slice)
-    return _smallest(target, planned)
+    spelt = isinstance(target, Spelling)
+    found = planned(target.slice) if spelt else _smallest(target, planned)
+    shift = shift_of(found.best, evidence)
+    return found.at(shift) if shift else found
+
+
+def shift_of(answer: TrainAnswer, evidence: OwnRuns | None) -> Shift | None:
+    """What runs of one's own say of a plan that is priced without them."""
+    if evidence is None:
+        return None
+    features = features_of(answer)
+    return evidence.of(features, read_residuals().range_of(features), read_spread())
 
 
 def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | None) -> list[str]:
@@ -172,14 +182,28 @@ def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
     if answer.plan.constants == "book":
         return None
     table = read_residuals()
-    found = table.range_of(features_of(answer))
-    low, high = found.interval(answer.step_seconds["expected"])
+    found, shift = table.range_of(features_of(answer)), answer.shift
+    low, high = (shift or found).interval(answer.step_seconds["expected"])
     return {
         "low": low,
         "high": high,
         "runs": table.runs,
         "groups": table.groups,
         "why": list(found.why),
+        "evidence": shift and _evidence_result(shift, answer.step_seconds["expected"]),
+    }
+
+
+def _evidence_result(shift: Shift, seconds: float) -> dict[str, Any]:
+    """What runs of one's own did to a step and its range: `low` and `high` without them."""
+    low, high = shift.interval_before(seconds)
+    return {
+        "table": shift.name,
+        "rows": shift.rows,
+        "like": shift.like,
+        "times": shift.times,
+        "low": low,
+        "high": high,
     }
 
 
@@ -285,7 +309,7 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
         "component": op.component,
         "stream": stream,
         "count": float(op.count),
-        "seconds": float(t.total),
+        "seconds": float(t.total) * (answer.shift.times if answer.shift else 1.0),
         "limited_by": limit(t),
         "roofline_share": roofline_share(t, answer.piece.chip),
         "rests_on": [asdict(rest) for rest in _rests(t, answer)],

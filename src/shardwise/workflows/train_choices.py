@@ -19,6 +19,7 @@ from shardwise.plans.train import Structure
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import (
     HardwareWords,
+    Own,
     Words,
     check_choice,
     pairs,
@@ -39,7 +40,8 @@ class TrainChoices(HardwareWords):
     of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
     `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `objective` is
     "time", "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the
-    same answer, more slowly.
+    same answer, more slowly. `evidence` is a table of runs of one's own (docs/runs.md), which moves
+    and narrows what is expected of plans like them.
     """
 
     pins: Words = ()
@@ -57,6 +59,7 @@ class TrainChoices(HardwareWords):
     grad_dtype: str | None = None
     master: str | None = None
     moments: str | None = None
+    evidence: Own | None = None
 
     @property
     def fixed(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from statistics import median
 
 import pytest
 
+from shardwise.evidence.training.few_runs import BIASED, coverage, fewer, score_groups
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.unseen import read_unseen
@@ -45,6 +46,25 @@ NANOTRON = (
 @pytest.fixture(scope="module")
 def everything() -> Validation:
     return validate(read_table(PUBLISHED).rows)
+
+
+OFF = (
+    "bigscience/megatron-deepspeed",
+    "huggingface/trl",
+    "ibm/fms-fsdp",
+    "karpathy/nanochat",
+    "moorethreads/megatron-lm",
+    pytest.param("nvidia/automodel", marks=UNEXPLAINED),
+    pytest.param("primeintellect/prime-rl", marks=UNEXPLAINED),
+    "pytorch/torchao",
+)
+"""Groups whose median error is `BIASED` or more."""
+
+
+@pytest.fixture(scope="module")
+def few(everything):
+    """What three runs of a group tell of its others."""
+    return {one.group: one for one in score_groups(everything.rows)}
 
 
 @pytest.fixture(scope="module")
@@ -214,3 +234,35 @@ def test_sources(found, source):
 def test_the_fit_is_better_than_chip_rates_alone(found):
     alone = validate(read_table(PUBLISHED).rows, efficiency="roofline")
     assert found.summary.median_abs_error < 0.5 * alone.summary.median_abs_error
+
+
+# Three runs of a group as evidence ----------------------------------------------------------------
+
+
+def test_the_groups_that_are_off(few):
+    named = {getattr(one, "values", (one,))[0] for one in OFF}
+    assert {one.group for one in few.values() if abs(one.bias) >= BIASED} == named
+
+
+@pytest.mark.parametrize("group", OFF)
+def test_three_runs_make_the_others_a_third_better(few, group):
+    assert few[group].after <= 2 / 3 * few[group].before
+
+
+def test_together_they_are_half_as_far_off(few):
+    off = [one for one in few.values() if one.biased]
+    assert fewer(off) <= 0.5
+    assert fewer([one for one in few.values() if not one.biased]) <= 1.0
+
+
+@UNEXPLAINED
+def test_three_runs_make_nothing_worse(few):
+    assert max(one.after / one.before for one in few.values()) <= 1.05
+
+
+def test_three_runs_make_nothing_worse_by_two_points(few):
+    assert max(one.after - one.before for one in few.values()) <= 0.02
+
+
+def test_ranges_hold_with_three_runs(few):
+    assert 0.7 <= coverage(list(few.values())) <= 0.9

@@ -45,7 +45,9 @@ def _with_file(
     from shardwise.verbs.run_words import RUN_WORDS
 
     run: dict[str, Any] = {name: getattr(asked, name, None) for name in RUN_WORDS}
-    steps = [command_of(PlanShowRequest(path, **run))] if run["tokens"] else []
+    own = asked.evidence
+    asked_for = run["tokens"] or own
+    steps = [command_of(PlanShowRequest(path, evidence=own, **run))] if asked_for else []
     target = target_for(best.plan, best.cfg, best.piece)
     if target:
         steps.append(spelt("export", [path], {"--to": target}))
@@ -67,14 +69,17 @@ def shown_lines(
     from shardwise.workflows.inputs import plan_changes
 
     if written is not None or not (plan_changes(asked.sets)[0] or asked.as_):
-        return against_lines(written or asked.path, plan)
+        return against_lines(written or asked.path, plan, own=asked.evidence)
     writing = command_of(asked, "-o", FILE, resolve=True, **dict.fromkeys(RUN_WORDS))
-    then = against_lines(FILE, plan, "then: what would be faster:")
+    then = against_lines(FILE, plan, "then: what would be faster:", asked.evidence)
     return (next_step("next:", writing), *then) if then else ()
 
 
 def against_lines(
-    path: Any, plan: "TrainPlan | ServePlan", said: str = "next: what would be faster:"
+    path: Any,
+    plan: "TrainPlan | ServePlan",
+    said: str = "next: what would be faster:",
+    own: Any = None,
 ) -> tuple[str, ...]:
     """The search that says what would be faster than a plan in a file; none for a server, or where
     it would take options of its own to be of the same job, as for a published plan."""
@@ -82,7 +87,7 @@ def against_lines(
 
     if isinstance(plan, ServePlan) or _is_another_job(plan) or str(path).startswith("audit:"):
         return ()  # the model of a published plan lies beside it, in the package
-    return (next_step(said, command_of(replace(search_of(plan), against=str(path)))),)
+    return (next_step(said, command_of(replace(search_of(plan), against=str(path), evidence=own))),)
 
 
 def _is_another_job(plan: "TrainPlan") -> bool:

@@ -155,6 +155,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Beside the answer": {
         "--against": "a plan to price beside the best one",
+        "--evidence": "runs of your own, which move and narrow what is expected",
         "--compile": "how many of the best plans are compiled; the best as compiled is the answer",
         "--tune": "sets of compiler flags are tried on the best plan as compiled",
         "--stages": "an op of a program that is followed from JAX to the schedule",

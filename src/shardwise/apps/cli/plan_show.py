@@ -10,7 +10,7 @@ from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.plan_train_options import run_options
+from shardwise.apps.cli.plan_train_options import evidence_option, run_options
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
@@ -26,6 +26,7 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 )
 @as_option
 @run_options
+@evidence_option
 @file_option("-o", "output", help="With --resolve: the whole plan as a file.")
 @timeline_options
 @hardware_options(constants=None)

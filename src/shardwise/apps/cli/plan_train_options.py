@@ -3,6 +3,7 @@
 Their values are names of rows; `choice_table.py` repeats them, as `--help` imports no rows.
 """
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,8 +63,17 @@ _DTYPES = (
 )
 
 
+evidence_option = click.option(
+    "--evidence",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="RUNS.csv",
+    help="A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
+)
+
+
 def search_options(command: Any) -> Any:
     """The options that fix a choice of the plan or say what is best."""
+    command = evidence_option(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     for flag, text in reversed(_DTYPES):

@@ -9,6 +9,7 @@ from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.plan_train_options import evidence_option
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 
@@ -29,6 +30,7 @@ from shardwise.errors import BadRequest
     metavar="MEDIAN",
     help="Exit with 4 where the median absolute error is larger, such as 10%.",
 )
+@evidence_option
 @click.option("--detail", is_flag=True, help="Name every row that is left out, and the worst.")
 @plot_option("Predicted against measured as a PNG or SVG.")
 @csv_option

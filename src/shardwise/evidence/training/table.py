@@ -358,6 +358,28 @@ chooses, the same for every row, and `validate --json` lists it under `inferred`
 not listed here is named in a warning; a value that a column does not take leaves its row out, with
 the reason. Every table needs either `step_seconds` or `metric` with `value`, and
 {required}.
+
+## A few runs of your own as evidence
+
+`--evidence RUNS.csv` takes a few rows of your own cluster (`plan train`, `plan show`, `plan sweep`,
+`validate`). Each is priced as it ran; by how much it was missed moves every answer about plans like
+it, a mean of such rows drawn towards none, and narrows the range by what they tell:
+
+    shardwise plan train --model llama-3-8b --on 16*a100:8 --batch 1Mi --seq 4096 \\
+      --for torchtitan --evidence own.csv
+
+    step      2 s (8 of 10 such runs: 1.52 to 2.53 s); 525k tokens/s, MFU 63.4 % of the bf16 peak
+    evidence  from 3 runs of own.csv: 13.8 % faster than published runs suggest; range narrowed from
+              (1.71 to 3.02 s) to (1.52 to 2.53 s)
+
+What a row says of a plan is a product over the features that differ between them (chip, software,
+kernels, year, precision, dense or routed, ...); chips of another vendor say nothing, which the
+answer tells. Rows of one configuration are one look at it. Rows that differ among themselves widen
+the range; one that lies far from the others moves little. JSON has `expected_80.evidence`: the
+table, its `rows`, how many are `like` the plan, the step over that without them (`times`), and the
+range without them (`low`, `high`). `validate TABLE.csv --evidence RUNS.csv` moves every row of the
+table by the others, never by itself. A row that cannot be priced ends the command with its line
+(exit code 2). docs/fit.md has what three runs of a publisher tell of its others, left out.
 """
 
 

@@ -34,7 +34,8 @@ from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
 from shardwise.planner.features import NOW, features_of
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.roofline.residuals import RangeTable, read_residuals
+from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
+from shardwise.roofline.residuals import LogRange, RangeTable, read_residuals
 from shardwise.units import dtype_bytes
 
 EfficiencyOf = Literal["fitted", "roofline"]
@@ -51,7 +52,8 @@ class ScoredRun:
     have not seen the run's group; where those of today have,
     `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
     does. `interval` is the 80 % range of the measured seconds, from how runs of other groups that
-    share its features were missed; `range_why` says what makes it wide.
+    share its features were missed; `range_why` says what makes it wide. `shift` is what other runs
+    of one's own did to both.
     """
 
     run: PublishedRun
@@ -65,6 +67,7 @@ class ScoredRun:
     constant_mfu: float | None = None
     interval: tuple[float, float] | None = None
     range_why: str = ""
+    shift: Shift | None = None
 
     @property
     def measured(self) -> float:
@@ -161,17 +164,25 @@ def validate(
     efficiency: EfficiencyOf = "fitted",
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
+    evidence: OwnRuns | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
     alone: every share of peak is 1, no constant of a software stack applies, and there is no range.
 
     `folder` is the table's. `table` is what ranges are made of, `unseen` what the fit said of
-    published runs; the packaged ones where they are None.
+    published runs; the packaged ones where they are None. `evidence` moves every prediction by runs
+    of one's own, but for the run itself.
     """
     runs, left_out = read_runs(rows, folder)
     return score(
-        runs, left_out, efficiency=efficiency, table=table, unseen=unseen, progress=progress
+        runs,
+        left_out,
+        efficiency=efficiency,
+        table=table,
+        unseen=unseen,
+        evidence=evidence,
+        progress=progress,
     )
 
 
@@ -182,6 +193,7 @@ def score(
     efficiency: EfficiencyOf = "fitted",
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
+    evidence: OwnRuns | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """As `validate`, of runs already read."""
@@ -198,6 +210,7 @@ def score(
         ranges = read_residuals() if table is None else table
         known = read_unseen() if unseen is None else unseen
         scored = [_with_range(row, ranges, known.get(row.run.fingerprint)) for row in scored]
+        scored = [_moved(row, evidence) for row in scored] if evidence else scored
     return Validation(efficiency=efficiency, rows=tuple(scored), left_out=(*left_out, *failed))
 
 
@@ -248,6 +261,23 @@ def _with_range(row: ScoredRun, table: RangeTable, seen: UnseenPrediction | None
         constant_mfu=seen.constant_mfu,
         interval=(seen.low * priced_anew, seen.high * priced_anew),
         range_why=seen.why,
+    )
+
+
+def _moved(row: ScoredRun, evidence: OwnRuns) -> ScoredRun:
+    """The row as runs of one's own move it, itself left out."""
+    assert row.interval is not None
+    low, high = (math.log(end / row.predicted) for end in row.interval)
+    others = evidence.without(row.run.fingerprint)
+    shift = others.of(row.features, LogRange(low=low, high=high), read_spread())
+    predicted = row.predicted * shift.times
+    return replace(
+        row,
+        predicted=predicted,
+        bounds=(min(row.bounds[0], predicted), max(row.bounds[1], predicted)),
+        mfu=row.mfu / shift.times,
+        interval=shift.interval(predicted),
+        shift=shift,
     )
 
 
@@ -379,6 +409,8 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "constant_mfu": row.constant_mfu,
         "interval": row.interval,
         "range_why": row.range_why,
+        "evidence": row.shift
+        and {"like": row.shift.like, "rows": row.shift.rows, "times": row.shift.times},
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,

@@ -13,6 +13,7 @@ from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.software import SoftwareRow
 from shardwise.plans.stacks import GATHERS, REDUCES
 from shardwise.plans.train import PLACINGS, STORAGE_AXES, USUAL, Placing, Structure
+from shardwise.roofline.evidence import Shift
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 Objective = Literal["time", "cost", "chips"]
@@ -44,7 +45,8 @@ class TrainRequest:
     and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
     only plans that rank before `better_than`. `chips` is what a plan keeps of the chips' changes.
     A `part` of the slice (slices, box), `placings`, `microbatches` and `chunks` of a stage are
-    those that a plan's file says; where it says none, all are looked at.
+    those that a plan's file says; where it says none, all are looked at. `shift` is what runs of
+    one's own say of the best plan, once that is found.
     """
 
     cfg: ModelConfig
@@ -64,3 +66,4 @@ class TrainRequest:
     placings: tuple[Placing, ...] = PLACINGS
     chunks: tuple[int, ...] = ()
     better_than: float = inf
+    shift: Shift | None = None

@@ -1,0 +1,91 @@
+"""A table of one's own runs as evidence: each priced by the model as it is (`--evidence`)."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.boundary import read_table as read_csv
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.evidence.training.folds import configuration
+from shardwise.evidence.training.runs import read_run
+from shardwise.evidence.training.table import read_table
+from shardwise.evidence.training.validate import ScoredRun, score
+from shardwise.roofline.evidence import OwnRun, OwnRuns
+from shardwise.roofline.residuals import LogRange
+
+MOST_ROWS = 200
+"""Rows that are read: each is priced, and a plan is held against all of them."""
+
+
+def own_run(row: ScoredRun) -> OwnRun:
+    """A priced run with a range, as evidence."""
+    assert row.interval is not None
+    low, high = (math.log(end / row.predicted) for end in row.interval)
+    return OwnRun(
+        features=row.features,
+        log_ratio=row.log_ratio,
+        range_=LogRange(low=low, high=high),
+        marks=(row.run.fingerprint,),
+    )
+
+
+def looks(rows: Sequence[ScoredRun]) -> list[OwnRun]:
+    """Runs as evidence, those of a configuration as one with the middle of their residuals."""
+    same: dict[object, list[OwnRun]] = defaultdict(list)
+    for row in rows:
+        same[configuration(row.run)].append(own_run(row))
+    return [_one_look(some) for some in same.values()]
+
+
+def _one_look(some: Sequence[OwnRun]) -> OwnRun:
+    middle = float(np.median([run.log_ratio for run in some]))
+    return replace(some[0], log_ratio=middle, marks=tuple(m for run in some for m in run.marks))
+
+
+def read_own_runs(path: str | Path | OwnRuns | None) -> OwnRuns | None:
+    """The runs of a table, each with its features and how it was missed; what was read already, and
+    None, as they are.
+
+    Raises BadRequest for a table that cannot be read, and for a row that cannot be priced, with its
+    line: what is left out in silence would not be evidence.
+    """
+    if path is None or isinstance(path, OwnRuns):
+        return path
+    rows = tuple(_row(at, cells, Path(path)) for at, cells in _placed(Path(path)))
+    return OwnRuns(name=Path(path).name, runs=looks(rows))
+
+
+def _placed(path: Path) -> list[tuple[str, dict[str, str]]]:
+    """Every row with how a message names it."""
+    table, lines = read_table(path), read_csv(path, "the table")
+    if not table.rows:
+        raise BadRequest(f"{lines.what} has no run; --evidence takes one a line (docs/runs.md)")
+    if len(table.rows) > MOST_ROWS:
+        raise BadRequest(
+            f"{lines.what} has {len(table.rows)} runs, and --evidence takes at most {MOST_ROWS}; "
+            "keep those that are most like what you ask for"
+        )
+    return [(lines.at(i), dict(cells)) for i, cells in enumerate(table.rows)]
+
+
+def _row(at: str, cells: dict[str, str], path: Path) -> ScoredRun:
+    """A row priced, with its range. A published run, too, is priced as the model is now."""
+    try:
+        found = score([read_run(cells, path.parent)], unseen={})
+    except ShardwiseError as error:
+        raise _unpriced(at, cells, str(error)) from None
+    if not found.rows:
+        raise _unpriced(at, cells, found.left_out[0].reason)
+    return found.rows[0]
+
+
+def _unpriced(at: str, cells: dict[str, str], reason: str) -> BadRequest:
+    name = cells.get("id") or "the run"
+    return BadRequest(
+        f"{at}: {name} cannot be priced, and --evidence takes no run that it cannot price: "
+        f"{reason}. Correct the row (docs/runs.md has the format) or leave it out"
+    )
