@@ -6,8 +6,9 @@ hides, what it spends per op on the host, and how far it fuses elementwise work.
 `data/stacks.toml`, written by `scripts/fit_efficiency.py` from published runs, none of which
 belongs to a pair of chip and stack; those of our own trainer in `data/jax.toml`, written by
 `scripts/fit_jax.py` from programs that were compiled for TPUs and from steps that were measured on
-a GPU, with what only it pays. Two of these depend on the generation too, as the compiler does: its cycles of the same product are 1.0 to 1.4 times its
-FLOPs at the peak, and it gathers weights beside other work on some generations alone.
+a GPU, with what only it pays. Two of these depend on the generation too, as the compiler does: its
+cycles of the same product are 1.0 to 1.4 times its FLOPs at the peak, and it gathers weights beside
+other work on some generations alone.
 """
 
 from collections.abc import Mapping
