@@ -95,13 +95,13 @@ def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> Tr
     best: TrainPlanning | None = None
     miss: NoFeasiblePlan | BadRequest | None = None
     for request in requests:
-        limit = best.best_rank if best else request.better_than
+        limit = best.fastest_rank if best else request.better_than
         try:
             found = planned(replace(request, better_than=limit), top)
         except (NoFeasiblePlan, BadRequest) as error:
             miss = miss or error
             continue
-        if best is None or found.best_rank < best.best_rank:
+        if best is None or found.fastest_rank < best.fastest_rank:
             best = found
     if best is None:
         assert miss is not None
