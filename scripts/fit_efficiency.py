@@ -15,8 +15,8 @@ residuals behind the 80 % ranges and the left-out prediction of every run, which
 `shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
 of the work. With the left-out predictions it also writes what they cannot tell of a plan
 (src/shardwise/roofline/data/resolution.toml); --resolution writes that alone, in seconds, from the
-left-out predictions that are there. Constants are fitted on the rows that are `fitted`. The same input gives the same
-output.
+left-out predictions that are there. Constants are fitted on the rows that are `fitted`. The same
+input gives the same output.
 """
 
 import argparse
@@ -58,7 +58,8 @@ def main() -> None:
     asked = arguments()
     say = clock()
     if asked.resolution:
-        write_what_is_told(read_runs(read_table(asked.table).rows, asked.table.parent)[0], asked.date)
+        runs, _ = read_runs(read_table(asked.table).rows, asked.table.parent)
+        write_what_is_told(runs, asked.date)
         return
     cases = counted(asked.table)
     say(f"{len(cases)} runs counted")

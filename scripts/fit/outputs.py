@@ -1,5 +1,5 @@
-"""What the fit writes: constants of generations and stacks, the left-out runs, and the table of what
-predictions cannot tell."""
+"""What the fit writes: constants of generations and stacks, the left-out runs, and the table of
+what predictions cannot tell."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence

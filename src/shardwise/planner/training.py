@@ -121,8 +121,8 @@ class TrainPlanning:
     the closed forms of the search did. `outside` is the best plan that the program of the request
     cannot run, where it is faster (`choosing.py`). `others` are all others that were priced by the
     timeline, fastest first. `fastest` is the one that ranks first, and the best plan the simplest
-    of those that predictions cannot tell from it. No plan leaves free the margin of the request
-    where not `margin_kept`."""
+    of those that predictions cannot tell from it. Where not `margin_kept` no plan that fits leaves
+    the margin of the request free."""
 
     request: TrainRequest
     best: TrainAnswer
@@ -176,7 +176,8 @@ def plan_train(
     report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(no_legal_plan(request))
-    if not report.best and asked.max_hbm_bytes < request.max_hbm_bytes:
+    tight = asked.max_hbm_bytes < request.max_hbm_bytes
+    if not report.best and tight and request.better_than == inf:
         asked = request
         report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if not report.best and request.better_than < inf:
@@ -197,7 +198,7 @@ def plan_train(
         request=request,
         best=best,
         fastest=fastest,
-        margin_kept=asked is not request or not request.margin,
+        margin_kept=asked is not request,
         runners_up=tuple(slower[:top]),
         strategies=tuple(strategies.values()),
         others=tuple(others),

@@ -69,7 +69,8 @@ def read_resolution(path: Path = DATA) -> Resolution:
     held = read_toml(path, "the table of what predictions can tell")
     try:
         margins, apart = (
-            {name: Figure(**one) for name, one in held[kind].items()} for kind in ("margin", "apart")
+            {name: Figure(**one) for name, one in held[kind].items()}
+            for kind in ("margin", "apart")
         )
         found = Resolution(margins=margins, apart=apart, source=held["source"])
         found.margins[ALL], found.apart[ALL]

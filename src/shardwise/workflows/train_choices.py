@@ -16,12 +16,14 @@ from shardwise.plans.software import SoftwareRow, software_row, usual_software, 
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
+from shardwise.roofline.resolution import read_resolution
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
     pairs,
+    parse_part,
     parse_pins,
     whole_number,
 )
@@ -37,8 +39,10 @@ class TrainChoices(HardwareWords):
     prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
     of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
     of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
-    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `objective` is
-    "time", "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the
+    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
+    the share of usable memory that a plan leaves free where one does ("10%"), by default how much
+    predictions of such plans were short in 19 of 20 cases; `objective` is "time", "cost" or "chips"
+    (see TrainRequest); with `exhaustive` every legal plan is priced: the
     same answer, more slowly.
     """
 
@@ -50,6 +54,7 @@ class TrainChoices(HardwareWords):
     software: str | None = None
     optimizer: str = "adam"
     max_hbm: float | str | None = None
+    margin: float | str | None = None
     objective: str = "time"
     exhaustive: bool = False
     dtype: str = "bf16"
@@ -96,6 +101,8 @@ class TrainChoices(HardwareWords):
         stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        known, of = read_resolution(), (stack, piece.chip.vendor)
+        free = known.margin(*of).value if self.margin is None else _margin(self.margin)
         return TrainRequest(
             cfg=cfg,
             model=str(model),
@@ -114,6 +121,8 @@ class TrainChoices(HardwareWords):
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
+            margin=free,
+            apart=known.told_apart(*of).value,
             chips=self.hardware.kept_of(str(piece)),
         )
 
@@ -134,6 +143,8 @@ class TrainChoices(HardwareWords):
         """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
         choice without effect."""
         zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        if self.margin is not None:
+            _margin(self.margin)
         for keyword, name in FIXED.items():
             if keyword != "zero":
                 check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
@@ -157,6 +168,11 @@ class TrainChoices(HardwareWords):
 
 def _texts(sets: Words) -> dict[str, str]:
     return pairs(sets, "--set", "PATH=VALUE", "chip.hbm_bandwidth=3e12")
+
+
+def _margin(given: float | str) -> float:
+    """A share of memory that stays free."""
+    return parse_part(given, "--margin")
 
 
 ANY = WANTED[-1]

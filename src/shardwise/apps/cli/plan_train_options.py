@@ -46,6 +46,12 @@ _OPTIONS = (
     ),
     click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB."),
     click.option(
+        "--margin",
+        metavar="SHARE",
+        help="Usable memory that a plan leaves free where one does, such as 10%; 0 for none. "
+        "Default: by how much predictions of such plans were short in 19 of 20 cases.",
+    ),
+    click.option(
         "--exhaustive",
         is_flag=True,
         help="Price every legal plan, also where a floor shows that it cannot be the best: the "

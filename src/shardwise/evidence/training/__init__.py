@@ -5,6 +5,6 @@
 what it recomputes; `validate.py` prices all and sums up errors (`scores.py`) and ranges, those of
 published runs as they were predicted without their group (`unseen.py`); `folds.py` says which runs
 are left out together and share a configuration, `residuals.py` makes the table behind the ranges,
-`resolution.py` that of what predictions cannot tell; `programs.py` compiles the steps of rows that ran on TPUs. Nothing
-is fitted here: `scripts/fit_efficiency.py` does that. Read `runs.py` first.
+`resolution.py` that of what predictions cannot tell; `programs.py` compiles the steps of rows that
+ran on TPUs. Nothing is fitted here: `scripts/fit_efficiency.py` does that. Read `runs.py` first.
 """

@@ -6,7 +6,7 @@ rules that no run was fitted on. Of our own trainer the compiler's figures stand
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -127,7 +127,8 @@ def told_apart(looks: Sequence[Look]) -> dict[str, Figure]:
 
 
 def _near(one: Look, other: Look) -> bool:
-    assert one.seconds is not None and other.seconds is not None
+    assert one.seconds is not None
+    assert other.seconds is not None
     low, high = sorted((one.seconds[0], other.seconds[0]))
     return high <= NEAR * low
 
@@ -137,7 +138,9 @@ def _log(look: Look) -> float:
     return math.log(look.seconds[0] / look.seconds[1])
 
 
-def _by_class(values: Sequence[tuple[Look, float]], of: Any) -> dict[str, Figure]:
+def _by_class(
+    values: Sequence[tuple[Look, float]], of: Callable[[list[float]], float]
+) -> dict[str, Figure]:
     """A figure of all published values, and of each class that has enough."""
     classes: dict[str, list[tuple[Look, float]]] = {ALL: [v for v in values if v[0].public]}
     for look, value in values:

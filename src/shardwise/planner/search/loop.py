@@ -58,7 +58,9 @@ __all__ = [
 
 _SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
 _STRATEGIES = 6
-_ALTERNATIVES = 3  # the simplest plans of a structure: their own stages may move the first ones down
+_ALTERNATIVES = (
+    3  # the simplest plans of a structure: their own stages may move the first ones down
+)
 
 
 def search(
