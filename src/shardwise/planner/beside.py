@@ -93,11 +93,12 @@ def alike(one: TrainAnswer, other: TrainAnswer) -> bool:
         abs(one.step_seconds["expected"] / other.step_seconds["expected"] - 1) <= ALIKE
         and abs(one.peak_bytes_per_chip / other.peak_bytes_per_chip - 1) <= HEAVIER
         and all(mine.get(name) == theirs.get(name) for name in ("remat", "pipeline_schedule"))
-        and (
-            mine[AXES] == theirs[AXES]
-            or strategies(one.plan.mesh, one.plan) > strategies(other.plan.mesh, other.plan)
-        )
+        and (mine[AXES] == theirs[AXES] or _strategies(one) > _strategies(other))
     )
+
+
+def _strategies(answer: TrainAnswer) -> int:
+    return strategies(answer.plan.mesh, answer.plan)
 
 
 def decisive(other: TrainAnswer, best: TrainAnswer) -> tuple[str, float]:

@@ -1,5 +1,5 @@
-"""What predictions of training plans cannot know: memory beyond the predicted peak, and which of two
-steps is shorter.
+"""What predictions of training plans cannot know: memory beyond the predicted peak, and which of
+two steps is shorter.
 
 `data/resolution.toml` says it per class, which is the stack of software and the vendor of the chip
 ("megatron/nvidia"), and over all published runs for every class with fewer than `LEAST` of its own.
@@ -24,7 +24,7 @@ from shardwise.errors import BadRequest
 
 DATA = Path(__file__).parent / "data" / "resolution.toml"
 LEAST = 20
-"""Runs, or pairs of runs, from which a class has its own figure: one in 20 is the 5 % of a margin."""
+"""Runs, or pairs of runs, from which a class has its own figure: 1 of 20 is the 5 % of a margin."""
 ALL = "all"
 
 
@@ -68,12 +68,13 @@ def read_resolution(path: Path = DATA) -> Resolution:
     """The table in a file. Raises BadRequest for a file that holds none."""
     held = read_toml(path, "the table of what predictions can tell")
     try:
-        margins, apart = (
-            {name: Figure(**one) for name, one in held[kind].items()}
-            for kind in ("margin", "apart")
-        )
-        found = Resolution(margins=margins, apart=apart, source=held["source"])
-        found.margins[ALL], found.apart[ALL]
+        margins, apart = _figures(held["margin"]), _figures(held["apart"])
+        return Resolution(margins=margins, apart=apart, source=held["source"])
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: no table of what predictions can tell ({error})") from None
-    return found
+
+
+def _figures(held: Mapping) -> dict[str, Figure]:
+    """Of every class; the one of all is there."""
+    found = {name: Figure(**one) for name, one in held.items()}
+    return {ALL: found[ALL], **found}

@@ -100,8 +100,8 @@ def fastest_text(planning: TrainPlanning) -> str:
     risks.append(f"{_gib(fastest)} a chip")
     differs = ", ".join([mesh_text(fastest.plan.mesh), *differs_in(fastest, best)])
     return (
-        f"{100 * gain:.1f} % faster by prediction, which cannot tell these apart (half of such pairs: "
-        f"{100 * (gain - apart):+.1f} to {100 * (gain + apart):+.1f} %): {differs}; "
+        f"{100 * gain:.1f} % faster by prediction, which cannot tell these apart (half of such "
+        f"pairs: {100 * (gain - apart):+.1f} to {100 * (gain + apart):+.1f} %): {differs}; "
         f"{', '.join(risks)}"
     )
 
@@ -118,8 +118,8 @@ def _rules(planning: TrainPlanning) -> str:
     apart, margin = known.told_apart(*of), known.margin(*of)
     order = ", then ".join(rule.title for rule in SIMPLER)
     said = (
-        f"of plans within {100 * request.apart:.1f} % of the fastest, which predictions cannot tell "
-        f"apart ({apart.count} pairs of runs of one job), the answer is the one with {order}"
+        f"of plans within {100 * request.apart:.1f} % of the fastest, which predictions cannot "
+        f"tell apart ({apart.count} pairs of runs of one job), the answer is the one with {order}"
     )
     if not request.margin:
         return f"{said}; no memory is kept free (--margin 0)"
@@ -184,8 +184,6 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
     """Plans that a reader would tell apart, each with where it differs from the answer; and one
     line for those that are as fast as the answer."""
     best = planning.best
-    if text := fastest_text(planning):
-        yield wrapped(text, 2, 4)
     if close:
         yield ""
         yield TextTable(
@@ -194,6 +192,10 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
             left=2,
             ruled=False,
         )
+    if text := fastest_text(planning):
+        if not close:
+            yield ""
+        yield wrapped(text, 2, 4)
     if planning.tied:
         yield _tied_line([mesh_text(a.plan.mesh) for a in planning.tied], bool(close))
 

@@ -154,10 +154,8 @@ def tight(planning: TrainPlanning) -> list[str]:
     if planning.margin_kept:
         return []
     share = f"{100 * planning.request.margin:.3g} %"
-    return [
-        f"no plan that fits leaves {share} of usable memory free, by which predictions of such "
-        "plans may be short; this one may not fit (--margin)"
-    ]
+    said = f"no plan that fits leaves {share} of usable memory free, by which predictions of such "
+    return [f"{said}plans may be short; this one may not fit (--margin)"]
 
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
