@@ -33,7 +33,7 @@ from shardwise.planner.price.plan import (
     timeline_factor,
 )
 from shardwise.planner.price.where import step_parts
-from shardwise.planner.search.choices import AS_FAST, simplicity
+from shardwise.planner.search.choices import AS_FAST, Simplicity, simplicity
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
@@ -233,16 +233,17 @@ def _simplest(
     fastest, apart = ranked[0], max(request.apart, AS_FAST)
     limit = rank_of(request, fastest.chips_used, float(fastest.estimate.expected) * (1 + apart))
     near = replace(request, better_than=min(float(limit), request.better_than))
-    known = [a.plan for a in ranked]
-    simple = [evaluated(request, found) for found in simplest(near, keep=_SPARE)]
-    ranked = [*ranked, *(a for a in simple if a.plan not in known)]
+    known = min(simplicity_of(a) for a in ranked if as_good(request, a, fastest, apart))
+    simple = [evaluated(request, found) for found in simplest(near, _SPARE, known)]
+    plans = [a.plan for a in ranked]
+    ranked = [*ranked, *(a for a in simple if a.plan not in plans)]
     ranked.sort(key=lambda a: _order(request, a))
     alike = (a for a in ranked if as_good(request, a, fastest, apart))
     best = min(alike, key=simplicity_of)
     return best, [a for a in ranked if a is not best]
 
 
-def simplicity_of(answer: TrainAnswer) -> tuple:
+def simplicity_of(answer: TrainAnswer) -> Simplicity:
     """What the rules of `choices.py` make smallest, of a priced plan."""
     plan = answer.plan
     return simplicity(plan.mesh, plan, plan.microbatches, float(answer.memory.peak()))

@@ -91,6 +91,8 @@ def _schedule(degrees: Degrees, structure: Structure) -> tuple[int, int]:
 
 
 _KIND = "pipeline_schedule"
+Simplicity = tuple[Any, ...]
+"""What the rules of `SIMPLER` say of a plan, in their order: less is simpler."""
 SIMPLER = (
     Simpler(title="fewest strategies", of=lambda d, s, m, held: strategies(d, s)),
     Simpler(
@@ -106,7 +108,7 @@ decides where those before it do not."""
 
 def simplicity(
     degrees: Degrees, structure: Structure, microbatches: int, memory: float
-) -> tuple[Any, ...]:
+) -> Simplicity:
     """What the rules say of a plan: less is simpler."""
     return tuple(rule.of(degrees, structure, microbatches, memory) for rule in SIMPLER)
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 
-from shardwise.planner.search.choices import Key, simplicity
+from shardwise.planner.search.choices import Key, Simplicity, simplicity
 from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.train import Placing, Structure
 
+STRATEGIES = 6
 _TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
 
 
@@ -29,7 +29,7 @@ class Found:
     rank: float
 
     @property
-    def simplicity(self) -> tuple[Any, ...]:
+    def simplicity(self) -> Simplicity:
         """What the rules of `choices.py` make smallest."""
         return simplicity(self.mesh, self.structure, self.microbatches, self.memory)
 
@@ -69,3 +69,16 @@ def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
     if request.objective == "chips":
         return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
     return rank
+
+
+def distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
+    """The best plan of the best meshes, and of the best strategies, best first."""
+    by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
+    by_strategy: dict[tuple[str, ...], Found] = {}
+    for f in found:
+        by_mesh.setdefault(tuple(f.mesh.items()), f)
+        by_strategy.setdefault(tuple(f.mesh), f)
+    chosen = {
+        id(f): f for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:STRATEGIES]]
+    }
+    return tuple(sorted(chosen.values(), key=lambda f: f.rank))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from math import inf, prod
 
 import numpy as np
@@ -22,6 +23,7 @@ from shardwise.planner.search.choices import (
     MICROBATCHES,
     Key,
     Rivals,
+    Simplicity,
     axes_in_use,
     simple_weights,
 )
@@ -29,7 +31,14 @@ from shardwise.planner.search.columns import (
     Columns,
     Meshes,
 )
-from shardwise.planner.search.found import Found, SearchReport, rank_of, seconds_of
+from shardwise.planner.search.found import (
+    STRATEGIES,
+    Found,
+    SearchReport,
+    distinct,
+    rank_of,
+    seconds_of,
+)
 from shardwise.planner.search.leaves import Chunk, StepParts
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.planner.search.space import (
@@ -57,7 +66,6 @@ __all__ = [
 ]
 
 _SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
-_STRATEGIES = 6
 _ALTERNATIVES = (
     3  # the simplest plans of a structure: their own stages may move the first ones down
 )
@@ -93,12 +101,13 @@ def search(
     return tally.report()
 
 
-def simplest(request: TrainRequest, keep: int) -> tuple[Found, ...]:
-    """Of all plans that fit and rank before `better_than` the `keep` simplest, the simplest first,
-    with distinct meshes. Meshes are looked at from the fewest axes on, up to those of which no plan
-    is as simple as one that was found; a plan is priced only if no floor shows that it is slower.
+def simplest(request: TrainRequest, keep: int, known: Simplicity) -> tuple[Found, ...]:
+    """Of all plans that fit, rank before `better_than` and are simpler than `known` (`simplicity`)
+    the `keep` simplest, the simplest first, with distinct meshes. Meshes are looked at from the
+    fewest axes on, while one may be simpler than what is known; a plan is priced only if no floor
+    shows that it is slower.
     """
-    tally = _Tally(request=request, keep=keep, exhaustive=False, simplest=True)
+    tally = _Tally(request=request, keep=keep, exhaustive=False, simplest=known)
     for piece, box in _parts_for(request):
         tally.look(piece, box)
     return tuple(sorted(tally.simple.values(), key=lambda f: f.simplicity)[:keep])
@@ -120,10 +129,10 @@ class _Tally:
     """What a search has seen so far."""
 
     def __init__(
-        self, *, request: TrainRequest, keep: int, exhaustive: bool, simplest: bool = False
+        self, *, request: TrainRequest, keep: int, exhaustive: bool, simplest: Simplicity = ()
     ) -> None:
         self.request, self.keep, self.exhaustive = request, keep, exhaustive
-        self.simplest = simplest
+        self.simplest = simplest  # known so far, of a search for simple plans
         self.structures = structures_of(request)
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
@@ -145,17 +154,28 @@ class _Tally:
         for placing, laid in meshes.items():
             mine = columns.take(laid.which[columns.mesh] >= 0)
             mine = replace(mine, mesh=laid.which[mine.mesh])
-            for some in self._by_axes(mine) if self.simplest else [mine] if len(mine) else []:
+            for some in self._lots(mine):
                 _Look(self, request, box, placing, laid.meshes, some, self.structures).run()
 
-    def _by_axes(self, columns: Columns) -> Iterator[Columns]:
-        """The candidates in lots of as many axes, from the fewest on, while one of a lot may be as
-        simple as what was found before."""
-        axes = np.broadcast_to(axes_in_use(columns.degrees), (len(columns),))
-        for count in np.unique(axes):
-            if count > min((f.simplicity[0] for f in self.simple.values()), default=inf):
+    def _lots(self, columns: Columns) -> Iterator[Columns]:
+        """The candidates: all at once, or in a search for simple plans those of the fewest axes
+        first, before others those without stages, while one may be simpler than what is known."""
+        if not self.simplest:
+            yield from [columns] if len(columns) else []
+            return
+        n = len(columns)
+        axes = np.broadcast_to(axes_in_use(columns.degrees), (n,))
+        piped = np.broadcast_to(columns.degrees["stage"] > 1, (n,))
+        for count, stages in product(np.unique(axes).tolist(), (False, True)):
+            used, schedule, microbatches, *_ = self.simplest
+            plain = used == count and not any(schedule)
+            mine = (axes == count) & (piped == stages)
+            if plain:
+                mine &= columns.microbatches <= microbatches
+            if used < count or (plain and stages):
                 return
-            yield columns.take(axes == count)
+            if mine.any():
+                yield columns.take(mine)
 
     def simpler(self, found: Found) -> None:
         """Remember the simplest plan of a mesh."""
@@ -163,6 +183,7 @@ class _Tally:
         known = self.simple.get(at)
         if known is None or found.simplicity < known.simplicity:
             self.simple[at] = found
+            self.simplest = min(self.simplest, found.simplicity)
 
     def _hopeless(self, chips: int) -> bool:
         """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
@@ -205,7 +226,7 @@ class _Tally:
             legal=self.legal,
             candidates=self.candidates,
             seconds=time.perf_counter() - self.started,
-            best=_distinct(self.found, self.keep),
+            best=distinct(self.found, self.keep),
             by_choice=self.by_choice,
             nearest=None if self.found else self.nearest,
         )
@@ -229,20 +250,6 @@ def _ideal_seconds(request: TrainRequest, chips: int) -> float:
     )
     flops = float(model_flops_per_token(request.cfg, length, causal=True))
     return flops * (request.sequences * length) / (chips * peak)
-
-
-def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
-    """The best plan of the best meshes, and of the best strategies, best first."""
-    by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
-    by_strategy: dict[tuple[str, ...], Found] = {}
-    for f in found:
-        by_mesh.setdefault(tuple(f.mesh.items()), f)
-        by_strategy.setdefault(tuple(f.mesh), f)
-    chosen = {
-        id(f): f
-        for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]
-    }
-    return tuple(sorted(chosen.values(), key=lambda f: f.rank))
 
 
 class _Look:
@@ -284,7 +291,7 @@ class _Look:
         """Price everything, and hand the best to the tally: the usual structures first, so that
         most of the others need not be looked at."""
         chunks = [Chunk(self.parts, index) for index in alike(self.columns)]
-        for chunk in chunks:
+        for chunk in chunks if not self.tally.simplest else ():
             self.tally.legal += count_legal(chunk.allowed, self.tree)
         if not self.tally.exhaustive and not self.tally.simplest:
             for chunk in chunks:
@@ -306,7 +313,7 @@ class _Look:
             limit = max(m, min(s_own, s_6))
             m      seconds of the `keep`-th best mesh found so far
             s_own  the best found with the candidate's strategy (its set of mesh axes in use)
-            s_6    the best of the sixth best strategy (`_STRATEGIES`)
+            s_6    the best of the sixth best strategy (`STRATEGIES`)
 
         The answers are the `keep` best meshes, and the best plan of each of the six best
         strategies. At or above m a candidate is none of the former. At or above s_own it is not the
@@ -324,7 +331,7 @@ class _Look:
         elsewhere = np.array([before.get(code, inf) for code in self.strategies])
         own = np.minimum(by_strategy, elsewhere)
         others = [s for code, s in before.items() if code not in self.strategies]
-        sixth = _nth(np.append(own, others), _STRATEGIES)
+        sixth = _nth(np.append(own, others), STRATEGIES)
         # Of this part of the slice, and of the parts before: either bounds the best of both.
         mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
         self.limit = np.minimum(np.maximum(mesh, np.minimum(own, sixth)[self.strategy]), self.most)
