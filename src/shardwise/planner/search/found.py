@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.search.choices import Key, Simplicity, simplicity
 from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.train import Placing, Structure
@@ -82,3 +83,13 @@ def distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
         id(f): f for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:STRATEGIES]]
     }
     return tuple(sorted(chosen.values(), key=lambda f: f.rank))
+
+
+def ideal_seconds(request: TrainRequest, chips: int) -> float:
+    """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
+    length, peak = (
+        request.sequence_length,
+        request.piece.chip.peak(request.structure.dtypes.compute),
+    )
+    flops = float(model_flops_per_token(request.cfg, length, causal=True))
+    return flops * (request.sequences * length) / (chips * peak)

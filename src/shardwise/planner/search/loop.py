@@ -17,7 +17,6 @@ from math import inf, prod
 import numpy as np
 
 from shardwise.hardware import Slice, every_part, parts
-from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.search.choices import (
     MICROBATCHES,
@@ -36,6 +35,7 @@ from shardwise.planner.search.found import (
     Found,
     SearchReport,
     distinct,
+    ideal_seconds,
     rank_of,
     seconds_of,
 )
@@ -191,7 +191,7 @@ class _Tally:
         best = min((f.rank for f in self.found), default=request.better_than)
         if request.objective == "chips":
             return rank_of(request, chips, 0.0) > best
-        return rank_of(request, chips, _ideal_seconds(request, chips)) > best
+        return rank_of(request, chips, ideal_seconds(request, chips)) > best
 
     def before(self, chips: int) -> dict[int, float]:
         """Of every strategy found so far, its axes as bits: the seconds at which a plan on so many
@@ -240,16 +240,6 @@ def _compared(found: Found) -> float:
 def _nth(values: np.ndarray, n: int) -> float:
     """The n-th smallest; infinite where there are fewer."""
     return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else inf
-
-
-def _ideal_seconds(request: TrainRequest, chips: int) -> float:
-    """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
-    length, peak = (
-        request.sequence_length,
-        request.piece.chip.peak(request.structure.dtypes.compute),
-    )
-    flops = float(model_flops_per_token(request.cfg, length, causal=True))
-    return flops * (request.sequences * length) / (chips * peak)
 
 
 class _Look:
