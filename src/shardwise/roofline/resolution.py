@@ -29,7 +29,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ClassShare:
     """A share that `count` runs (or pairs of runs) of `groups` groups say of a class."""
 
     value: float
@@ -38,18 +38,18 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class ResolutionTable:
     """Margins and resolutions by class, `ALL` among them."""
 
-    margins: Mapping[str, Figure]
-    apart: Mapping[str, Figure]
+    margins: Mapping[str, ClassShare]
+    apart: Mapping[str, ClassShare]
     source: str
 
-    def margin(self, stack: str, vendor: str) -> Figure:
+    def margin(self, stack: str, vendor: str) -> ClassShare:
         """What is to be left free of a chip's usable memory."""
         return self.margins.get(class_of(stack, vendor), self.margins[ALL])
 
-    def told_apart(self, stack: str, vendor: str) -> Figure:
+    def told_apart(self, stack: str, vendor: str) -> ClassShare:
         """From which difference on two predicted times are told apart."""
         return self.apart.get(class_of(stack, vendor), self.apart[ALL])
 
@@ -64,17 +64,17 @@ def class_of(stack: str, vendor: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def read_resolution(path: Path = DATA) -> Resolution:
+def read_resolution(path: Path = DATA) -> ResolutionTable:
     """The table in a file. Raises BadRequest for a file that holds none."""
     held = read_toml(path, "the table of what predictions can tell")
     try:
         margins, apart = _figures(held["margin"]), _figures(held["apart"])
-        return Resolution(margins=margins, apart=apart, source=held["source"])
+        return ResolutionTable(margins=margins, apart=apart, source=held["source"])
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: no table of what predictions can tell ({error})") from None
 
 
-def _figures(held: Mapping) -> dict[str, Figure]:
+def _figures(held: Mapping) -> dict[str, ClassShare]:
     """Of every class; the one of all is there."""
-    found = {name: Figure(**one) for name, one in held.items()}
+    found = {name: ClassShare(**one) for name, one in held.items()}
     return {ALL: found[ALL], **found}

@@ -22,7 +22,7 @@ from shardwise.hardware import parse_slice
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans.software import JAX
-from shardwise.roofline.resolution import ALL, LEAST, Figure, class_of, read_resolution
+from shardwise.roofline.resolution import ALL, LEAST, ClassShare, class_of, read_resolution
 
 CERTAIN = 0.95
 """Share of the runs of a class that fit where its margin is kept."""
@@ -98,7 +98,7 @@ def _both(row: Mapping[str, Any]) -> tuple[float, float] | None:
     return (float(known[0]), float(known[1])) if known[0] and known[1] else None
 
 
-def margins(looks: Sequence[Look]) -> dict[str, Figure]:
+def margins(looks: Sequence[Look]) -> dict[str, ClassShare]:
     """Of every class with `LEAST` runs, and of all published ones, the share of memory that 19 of
     20 runs would have left free: the `CERTAIN` quantile of 1 - predicted / measured peak."""
     missed = [
@@ -107,7 +107,7 @@ def margins(looks: Sequence[Look]) -> dict[str, Figure]:
     return _by_class(missed, lambda values: max(float(np.quantile(values, CERTAIN)), 0.0))
 
 
-def told_apart(looks: Sequence[Look]) -> dict[str, Figure]:
+def told_apart(looks: Sequence[Look]) -> dict[str, ClassShare]:
     """Of every class with `LEAST` pairs, and of all published ones, the median of
 
         |(predicted / measured of one plan) / (predicted / measured of the other) - 1|
@@ -140,13 +140,13 @@ def _log(look: Look) -> float:
 
 def _by_class(
     values: Sequence[tuple[Look, float]], of: Callable[[list[float]], float]
-) -> dict[str, Figure]:
+) -> dict[str, ClassShare]:
     """A figure of all published values, and of each class that has enough."""
     classes: dict[str, list[tuple[Look, float]]] = {ALL: [v for v in values if v[0].public]}
     for look, value in values:
         classes.setdefault(look.kind, []).append((look, value))
     return {
-        name: Figure(
+        name: ClassShare(
             value=of([value for _, value in some]),
             count=len(some),
             groups=len({look.group for look, _ in some}),
@@ -175,7 +175,7 @@ def write_resolution(path: Path, looks: Sequence[Look], source: str) -> None:
     read_resolution.cache_clear()
 
 
-def _rows(figures: Mapping[str, Figure]) -> list[str]:
+def _rows(figures: Mapping[str, ClassShare]) -> list[str]:
     return [
         f'"{name}" = {{ value = {f.value:.4f}, count = {f.count}, groups = {f.groups} }}'
         for name, f in figures.items()
