@@ -8,7 +8,7 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.resolution import (
-    Look,
+    SeenPlan,
     compiled_looks,
     margins,
     published_looks,
@@ -22,10 +22,10 @@ from shardwise.roofline.resolution import ALL, LEAST, read_resolution
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def look(plan: int, predicted: float, measured: float, peak: float = 1.0, **changes) -> Look:
+def look(plan: int, predicted: float, measured: float, peak: float = 1.0, **changes) -> SeenPlan:
     """A run of one job that takes a second or so, and holds `peak` of what was measured."""
     facts = {"kind": "s/v", "group": "g", "job": "j", "public": True, "memory": (peak, 1.0)}
-    return Look(plan=plan, seconds=(predicted, measured), **(facts | changes))
+    return SeenPlan(plan=plan, seconds=(predicted, measured), **(facts | changes))
 
 
 def test_the_table_is_that_of_the_committed_runs():

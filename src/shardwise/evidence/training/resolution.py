@@ -32,7 +32,7 @@ no class is off by so much more on one than on the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class SeenPlan:
     """A plan predicted, and measured or compiled: seconds of a step and peak bytes of a device,
     where they are known. Plans of one `job` (publisher or compiler, model, cluster, batch, release)
     may be compared; `public` ones are of a published run."""
@@ -48,10 +48,10 @@ class Look:
 
 def published_looks(
     runs: Iterable[PublishedRun], unseen: Mapping[str, UnseenPrediction]
-) -> list[Look]:
+) -> list[SeenPlan]:
     """Published runs as they were predicted without their group."""
     return [
-        Look(
+        SeenPlan(
             kind=class_of(run.stack, run.piece.chip.vendor),
             group=run.group,
             job=(configuration(run), run.release),
@@ -70,7 +70,7 @@ def _peak(run: PublishedRun) -> float:
     return float(train_memory(run.cfg, shape).peak())
 
 
-def compiled_looks(rows: Iterable[Mapping[str, Any]]) -> list[Look]:
+def compiled_looks(rows: Iterable[Mapping[str, Any]]) -> list[SeenPlan]:
     """Plans of our own trainer as compiled, from the rows of docs/compiled.json and of
     docs/compiled_drawn.json. The seconds of a program that does not fit are no step's."""
     found = []
@@ -80,7 +80,7 @@ def compiled_looks(rows: Iterable[Mapping[str, Any]]) -> list[Look]:
             continue
         seconds = (row.get("step_seconds") or {}) if memory["fits_compiled"] else {}
         found.append(
-            Look(
+            SeenPlan(
                 kind=class_of(JAX.name, parse_slice(row["slice"]).chip.vendor),
                 group=row["model"],
                 job=(row["model"], row["slice"], row["sequences"], row["tokens"]),
@@ -98,7 +98,7 @@ def _both(row: Mapping[str, Any]) -> tuple[float, float] | None:
     return (float(known[0]), float(known[1])) if known[0] and known[1] else None
 
 
-def margins(looks: Sequence[Look]) -> dict[str, ClassShare]:
+def margins(looks: Sequence[SeenPlan]) -> dict[str, ClassShare]:
     """Of every class with `LEAST` runs, and of all published ones, the share of memory that 19 of
     20 runs would have left free: the `CERTAIN` quantile of 1 - predicted / measured peak."""
     missed = [
@@ -107,13 +107,13 @@ def margins(looks: Sequence[Look]) -> dict[str, ClassShare]:
     return _by_class(missed, lambda values: max(float(np.quantile(values, CERTAIN)), 0.0))
 
 
-def told_apart(looks: Sequence[Look]) -> dict[str, ClassShare]:
+def told_apart(looks: Sequence[SeenPlan]) -> dict[str, ClassShare]:
     """Of every class with `LEAST` pairs, and of all published ones, the median of
 
         |(predicted / measured of one plan) / (predicted / measured of the other) - 1|
 
     over pairs of different plans of one job that are predicted within `NEAR` of each other."""
-    jobs: dict[Hashable, list[Look]] = defaultdict(list)
+    jobs: dict[Hashable, list[SeenPlan]] = defaultdict(list)
     for look in looks:
         if look.seconds is not None:
             jobs[look.job].append(look)
@@ -126,23 +126,23 @@ def told_apart(looks: Sequence[Look]) -> dict[str, ClassShare]:
     return _by_class(pairs, lambda logs: math.expm1(float(np.median(logs))))
 
 
-def _near(one: Look, other: Look) -> bool:
+def _near(one: SeenPlan, other: SeenPlan) -> bool:
     assert one.seconds is not None
     assert other.seconds is not None
     low, high = sorted((one.seconds[0], other.seconds[0]))
     return high <= NEAR * low
 
 
-def _log(look: Look) -> float:
+def _log(look: SeenPlan) -> float:
     assert look.seconds is not None
     return math.log(look.seconds[0] / look.seconds[1])
 
 
 def _by_class(
-    values: Sequence[tuple[Look, float]], of: Callable[[list[float]], float]
+    values: Sequence[tuple[SeenPlan, float]], of: Callable[[list[float]], float]
 ) -> dict[str, ClassShare]:
     """A figure of all published values, and of each class that has enough."""
-    classes: dict[str, list[tuple[Look, float]]] = {ALL: [v for v in values if v[0].public]}
+    classes: dict[str, list[tuple[SeenPlan, float]]] = {ALL: [v for v in values if v[0].public]}
     for look, value in values:
         classes.setdefault(look.kind, []).append((look, value))
     return {
@@ -156,7 +156,7 @@ def _by_class(
     }
 
 
-def write_resolution(path: Path, looks: Sequence[Look], source: str) -> None:
+def write_resolution(path: Path, looks: Sequence[SeenPlan], source: str) -> None:
     """Write the table of some looks; `source` says where they come from."""
     lines = [
         "# What predictions of training plans cannot know, by stack of software and vendor of the",
