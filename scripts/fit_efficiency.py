@@ -3,7 +3,7 @@
 
     python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
                                      [--leave-one-source-out] [--no-worth] [--dry-run]
-                                     [--few-runs]
+                                     [--few-runs | --resolution]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
 come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
@@ -13,9 +13,11 @@ src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
 `shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
-of the work. --few-runs makes only what follows from these: the spread behind `--evidence` and its
-section of docs/fit.md. Constants are fitted on the rows that are `fitted`. The same input gives
-the same output.
+of the work. With the left-out predictions it also writes what they cannot tell of a plan
+(src/shardwise/roofline/data/resolution.toml); --resolution writes that alone, in seconds, from the
+left-out predictions that are there. --few-runs makes only what follows from these: the spread
+behind `--evidence` and its section of docs/fit.md. Constants are fitted on the rows that are
+`fitted`. The same input gives the same output.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from fit.explain import explain
 from fit.few_runs import write_few_runs
 from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
-from fit.outputs import PAGE, unseen_runs, write_constants
+from fit.outputs import PAGE, unseen_runs, write_constants, write_what_is_told
 from fit.priors import prior_values
 from fit.ranges import (
     common_ranges,
@@ -62,6 +64,10 @@ def main() -> None:
         write_few_runs(asked.table, asked.date)
         return
     say = clock()
+    if asked.resolution:
+        runs, _ = read_runs(read_table(asked.table).rows, asked.table.parent)
+        write_what_is_told(runs, asked.date)
+        return
     cases = counted(asked.table)
     say(f"{len(cases)} runs counted")
     folder = asked.table.parent
@@ -159,6 +165,7 @@ def write_left_out(
         write_residuals(DATA, table, of)
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
         unseen.write_unseen(unseen.DATA, rows)
+        write_what_is_told([case.run for case in cases], asked.date)
 
 
 def singles(start: Fitted) -> dict[str, Worth]:
@@ -187,6 +194,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--leave-one-source-out", action="store_true")
     parser.add_argument("--no-worth", action="store_true")
     parser.add_argument("--few-runs", action="store_true")
+    parser.add_argument("--resolution", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

@@ -1,7 +1,8 @@
-"""What the fit writes: constants of generations and stacks, ranges, the left-out runs."""
+"""What the fit writes: constants of generations and stacks, the left-out runs, and the table of
+what predictions cannot tell."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,22 @@ from fit.constants import CHIP_KINDS, GENERATIONS, OTHERS, STACK_KINDS, VENDORS
 from fit.explain import Explained
 from fit.hierarchy import Hierarchy
 from fit.ranges import Held
-from shardwise.evidence.training.unseen import UnseenPrediction
+from shardwise.evidence.training.resolution import (
+    compiled_looks,
+    published_looks,
+    write_resolution,
+)
+from shardwise.evidence.training.runs import PublishedRun
+from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
 from shardwise.hardware.catalogue import GENERATIONS as GENERATION_FILES
 from shardwise.roofline import stack_names
+from shardwise.roofline.resolution import DATA as RESOLUTION
 
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "src" / "shardwise" / "roofline" / "data" / "stacks.toml"
 PAGE = ROOT / "docs" / "fit.md"
+COMPILED = ("compiled.json", "compiled_drawn.json")
+"""Tables of our own trainer's plans as compiled, in docs/."""
 MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/fit.md says how."
 
 
@@ -101,3 +111,16 @@ def unseen_runs(
             )
         )
     return found
+
+
+def write_what_is_told(runs: Iterable[PublishedRun], date: str) -> None:
+    """The table of `roofline/resolution.py`, of published runs as predicted without their group and
+    of our own trainer's plans as compiled."""
+    looks = published_looks(runs, read_unseen())
+    for name in COMPILED:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        looks += compiled_looks(json.loads(text)["rows"])
+    public = sum(look.public for look in looks)
+    of = f"{public} published runs without their group, {len(looks) - public} compiled plans"
+    source = f"scripts/fit_efficiency.py on {date}: {of} of docs/{' and docs/'.join(COMPILED)}"
+    write_resolution(RESOLUTION, looks, source)

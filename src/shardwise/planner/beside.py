@@ -8,7 +8,7 @@ it (axes, remat or schedule), or by more than `ALIKE` in time or `HEAVIER` in me
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from shardwise.planner.search.choices import MICROBATCHES, choices_of, complexity
+from shardwise.planner.search.choices import MICROBATCHES, choices_of, strategies
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import policies, spoken
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluated
@@ -93,8 +93,12 @@ def alike(one: TrainAnswer, other: TrainAnswer) -> bool:
         abs(one.step_seconds["expected"] / other.step_seconds["expected"] - 1) <= ALIKE
         and abs(one.peak_bytes_per_chip / other.peak_bytes_per_chip - 1) <= HEAVIER
         and all(mine.get(name) == theirs.get(name) for name in ("remat", "pipeline_schedule"))
-        and (mine[AXES] == theirs[AXES] or complexity(one.plan) > complexity(other.plan))
+        and (mine[AXES] == theirs[AXES] or _strategies(one) > _strategies(other))
     )
+
+
+def _strategies(answer: TrainAnswer) -> int:
+    return strategies(answer.plan.mesh, answer.plan)
 
 
 def decisive(other: TrainAnswer, best: TrainAnswer) -> tuple[str, float]:

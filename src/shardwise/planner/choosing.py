@@ -17,7 +17,8 @@ from shardwise.plans.software import Candidates, Obstacle
 Planned = Callable[[TrainRequest, int], TrainPlanning]
 """Plans a request, with so many of the next best meshes."""
 WORTH_SAYING = 0.99
-"""A plan outside the program is said where it takes at most this share of the time."""
+"""A plan outside the program is said where it takes at most this share of the time, and where
+predictions tell it from the program's fastest."""
 
 
 def plan_for(
@@ -95,13 +96,13 @@ def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> Tr
     best: TrainPlanning | None = None
     miss: NoFeasiblePlan | BadRequest | None = None
     for request in requests:
-        limit = best.best_rank if best else request.better_than
+        limit = best.fastest_rank if best and best.margin_kept else request.better_than
         try:
             found = planned(replace(request, better_than=limit), top)
         except (NoFeasiblePlan, BadRequest) as error:
             miss = miss or error
             continue
-        if best is None or found.best_rank < best.best_rank:
+        if best is None or _order(found) < _order(best):
             best = found
     if best is None:
         assert miss is not None
@@ -109,12 +110,17 @@ def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> Tr
     return best
 
 
+def _order(planning: TrainPlanning) -> tuple[bool, float]:
+    """Programs whose plans keep the margin of memory first."""
+    return not planning.margin_kept, planning.fastest_rank
+
+
 def _outside(planning: TrainPlanning, planned: Planned) -> TrainAnswer | None:
     """The best plan of any, priced by the same stack, where it is faster."""
     request = planning.request
     if request.software is None:
         return None
-    limit = planning.best_rank * WORTH_SAYING
+    limit = planning.fastest_rank * min(WORTH_SAYING, 1 / (1 + request.apart))
     try:
         found = planned(replace(request, software=None, better_than=limit), 0)
     except (NoFeasiblePlan, BadRequest):

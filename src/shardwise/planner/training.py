@@ -6,7 +6,7 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 6 x all active parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -33,13 +33,14 @@ from shardwise.planner.price.plan import (
     timeline_factor,
 )
 from shardwise.planner.price.where import step_parts
-from shardwise.planner.search.choices import AS_FAST, complexity
+from shardwise.planner.search.choices import AS_FAST, Simplicity, simplicity
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
     TrainRequest,
     rank_of,
     search,
+    simplest,
 )
 from shardwise.planner.search.misses import nearest_miss, no_legal_plan
 from shardwise.planner.step.work import TrainShape, count_parts
@@ -128,12 +129,15 @@ class TrainPlanning:
     """The answer of a search: the best plan, the next best meshes, the best of each other strategy
     (set of mesh axes), how much was looked at, and where the timeline ranks plans otherwise than
     the closed forms of the search did. `outside` is the best plan that the program of the request
-    cannot run, where it is faster (`choosing.py`). `others` are all that were priced by the
-    timeline, best first; of those that are as good as the first the simplest is the best plan, so
-    that some may be faster by `AS_FAST`."""
+    cannot run, where it is faster (`choosing.py`). `others` are all others that were priced by the
+    timeline, fastest first. `fastest` is the one that ranks first, and the best plan the simplest
+    of those that predictions cannot tell from it. Where not `margin_kept` no plan that fits leaves
+    the margin of the request free."""
 
     request: TrainRequest
     best: TrainAnswer
+    fastest: TrainAnswer
+    margin_kept: bool
     runners_up: tuple[TrainAnswer, ...]
     strategies: tuple[TrainAnswer, ...]
     others: tuple[TrainAnswer, ...]
@@ -148,9 +152,14 @@ class TrainPlanning:
         return self.rank(self.best)
 
     @property
+    def fastest_rank(self) -> float:
+        """The same, of the fastest plan."""
+        return self.rank(self.fastest)
+
+    @property
     def tied(self) -> tuple[TrainAnswer, ...]:
-        """The others that are as good as the best, as far as predictions can tell."""
-        return tuple(a for a in self.others if as_good(self.request, a, self.best))
+        """The others that take as long as the best."""
+        return tuple(a for a in self.others if as_good(self.request, a, self.best, AS_FAST))
 
     def rank(self, answer: TrainAnswer) -> float:
         """What the objective makes smallest."""
@@ -191,23 +200,23 @@ def plan_train(
     divides over no mesh.
     """
     check_pins(request)
-    report = search(request, keep=top + 1 + _SPARE, progress=progress, exhaustive=exhaustive)
+    asked, kept = request.with_margin, keep_of(top)
+    report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(no_legal_plan(request))
+    tight = asked.max_hbm_bytes < request.max_hbm_bytes
+    if not report.best and tight and request.better_than == inf:
+        asked = request
+        report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if not report.best and request.better_than < inf:
         raise NoFeasiblePlan("no plan ranks before the one that is known")
     if not report.best:
-        assert report.nearest is not None
-        leanest = plan_of(request, report.nearest)
-        kinds = train_memory(
-            request.cfg, plan_shape(leanest, request.cfg, request.piece.chip)
-        ).peak_point()[1]
-        loose = request.pins and request.part is None
-        unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
-        fits = plan_of(request, unpinned[0]) if unpinned else None
-        raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds, fits))
-    answers = [evaluated(request, found) for found in report.best]
-    best, others = _simplest(request, sorted(answers, key=lambda a: _order(request, a)))
+        raise NoFeasiblePlan(_nothing_fits(request, report))
+    first = evaluated(request, report.best[0])
+    ranked = [first, *(evaluated(request, found) for found in report.best[1:])]
+    ranked.sort(key=lambda a: _order(request, a))
+    fastest = ranked[0]
+    best, others = _simplest(asked, ranked)
     slower = [a for a in others if _order(request, a) >= _order(request, best)]
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
@@ -216,31 +225,66 @@ def plan_train(
     return TrainPlanning(
         request=request,
         best=best,
+        fastest=fastest,
+        margin_kept=asked is not request,
         runners_up=tuple(slower[:top]),
         strategies=tuple(strategies.values()),
         others=tuple(others),
         top=top,
         search=report,
-        rank_changes=_rank_changes(request, report, answers[0], best),
+        rank_changes=_rank_changes(request, report, first, fastest),
     )
 
 
+def keep_of(top: int) -> int:
+    """Meshes that a search has to find for so many beside the best."""
+    return top + 1 + _SPARE
+
+
+def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
+    """The nearest miss."""
+    assert report.nearest is not None
+    leanest = plan_of(request, report.nearest)
+    shape = plan_shape(leanest, request.cfg, request.piece.chip)
+    kinds = train_memory(request.cfg, shape).peak_point()[1]
+    loose = request.pins and request.part is None
+    unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
+    fits = plan_of(request, unpinned[0]) if unpinned else None
+    return nearest_miss(request, report.nearest, leanest, kinds, fits)
+
+
 def _simplest(
-    request: TrainRequest, ranked: Sequence[TrainAnswer]
+    request: TrainRequest, ranked: list[TrainAnswer]
 ) -> tuple[TrainAnswer, list[TrainAnswer]]:
-    """The simplest of those that are as good as the first, and all others."""
-    alike = (a for a in ranked if as_good(request, a, ranked[0]))
-    best = min(alike, key=lambda a: complexity(a.plan))
+    """The simplest plan that predictions cannot tell from the first of those ranked, and all others
+    in their order: those, and what a search for simple plans alone finds."""
+    fastest, apart = ranked[0], max(request.apart, AS_FAST)
+    limit = rank_of(request, fastest.chips_used, float(fastest.estimate.expected) * (1 + apart))
+    near = replace(request, better_than=min(float(limit), request.better_than))
+    known = min(simplicity_of(a) for a in ranked if as_good(request, a, fastest, apart))
+    looked = simplest(near, _SPARE, known) if request.apart else ()
+    simple = [evaluated(request, found) for found in looked]
+    plans = [a.plan for a in ranked]
+    ranked = [*ranked, *(a for a in simple if a.plan not in plans)]
+    ranked.sort(key=lambda a: _order(request, a))
+    alike = (a for a in ranked if as_good(request, a, fastest, apart))
+    best = min(alike, key=simplicity_of)
     return best, [a for a in ranked if a is not best]
 
 
-def as_good(request: TrainRequest, one: TrainAnswer, other: TrainAnswer) -> bool:
-    """Whether two plans are equally good by the objective, as far as predictions can tell."""
+def simplicity_of(answer: TrainAnswer) -> Simplicity:
+    """What the rules of `choices.py` make smallest, of a priced plan."""
+    plan = answer.plan
+    return simplicity(plan.mesh, plan, plan.microbatches, float(answer.memory.peak()))
+
+
+def as_good(request: TrainRequest, one: TrainAnswer, other: TrainAnswer, apart: float) -> bool:
+    """Whether two plans differ by at most the share `apart` in what the objective makes small."""
     if request.objective == "chips" and one.chips_used != other.chips_used:
         return False
     chips = one.chips_used / other.chips_used if request.objective == "cost" else 1.0
     seconds = float(one.estimate.expected) / float(other.estimate.expected)
-    return abs(chips * seconds - 1) <= AS_FAST
+    return abs(chips * seconds - 1) <= apart
 
 
 def _order(request: TrainRequest, answer: TrainAnswer) -> tuple[float, float, int]:
@@ -259,7 +303,7 @@ def _rank_changes(
 ) -> tuple[str, ...]:
     """Says so where the first plan of the search is slower than the best by the timeline."""
     found = report.best[0]
-    if as_good(request, first, best):
+    if as_good(request, first, best, AS_FAST):
         return ()
     said = Remark(
         f"with equal pipeline stages {_told(first)} looked fastest, at "

@@ -8,9 +8,10 @@ whole Work, `bodies.py` lays its loops on streams, `time_parts.py` says where th
 `stacks.py` holds what training software does with a chip and `engines.py` what serving engines do,
 their constants in `data/`;
 `strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes
-another, `residuals.py` puts a range around a predicted step and `evidence.py` says what a few runs
-of one's own do to both, `rests.py` says which constants the
-rate of an op rests on. Nothing is counted here and no model is known. Read `price.py` first.
+another, `residuals.py` puts a range around a predicted step, `evidence.py` says what a few runs of
+one's own do to both, `resolution.py` holds what predictions cannot tell, `rests.py` says which
+constants the rate of an op rests on. Nothing is counted here and no model is known. Read `price.py`
+first.
 """
 
 from shardwise.roofline.matmul import ElementBytes

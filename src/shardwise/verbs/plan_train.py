@@ -49,6 +49,7 @@ from shardwise.workflows.predict import (
     run_result,
     runner_up,
     runs_in,
+    tight,
     unused_choices,
 )
 from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
@@ -202,6 +203,7 @@ class TrainPlanRequest(TrainChoices, Command):
                 *unused_choices(planning, self.schedule, self.context_method),
                 *batch_hints(planning),
                 *caveats(best),
+                *tight(planning),
                 *late_run(result),
                 *planning.rank_changes,
             ],

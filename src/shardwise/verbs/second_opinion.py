@@ -45,8 +45,8 @@ class SecondOpinion:
     def reranked(self, planning: TrainPlanning) -> TrainPlanning:
         """The search with the best as compiled as its best plan."""
         best = self.best.answer
-        others = tuple(a for a in (planning.best, *planning.runners_up) if a is not best)
-        return replace(planning, best=best, runners_up=others, others=others)
+        others = tuple(a for a in _compiled_first(planning) if a is not best)
+        return replace(planning, best=best, fastest=best, runners_up=others, others=others)
 
     def result(self) -> dict[str, Any]:
         """Plain values; seconds are per step, bytes per device."""
@@ -107,7 +107,7 @@ def second_opinion(
     def compiled(answer: TrainAnswer) -> Candidate:
         return _compiled(answer, compiling)
 
-    found = compiling.until_enough((planning.best, *planning.runners_up), compiled)
+    found = compiling.until_enough(_compiled_first(planning), compiled)
     ranked = [
         (float(rank_of(planning.request, c.answer.chips_used, c.seconds)), i)
         for i, c in enumerate(found)
@@ -129,6 +129,12 @@ def second_opinion(
         findings=found[best].findings(answer.piece),
         tuning=tuning,
     )
+
+
+def _compiled_first(planning: TrainPlanning) -> tuple[TrainAnswer, ...]:
+    """The plans to compile: the best, the fastest where that is another, and the next ones."""
+    first = planning.best, planning.fastest
+    return tuple({id(a): a for a in (*first, *planning.runners_up)}.values())
 
 
 def _compiled(answer: TrainAnswer, compiling: Compiling) -> Candidate:

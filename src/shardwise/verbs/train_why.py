@@ -6,14 +6,15 @@
 from collections.abc import Iterator, Sequence
 
 from shardwise.planner.beside import MESH, Beside, alike, decisive, differences
-from shardwise.planner.search.choices import CHOICES, MICROBATCHES
+from shardwise.planner.search.choices import CHOICES, MICROBATCHES, SIMPLER, strategies
 from shardwise.planner.search.loop import policies
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
+from shardwise.roofline.resolution import read_resolution
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import WIDTH
+from shardwise.verbs.layout import WIDTH, wrapped
 from shardwise.workflows.predict import slower_text, waiting
 
 _TITLES = {c.field: c.title for c in CHOICES}
@@ -33,6 +34,8 @@ def reasons(planning: TrainPlanning, choices: Sequence[Beside]) -> list[str]:
         *(_beside(rows, planning) for rows in _by_plan(choices)),
         *_other_axes(planning, choices),
         *_tied(planning),
+        *_fastest(planning),
+        *_rules(planning),
         *_left_out(planning),
     ]
 
@@ -84,6 +87,50 @@ def _tied(planning: TrainPlanning) -> Iterator[str]:
     if planning.tied:
         meshes = "; ".join(mesh_text(a.plan.mesh) for a in planning.tied)
         yield f"as fast (within 0.1 %), and no simpler: {meshes}"
+
+
+def fastest_text(planning: TrainPlanning) -> str:
+    """What the fastest plan gains over the best and what it risks; "" where they are one."""
+    best, fastest = planning.best, planning.fastest
+    if fastest is best or not planning.request.apart:
+        return ""
+    gain, apart = 1 - planning.fastest_rank / planning.best_rank, planning.request.apart
+    more = strategies(fastest.plan.mesh, fastest.plan) - strategies(best.plan.mesh, best.plan)
+    risks = [f"{many(more, 'strategy').replace('strategys', 'strategies')} more"] if more else []
+    risks.append(f"{_gib(fastest)} a chip")
+    differs = ", ".join([mesh_text(fastest.plan.mesh), *differs_in(fastest, best)])
+    return (
+        f"{100 * gain:.1f} % faster by prediction, which cannot tell these apart (half of such "
+        f"pairs: {100 * (gain - apart):+.1f} to {100 * (gain + apart):+.1f} %): {differs}; "
+        f"{', '.join(risks)}"
+    )
+
+
+def _fastest(planning: TrainPlanning) -> Iterator[str]:
+    if text := fastest_text(planning):
+        yield f"the fastest is {text}"
+
+
+def _rules(planning: TrainPlanning) -> Iterator[str]:
+    """By which rules the answer is chosen, of plans that are to be robust."""
+    request, chip = planning.request, planning.best.piece.chip
+    known, of = read_resolution(), (planning.best.plan.stack, chip.vendor)
+    apart, margin = known.told_apart(*of), known.margin(*of)
+    if not request.apart:
+        return
+    order = ", then ".join(rule.title for rule in SIMPLER)
+    said = (
+        f"of plans within {100 * request.apart:.1f} % of the fastest, which predictions cannot "
+        f"tell apart ({apart.count} pairs of runs of one job), the answer is the one with {order}"
+    )
+    if not request.margin:
+        yield f"{said}; no memory is kept free (--margin 0)"
+        return
+    free = f"{100 * request.margin:.3g} % of usable memory free"
+    if request.margin == margin.value:
+        free += f", by which {margin.count} predictions were short in at most 1 of 20 cases"
+    kept = "it leaves" if planning.margin_kept else "no plan leaves"
+    yield f"{said}; {kept} {free} (--margin)"
 
 
 def _left_out(planning: TrainPlanning) -> Iterator[str]:
@@ -148,6 +195,10 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
             left=2,
             ruled=False,
         )
+    if text := fastest_text(planning):
+        if not close:
+            yield ""
+        yield wrapped(text, 2, 4)
     if planning.tied:
         yield _tied_line([mesh_text(a.plan.mesh) for a in planning.tied], bool(close))
 

@@ -265,13 +265,28 @@ MOST_IN_ALL = 1e18
 """The most tokens of a run, and parameters of a model, that make sense."""
 
 
+def parse_part(text: str | float, what: str) -> float:
+    """A share below 1, `10%`, 0.1 or 0."""
+    value = _share(text, what)
+    if not 0 <= value < 1:
+        raise BadRequest(
+            f"{what} {shown(str(text))} is outside 0..100%; write it like 10%, or 0 for none"
+        )
+    return value
+
+
+def _share(text: str | float, what: str) -> float:
+    text = str(text)
+    try:
+        return number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
+    except BadRequest:
+        raise BadRequest(f"{what} {shown(text)} is no share; write it like 40% or 0.4") from None
+
+
 def parse_share(text: str | float, what: str) -> float:
     """A utilisation, `40%` or 0.4, above 0 and at most 1."""
     text = str(text)
-    try:
-        value = number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
-    except BadRequest:
-        raise BadRequest(f"{what} {shown(text)} is no share; write it like 40% or 0.4") from None
+    value = _share(text, what)
     if not 1e-9 <= value <= 1:
         raise BadRequest(f"{what} {shown(text)} is outside 0..100%; write it like 40% or 0.4")
     return value

@@ -118,12 +118,19 @@ def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | 
 
 
 def _smallest(chip: Chip, planned: Callable[[Slice], TrainPlanning]) -> TrainPlanning:
-    miss = ""
+    """The smallest slice on which a plan keeps the margin, or where none does, fits."""
+    miss, tight = "", None
     for piece in slices_of(chip, domains=1024):
         try:
-            return planned(piece)
+            found = planned(piece)
         except NoFeasiblePlan as error:
             miss = str(error)
+            continue
+        if found.margin_kept:
+            return found
+        tight = tight or found
+    if tight is not None:
+        return tight
     raise NoFeasiblePlan(f"no slice of {chip.id} is large enough; of the largest: {miss}")
 
 
@@ -150,6 +157,15 @@ def caveats(answer: TrainAnswer) -> list[str]:
     if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
         said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
     return said
+
+
+def tight(planning: TrainPlanning) -> list[str]:
+    """That no plan that fits leaves the margin free."""
+    if planning.margin_kept:
+        return []
+    share = f"{100 * planning.request.margin:.3g} %"
+    said = f"no plan that fits leaves {share} of usable memory free, by which predictions of such "
+    return [f"{said}plans may be short; this one may not fit (--margin)"]
 
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
@@ -358,6 +374,9 @@ def planning_result(planning: TrainPlanning, choices: Iterable[Beside] = ()) -> 
         "runners_up": [runner_up(a, best) for a in planning.runners_up],
         "strategies": [runner_up(a, best) for a in planning.strategies],
         "as_fast": [runner_up(a, best) for a in planning.tied],
+        "fastest": None if planning.fastest is best else runner_up(planning.fastest, best),
+        "told_apart": planning.request.apart,
+        "margin": {"share": planning.request.margin, "kept": planning.margin_kept},
         "choices": [_choice(row, best) for row in choices],
         "search": {
             "enumerated": report.enumerated,

@@ -16,6 +16,7 @@ from shardwise.plans.software import SoftwareRow, software_row, usual_software, 
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
+from shardwise.roofline.resolution import read_resolution
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import (
     HardwareWords,
@@ -23,6 +24,7 @@ from shardwise.workflows.inputs import (
     Words,
     check_choice,
     pairs,
+    parse_part,
     parse_pins,
     whole_number,
 )
@@ -38,10 +40,13 @@ class TrainChoices(HardwareWords):
     prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
     of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
     of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
-    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `objective` is
-    "time", "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the
-    same answer, more slowly. `evidence` is a table of runs of one's own (docs/runs.md), which moves
-    and narrows what is expected of plans like them.
+    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
+    the share of usable memory that a plan leaves free where one does ("10%"); `robust` plans are
+    the simplest of those that predictions cannot tell apart, and leave free what predictions of
+    such plans were short by in 19 of 20 cases where no `margin` is given; `objective` is "time",
+    "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the same
+    answer, more slowly. `evidence` is a table of runs of one's own (docs/runs.md), which moves and
+    narrows what is expected of plans like them.
     """
 
     pins: Words = ()
@@ -52,6 +57,8 @@ class TrainChoices(HardwareWords):
     software: str | None = None
     optimizer: str = "adam"
     max_hbm: float | str | None = None
+    margin: float | str | None = None
+    robust: bool = False
     objective: str = "time"
     exhaustive: bool = False
     dtype: str = "bf16"
@@ -99,6 +106,9 @@ class TrainChoices(HardwareWords):
         stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        known, of = read_resolution(), (stack, piece.chip.vendor)
+        usual = known.margin(*of).value if self.robust else 0.0
+        free = usual if self.margin is None else _margin(self.margin)
         return TrainRequest(
             cfg=cfg,
             model=str(model),
@@ -117,6 +127,8 @@ class TrainChoices(HardwareWords):
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
+            margin=free,
+            apart=known.told_apart(*of).value if self.robust else 0.0,
             chips=self.hardware.kept_of(str(piece)),
         )
 
@@ -137,6 +149,8 @@ class TrainChoices(HardwareWords):
         """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
         choice without effect."""
         zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        if self.margin is not None:
+            _margin(self.margin)
         for keyword, name in FIXED.items():
             if keyword != "zero":
                 check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
@@ -160,6 +174,11 @@ class TrainChoices(HardwareWords):
 
 def _texts(sets: Words) -> dict[str, str]:
     return pairs(sets, "--set", "PATH=VALUE", "chip.hbm_bandwidth=3e12")
+
+
+def _margin(given: float | str) -> float:
+    """A share of memory that stays free."""
+    return parse_part(given, "--margin")
 
 
 ANY = WANTED[-1]

@@ -1,4 +1,5 @@
-"""The choices of a plan, and the best plan that a search priced for each value of each of them.
+"""The choices of a plan, the best plan that a search priced for each value of each of them, and
+which of two plans is simpler.
 
 A row is a choice: its field, what a person calls it, and where it makes a difference. An answer
 says what another value would cost, so the search remembers the best plan of every value among those
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.models.remat import remat_row
 from shardwise.planner.search.legality import replicas
-from shardwise.plans.train import USUAL, Structure, TrainPlan
+from shardwise.plans.software import SOFTWARE
+from shardwise.plans.train import Structure, TrainPlan
 
 Degrees = Mapping[str, Any]
 Key = tuple[str, Hashable]
@@ -51,8 +54,7 @@ CHOICES = (
 )
 MICROBATCHES = "microbatches"
 AS_FAST = 1e-3
-"""Two steps closer than this are the same to a prediction, whose range is a hundred times wider
-(docs/fit.md): of such plans the simplest is the answer."""
+"""Two steps closer than this are printed as equal, and told apart by no measurement (ours)."""
 
 
 def choices_of(plan: TrainPlan) -> dict[str, Hashable]:
@@ -61,14 +63,54 @@ def choices_of(plan: TrainPlan) -> dict[str, Hashable]:
     return {MICROBATCHES: plan.microbatches, **made}
 
 
-def complexity(plan: TrainPlan) -> int:
-    """How much there is to explain of a plan: its axes, and the choices that are not as usual."""
-    mine = choices_of(plan)
-    return len(plan.mesh) + sum(mine.get(name, usual) != usual for name, usual in _USUAL.items())
+def axes_in_use(degrees: Degrees) -> Any:
+    """How many axes a mesh has."""
+    return sum((np.asarray(d) > 1).astype(int) for d in degrees.values())
 
 
-_USUAL = {n: getattr(USUAL, n) for n in ("pipeline_schedule", "storage_axes", "weight_gather")}
-"""Choices whose usual value is the simplest; others are as simple one way as the other."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simpler:
+    """A rule of what is simpler: of the mesh, structure, microbatches and bytes of a plan, what
+    is less for the simpler plan; `title` says it."""
+
+    title: str
+    of: Callable[[Degrees, Structure, int, float], Any]
+
+
+def strategies(degrees: Degrees, structure: Structure) -> int:
+    """How many strategies a plan combines: the axes of its mesh, and offloading."""
+    return int(axes_in_use(degrees)) + remat_row(structure.remat).offloads
+
+
+def _schedule(degrees: Degrees, structure: Structure) -> tuple[int, int]:
+    """Programs that lack the pipeline's schedule, and the chunks of a stage; zeros without one."""
+    if degrees.get("stage", 1) == 1:
+        return 0, 0
+    kind, words = structure.pipeline_schedule, [row.words.get(_KIND) for row in SOFTWARE.values()]
+    return sum(w is not None and kind not in w for w in words), structure.virtual_stages
+
+
+_KIND = "pipeline_schedule"
+Simplicity = tuple[Any, ...]
+"""What the rules of `SIMPLER` say of a plan, in their order: less is simpler."""
+SIMPLER = (
+    Simpler(title="fewest strategies", of=lambda d, s, m, held: strategies(d, s)),
+    Simpler(
+        title="a schedule that most programs have, in fewest chunks",
+        of=lambda d, s, m, held: _schedule(d, s),
+    ),
+    Simpler(title="fewest microbatches", of=lambda d, s, m, held: m),
+    Simpler(title="most memory left", of=lambda d, s, m, held: held),
+)
+"""Of plans that predictions cannot tell apart the answer is the first by these rules; a rule
+decides where those before it do not."""
+
+
+def simplicity(
+    degrees: Degrees, structure: Structure, microbatches: int, memory: float
+) -> Simplicity:
+    """What the rules say of a plan: less is simpler."""
+    return tuple(rule.of(degrees, structure, microbatches, memory) for rule in SIMPLER)
 
 
 def simple_weights(axes: Any) -> Any:
@@ -94,7 +136,7 @@ class Rivals:
 
     def __init__(self, degrees: Degrees, searched: Mapping[str, tuple]) -> None:
         self.degrees = degrees
-        self.weights = simple_weights(sum((d > 1).astype(int) for d in degrees.values()))
+        self.weights = simple_weights(axes_in_use(degrees))
         self.choices = [c for c in CHOICES if len(searched[c.field]) > 1]
         self.best: dict[Key, Seen] = {}
         self._masks: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}

@@ -223,10 +223,11 @@ class StepParts:
         self, part: StepPart, group: int, structure: Structure
     ) -> dict[Known, OpTime] | None:
         """Times of a kind of layer's ops that some remat policy has shown: a policy says which ops
-        run again, and changes none but the copies to the host."""
+        run again, and changes none but the copies to the host and to what a loop keeps."""
         if part is not LAYER:
             return None
-        own = structure.remat if "offload" in structure.remat_kinds.values() else ""
+        moves = structure.stack_row.stacks_kept or "offload" in structure.remat_kinds.values()
+        own = structure.remat if moves else ""
         return self._times.setdefault((group, structure.context_method, own), {})
 
     def _priced(

@@ -8,20 +8,36 @@ functions that price a single plan.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from math import inf, prod
 
 import numpy as np
 
 from shardwise.hardware import Slice, every_part, parts
-from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
-from shardwise.planner.search.choices import MICROBATCHES, Key, Rivals, simple_weights
+from shardwise.planner.search.choices import (
+    MICROBATCHES,
+    Key,
+    Rivals,
+    Simplicity,
+    axes_in_use,
+    simple_weights,
+)
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
+)
+from shardwise.planner.search.found import (
+    STRATEGIES,
+    Found,
+    SearchReport,
+    distinct,
+    ideal_seconds,
+    rank_of,
+    seconds_of,
 )
 from shardwise.planner.search.leaves import Chunk, StepParts
 from shardwise.planner.search.request import LEVELS, TrainRequest
@@ -38,44 +54,21 @@ from shardwise.planner.search.space import (
 from shardwise.plans import MESH_AXES
 from shardwise.plans.train import PLACINGS, Placing, Structure
 
-__all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
+__all__ = [
+    "Found",
+    "SearchReport",
+    "TrainRequest",
+    "batch_units",
+    "policies",
+    "rank_of",
+    "search",
+    "simplest",
+]
 
 _SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
-_STRATEGIES = 6
-_TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One candidate as the search saw it. `rank` is what the objective makes smallest."""
-
-    slices: int
-    box: tuple[int, ...]
-    placement: Placing
-    mesh: Mapping[str, int]
-    microbatches: int
-    structure: Structure
-    seconds: float
-    memory: float
-    rank: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchReport:
-    """How much was looked at. A candidate is a legal plan with memory and all bounds computed.
-
-    `best` are the best that fit, one per mesh, and the best of each of the best strategies (sets of
-    mesh axes in use); `by_choice` the best that was priced for every value of each choice
-    (`choices.py`); `nearest` is the plan that needs the least memory where none fits.
-    """
-
-    enumerated: int
-    legal: int
-    candidates: int
-    seconds: float
-    best: tuple[Found, ...]
-    by_choice: Mapping[Key, Found]
-    nearest: Found | None
+_ALTERNATIVES = (
+    3  # the simplest plans of a structure: their own stages may move the first ones down
+)
 
 
 def search(
@@ -108,6 +101,18 @@ def search(
     return tally.report()
 
 
+def simplest(request: TrainRequest, keep: int, known: Simplicity) -> tuple[Found, ...]:
+    """Of all plans that fit, rank before `better_than` and are simpler than `known` (`simplicity`)
+    the `keep` simplest, the simplest first, with distinct meshes. Meshes are looked at from the
+    fewest axes on, while one may be simpler than what is known; a plan is priced only if no floor
+    shows that it is slower.
+    """
+    tally = _Tally(request=request, keep=keep, exhaustive=False, simplest=known)
+    for piece, box in _parts_for(request):
+        tally.look(piece, box)
+    return tuple(sorted(tally.simple.values(), key=lambda f: f.simplicity)[:keep])
+
+
 def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
     """Parts of the slice in the order in which they are looked at."""
     if request.part is not None:
@@ -123,12 +128,16 @@ def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ..
 class _Tally:
     """What a search has seen so far."""
 
-    def __init__(self, *, request: TrainRequest, keep: int, exhaustive: bool) -> None:
+    def __init__(
+        self, *, request: TrainRequest, keep: int, exhaustive: bool, simplest: Simplicity = ()
+    ) -> None:
         self.request, self.keep, self.exhaustive = request, keep, exhaustive
+        self.simplest = simplest  # known so far, of a search for simple plans
         self.structures = structures_of(request)
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
+        self.simple: dict[tuple, Found] = {}  # the simplest by mesh
         self.by_choice: dict[Key, Found] = {}
         self.nearest: Found | None = None
         self.unfit: _Look | None = None  # of the largest part looked at
@@ -145,8 +154,36 @@ class _Tally:
         for placing, laid in meshes.items():
             mine = columns.take(laid.which[columns.mesh] >= 0)
             mine = replace(mine, mesh=laid.which[mine.mesh])
-            if len(mine):
-                _Look(self, request, box, placing, laid.meshes, mine, self.structures).run()
+            for some in self._lots(mine):
+                _Look(self, request, box, placing, laid.meshes, some, self.structures).run()
+
+    def _lots(self, columns: Columns) -> Iterator[Columns]:
+        """The candidates: all at once, or in a search for simple plans those of the fewest axes
+        first, before others those without stages, while one may be simpler than what is known."""
+        if not self.simplest:
+            yield from [columns] if len(columns) else []
+            return
+        n = len(columns)
+        axes = np.broadcast_to(axes_in_use(columns.degrees), (n,))
+        piped = np.broadcast_to(columns.degrees["stage"] > 1, (n,))
+        for count, stages in product(np.unique(axes).tolist(), (False, True)):
+            used, schedule, microbatches, *_ = self.simplest
+            plain = used == count and not any(schedule)
+            mine = (axes == count) & (piped == stages)
+            if plain:
+                mine &= columns.microbatches <= microbatches
+            if used < count or (plain and stages):
+                return
+            if mine.any():
+                yield columns.take(mine)
+
+    def simpler(self, found: Found) -> None:
+        """Remember the simplest plan of a mesh."""
+        at = found.slices, found.box, found.placement, *found.mesh.items()
+        known = self.simple.get(at)
+        if known is None or found.simplicity < known.simplicity:
+            self.simple[at] = found
+            self.simplest = min(self.simplest, found.simplicity)
 
     def _hopeless(self, chips: int) -> bool:
         """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
@@ -154,7 +191,7 @@ class _Tally:
         best = min((f.rank for f in self.found), default=request.better_than)
         if request.objective == "chips":
             return rank_of(request, chips, 0.0) > best
-        return rank_of(request, chips, _ideal_seconds(request, chips)) > best
+        return rank_of(request, chips, ideal_seconds(request, chips)) > best
 
     def before(self, chips: int) -> dict[int, float]:
         """Of every strategy found so far, its axes as bits: the seconds at which a plan on so many
@@ -189,29 +226,10 @@ class _Tally:
             legal=self.legal,
             candidates=self.candidates,
             seconds=time.perf_counter() - self.started,
-            best=_distinct(self.found, self.keep),
+            best=distinct(self.found, self.keep),
             by_choice=self.by_choice,
             nearest=None if self.found else self.nearest,
         )
-
-
-def rank_of(request: TrainRequest, chips: int, seconds):
-    """What the objective makes smallest: seconds; chip-seconds of the chips in use (the price of a
-    chip-hour is the same for all plans); or chips, and seconds among plans on equally many."""
-    if request.objective == "cost":
-        return chips * seconds
-    if request.objective == "chips":
-        return chips + np.minimum(seconds, 1e9) * _TIE
-    return seconds
-
-
-def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
-    """The seconds with which a plan on so many chips would have a rank: `rank_of` turned round."""
-    if request.objective == "cost":
-        return rank / chips
-    if request.objective == "chips":
-        return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
-    return rank
 
 
 def _compared(found: Found) -> float:
@@ -222,30 +240,6 @@ def _compared(found: Found) -> float:
 def _nth(values: np.ndarray, n: int) -> float:
     """The n-th smallest; infinite where there are fewer."""
     return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else inf
-
-
-def _ideal_seconds(request: TrainRequest, chips: int) -> float:
-    """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
-    length, peak = (
-        request.sequence_length,
-        request.piece.chip.peak(request.structure.dtypes.compute),
-    )
-    flops = float(model_flops_per_token(request.cfg, length, causal=True))
-    return flops * (request.sequences * length) / (chips * peak)
-
-
-def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
-    """The best plan of the best meshes, and of the best strategies, best first."""
-    by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
-    by_strategy: dict[tuple[str, ...], Found] = {}
-    for f in found:
-        by_mesh.setdefault(tuple(f.mesh.items()), f)
-        by_strategy.setdefault(tuple(f.mesh), f)
-    chosen = {
-        id(f): f
-        for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]
-    }
-    return tuple(sorted(chosen.values(), key=lambda f: f.rank))
 
 
 class _Look:
@@ -287,15 +281,17 @@ class _Look:
         """Price everything, and hand the best to the tally: the usual structures first, so that
         most of the others need not be looked at."""
         chunks = [Chunk(self.parts, index) for index in alike(self.columns)]
-        for chunk in chunks:
+        for chunk in chunks if not self.tally.simplest else ():
             self.tally.legal += count_legal(chunk.allowed, self.tree)
-        if not self.tally.exhaustive:
+        if not self.tally.exhaustive and not self.tally.simplest:
             for chunk in chunks:
                 self._chunk(chunk, self.usual, counted=False)
             self._tighten()
         while chunks:  # none is kept: what it has gathered is no longer needed
             self._chunk(chunks.pop(0), self.tree, counted=True)
             self._tighten()
+        if self.tally.simplest:
+            return
         self._keep_best()
         unfit = self.tally.unfit
         if unfit is None or unfit.chips <= self.chips:
@@ -307,7 +303,7 @@ class _Look:
             limit = max(m, min(s_own, s_6))
             m      seconds of the `keep`-th best mesh found so far
             s_own  the best found with the candidate's strategy (its set of mesh axes in use)
-            s_6    the best of the sixth best strategy (`_STRATEGIES`)
+            s_6    the best of the sixth best strategy (`STRATEGIES`)
 
         The answers are the `keep` best meshes, and the best plan of each of the six best
         strategies. At or above m a candidate is none of the former. At or above s_own it is not the
@@ -315,7 +311,7 @@ class _Look:
         floor of at least the limit need not be priced. Seconds that are found only fall, and limits
         with them: what was left out earlier would be left out again.
         """
-        if self.tally.exhaustive:
+        if self.tally.exhaustive or self.tally.simplest:
             return
         by_strategy = np.full(len(self.strategies), inf)
         np.minimum.at(by_strategy, self.strategy, self.seconds)
@@ -325,7 +321,7 @@ class _Look:
         elsewhere = np.array([before.get(code, inf) for code in self.strategies])
         own = np.minimum(by_strategy, elsewhere)
         others = [s for code, s in before.items() if code not in self.strategies]
-        sixth = _nth(np.append(own, others), _STRATEGIES)
+        sixth = _nth(np.append(own, others), STRATEGIES)
         # Of this part of the slice, and of the parts before: either bounds the best of both.
         mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
         self.limit = np.minimum(np.maximum(mesh, np.minimum(own, sixth)[self.strategy]), self.most)
@@ -410,6 +406,9 @@ class _Look:
         fits = legal & (memory <= self.request.max_hbm_bytes)
         expected = np.asarray(priced.expected)
         fitting = np.where(fits & (expected < self.most), expected, inf)
+        if self.tally.simplest:
+            self._see_simple(index, structure, fitting, memory)
+            return
         self.rivals.see(index, structure, fitting, memory)
         better = fitting < self.seconds[index]
         if better.any():
@@ -419,6 +418,17 @@ class _Look:
             self.structures.append(structure)
         elif not fits.any():
             self._leanest(chunk, structure, memory, legal)
+
+    def _see_simple(
+        self, index: np.ndarray, structure: Structure, seconds: np.ndarray, memory: np.ndarray
+    ) -> None:
+        """Remember the simplest of the candidates at `index`, all of one structure and of as many
+        axes; infinite seconds are no plan."""
+        at = np.flatnonzero(np.isfinite(seconds))
+        counts, held = self.columns.microbatches[index[at]], memory[at]
+        for i in at[np.lexsort((held, counts))[:_ALTERNATIVES]]:
+            figures = float(seconds[i]), float(memory[i])
+            self.tally.simpler(self._found(int(index[i]), structure, *figures))
 
     def _leanest(
         self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray

@@ -1,7 +1,7 @@
 """What a search of training plans is asked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, get_args
 
@@ -44,6 +44,8 @@ class TrainRequest:
     only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
     and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
     only plans that rank before `better_than`. `chips` is what a plan keeps of the chips' changes.
+    A plan leaves the share `margin` of the chip's usable memory free, where some plan that does so
+    fits; of plans whose seconds differ by less than the share `apart` the simplest is the best.
     A `part` of the slice (slices, box), `placings`, `microbatches` and `chunks` of a stage are
     those that a plan's file says; where it says none, all are looked at. `shift` is what runs of
     one's own say of the best plan, once that is found.
@@ -67,3 +69,12 @@ class TrainRequest:
     chunks: tuple[int, ...] = ()
     better_than: float = inf
     shift: Shift | None = None
+    margin: float = 0.0
+    apart: float = 0.0
+
+    @property
+    def with_margin(self) -> "TrainRequest":
+        """The same with the memory that the margin leaves."""
+        chip = self.piece.chip
+        usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+        return replace(self, max_hbm_bytes=min(self.max_hbm_bytes, usable * (1 - self.margin)))

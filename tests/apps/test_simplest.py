@@ -1,0 +1,109 @@
+"""No difference is made where none is known: `plan train --robust` keeps a margin of memory, and of
+plans that predictions cannot tell apart the simplest is the answer."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from tests.apps.commands import answer, answered, flat, run
+
+from shardwise.planner.search.choices import SIMPLER, strategies
+from shardwise.planner.search.loop import search
+from shardwise.plans import MESH_AXES
+from shardwise.roofline.resolution import read_resolution
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
+
+TIGHT = ["plan", "train", "--model", "qwen3-4b", "--on", "v5e:4x4", "--for", "jax"]
+TIGHT += ["--batch", "64seq", "--seq", "4096", "--pin", "tensor=1", "--pin", "context=1"]
+TIGHT += ["--robust"]
+"""The fastest plan that fits pipelines two stages, to 98 % of the memory."""
+
+JOBS = [
+    ("qwen3-0.6b", "v5e:2x4", None),
+    ("qwen3-4b", "v5e:4x4", "jax"),
+    ("llama-3.2-1b", "v6e:2x4", None),
+    ("llama-3-8b", "v5p:2x2x2", None),
+    ("llama-3-8b", "v6e:4x4", "jax"),
+    ("olmoe-1b-7b", "v5p:2x2x2", None),
+    ("llama-3.2-3b", "h100:8", None),
+    ("llama-3-8b", "h100:8", "torchtitan"),
+    ("mistral-nemo-12b", "h100:8", "megatron"),
+    ("olmoe-1b-7b", "h100:8", None),
+    ("qwen3-4b", "a100:8", None),
+    ("llama-3.1-70b", "mi300x:8", None),
+]
+
+
+@pytest.mark.parametrize(("model", "on", "software"), JOBS, ids=[" ".join(j[:2]) for j in JOBS])
+def test_no_answer_uses_a_strategy_that_a_plan_as_good_does_without(model, on, software):
+    choices = TrainChoices(software=software, remat="block", robust=True)
+    planning = plan_training(
+        model, on, batch="64seq", seq=2048, choices=choices, top=0, outside=False
+    )
+    best, request = planning.best.plan, planning.request
+    used = strategies(best.mesh, best)
+    limit = planning.fastest_rank * (1 + request.apart)
+    asked = request.with_margin if planning.margin_kept else request
+    assert planning.best_rank <= limit
+    for axes in (axes for n in range(used) for axes in combinations(MESH_AXES, n)):
+        pins = {axis: 1 for axis in MESH_AXES if axis not in axes}
+        found = search(replace(asked, pins=pins, better_than=limit), keep=1).best
+        assert not [f for f in found if strategies(f.mesh, f.structure) < used]
+
+
+def test_the_fastest_stands_beside_with_what_it_gains_and_risks():
+    result = answer(*TIGHT, "--margin", "0")["result"]
+    fastest = result["fastest"]
+    assert result["mesh"] == {"fsdp": 16}
+    assert len(fastest["mesh"]) > 1
+    assert 1 > fastest["times_slower"] >= 1 / (1 + result["told_apart"])
+    page = flat(answered(*TIGHT, "--margin", "0")[0])
+    assert page.count(" % faster by prediction, which cannot tell these apart (half of such") == 1
+    assert "; 1 strategy more, " in page
+
+
+def test_the_rules_stand_in_one_line_of_why():
+    (line,) = [line for line in answer(*TIGHT)["result"]["why"] if SIMPLER[0].title in line]
+    assert all(rule.title in line for rule in SIMPLER)
+    assert "of usable memory free" in line
+    assert "(--margin)" in line
+
+
+def test_a_margin_of_memory_is_kept_and_said():
+    kept = answer(*TIGHT)["result"]
+    share = read_resolution().margin("jax", "google").value
+    assert kept["margin"] == {"share": share, "kept": True}
+    assert kept["peak_bytes_per_chip"] <= (1 - share) * kept["usable_bytes_per_chip"]
+    for row in kept["runners_up"]:
+        assert row["peak_bytes_per_chip"] <= (1 - share) * kept["usable_bytes_per_chip"]
+
+
+def test_without_a_margin_all_that_fits_is_looked_at():
+    result = answer(*TIGHT, "--margin", "0")["result"]
+    usable, share = result["usable_bytes_per_chip"], read_resolution().margin("jax", "google").value
+    assert (1 - share) * usable < result["fastest"]["peak_bytes_per_chip"] <= usable
+    assert result["margin"] == {"share": 0.0, "kept": True}
+
+
+def test_where_no_plan_keeps_the_margin_the_answer_is_one_that_fits_and_says_so():
+    doc = answer(*TIGHT, "--remat", "block", "--pin", "stage=1", "--margin", "90%")
+    assert doc["result"]["margin"] == {"share": 0.9, "kept": False}
+    assert len([w for w in doc["warnings"] if "leaves 90 % of usable memory free" in w]) == 1
+
+
+def test_a_plan_given_as_a_file_needs_no_margin(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    words = [*TIGHT, "--margin", "0", "--pin", "stage=2", "--pin", "fsdp=8", "--remat", "block"]
+    result = answer(*words, "--schedule", "dualpipe", "-o", str(path))["result"]
+    assert result["peak_bytes_per_chip"] > 0.95 * result["usable_bytes_per_chip"]
+    code, out, err = run(capsys, "plan", "show", path)
+    assert code == 0, err
+    assert "15.6 of 15.8 GiB" in out
+
+
+@pytest.mark.parametrize("given", ["1", "-5%", "much", "100%"])
+def test_a_margin_that_is_none_is_refused(given, capsys):
+    code, _, err = run(capsys, *TIGHT, "--margin", given)
+    assert code == 2
+    assert f"--margin '{given}'" in flat(err)
