@@ -264,7 +264,7 @@ def gpu_document(rows: Sequence[Learned]) -> dict[str, Any]:
     return {
         "constants": constants(rows, 1.0),
         "summary": {
-            "as the stack xla": summary([row.seconds / row.priced(xla) for row in rows]),
+            "as the stack xla": summary([r.seconds / evaluate(r.plan, xla, r.cfg) for r in rows]),
             "left out": summary(ratios),
             "in-sample": summary([row.seconds / row.priced(stack) for row in rows]),
         },
@@ -348,11 +348,11 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
     }
 
 
-def evaluate(plan: TrainPlan, stack: Stack) -> float:
+def evaluate(plan: TrainPlan, stack: Stack, cfg: ModelConfig | None = None) -> float:
     """A plan's step as the stack `xla` counts and prices it."""
     plan = replace(plan, stack="xla")
-    piece = Hardware().slice(plan.slice).slice
-    return evaluate_train(plan, load_model(plan.model), piece, stack).step_seconds["expected"]
+    piece, cfg = Hardware().slice(plan.slice).slice, cfg or load_model(plan.model)
+    return evaluate_train(plan, cfg, piece, stack).step_seconds["expected"]
 
 
 def page(doc: Mapping[str, Any]) -> str:
