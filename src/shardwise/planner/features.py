@@ -42,6 +42,8 @@ EAGER_KERNELS = {
     "nanotron": "flash-attention",
 }
 """Attention kernels of software that runs ops one by one."""
+TRAINERS = {"jax_gpu": "jax"}
+"""Trainers of which a stack is one half."""
 
 
 def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
@@ -54,7 +56,7 @@ def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
         "chip": chip.id,
         "generation": chip.generation if chip.generation not in ("", "others") else chip.id,
         "vendor": chip.vendor,
-        "trainer": plan.stack,
+        "trainer": TRAINERS.get(plan.stack, plan.stack),
         "kernels": _kernels(plan, chip),
         "year": year,
         "precision": _precision(plan),
