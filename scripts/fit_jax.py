@@ -10,8 +10,8 @@ of `compiled/classes.py`; each constant is the ratio of one class's mean shares 
 step, so that every plan counts the same and no constant sees the seconds of another class; `tiles`
 is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
 out, and those without each term stand beside them. On GPUs the trainer is the stack `jax_gpu`,
-learned in the same way from measured steps (`compiled/gpu.py`); with --gpu these alone are read,
-and the rest stays what it was. Writes `docs/fit_jax.md`, `.json` and
+learned in the same way from measured steps (`compiled/gpu_steps.py`); with --gpu these alone are
+read, and the rest stays what it was. Writes `docs/fit_jax.md`, `.json` and
 `src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
-from compiled.gpu import gpu_steps
+from compiled.gpu_steps import gpu_steps
 from compiled.programs import Case, compiled_case, kept_case
 from compiled.tiles import tile_rates
 from made import made, table

@@ -203,3 +203,15 @@ def test_what_is_wide_says_what_narrows_it(capsys):
     why = document(capsys, *words)["result"]["expected_80"]["why"]
     _, out, _ = run(capsys, *words)
     assert f"range {why[0]}; a few runs of yours narrow it (--evidence RUNS.csv)" in flat(out)
+
+
+def test_the_fastest_plan_moves_with_the_one_that_is_the_answer(late, capsys):
+    """Both by one factor: how much faster it is stays what it was."""
+    plain = document(capsys, *TRAIN, "--robust")["result"]
+    moved = document(capsys, *TRAIN, "--robust", "--evidence", late)["result"]
+    assert (plain["fastest"] is None) == (moved["fastest"] is None)
+    ratios = [
+        (found["fastest"] or {"times_slower": 1.0})["times_slower"] for found in (plain, moved)
+    ]
+    assert ratios[1] == pytest.approx(ratios[0])
+    assert moved["step_seconds"]["expected"] > 1.1 * plain["step_seconds"]["expected"]

@@ -15,9 +15,9 @@ from shardwise.book.questions import book_answer, entries
 from shardwise.models import load_model, params_total
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans.named import audit_names, plan_path
+from shardwise.workflows.expected import expected_range
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import price_given
-from shardwise.workflows.predict import expected_range
 
 ROWS = "table.gpu.megatron."
 """Where the ids of the table's rows begin; what follows is the run's size."""

@@ -177,6 +177,7 @@ class TrainPlanning:
             self,
             request=replace(self.request, shift=shift),
             best=known[id(self.best)],
+            fastest=moved((self.fastest,))[0],
             runners_up=moved(self.runners_up),
             strategies=moved(self.strategies),
             others=moved(self.others),

@@ -27,7 +27,7 @@ _WHOLE = _DATA.with_name("whole_sums.toml")
 
 CONSTANTS: Mapping[str, str] = {
     "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
-    "attention": "rate of the stack's attention kernel over the best one of the chip",
+    "attention": "rate of the stack's attention kernel over the chip's efficiency.attention",
     "launch_seconds": "seconds of the host exposed by every op on the chip",
     "passes": "times the counted memory traffic of elementwise ops that is moved",
 }

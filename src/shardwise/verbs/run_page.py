@@ -9,7 +9,8 @@ from shardwise.planner.training import TrainAnswer
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
-from shardwise.workflows.predict import AT_EXPECTED, compared_text, expected_range
+from shardwise.workflows.expected import expected_range
+from shardwise.workflows.predict import AT_EXPECTED, compared_text
 
 MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
 """What a reader can do about a wide range."""

@@ -32,6 +32,7 @@ from shardwise.plans.named import PREFIX, plan_path
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
 from shardwise.work import Work
+from shardwise.workflows.expected import shift_of
 from shardwise.workflows.inputs import (
     ChipWords,
     Hardware,
@@ -40,7 +41,7 @@ from shardwise.workflows.inputs import (
     places_of,
     plan_changes,
 )
-from shardwise.workflows.predict import shift_of, train_result
+from shardwise.workflows.predict import train_result
 from shardwise.workflows.predict_fleet import serve_result
 
 GivenPlan = str | Path | TrainPlan | ServePlan

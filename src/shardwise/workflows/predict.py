@@ -13,7 +13,6 @@ from shardwise.models.describe import context_warning
 from shardwise.planner.beside import MESH, Beside, decisive
 from shardwise.planner.choosing import plan_for
 from shardwise.planner.export import refusal
-from shardwise.planner.features import features_of
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.price.plan import stack_for
@@ -33,10 +32,9 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
-from shardwise.roofline.residuals import read_residuals
 from shardwise.roofline.rests import Rest, limit, rests_on, roofline_share
 from shardwise.units import format_seconds, sig
+from shardwise.workflows.expected import expected_range, shift_of
 from shardwise.workflows.inputs import own_evidence, whole_number
 from shardwise.workflows.train_choices import TrainChoices
 
@@ -93,14 +91,6 @@ def plan_training(
     found = planned(target.slice) if spelt else _smallest(target, planned)
     shift = shift_of(found.best, evidence)
     return found.at(shift) if shift else found
-
-
-def shift_of(answer: TrainAnswer, evidence: OwnRuns | None) -> Shift | None:
-    """What runs of one's own say of a plan that is priced without them."""
-    if evidence is None:
-        return None
-    features = features_of(answer)
-    return evidence.of(features, read_residuals().range_of(features), read_spread())
 
 
 def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | None) -> list[str]:
@@ -164,8 +154,7 @@ def tight(planning: TrainPlanning) -> list[str]:
     if planning.margin_kept:
         return []
     share = f"{100 * planning.request.margin:.3g} %"
-    said = f"no plan that fits leaves {share} of usable memory free, by which predictions of such "
-    return [f"{said}plans may be short; this one may not fit (--margin)"]
+    return [f"no plan leaves {share} of usable memory free (--margin); this one only fits"]
 
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
@@ -189,38 +178,6 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
         "predicted time leaves out (`shardwise compile` shows it)"
     )
     return [f"{said}; {flags} makes them whole" if fitting else said]
-
-
-def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
-    """The 80 % range of the expected step time, from how far published runs that share the plan's
-    features were missed, each by constants without its group, and why it is wide; None for the
-    book's constants, which derate nothing."""
-    if answer.plan.constants == "book":
-        return None
-    table = read_residuals()
-    found, shift = table.range_of(features_of(answer)), answer.shift
-    low, high = (shift or found).interval(answer.step_seconds["expected"])
-    return {
-        "low": low,
-        "high": high,
-        "runs": table.runs,
-        "groups": table.groups,
-        "why": list(found.why),
-        "evidence": shift and _evidence_result(shift, answer.step_seconds["expected"]),
-    }
-
-
-def _evidence_result(shift: Shift, seconds: float) -> dict[str, Any]:
-    """What runs of one's own did to a step and its range: `low` and `high` without them."""
-    low, high = shift.interval_before(seconds)
-    return {
-        "table": shift.name,
-        "rows": shift.rows,
-        "like": shift.like,
-        "times": shift.times,
-        "low": low,
-        "high": high,
-    }
 
 
 def days_between(answer: TrainAnswer, days: float | None) -> dict[str, float] | None:

@@ -108,7 +108,7 @@ class TrainChoices(HardwareWords):
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
         known, of = read_resolution(), (stack, piece.chip.vendor)
         usual = known.margin(*of).value if self.robust else 0.0
-        free = usual if self.margin is None else _margin(self.margin)
+        free = usual if self.margin is None else parse_part(self.margin, "--margin")
         return TrainRequest(
             cfg=cfg,
             model=str(model),
@@ -150,7 +150,7 @@ class TrainChoices(HardwareWords):
         choice without effect."""
         zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
         if self.margin is not None:
-            _margin(self.margin)
+            parse_part(self.margin, "--margin")
         for keyword, name in FIXED.items():
             if keyword != "zero":
                 check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
@@ -174,11 +174,6 @@ class TrainChoices(HardwareWords):
 
 def _texts(sets: Words) -> dict[str, str]:
     return pairs(sets, "--set", "PATH=VALUE", "chip.hbm_bandwidth=3e12")
-
-
-def _margin(given: float | str) -> float:
-    """A share of memory that stays free."""
-    return parse_part(given, "--margin")
 
 
 ANY = WANTED[-1]
