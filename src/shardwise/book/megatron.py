@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from shardwise.book.figures import Figure, Series
 from shardwise.book.questions import book_answer, entries
 from shardwise.models import load_model, params_total
+from shardwise.planner.expected import expected_range
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans.named import audit_names, plan_path
-from shardwise.workflows.expected import expected_range
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import price_given
 

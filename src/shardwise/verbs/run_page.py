@@ -5,11 +5,11 @@ from typing import Any
 
 from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_text
+from shardwise.planner.expected import expected_range
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
-from shardwise.workflows.expected import expected_range
 from shardwise.workflows.predict import AT_EXPECTED, compared_text
 
 MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"

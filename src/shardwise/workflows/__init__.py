@@ -1,8 +1,7 @@
 """Workflows: words of a request to values, values to an answer; they join the verbs below.
 
 `inputs.py` turns words (a chip's name, a slice's spelling, a batch) into values. Planning:
-`predict.py` trains (`train_choices.py` is what its search may not choose, `expected.py` the range
-around a step); for serving
+`predict.py` trains (`train_choices.py` is what its search may not choose); for serving
 `serve_words.py` makes the requests, `predict_fleet.py` shapes the answer; `sweep.py` plans one job
 many times, `deadline.py` finds the slice that a run needs. Saved plans: `plan_file.py` prices one,
 `export.py` writes one for another framework, `simulate.py` puts a load on one, `train.py` runs one.

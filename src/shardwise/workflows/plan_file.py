@@ -11,6 +11,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
+from shardwise.planner.expected import shift_of
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.left_out import completed
@@ -32,7 +33,6 @@ from shardwise.plans.named import PREFIX, plan_path
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
 from shardwise.work import Work
-from shardwise.workflows.expected import shift_of
 from shardwise.workflows.inputs import (
     ChipWords,
     Hardware,

@@ -12,6 +12,7 @@ from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
 from shardwise.planner.beside import MESH, Beside, decisive
 from shardwise.planner.choosing import plan_for
+from shardwise.planner.expected import expected_range, shift_of
 from shardwise.planner.export import refusal
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
@@ -34,7 +35,6 @@ from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.rests import Rest, limit, rests_on, roofline_share
 from shardwise.units import format_seconds, sig
-from shardwise.workflows.expected import expected_range, shift_of
 from shardwise.workflows.inputs import own_evidence, whole_number
 from shardwise.workflows.train_choices import TrainChoices
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
+from shardwise.planner.expected import expected_range
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
-from shardwise.workflows.expected import expected_range
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import days_between, plan_training
 from shardwise.workflows.train_choices import TrainChoices
