@@ -1,6 +1,7 @@
 """Run a server until it is asked to end: sockets, signals, the log."""
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -87,6 +88,8 @@ def run_server(
     """Serve until SIGTERM or Ctrl-C; a second one gives what runs a 503. The exit code."""
     _set_log(level)
     log.info("serving", extra={"fields": {"model": replica.name, **replica.serves}})
+    gc.collect()
+    gc.freeze()  # a look through all that was loaded would hold every answer for half a second
     with _stated(replica, limits, api_keys, hosts) as state:
         server = uvicorn.Server(config_of(state, raised=True))
 
