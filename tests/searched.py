@@ -43,8 +43,9 @@ def answered_once(answer):
         files = [name for name in (request.model, request.trace, *request.hw_files) if name]
         if progress or request.compile or any(Path(name).exists() for name in files):
             return answer(request, progress, watch)
-        if repr(request) not in kept:
-            kept[repr(request)] = answer(request)
-        return kept[repr(request)]
+        asked = repr(request).replace("'", "")  # a command says '1024' where a call says 1024
+        if asked not in kept:
+            kept[asked] = answer(request)
+        return kept[asked]
 
     return once

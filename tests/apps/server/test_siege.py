@@ -20,7 +20,7 @@ def test_a_thousand_hostile_clients_leave_room_for_honest_ones(tmp_path):
 
 
 def _in_time(record: Path) -> bool:
-    """Whether a minute's answers came in time. No answer may be wrong, whatever the machine does."""
+    """Whether a minute was in time. No answer may be wrong, whatever the machine does."""
     words = ["--hostile", "1000", "--seconds", "60", "--record", str(record)]
     done = subprocess.run([sys.executable, str(FAULTS), *words], capture_output=True, text=True)
     assert record.exists(), done.stderr[-3000:]
