@@ -38,9 +38,9 @@ Handle = Callable[[bytes], bytes]
 
 QUICK_AT_ONCE = 2
 NICE = 10
-"""Of first tries, which a process of usual priority outweighs nine to one: on one core, jobs that
-explode made the first tokens of others 2.4 to 4.3 times later, and so 1.2 to 1.3 times; chats that
-do not explode were as fast (`benchmarks/faults.py --hostile 1000`, 2026-11)."""
+"""Of first tries: a process of usual priority outweighs one of them nine to one. On one core beside
+1,000 hostile clients, first tokens of others came 1.19 and 1.31 times as late as without them, and
+2.42 and 4.34 times at nice 0 (`benchmarks/faults.py --hostile 1000`, in turn, 2026-11)."""
 REUSED = 500
 """Jobs of a fork before another takes its place."""
 GREW = 64 * 2**20
