@@ -21,7 +21,7 @@ function App({all}) {
   const change = (name, value) => {
     const state = {...at.state, [name]: value};
     history.replaceState(null, "", write(at.view, state));
-    setAt({view: at.view, state});
+    setAt({view: at.view, state, hash: location.hash});
   };
   const [found, error, waits] = useAnswer(at.view, at.state);
   useEffect(() => { document.title = `${at.view.title} · shardwise`; }, [at.view]);
@@ -39,7 +39,7 @@ function App({all}) {
           <p>{at.view.about}</p>
           <Controls view={at.view} state={at.state} change={change} only={exported() ? window.__SHARDWISE__.slider : undefined} />
         </div>
-        <section className="answer" aria-label="Answer" aria-busy={waits} data-waits={waits ? "yes" : "no"}>
+        <section className="answer" aria-label="Answer" aria-busy={waits} data-at={at.hash}>
           <p role="status" className="status">{error ? "" : waits ? "working it out" : ""}</p>
           {error && <p role="alert" className="error">{error}</p>}
           {found && <Answer found={found} view={at.view} state={at.state} stale={Boolean(error)} />}
@@ -50,10 +50,11 @@ function App({all}) {
 }
 
 function useAnswer(view, state) {
-  const [found, setFound] = useState(null), [error, setError] = useState(""), [waits, setWaits] = useState(true);
+  const [found, setFound] = useState(null), [error, setError] = useState(""), [done, setDone] = useState("");
+  const asked = JSON.stringify([view.name, state]);
   useEffect(() => {
     const stop = new AbortController();
-    setWaits(true);
+    setDone("");
     const ask = async (fine) => {
       try {
         const given = await answer(view.name, state, fine, stop.signal);
@@ -62,17 +63,17 @@ function useAnswer(view, state) {
         setFound(given);
         setError("");
         if (given.refines) timers.push(setTimeout(() => ask(true), REST));
-        else setWaits(false);
+        else setDone(asked);
       } catch (caught) {
         if (stop.signal.aborted) return;
         setError(caught.message);
-        setWaits(false);
+        setDone(asked);
       }
     };
     const timers = [setTimeout(() => ask(false), QUICK)];
     return () => { stop.abort(); timers.forEach(clearTimeout); };
-  }, [view, JSON.stringify(state)]);
-  return [found?.view === view.name ? found : null, error, waits];
+  }, [asked]);
+  return [found?.view === view.name ? found : null, error, done !== asked];
 }
 
 function Menu({all, at}) {

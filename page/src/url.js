@@ -1,11 +1,11 @@
 // The whole state stands behind the # of the URL: #VIEW?control=value&...
 export function read(views) {
-  const [name, words] = decodeURI(location.hash.slice(1)).split("?");
+  const [name, words] = location.hash.slice(1).split("?");
   const view = views.find((one) => one.name === name) ?? views[0];
   const given = new URLSearchParams(words ?? "");
   const state = {};
   for (const {name, default: value} of view.controls) state[name] = given.get(name) ?? value;
-  return {view, state};
+  return {view, state, hash: location.hash};
 }
 
 export function write(view, state) {

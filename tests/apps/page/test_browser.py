@@ -70,6 +70,10 @@ OVERLAPS = """() => {
   if (document.documentElement.scrollWidth > innerWidth) found.push("the page is too wide");
   return found.slice(0, 20);
 }"""
+ANSWERED = """() => {
+  const shown = document.querySelector("[data-at]")
+  return shown?.dataset.at === location.hash && shown.ariaBusy === "false"
+}"""
 SHOWN = """() => [...document.querySelectorAll("figure svg, .tables, .line")]
   .map((one) => one.outerHTML).join("")"""
 
@@ -117,9 +121,8 @@ def foreign(url, address, wrong):
 
 
 def settled(tab):
-    """Until the search has answered too, and what it answered is drawn."""
-    tab.wait_for_timeout(20)
-    tab.wait_for_selector('[data-waits="no"]', timeout=WAIT)
+    """Until what stands behind the # has its last answer, a search's too, and that is drawn."""
+    tab.wait_for_function(ANSWERED, timeout=WAIT)
     tab.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)))")
 
 
