@@ -207,8 +207,8 @@ def test_what_is_wide_says_what_narrows_it(capsys):
 
 def test_the_fastest_plan_moves_with_the_one_that_is_the_answer(late, capsys):
     """Both by one factor: how much faster it is stays what it was."""
-    plain = document(capsys, *TRAIN, "--robust")["result"]
-    moved = document(capsys, *TRAIN, "--robust", "--evidence", late)["result"]
+    plain = document(capsys, *TRAIN)["result"]
+    moved = document(capsys, *TRAIN, "--evidence", late)["result"]
     assert (plain["fastest"] is None) == (moved["fastest"] is None)
     ratios = [
         (found["fastest"] or {"times_slower": 1.0})["times_slower"] for found in (plain, moved)

@@ -1,4 +1,4 @@
-"""No difference is made where none is known: `plan train --robust` keeps a margin of memory, and of
+"""No difference is made where none is known: `plan train` keeps a margin of memory, and of
 plans that predictions cannot tell apart the simplest is the answer."""
 
 from dataclasses import replace
@@ -16,7 +16,6 @@ from shardwise.workflows.train_choices import TrainChoices
 
 TIGHT = ["plan", "train", "--model", "qwen3-4b", "--on", "v5e:4x4", "--for", "jax"]
 TIGHT += ["--batch", "64seq", "--seq", "4096", "--pin", "tensor=1", "--pin", "context=1"]
-TIGHT += ["--robust"]
 """The fastest plan that fits pipelines two stages, to 98 % of the memory."""
 
 JOBS = [
@@ -37,7 +36,7 @@ JOBS = [
 
 @pytest.mark.parametrize(("model", "on", "software"), JOBS, ids=[" ".join(j[:2]) for j in JOBS])
 def test_no_answer_uses_a_strategy_that_a_plan_as_good_does_without(model, on, software):
-    choices = TrainChoices(software=software, remat="block", robust=True)
+    choices = TrainChoices(software=software, remat="block")
     planning = plan_training(
         model, on, batch="64seq", seq=2048, choices=choices, top=0, outside=False
     )

@@ -112,7 +112,7 @@ def _fastest(planning: TrainPlanning) -> Iterator[str]:
 
 
 def _rules(planning: TrainPlanning) -> Iterator[str]:
-    """By which rules the answer is chosen, of plans that are to be robust."""
+    """By which rules the answer is chosen, where not the fastest was asked for."""
     request, chip = planning.request, planning.best.piece.chip
     known, of = read_resolution(), (planning.best.plan.stack, chip.vendor)
     apart, margin = known.told_apart(*of), known.margin(*of)

@@ -41,12 +41,13 @@ class TrainChoices(HardwareWords):
     of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
     of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
     `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
-    the share of usable memory that a plan leaves free where one does ("10%"); `robust` plans are
-    the simplest of those that predictions cannot tell apart, and leave free what predictions of
-    such plans were short by in 19 of 20 cases where no `margin` is given; `objective` is "time",
-    "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the same
-    answer, more slowly. `evidence` is a table of runs of one's own (docs/runs.md), which moves and
-    narrows what is expected of plans like them.
+    the share of usable memory that a plan leaves free where one does ("10%"); None for what
+    predictions of such plans were short by in 19 of 20 cases. The plan is the simplest of those
+    that predictions cannot tell apart; with `fastest` it is the fastest of all that fit, and no
+    memory is kept free where no `margin` is given. `objective` is "time", "cost" or "chips" (see
+    TrainRequest); with `exhaustive` every legal plan is priced: the same answer, more slowly.
+    `evidence` is a table of runs of one's own (docs/runs.md), which moves and narrows what is
+    expected of plans like them.
     """
 
     pins: Words = ()
@@ -58,7 +59,7 @@ class TrainChoices(HardwareWords):
     optimizer: str = "adam"
     max_hbm: float | str | None = None
     margin: float | str | None = None
-    robust: bool = False
+    fastest: bool = False
     objective: str = "time"
     exhaustive: bool = False
     dtype: str = "bf16"
@@ -107,7 +108,7 @@ class TrainChoices(HardwareWords):
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
         known, of = read_resolution(), (stack, piece.chip.vendor)
-        usual = known.margin(*of).value if self.robust else 0.0
+        usual = 0.0 if self.fastest else known.margin(*of).value
         free = usual if self.margin is None else parse_part(self.margin, "--margin")
         return TrainRequest(
             cfg=cfg,
@@ -128,7 +129,7 @@ class TrainChoices(HardwareWords):
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
             margin=free,
-            apart=known.told_apart(*of).value if self.robust else 0.0,
+            apart=0.0 if self.fastest else known.told_apart(*of).value,
             chips=self.hardware.kept_of(str(piece)),
         )
 
