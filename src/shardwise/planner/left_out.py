@@ -1,9 +1,10 @@
 """What the file of a training plan leaves out is searched, with all that it says pinned.
 
 A person writes model, slice, mesh, batch and length, and whatever else matters to them. The rest is
-what a search of plans takes on this mesh: of the programs that the plan may be for the fastest plan
-that fits. Where no plan fits it is the one that needs the least memory; where a search would not
-look at such a mesh at all (`search/legality.py`), it is each choice's default.
+what a search of plans takes on this mesh: of the programs that the plan may be for the simplest of
+the plans that predictions cannot tell from the fastest, with memory left. Where no plan fits it is
+the one that needs the least memory; where a search would not look at such a mesh at all
+(`search/legality.py`), it is each choice's default.
 """
 
 from collections.abc import Mapping
@@ -78,7 +79,7 @@ def _request(
     chip = piece.chip
     pinned = {name: (getattr(plan, name),) for name in SEARCHED if name not in open_}
     said = {name: (getattr(plan, name),) for name in NUMBERS if name not in open_}
-    return TrainRequest(
+    request = TrainRequest(
         cfg=cfg,
         model=plan.model,
         piece=piece,
@@ -95,6 +96,7 @@ def _request(
         placings=said.get("placement", PLACINGS),
         chunks=said.get("virtual_stages", ()),
     )
+    return request.as_told_apart
 
 
 def _first_that_runs(

@@ -16,7 +16,6 @@ from shardwise.plans.software import SoftwareRow, software_row, usual_software, 
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
-from shardwise.roofline.resolution import read_resolution
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import (
     HardwareWords,
@@ -107,10 +106,7 @@ class TrainChoices(HardwareWords):
         stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
-        known, of = read_resolution(), (stack, piece.chip.vendor)
-        usual = 0.0 if self.fastest else known.margin(*of).value
-        free = usual if self.margin is None else parse_part(self.margin, "--margin")
-        return TrainRequest(
+        request = TrainRequest(
             cfg=cfg,
             model=str(model),
             piece=piece,
@@ -128,10 +124,12 @@ class TrainChoices(HardwareWords):
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
-            margin=free,
-            apart=0.0 if self.fastest else known.told_apart(*of).value,
             chips=self.hardware.kept_of(str(piece)),
         )
+        request = request if self.fastest else request.as_told_apart
+        if self.margin is None:
+            return request
+        return replace(request, margin=parse_part(self.margin, "--margin"))
 
     def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
         """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""

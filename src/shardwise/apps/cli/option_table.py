@@ -78,7 +78,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--objective": "what is made best: time, cost, or chips",
         "--max-hbm": "bytes of memory per chip to stay under",
         "--margin": "the share of memory that a plan leaves free where one does",
-        "--fastest": "the fastest plan that fits, not the simplest of those as good with memory left",
+        "--fastest": "the fastest plan that fits, not the simplest of those as good",
         "--max-chips": "the most chips of all servers",
         "--anyway": "answer with a plan that does not keep the targets",
         "--check": "the threshold that an answer must keep; missed, the exit code is 4",

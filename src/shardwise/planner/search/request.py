@@ -14,6 +14,7 @@ from shardwise.plans.software import SoftwareRow
 from shardwise.plans.stacks import GATHERS, REDUCES
 from shardwise.plans.train import PLACINGS, STORAGE_AXES, USUAL, Placing, Structure
 from shardwise.roofline.evidence import Shift
+from shardwise.roofline.resolution import read_resolution
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 Objective = Literal["time", "cost", "chips"]
@@ -78,3 +79,11 @@ class TrainRequest:
         chip = self.piece.chip
         usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
         return replace(self, max_hbm_bytes=min(self.max_hbm_bytes, usable * (1 - self.margin)))
+
+    @property
+    def as_told_apart(self) -> "TrainRequest":
+        """The same with what predictions of its stack on such chips cannot know: the memory that
+        they were short by is the margin, and the simplest of the plans that they cannot tell apart
+        is the best."""
+        known, of = read_resolution(), (self.structure.stack, self.piece.chip.vendor)
+        return replace(self, margin=known.margin(*of).value, apart=known.told_apart(*of).value)
