@@ -99,7 +99,9 @@ def test_of_plans_as_good_the_simplest_is_the_answer(apart):
     assert planning.fastest_rank == min(map(planning.rank, (planning.best, *planning.others)))
     for other in planning.others:
         if planning.rank(other) <= limit:
-            assert simplicity_of(planning.best) <= simplicity_of(other)
+            assert simplicity_of(planning.request, planning.best) <= simplicity_of(
+                planning.request, other
+            )
     assert len(close_plans(planning, choices_beside(planning))) <= 2
 
 

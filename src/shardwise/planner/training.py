@@ -262,21 +262,22 @@ def _simplest(
     fastest, apart = ranked[0], max(request.apart, AS_FAST)
     limit = rank_of(request, fastest.chips_used, float(fastest.estimate.expected) * (1 + apart))
     near = replace(request, better_than=min(float(limit), request.better_than))
-    known = min(simplicity_of(a) for a in ranked if as_good(request, a, fastest, apart))
+    known = min(simplicity_of(request, a) for a in ranked if as_good(request, a, fastest, apart))
     looked = simplest(near, _SPARE, known) if request.apart else ()
     simple = [evaluated(request, found) for found in looked]
     plans = [a.plan for a in ranked]
     ranked = [*ranked, *(a for a in simple if a.plan not in plans)]
     ranked.sort(key=lambda a: _order(request, a))
     alike = (a for a in ranked if as_good(request, a, fastest, apart))
-    best = min(alike, key=simplicity_of)
+    best = min(alike, key=lambda a: simplicity_of(request, a))
     return best, [a for a in ranked if a is not best]
 
 
-def simplicity_of(answer: TrainAnswer) -> Simplicity:
+def simplicity_of(request: TrainRequest, answer: TrainAnswer) -> Simplicity:
     """What the rules of `choices.py` make smallest, of a priced plan."""
-    plan = answer.plan
-    return simplicity(plan.mesh, plan, plan.microbatches, float(answer.memory.peak()))
+    plan, kept = answer.plan, request.with_margin.max_hbm_bytes
+    beyond = max(float(answer.memory.peak()) - kept, 0.0)
+    return simplicity(plan.mesh, plan, plan.microbatches, beyond, _rank(request, answer))
 
 
 def as_good(request: TrainRequest, one: TrainAnswer, other: TrainAnswer, apart: float) -> bool:

@@ -70,11 +70,11 @@ def axes_in_use(degrees: Degrees) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simpler:
-    """A rule of what is simpler: of the mesh, structure, microbatches and bytes of a plan, what
-    is less for the simpler plan; `title` says it."""
+    """A rule of what is simpler: of the mesh, structure, microbatches, bytes beyond the margin of
+    memory and rank of a plan, what is less for the simpler plan; `title` says it."""
 
     title: str
-    of: Callable[[Degrees, Structure, int, float], Any]
+    of: Callable[[Degrees, Structure, int, float, float], Any]
 
 
 def strategies(degrees: Degrees, structure: Structure) -> int:
@@ -94,23 +94,24 @@ _KIND = "pipeline_schedule"
 Simplicity = tuple[Any, ...]
 """What the rules of `SIMPLER` say of a plan, in their order: less is simpler."""
 SIMPLER = (
-    Simpler(title="fewest strategies", of=lambda d, s, m, held: strategies(d, s)),
+    Simpler(title="fewest strategies", of=lambda d, s, m, beyond, rank: strategies(d, s)),
     Simpler(
         title="a schedule that most programs have, in fewest chunks",
-        of=lambda d, s, m, held: _schedule(d, s),
+        of=lambda d, s, m, beyond, rank: _schedule(d, s),
     ),
-    Simpler(title="fewest microbatches", of=lambda d, s, m, held: m),
-    Simpler(title="most memory left", of=lambda d, s, m, held: held),
+    Simpler(title="fewest microbatches", of=lambda d, s, m, beyond, rank: m),
+    Simpler(title="most memory left up to the margin", of=lambda d, s, m, beyond, rank: beyond),
+    Simpler(title="the fastest", of=lambda d, s, m, beyond, rank: rank),
 )
 """Of plans that predictions cannot tell apart the answer is the first by these rules; a rule
 decides where those before it do not."""
 
 
 def simplicity(
-    degrees: Degrees, structure: Structure, microbatches: int, memory: float
+    degrees: Degrees, structure: Structure, microbatches: int, beyond: float, rank: float
 ) -> Simplicity:
     """What the rules say of a plan: less is simpler."""
-    return tuple(rule.of(degrees, structure, microbatches, memory) for rule in SIMPLER)
+    return tuple(rule.of(degrees, structure, microbatches, beyond, rank) for rule in SIMPLER)
 
 
 def simple_weights(axes: Any) -> Any:

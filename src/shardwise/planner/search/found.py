@@ -29,10 +29,10 @@ class Found:
     memory: float
     rank: float
 
-    @property
-    def simplicity(self) -> Simplicity:
-        """What the rules of `choices.py` make smallest."""
-        return simplicity(self.mesh, self.structure, self.microbatches, self.memory)
+    def simplicity(self, kept: float) -> Simplicity:
+        """What the rules of `choices.py` make smallest, where `kept` bytes keep the margin."""
+        beyond = max(self.memory - kept, 0.0)
+        return simplicity(self.mesh, self.structure, self.microbatches, beyond, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

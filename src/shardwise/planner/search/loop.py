@@ -110,7 +110,7 @@ def simplest(request: TrainRequest, keep: int, known: Simplicity) -> tuple[Found
     tally = _Tally(request=request, keep=keep, exhaustive=False, simplest=known)
     for piece, box in _parts_for(request):
         tally.look(piece, box)
-    return tuple(sorted(tally.simple.values(), key=lambda f: f.simplicity)[:keep])
+    return tuple(sorted(tally.simple.values(), key=lambda f: f.simplicity(tally.kept))[:keep])
 
 
 def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
@@ -133,6 +133,7 @@ class _Tally:
     ) -> None:
         self.request, self.keep, self.exhaustive = request, keep, exhaustive
         self.simplest = simplest  # known so far, of a search for simple plans
+        self.kept = request.with_margin.max_hbm_bytes
         self.structures = structures_of(request)
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
@@ -181,9 +182,9 @@ class _Tally:
         """Remember the simplest plan of a mesh."""
         at = found.slices, found.box, found.placement, *found.mesh.items()
         known = self.simple.get(at)
-        if known is None or found.simplicity < known.simplicity:
+        if known is None or found.simplicity(self.kept) < known.simplicity(self.kept):
             self.simple[at] = found
-            self.simplest = min(self.simplest, found.simplicity)
+            self.simplest = min(self.simplest, found.simplicity(self.kept))
 
     def _hopeless(self, chips: int) -> bool:
         """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
@@ -425,8 +426,8 @@ class _Look:
         """Remember the simplest of the candidates at `index`, all of one structure and of as many
         axes; infinite seconds are no plan."""
         at = np.flatnonzero(np.isfinite(seconds))
-        counts, held = self.columns.microbatches[index[at]], memory[at]
-        for i in at[np.lexsort((held, counts))[:_ALTERNATIVES]]:
+        counts, beyond = self.columns.microbatches[index[at]], memory[at] - self.tally.kept
+        for i in at[np.lexsort((seconds[at], np.maximum(beyond, 0), counts))[:_ALTERNATIVES]]:
             figures = float(seconds[i]), float(memory[i])
             self.tally.simpler(self._found(int(index[i]), structure, *figures))
 
