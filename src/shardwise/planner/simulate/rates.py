@@ -33,15 +33,25 @@ _HOPELESS = 0.01
 """Share of the guess below which nothing is tried."""
 
 
+Enough = Callable[[float, float], bool]
+"""Whether the largest rate need not be known better than to lie from one rate up to another."""
+
+
 def about_rate(
-    fleet: SimulatedFleet, demand: Demand, goal: Objectives, guess: float
+    fleet: SimulatedFleet,
+    demand: Demand,
+    goal: Objectives,
+    guess: float,
+    *,
+    enough: Enough = lambda low, high: False,
 ) -> Held | None:
-    """Roughly the largest rate that holds, by short runs; None where none does."""
+    """Roughly the largest rate that holds, by short runs; None where none does. Where less is
+    `enough`, a smaller one that holds."""
 
     def tried(rate: float) -> Held:
         return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
 
-    return _largest(tried, guess, _STEP, NEAR)
+    return _largest(tried, guess, _STEP, NEAR, enough=enough)
 
 
 def largest_rate(
@@ -64,9 +74,15 @@ def largest_rate(
 
 
 def _largest(
-    tried: Callable[[float], Held], guess: float, step: float, within: float, least: float = 0.0
+    tried: Callable[[float], Held],
+    guess: float,
+    step: float,
+    within: float,
+    least: float = 0.0,
+    enough: Enough = lambda low, high: False,
 ) -> Held | None:
-    """Try rates until one that holds and one that does not are `within` a factor of one another."""
+    """Try rates until one that holds and one that does not are `within` a factor of one another, or
+    near `enough`."""
     low: Held | None = None
     high: Held | None = None
     rate = guess
@@ -78,6 +94,8 @@ def _largest(
         seen.add(found.rate)
         low, high = (found, high) if found.kept else (low, found)
         if high is not None and high.rate <= max(within * low.rate if low else 0.0, least):
+            break
+        if low is not None and enough(low.rate, high.rate if high else inf):
             break
         if low is not None and high is not None:
             rate = _between(low, high)
