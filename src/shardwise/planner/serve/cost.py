@@ -16,6 +16,7 @@ tokens (an uneven cut), where it is interpolated. An engine's constants are incl
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, inf
 
 import numpy as np
@@ -75,16 +76,11 @@ class Slower:
     spread: float
     cut: bool
 
-    def held(self, batch: float) -> float:
-        """`ServeShape.held` of a batch."""
-        cuts = max(self.spread // max(batch, 1.0), 1.0) if self.cut else 1.0
-        return ceil(batch / (self.spread / cuts)) / cuts
-
     def at(self, batch: float, context: float, queries: float) -> tuple[float, float, float]:
         """Seconds of a batch, their slope in the context, and the context where that ends."""
         i = bisect_right(self.knots, context) - 1
         past = context - self.knots[i]
-        sequences = self.held(batch)
+        sequences = _held(batch, self.spread, self.cut)
         math, math_slope = self.math[i]
         memory, memory_slope = self.memory[i]
         math_slope *= sequences * queries
@@ -98,6 +94,13 @@ class Slower:
             ends = min(ends, context + gap / closing)
         now, slope = (math_now, math_slope) if by_math else (memory_now, memory_slope)
         return self.count * (now + self.kernel), self.count * slope, ends
+
+
+@cache
+def _held(batch: float, spread: float, cut: bool) -> float:
+    """`ServeShape.held` of a batch."""
+    cuts = max(spread // max(batch, 1.0), 1.0) if cut else 1.0
+    return ceil(batch / (spread / cuts)) / cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,10 +424,10 @@ def _pairs(layer: Layer) -> list[float] | None:
 def _at(table: Sequence[float], place: float) -> float:
     """A table at a place: along a line between whole places, and beyond its end along that of its
     second half (the last step alone may be one tile)."""
-    last = len(table) - 1
+    low, last = int(place), len(table) - 1
+    if place == low <= last:
+        return table[low]
     if place >= last:
         half = last // 2
         return table[last] + (place - last) * (table[last] - table[half]) / (last - half)
-    low = int(place)
-    value = table[low]
-    return value if place == low else value + (place - low) * (table[low + 1] - value)
+    return table[low] + (place - low) * (table[low + 1] - table[low])

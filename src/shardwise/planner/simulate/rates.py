@@ -26,6 +26,10 @@ _STEP, _FURTHEST = 1.15, 2.0
 _LITTLE = 0.99
 """The last factor to a smaller rate: what fails by little is no further away."""
 
+_NEAREST = 0.25
+"""The least share of the way from one of two rates to the other at which a third is tried. All that
+are tried below a rate that fails are so less than it by this power of `within`, or by more."""
+
 STEEP = 2.5
 """By which power of the rate the load on the targets grows, until two rates were tried."""
 
@@ -93,7 +97,10 @@ def _largest(
             break
         seen.add(found.rate)
         low, high = (found, high) if found.kept else (low, found)
-        if high is not None and high.rate <= max(within * low.rate if low else 0.0, least):
+        if high is not None and (
+            (low is not None and high.rate <= within * low.rate)
+            or rounded(high.rate * within**-_NEAREST) <= least
+        ):
             break
         if low is not None and enough(low.rate, high.rate if high else inf):
             break
@@ -123,7 +130,7 @@ def _between(low: Held, high: Held) -> float:
     share = 0.5
     if isfinite(heaviest) and lightest < log(LIMIT) < heaviest:
         share = (log(LIMIT) - lightest) / (heaviest - lightest)
-    share = min(max(share, 0.25), 0.75)
+    share = min(max(share, _NEAREST), 1 - _NEAREST)
     return exp((1 - share) * log(low.rate) + share * log(high.rate))
 
 
