@@ -113,10 +113,6 @@ class _PlainServer:
         self.busy = self.prompts = 0
         self.lines: dict[int, tuple[int, int, int, float]] = {}
 
-    def holds(self, tokens: int) -> bool:
-        """Whether its cache has pages for a sequence of so many tokens."""
-        return -(-tokens // self.size) <= self.pages
-
     def begin(self, now: int) -> None:
         """Plan the next run, if there is work."""
         size, decoding, free = self.size, self.decoding, self.free
@@ -199,25 +195,21 @@ class _PlainServer:
                 base, slope, _ = self._line(decodes, self.context)
                 self.prompts -= base + slope * self.context
         if decodes:
-            self._beat(steps, now)
+            if steps > 1:  # pages of the first step were taken as it was planned
+                self.free -= self._pages_of(steps - 1)
+            self.beats += steps
+            self.context += decodes * steps
+            ends, beats = self.ends, self.beats
+            while ends and ends[0][0] <= beats:
+                end, _, job = heappop(ends)
+                if job.end == end and job in self.decoding:
+                    self._leave(job)
+                    job.last = now
+                    self.outstanding -= 1
         for job, took in chunks:
             job.cached += took
             if job.cached == job.target:
                 self._answer(job, now)
-
-    def _beat(self, steps: int, now: int) -> None:
-        """One token for all that decode, so many times over."""
-        if steps > 1:  # pages of the first step were taken as it was planned
-            self.free -= self._pages_of(steps - 1)
-        self.beats += steps
-        self.context += self.decodes * steps
-        ends, beats = self.ends, self.beats
-        while ends and ends[0][0] <= beats:
-            end, _, job = heappop(ends)
-            if job.end == end and job in self.decoding:
-                self._leave(job)
-                job.last = now
-                self.outstanding -= 1
 
     def _pages_of(self, steps: int) -> int:
         """Pages that so many steps after the next take."""
@@ -379,6 +371,9 @@ class _PlainRun:
             places = range(first, first + self.entry.replicas)
             self.entrances = [_PlainServer(self.entry, i) for i in places]
             self.servers = [*self.answering, *self.entrances]
+        self.longest, self.longest_prompt = (
+            pool.config.pages * pool.config.page_size for pool in (fleet.pool, self.entry)
+        )
         self.events: list[tuple[int, int, int]] = []
 
     def serve(self, jobs: list[_PlainJob]) -> None:
@@ -423,9 +418,7 @@ class _PlainRun:
     def _fits(self, job: _PlainJob) -> bool:
         """Whether the cache of any server holds the request at its longest, where it prefills its
         prompt and a token."""
-        if not self.answering[0].holds(job.prompt + job.output):
-            return False
-        return self.entrances is self.answering or self.entrances[0].holds(job.prompt + 1)
+        return job.prompt + job.output <= self.longest and job.prompt < self.longest_prompt
 
     def _finish(self, server: _PlainServer) -> None:
         """End a run, and send off the caches of the prompts that are through."""
@@ -456,6 +449,6 @@ _NEVER = 10**30
 
 def _router(pool: Pool, servers: list[_PlainServer]) -> Callable[[], _PlainServer]:
     """Says who takes the next."""
-    if pool.routing == "round_robin":
+    if pool.routing == "round_robin" or len(servers) == 1:
         return cycle(servers).__next__
     return lambda: min(servers, key=_outstanding)
