@@ -23,7 +23,7 @@ def both(requests, servers):
         ],
         float,
     ).T
-    found = plain_moments(requests, servers)
+    found = plain_moments([(r.arrival, r.prompt, r.output) for r in requests], servers)
     share = prompt_share_of(outcome)
     preempted = sum(job.preemptions for job in outcome.jobs)
     return told, np.array([found.first, found.last]), (share, found.prompt_share), preempted

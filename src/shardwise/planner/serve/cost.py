@@ -16,6 +16,7 @@ tokens (an uneven cut), where it is interpolated. An engine's constants are incl
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, inf
 
 import numpy as np
@@ -75,16 +76,11 @@ class Slower:
     spread: float
     cut: bool
 
-    def held(self, batch: float) -> float:
-        """`ServeShape.held` of a batch."""
-        cuts = max(self.spread // max(batch, 1.0), 1.0) if self.cut else 1.0
-        return ceil(batch / (self.spread / cuts)) / cuts
-
     def at(self, batch: float, context: float, queries: float) -> tuple[float, float, float]:
         """Seconds of a batch, their slope in the context, and the context where that ends."""
         i = bisect_right(self.knots, context) - 1
         past = context - self.knots[i]
-        sequences = self.held(batch)
+        sequences = _held(batch, self.spread, self.cut)
         math, math_slope = self.math[i]
         memory, memory_slope = self.memory[i]
         math_slope *= sequences * queries
@@ -98,6 +94,13 @@ class Slower:
             ends = min(ends, context + gap / closing)
         now, slope = (math_now, math_slope) if by_math else (memory_now, memory_slope)
         return self.count * (now + self.kernel), self.count * slope, ends
+
+
+@cache
+def _held(batch: float, spread: float, cut: bool) -> float:
+    """`ServeShape.held` of a batch."""
+    cuts = max(spread // max(batch, 1.0), 1.0) if cut else 1.0
+    return ceil(batch / (spread / cuts)) / cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +119,17 @@ class Chunks:
 
     def seconds(self, step: StepShape) -> float:
         """Of all chunks of a step; a window is applied to the mean chunk."""
-        math = self.pair * step.prefill_pairs
-        tokens, context = step.prefill_tokens, step.prefill_context
+        _, _, _, prefills, tokens, context, pairs, _ = step
+        math = self.pair * pairs
         if self.sums is not None:
-            chunks = max(step.prefills, 1)
+            chunks = max(prefills, 1)
             past = context / chunks
             upto = past + tokens / chunks
             seen = _at(self.sums, upto) - _at(self.sums, past)
             math *= seen / max((upto * upto - past * past) / 2, 0.5)
+        math += self.ramp
         memory = self.keys * (context + tokens) + self.queries * tokens
-        return self.count * (max(math + self.ramp, memory) + self.kernel)
+        return self.count * ((memory if memory > math else math) + self.kernel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +158,24 @@ class EngineCost:
 
     def seconds(self, shape: StepShape) -> float:
         """One step of any batch."""
-        tokens = ceil(shape.decode_tokens / self.splits) + shape.prefill_tokens / self.splits
-        total = self._shared(tokens, shape)
-        if shape.decodes:
-            queries = shape.decode_tokens / shape.decodes
-            base, slope, _ = self._decoding(shape.decodes, shape.decode_context, queries)
-            total += base + slope * shape.decode_context
-        if shape.prefill_tokens:
+        decodes, decode_tokens, context, prefills, prompt_tokens, _, _, samples = shape
+        tokens = ceil(decode_tokens / self.splits) + prompt_tokens / self.splits
+        total = self._shared(tokens, decodes + prefills, samples)
+        if decodes:
+            base, slope, _ = self._decoding(decodes, context, decode_tokens / decodes)
+            total += base + slope * context
+        if prompt_tokens:
             for kind in self.chunks:
                 total += kind.seconds(shape)
             if self.gathers is not None:
-                total += _at(self.gathers, shape.prefill_tokens)
+                total += _at(self.gathers, prompt_tokens)
         return total
 
     def decode_line(self, decodes: int, context: int) -> DecodeLine:
         """Steps that only decode, from a context of all sequences together on."""
         base, slope, until = self._decoding(decodes, context, 1.0)
-        shape = StepShape(decodes=decodes, decode_tokens=decodes, samples=decodes)
-        return DecodeLine(base + self._shared(ceil(decodes / self.splits), shape), slope, until)
+        shared = self._shared(ceil(decodes / self.splits), decodes, decodes)
+        return DecodeLine(base + shared, slope, until)
 
     def transfer_seconds(self, tokens: int) -> float:
         """The cache over the data-centre network, every chip sending its part."""
@@ -191,12 +195,10 @@ class EngineCost:
             )
         return tokens * self.kv_bytes_per_token / self.host_bandwidth
 
-    def _shared(self, tokens: float, shape: StepShape) -> float:
+    def _shared(self, tokens: float, sequences: int, samples: int) -> float:
         """All but attention: matmuls, head, and what the host does per sequence."""
-        sequences = (shape.decodes + shape.prefills) / self.splits
-        samples = ceil(shape.samples / self.splits)
-        host = self.sequence_seconds * sequences
-        return _at(self.matmuls, tokens) + _at(self.head, samples) + host
+        host = self.sequence_seconds * (sequences / self.splits)
+        return _at(self.matmuls, tokens) + _at(self.head, ceil(samples / self.splits)) + host
 
     def _decoding(self, decodes: int, context: int, queries: float) -> tuple[float, float, float]:
         """Decode attention of the busiest device as base, slope and end in the whole context."""
@@ -207,7 +209,8 @@ class EngineCost:
             seconds, per_context, ends = kind.at(mine, mean, queries)
             base += seconds - per_context * mean
             slope += per_context
-            until = min(until, ends)
+            if ends < until:
+                until = ends
         if self.exchanges is not None:
             base += _at(self.exchanges, batch)
         return base, slope / decodes, until * decodes
@@ -421,10 +424,10 @@ def _pairs(layer: Layer) -> list[float] | None:
 def _at(table: Sequence[float], place: float) -> float:
     """A table at a place: along a line between whole places, and beyond its end along that of its
     second half (the last step alone may be one tile)."""
-    last = len(table) - 1
+    low, last = int(place), len(table) - 1
+    if place == low <= last:
+        return table[low]
     if place >= last:
         half = last // 2
         return table[last] + (place - last) * (table[last] - table[half]) / (last - half)
-    low = int(place)
-    value = table[low]
-    return value if place == low else value + (place - low) * (table[low + 1] - value)
+    return table[low] + (place - low) * (table[low + 1] - table[low])

@@ -168,12 +168,11 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
         return
     price, demand = served.piece.chip.price, served.demand
     sizes = (("fewer", plan.replicas - 1 if fewer else 0), ("more", plan.replicas + 1))
+    whole = fleet_of(plan, served.cfg, served.piece, served.prefill_piece)
     for name, replicas in sizes:
         chips, rate = each * replicas, 0.0
         if replicas:
-            fleet = fleet_of(
-                replace(plan, replicas=replicas), served.cfg, served.piece, served.prefill_piece
-            )
+            fleet = replace(whole, pool=replace(whole.pool, replicas=replicas))
             guess = served.rate / plan.replicas * replicas
             held = about_rate(fleet, demand, served.held.goal, guess)
             rate = 0.0 if held is None else held.rate

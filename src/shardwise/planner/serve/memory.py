@@ -18,8 +18,10 @@ from shardwise.work import MemoryTimeline, Quantity
 def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
     """Memory of the fullest device at both points."""
     weights, kv = weight_bytes_per_device(cfg, shape), kv_bytes_per_device(cfg, shape)
-    decode = _working_set(cfg, shape, shape.sequences, shape.sequences)
-    prefill = _working_set(cfg, shape, shape.chunk_tokens, 1.0) + _prompt_in_flight(cfg, shape)
+    width = _token_width(cfg, shape)
+    decode = _working_set(cfg, shape, width, shape.sequences, shape.sequences)
+    prefill = _working_set(cfg, shape, width, shape.chunk_tokens, 1.0)
+    prefill = prefill + _prompt_in_flight(cfg, shape)
     return MemoryTimeline(
         (
             ("decode", {"weights": weights, "kv": kv, "activations": decode}),
@@ -37,7 +39,7 @@ def prefill_memory(cfg: ModelConfig, shape: ServeShape) -> dict[str, Quantity]:
     return {
         "weights": weight_bytes_per_device(cfg, shape),
         "kv": kv,
-        "activations": _working_set(cfg, shape, shape.chunk_tokens, 1.0),
+        "activations": _working_set(cfg, shape, _token_width(cfg, shape), shape.chunk_tokens, 1.0),
     }
 
 
@@ -90,17 +92,20 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 
 
 def _working_set(
-    cfg: ModelConfig, shape: ServeShape, tokens: Quantity, sampled: Quantity
+    cfg: ModelConfig, shape: ServeShape, width: Quantity, tokens: Quantity, sampled: Quantity
 ) -> Quantity:
-    """The residual stream (cut over tensor), what the widest block holds beside it, and f32 logits
-    of the sampled tokens."""
-    tensor = shape.degree("tensor")
+    """The activations of tokens of a `width`, and f32 logits of the sampled ones."""
+    logits = 4.0 * sampled * cfg.vocabulary / shape.degree("tensor")
+    return tokens * width * dtype_bytes(shape.dtypes.activations) + logits
+
+
+def _token_width(cfg: ModelConfig, shape: ServeShape) -> Quantity:
+    """Elements of a token on one device: the residual stream (cut over tensor), and what the widest
+    block holds beside it."""
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):
         widest = np.maximum(widest, _block_width(cfg, group, shape))
-    stream = cfg.d_model / shape.stationary / tensor + widest
-    logits = 4.0 * sampled * cfg.vocabulary / tensor
-    return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
+    return cfg.d_model / shape.stationary / shape.degree("tensor") + widest
 
 
 def _block_width(cfg: ModelConfig, group: int, shape: ServeShape) -> Quantity:

@@ -166,7 +166,7 @@ def _cheapest(
     best: tuple[Served, Fleet] | None = None
     count = 0
     for some in _bunches(contenders(searched)):
-        tried = [one for fleet in some if (one := contender(request, fleet, demand))]
+        tried = [one for fleet in some if (one := contender(request, fleet, demand, near=False))]
         for one in sorted(tried, key=lambda c: c.cost):
             if best is None or one.cost < _cost(best[0]):
                 count += 1
@@ -251,24 +251,34 @@ def contender(
     *,
     decode: float = 1.0,
     prefill: float = 1.0,
+    near: bool = True,
 ) -> Contender | None:
     """A fleet after short runs, with as many servers as hold the rate by those; None where it holds
     nothing, or the chips do not suffice. Two pools for a rate keep the numbers of the closed form:
     what one of them could do says nothing of the other. Its steps take `decode` and `prefill` times
-    what they are priced at (`ScaledCost`)."""
+    what they are priced at (`ScaledCost`). Unless its own rate is asked for (`near`), short runs
+    end where they say how many servers hold the request's."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = roomy(fleet.plan(), request)
     simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
     if (decode, prefill) != (1.0, 1.0):
         simulated = scaled(simulated, decode, prefill)
         rate /= max(decode, prefill)
+    most = request.max_chips / _each(plan, pieces)
+
+    def same_servers(low: float, high: float) -> bool:
+        if near or not request.rate:
+            return False
+        few, many = (_times(plan, request.rate / one, most) for one in (high, low))
+        return few == many
+
     if not (request.rate and plan.prefill_replicas):
-        near = about_rate(simulated, demand, request.goal, rate)
-        if near is None:
+        held = about_rate(simulated, demand, request.goal, rate, enough=same_servers)
+        if held is None:
             return None
-        rate = near.rate
+        rate = held.rate
     if request.rate:
-        plan = _scaled(plan, request.rate / rate, request.max_chips / _each(plan, pieces))
+        plan = _scaled(plan, request.rate / rate, most)
     chips = chips_of(plan, *pieces)
     if chips > request.max_chips:
         return None
@@ -333,10 +343,13 @@ def workload(rate: float, goal: Objectives, trace: str | None) -> Workload:
 def _scaled(plan: ServePlan, factor: float, most: float) -> ServePlan:
     """The plan with so many times the servers, of one pool at most so many."""
     prefills = ceil(plan.prefill_replicas * factor)
-    replicas = ceil(plan.replicas * factor)
-    if not prefills and replicas > most >= 1:
-        replicas = floor(most)
-    return replace(plan, replicas=replicas, prefill_replicas=prefills)
+    return replace(plan, replicas=_times(plan, factor, most), prefill_replicas=prefills)
+
+
+def _times(plan: ServePlan, factor: float, most: float) -> int:
+    """So many times the servers that answer, at least one, and of one pool at most so many."""
+    replicas = max(1, ceil(plan.replicas * factor))
+    return floor(most) if not plan.prefill_replicas and replicas > most >= 1 else replicas
 
 
 def _fewest(

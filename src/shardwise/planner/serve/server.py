@@ -17,7 +17,7 @@ from shardwise.hardware import Chip, Placement, Slice, place
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.serve.count import decode_work, prefill_work, step_work
-from shardwise.planner.serve.memory import kv_bytes_per_device, serve_memory
+from shardwise.planner.serve.memory import serve_memory
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.serve.shape import ServeShape, cached_heads
 from shardwise.plans import ServePlan, model_hash
@@ -176,10 +176,11 @@ class Server:
         """Tokens that the cache of one replica holds beside weights and working memory, in a share
         of the usable memory: 0 where those do not fit."""
         held: Quantity = 0.0
+        cache: Quantity = 0.0
         for _, point in serve_memory(self.request.cfg, shape).points:
-            held = np.maximum(held, point["weights"] + point["activations"])
+            held, cache = np.maximum(held, point["weights"] + point["activations"]), point["kv"]
         free = np.maximum(memory_share * self.usable_bytes - held, 0.0)
-        one = kv_bytes_per_device(self.request.cfg, shape) / shape.sequences
+        one = cache / shape.sequences
         return free / one * shape.longest * shape.splits
 
     def plan(self, *, batch: int, chunk: int, **more) -> ServePlan:

@@ -31,22 +31,24 @@ class Demand:
         """Mean tokens of an answer."""
         return float(np.mean(self.outputs))
 
-    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
-        """Parts of a load one after the other, each as long as its requests over the rate."""
-        number, moment = 0, 0.0
+    def drawn(
+        self, rate: float, parts: Sequence[int], seed: int
+    ) -> Iterator[tuple[float, int, int]]:
+        """Arrival in seconds, prompt and answer of each request, in parts of a load one after the
+        other, each as long as its requests over the rate."""
+        moment = 0.0
         for part, count in enumerate(parts):
             draw = np.random.default_rng((seed, part))
             gaps, picks = draw.exponential(size=count), draw.integers(len(self.prompts), size=count)
             arrivals = moment + np.cumsum(gaps) * (count / rate / max(float(gaps.sum()), 1e-9))
             for arrival, pick in zip(arrivals.tolist(), picks.tolist(), strict=True):
-                yield Request(
-                    id=number,
-                    arrival=arrival,
-                    prompt=self.prompts[pick],
-                    output=self.outputs[pick],
-                )
-                number += 1
+                yield arrival, self.prompts[pick], self.outputs[pick]
             moment += count / rate
+
+    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
+        """The same as requests of a scheduler."""
+        for number, (arrival, prompt, output) in enumerate(self.drawn(rate, parts, seed)):
+            yield Request(id=number, arrival=arrival, prompt=prompt, output=output)
 
 
 def demand_of(requests: Sequence[Request]) -> Demand:

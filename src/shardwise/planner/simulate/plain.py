@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import cycle
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 
 from shardwise.planner.simulate.clock import ticks
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
-from shardwise.scheduling import Request
 from shardwise.scheduling.step import StepShape
 
 
@@ -91,8 +91,8 @@ class _PlainServer:
     `first` ticks and each next `rise` more. One that prefills keeps the `handed` of the last run
     for whoever fetches them."""
 
-    def __init__(self, pool: Pool) -> None:
-        config = pool.config
+    def __init__(self, pool: Pool, place: int) -> None:
+        config, self.place = pool.config, place
         self.cost, self.size, self.pages = pool.model.cost, config.page_size, config.pages
         self.batch, self.budget = config.batch, config.budget
         self.margin = int(config.margin * config.pages)
@@ -195,34 +195,28 @@ class _PlainServer:
                 base, slope, _ = self._line(decodes, self.context)
                 self.prompts -= base + slope * self.context
         if decodes:
-            self._beat(steps, now)
+            if steps > 1:  # pages of the first step were taken as it was planned
+                self.free -= self._pages_of(steps - 1)
+            self.beats += steps
+            self.context += decodes * steps
+            ends, beats = self.ends, self.beats
+            while ends and ends[0][0] <= beats:
+                end, _, job = heappop(ends)
+                if job.end == end and job in self.decoding:
+                    self._leave(job)
+                    job.last = now
+                    self.outstanding -= 1
         for job, took in chunks:
             job.cached += took
             if job.cached == job.target:
                 self._answer(job, now)
 
-    def _beat(self, steps: int, now: int) -> None:
-        """One token for all that decode, so many times over."""
-        if steps > 1:  # pages of the first step were taken as it was planned
-            self.free -= self._pages_of(steps - 1)
-        self.beats += steps
-        self.context += self.decodes * steps
-        ends, beats = self.ends, self.beats
-        while ends and ends[0][0] <= beats:
-            end, _, job = heappop(ends)
-            if job.end == end and job in self.decoding:
-                self._leave(job)
-                job.last = now
-                self.outstanding -= 1
-
     def _pages_of(self, steps: int) -> int:
         """Pages that so many steps after the next take."""
-        size, due, start = self.size, self.due, self.beats + 1
-        rounds, rest = divmod(steps, size)
-        found = rounds * len(self.decoding)
-        for i in range(start, start + rest):
-            found += due[i % size]
-        return found
+        rounds, rest = divmod(steps, self.size)
+        start = (self.beats + 1) % self.size
+        found = rounds * len(self.decoding) + sum(self.due[start : start + rest])
+        return found + sum(self.due[: max(start + rest - self.size, 0)])
 
     def _answer(self, job: _PlainJob, now: int) -> None:
         """A prompt is through: it yields a token, and decodes from here on."""
@@ -343,22 +337,20 @@ class _PlainServer:
         return base, slope, line.until
 
 
-def _number(job: _PlainJob) -> int:
-    return job.number
+_number, _outstanding = attrgetter("number"), attrgetter("outstanding")
 
 
-def plain_moments(requests: Iterable[Request], fleet: SimulatedFleet) -> Moments:
-    """Serve plain requests, in the order of their arrival, whose arrivals are seconds."""
-    jobs = [_PlainJob(i, ticks(r.arrival), r.prompt, r.output) for i, r in enumerate(requests)]
+def plain_moments(drawn: Iterable[tuple[float, int, int]], fleet: SimulatedFleet) -> Moments:
+    """Serve requests in the order of their arrival: that in seconds, prompt and answer of each."""
+    jobs = [_PlainJob(i, ticks(arrival), *tokens) for i, (arrival, *tokens) in enumerate(drawn)]
     run = _PlainRun(fleet)
     run.serve(jobs)
-    rows = np.array([(j.arrival, j.first, j.last, j.prompt, j.output) for j in jobs], float).T
     return Moments(
-        arrival=rows[0],
-        first=rows[1],
-        last=rows[2],
-        prompt=rows[3],
-        output=rows[4],
+        arrival=np.array([job.arrival for job in jobs], float),
+        first=np.array([job.first for job in jobs], float),
+        last=np.array([job.last for job in jobs], float),
+        prompt=np.array([job.prompt for job in jobs], float),
+        output=np.array([job.output for job in jobs], float),
         prompt_share=prompt_share(
             fleet, sum(s.prompts for s in run.answering), sum(s.busy for s in run.answering)
         ),
@@ -371,14 +363,17 @@ class _PlainRun:
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.fleet = fleet
-        self.answering = [_PlainServer(fleet.pool) for _ in range(fleet.pool.replicas)]
+        self.answering = [_PlainServer(fleet.pool, i) for i in range(fleet.pool.replicas)]
         self.entrances, self.entry = self.answering, fleet.pool
         self.servers = self.answering
         if fleet.prefill is not None:
-            self.entry = fleet.prefill
-            self.entrances = [_PlainServer(self.entry) for _ in range(self.entry.replicas)]
+            self.entry, first = fleet.prefill, fleet.pool.replicas
+            places = range(first, first + self.entry.replicas)
+            self.entrances = [_PlainServer(self.entry, i) for i in places]
             self.servers = [*self.answering, *self.entrances]
-        self.places = {server: place for place, server in enumerate(self.servers)}
+        self.longest, self.longest_prompt = (
+            pool.config.pages * pool.config.page_size for pool in (fleet.pool, self.entry)
+        )
         self.events: list[tuple[int, int, int]] = []
 
     def serve(self, jobs: list[_PlainJob]) -> None:
@@ -386,27 +381,29 @@ class _PlainRun:
         that they touch plans its next run."""
         enter = _router(self.entry, self.entrances)
         decode = _router(self.fleet.pool, self.answering)
-        events, servers, places = self.events, self.servers, self.places
+        events, servers = self.events, self.servers
+        arrivals = [*(job.arrival for job in jobs), _NEVER]
         coming, total = 0, len(jobs)
         while coming < total or events:
-            arrival = jobs[coming].arrival if coming < total else inf
-            now = int(min(arrival, events[0][0])) if events else int(arrival)
-            touched: set[int] = set()
+            now = arrivals[coming]
+            if events and events[0][0] < now:
+                now = events[0][0]
+            touched: list[int] = []
             while events and events[0][0] == now:
                 _, kind, number = heappop(events)
                 if kind == _CACHE_ARRIVES:
-                    touched |= self._receive(jobs[number], decode())
+                    touched += self._receive(jobs[number], decode())
                 elif servers[number].running and servers[number].end == now:
                     self._finish(servers[number])
-                    touched.add(number)
-            while coming < total and jobs[coming].arrival == now:
+                    touched.append(number)
+            while arrivals[coming] == now:
                 server, job = enter(), jobs[coming]
                 coming += 1
                 if self._fits(job):
                     server.waiting.append(job)
                     server.outstanding += 1
-                    touched.add(places[server])
-            for number in touched if len(touched) == 1 else sorted(touched):
+                    touched.append(server.place)
+            for number in touched if len(touched) < 2 else sorted(set(touched)):
                 server = servers[number]
                 if server.running:
                     if not server.interrupt(now):
@@ -421,15 +418,13 @@ class _PlainRun:
     def _fits(self, job: _PlainJob) -> bool:
         """Whether the cache of any server holds the request at its longest, where it prefills its
         prompt and a token."""
-        long = job.prompt + job.output
-        pools = [(self.answering[0], long)]
-        if self.entrances is not self.answering:
-            pools.append((self.entrances[0], job.prompt + 1))
-        return all(-(-tokens // server.size) <= server.pages for server, tokens in pools)
+        return job.prompt + job.output <= self.longest and job.prompt < self.longest_prompt
 
     def _finish(self, server: _PlainServer) -> None:
         """End a run, and send off the caches of the prompts that are through."""
         server.finish()
+        if not server.handed:
+            return
         for job in server.handed:  # the slower end's links bound the copy
             costs = (server.cost, self.fleet.pool.model.cost)
             moved = ticks(max(cost.transfer_seconds(job.cached) for cost in costs))
@@ -437,24 +432,23 @@ class _PlainRun:
             heappush(self.events, (server.end + moved, _CACHE_ARRIVES, job.number))
         server.handed.clear()
 
-    def _receive(self, job: _PlainJob, target: _PlainServer) -> set[int]:
+    def _receive(self, job: _PlainJob, target: _PlainServer) -> tuple[int, int]:
         """A cache has reached who answers; the places of both ends."""
         assert job.source is not None
         job.source.fetched(job)
         heappush(target.parked, (job.number, job))
         target.outstanding += 1
-        return {self.places[job.source], self.places[target]}
+        return job.source.place, target.place
 
 
 _RUN_ENDS, _CACHE_ARRIVES = 0, 1
 
+_NEVER = 10**30
+"""Ticks after all that happens."""
+
 
 def _router(pool: Pool, servers: list[_PlainServer]) -> Callable[[], _PlainServer]:
     """Says who takes the next."""
-    if pool.routing == "round_robin":
+    if pool.routing == "round_robin" or len(servers) == 1:
         return cycle(servers).__next__
     return lambda: min(servers, key=_outstanding)
-
-
-def _outstanding(server: _PlainServer) -> int:
-    return server.outstanding

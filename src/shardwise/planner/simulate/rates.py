@@ -26,6 +26,10 @@ _STEP, _FURTHEST = 1.15, 2.0
 _LITTLE = 0.99
 """The last factor to a smaller rate: what fails by little is no further away."""
 
+_NEAREST = 0.25
+"""The least share of the way from one of two rates to the other at which a third is tried. All that
+are tried below a rate that fails are so less than it by this power of `within`, or by more."""
+
 STEEP = 2.5
 """By which power of the rate the load on the targets grows, until two rates were tried."""
 
@@ -33,15 +37,25 @@ _HOPELESS = 0.01
 """Share of the guess below which nothing is tried."""
 
 
+Enough = Callable[[float, float], bool]
+"""Whether the largest rate need not be known better than to lie from one rate up to another."""
+
+
 def about_rate(
-    fleet: SimulatedFleet, demand: Demand, goal: Objectives, guess: float
+    fleet: SimulatedFleet,
+    demand: Demand,
+    goal: Objectives,
+    guess: float,
+    *,
+    enough: Enough = lambda low, high: False,
 ) -> Held | None:
-    """Roughly the largest rate that holds, by short runs; None where none does."""
+    """Roughly the largest rate that holds, by short runs; None where none does. Where less is
+    `enough`, a smaller one that holds."""
 
     def tried(rate: float) -> Held:
         return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
 
-    return _largest(tried, guess, _STEP, NEAR)
+    return _largest(tried, guess, _STEP, NEAR, enough=enough)
 
 
 def largest_rate(
@@ -64,9 +78,15 @@ def largest_rate(
 
 
 def _largest(
-    tried: Callable[[float], Held], guess: float, step: float, within: float, least: float = 0.0
+    tried: Callable[[float], Held],
+    guess: float,
+    step: float,
+    within: float,
+    least: float = 0.0,
+    enough: Enough = lambda low, high: False,
 ) -> Held | None:
-    """Try rates until one that holds and one that does not are `within` a factor of one another."""
+    """Try rates until one that holds and one that does not are `within` a factor of one another, or
+    near `enough`."""
     low: Held | None = None
     high: Held | None = None
     rate = guess
@@ -77,7 +97,12 @@ def _largest(
             break
         seen.add(found.rate)
         low, high = (found, high) if found.kept else (low, found)
-        if high is not None and high.rate <= max(within * low.rate if low else 0.0, least):
+        if high is not None and (
+            (low is not None and high.rate <= within * low.rate)
+            or rounded(high.rate * within**-_NEAREST) <= least
+        ):
+            break
+        if low is not None and enough(low.rate, high.rate if high else inf):
             break
         if low is not None and high is not None:
             rate = _between(low, high)
@@ -105,7 +130,7 @@ def _between(low: Held, high: Held) -> float:
     share = 0.5
     if isfinite(heaviest) and lightest < log(LIMIT) < heaviest:
         share = (log(LIMIT) - lightest) / (heaviest - lightest)
-    share = min(max(share, 0.25), 0.75)
+    share = min(max(share, _NEAREST), 1 - _NEAREST)
     return exp((1 - share) * log(low.rate) + share * log(high.rate))
 
 

@@ -116,14 +116,14 @@ class SteadyRun:
         start, end = int(arrival[0]), int(arrival[-1])
         return start, end + (end - start) // max(self.count - 1, 1)
 
-    @property
+    @cached_property
     def answered(self) -> float:
         """Tokens answered over tokens asked for: all but those by which refused requests and the
         queue before the first token grow while the counted requests come. (Ends against arrivals
         would say the same, but for the 1.5 % by which the number that decodes swings.)"""
         found = self.moments
         queued = [
-            found.output @ ((found.arrival < moment) & (found.first > moment))
+            np.sum(found.output[(found.arrival < moment) & (found.first > moment)])
             for moment in self.window
         ]
         grew = float((queued[1] - queued[0]) / np.sum(found.output[self.counted]))
@@ -146,7 +146,8 @@ class SteadyRun:
         start, end = self.span
         found, counted = self.moments, self.counted
         known = np.isfinite(found.first)
-        answered = found.output[counted] @ known[counted] / np.sum(found.output[counted])
+        asked = found.output[counted]
+        answered = np.sum(asked[known[counted]]) / np.sum(asked)
         if not answered:
             return 0.0
         first, alone = np.where(known, found.first, start), np.min(found.first - found.arrival)
@@ -264,7 +265,7 @@ def steady_run(
     if not is_plain(fleet):
         return steady_outcome(fleet, demand, rate, seed=seed, counted=counted)[0]
     parts = _parts(fleet, demand, rate, counted)
-    return _run(plain_moments(demand.requests(rate, parts, seed), fleet), fleet, parts)
+    return _run(plain_moments(demand.drawn(rate, parts, seed), fleet), fleet, parts)
 
 
 def steady_outcome(
