@@ -16,7 +16,7 @@ tokens (an uneven cut), where it is interpolated. An engine's constants are incl
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import ceil, inf
 
 import numpy as np
@@ -96,7 +96,7 @@ class Slower:
         return self.count * (now + self.kernel), self.count * slope, ends
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _held(batch: float, spread: float, cut: bool) -> float:
     """`ServeShape.held` of a batch."""
     cuts = max(spread // max(batch, 1.0), 1.0) if cut else 1.0
