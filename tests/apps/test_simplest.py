@@ -62,6 +62,45 @@ def test_the_fastest_stands_beside_with_what_it_gains_and_risks():
     assert "; 1 strategy more, " in page
 
 
+def test_the_fastest_is_the_answer_where_it_is_asked_for():
+    simple, fastest = (
+        answer(*TIGHT, "--margin", "0")["result"],
+        answer(*TIGHT, "--fastest")["result"],
+    )
+    assert fastest["mesh"] == simple["fastest"]["mesh"]
+    assert fastest["fastest"] is None
+    assert (fastest["told_apart"], fastest["margin"]["share"]) == (0.0, 0.0)
+    assert fastest["step_seconds"]["expected"] < simple["step_seconds"]["expected"]
+    kept = answer(*TIGHT, "--fastest", "--margin", "10%")["result"]
+    assert kept["margin"] == {"share": 0.1, "kept": True}
+
+
+@pytest.mark.parametrize(("model", "on", "software"), [JOBS[1], JOBS[4], JOBS[8]])
+def test_the_answer_is_the_same_however_many_stand_beside_it(model, on, software):
+    choices = TrainChoices(software=software, remat="block")
+    plans = [
+        plan_training(model, on, batch="64seq", seq=2048, choices=choices, top=top, outside=False)
+        for top in (0, 6)
+    ]
+    assert plans[0].best.plan == plans[1].best.plan
+
+
+def test_of_plans_equally_simple_the_fastest_is_the_answer():
+    """Two chips: plain copies, not the tensor parallelism that holds less and takes longer."""
+    choices = TrainChoices(remat="block", software="any")
+    planning = plan_training(
+        "llama-3.2-1b", "h100:2", batch="64seq", seq=2048, choices=choices, top=6, outside=False
+    )
+    best = planning.best
+    assert planning.margin_kept
+    assert planning.request.apart > 0
+    others = [o for o in planning.others if strategies(o.plan.mesh, o.plan) == 1]
+    assert others
+    for other in others:
+        if other.plan.microbatches == best.plan.microbatches:
+            assert planning.rank(other) >= planning.best_rank
+
+
 def test_the_rules_stand_in_one_line_of_why():
     (line,) = [line for line in answer(*TIGHT)["result"]["why"] if SIMPLER[0].title in line]
     assert all(rule.title in line for rule in SIMPLER)
