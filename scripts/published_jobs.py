@@ -6,8 +6,8 @@ its table in docs/accuracy.md.
 Of every publisher, model and chip the published run that was fastest per chip is taken. Its plan is
 priced, and the same job is searched as `plan train --for any` does, with its precision, kernels and
 optimizer, batch and length. Both are priced by the same constants, so that only choices differ. A
-job that stands in the JSON is not made again: delete the file to make all anew (an hour of one core;
-`--jobs N` takes N).
+job that stands in the JSON is not made again: delete the file to make all anew (an hour of a core
+or less by `--jobs N`).
 """
 
 import argparse
@@ -34,7 +34,7 @@ BEATS = 0.05
 """The share of its seconds by which a published plan has to be faster to count."""
 OF_THE_SEARCH = {*SEARCHED, "remat_kinds", "virtual_stages"}
 """Choices of a plan that a search makes."""
-BEGIN, END = "<!-- scripts/published_jobs.py -->", "<!-- end -->"
+BEGIN, END = "<!-- scripts/published_jobs.py -->", "<!-- end: published jobs -->"
 
 
 def jobs() -> list[PublishedRun]:

@@ -1,0 +1,66 @@
+"""What docs/accuracy.md says of default answers: whether they fit when compiled, and how often a
+published plan is faster. Rows of both documents are made again."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwise.plans.files import plan_from
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import price_plan
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import answers_fit  # noqa: E402
+import published_jobs  # noqa: E402
+
+PAGE = answers_fit.PAGE.read_text(encoding="utf-8")
+ANSWERS = json.loads(answers_fit.OUT.read_text(encoding="utf-8"))
+JOBS = json.loads(published_jobs.OUT.read_text(encoding="utf-8"))["rows"]
+
+
+def test_the_page_says_what_the_documents_hold():
+    assert answers_fit.told(ANSWERS["rows"]) in PAGE, "run scripts/answers_fit.py"
+    assert published_jobs.summary(JOBS) in PAGE, "run scripts/published_jobs.py"
+
+
+def test_at_most_one_of_thirty_answers_near_the_limit_fails_to_fit():
+    rows = ANSWERS["rows"]
+    assert len(rows) == answers_fit.COUNT
+    assert sum(not row.get("fits", False) for row in rows) <= 1
+    for row in rows:
+        assert row["fits"] == (row["compiled"] <= row["usable"])
+        assert row["predicted"] >= answers_fit.NEAR * row["usable"] * 0.99
+
+
+@pytest.mark.parametrize("row", ANSWERS["rows"][:5], ids=lambda row: row["name"])
+def test_peaks_are_those_predicted_today(row):
+    plan = plan_from(row["plan"], answers_fit.OUT.name)
+    said = price_plan(plan, Hardware()).result["peak_bytes_per_chip"]
+    devices = Hardware().slice(plan.slice).slice.chip.jax_devices_per_chip
+    assert said / devices == pytest.approx(row["predicted"], rel=1e-9)
+
+
+def test_every_published_job_has_a_row_with_both_plans_or_the_reason():
+    assert {row["id"] for row in JOBS} == {run.id for run in published_jobs.jobs()}
+    for row in JOBS:
+        assert (row["ours"] is None) == (row["why"] is not None)
+        assert row["ours"] is None or row["fastest_seconds"] <= row["ours"]["seconds"]
+
+
+def test_a_published_plan_is_seldom_faster():
+    known = [row for row in JOBS if row["ours"]]
+    beats = sum(published_jobs.beaten(row, row["ours"]["seconds"]) for row in known)
+    assert beats <= 0.1 * len(known)
+
+
+@pytest.mark.parametrize("row", [row for row in JOBS if row["ours"]][:: len(JOBS) // 2])
+def test_jobs_are_those_searched_today(row):
+    (run,) = [run for run in published_jobs.jobs() if run.id == row["id"]]
+    again = published_jobs.compared(run)
+    assert again["ours"]["mesh"] == row["ours"]["mesh"]
+    assert again["ours"]["seconds"] == pytest.approx(row["ours"]["seconds"], rel=1e-6)
+    assert again["theirs"]["seconds"] == pytest.approx(row["theirs"]["seconds"], rel=1e-6)
