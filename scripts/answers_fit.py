@@ -45,7 +45,7 @@ def answers() -> Iterator[tuple[str, TrainPlan]]:
         found = _answer(draw, draw.random.choice(CHIPS))
         if found is None or found.result["peak_bytes_per_chip"] < NEAR * _usable(found):
             continue
-        plan = found.plan
+        plan = found.planning.best.plan
         sizes = f"{plan.global_batch_sequences} x {plan.sequence_length}"
         name = f"{plan.model} on {plan.slice}, {mesh_text(plan.mesh)}, {plan.remat}, {sizes}"
         if name not in names:

@@ -3,11 +3,11 @@ its table in docs/accuracy.md.
 
     python scripts/published_jobs.py
 
-Of every publisher, model and chip the published run that was fastest per chip is taken. Its plan is
-priced, and the same job is searched as `plan train --for any` does, with its precision, kernels and
+Of every publisher and chip two published runs are taken, of a dense and of a routed model: those
+that reached the largest share of the chip's peak. The plan is priced, and the same job is searched as `plan train --for any` does, with its precision, kernels and
 optimizer, batch and length. Both are priced by the same constants, so that only choices differ. A
-job that stands in the JSON is not made again: delete the file to make all anew (an hour of a core
-or less by `--jobs N`).
+job that stands in the JSON is not made again: delete the file to make all anew (half an hour
+of a core, or less by `--jobs N`).
 """
 
 import argparse
@@ -23,7 +23,7 @@ from made import made, table
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED, read_table
-from shardwise.models import params_total
+from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.training import evaluate_train, plan_train
 from shardwise.plans.train import CHOICES, Structure
@@ -38,13 +38,12 @@ BEGIN, END = "<!-- scripts/published_jobs.py -->", "<!-- end: published jobs -->
 
 
 def jobs() -> list[PublishedRun]:
-    """The run of every publisher, model and chip that was fastest per chip; without adapters, which
-    no search adds."""
+    """Of every publisher and chip the dense and the routed run of the largest share of peak; without
+    adapters, which no search adds."""
     runs, _ = read_runs(read_table(PUBLISHED).rows, PUBLISHED.parent)
     best: dict[Any, PublishedRun] = {}
     for run in runs:
-        shape = (run.cfg.layers, run.cfg.d_model, float(params_total(run.cfg)))
-        key = (run.group, *shape, run.chip)
+        key = (run.group, run.chip, run.moe)
         known = best.get(key)
         if not run.plan.lora_rank and (known is None or _rate(run) > _rate(known)):
             best[key] = run
@@ -52,9 +51,11 @@ def jobs() -> list[PublishedRun]:
 
 
 def _rate(run: PublishedRun) -> float:
-    """Tokens a second and chip."""
-    tokens = run.plan.global_batch_sequences * run.plan.sequence_length
-    return tokens / run.measured_seconds / run.piece.chips
+    """Model FLOPs a second and chip, of the chip's peak."""
+    plan, peak = run.plan, run.piece.chip.peak(run.plan.dtypes.compute)
+    flops = float(model_flops_per_token(run.cfg, plan.sequence_length, causal=True))
+    tokens = plan.global_batch_sequences * plan.sequence_length
+    return flops * tokens / run.measured_seconds / run.piece.chips / peak
 
 
 def searched(run: PublishedRun) -> TrainRequest:

@@ -257,18 +257,24 @@ def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
 def _simplest(
     request: TrainRequest, ranked: list[TrainAnswer]
 ) -> tuple[TrainAnswer, list[TrainAnswer]]:
-    """The simplest plan that predictions cannot tell from the first of those ranked, and all others
-    in their order: those, and what a search for simple plans alone finds."""
+    """The simplest plan that predictions cannot tell from the first of those ranked, and that
+    leaves no more chips idle where the whole slice is paid for; and all others in their order:
+    those, and what a search for simple plans alone finds."""
     fastest, apart = ranked[0], max(request.apart, AS_FAST)
+    least = fastest.chips_used if request.objective == "time" else 0
     limit = rank_of(request, fastest.chips_used, float(fastest.estimate.expected) * (1 + apart))
     near = replace(request, better_than=min(float(limit), request.better_than))
-    known = min(simplicity_of(request, a) for a in ranked if as_good(request, a, fastest, apart))
-    looked = simplest(near, _SPARE, known) if request.apart else ()
+
+    def good(one: TrainAnswer) -> bool:
+        return one.chips_used >= least and as_good(request, one, fastest, apart)
+
+    known = min(simplicity_of(request, a) for a in ranked if good(a))
+    looked = simplest(near, _SPARE, known, least) if request.apart else ()
     simple = [evaluated(request, found) for found in looked]
     plans = [a.plan for a in ranked]
     ranked = [*ranked, *(a for a in simple if a.plan not in plans)]
     ranked.sort(key=lambda a: _order(request, a))
-    alike = (a for a in ranked if as_good(request, a, fastest, apart))
+    alike = (a for a in ranked if good(a))
     best = min(alike, key=lambda a: simplicity_of(request, a))
     return best, [a for a in ranked if a is not best]
 

@@ -2,7 +2,9 @@
 two steps is shorter.
 
 `data/resolution.toml` says it per class, which is the stack of software and the vendor of the chip
-("megatron/nvidia"), and over all published runs for every class with fewer than `LEAST` of its own.
+("megatron/nvidia"). A class with fewer than `LEAST` runs of its own takes what all classes of its
+vendor say ("google": every program for TPUs is compiled by XLA, which places its buffers once and
+for all), and where those are too few what all published runs say.
 
 - `margin` is the share of usable memory that a plan has to leave free to fit in 19 of 20 cases: the
   95 % quantile of 1 - predicted / measured peak. A plan of predicted bytes m fits by it where
@@ -47,11 +49,17 @@ class ResolutionTable:
 
     def margin(self, stack: str, vendor: str) -> ClassShare:
         """What is to be left free of a chip's usable memory."""
-        return self.margins.get(class_of(stack, vendor), self.margins[ALL])
+        return _of(self.margins, stack, vendor)
 
     def told_apart(self, stack: str, vendor: str) -> ClassShare:
         """From which difference on two predicted times are told apart."""
-        return self.apart.get(class_of(stack, vendor), self.apart[ALL])
+        return _of(self.apart, stack, vendor)
+
+
+def _of(figures: Mapping[str, ClassShare], stack: str, vendor: str) -> ClassShare:
+    """That of the narrowest class there is."""
+    names = (class_of(stack, vendor), vendor, ALL)
+    return next(figures[name] for name in names if name in figures)
 
 
 def class_of(stack: str, vendor: str) -> str:
@@ -61,6 +69,15 @@ def class_of(stack: str, vendor: str) -> str:
     'megatron/nvidia'
     """
     return f"{stack}/{vendor}"
+
+
+def vendor_of(name: str) -> str:
+    """The vendor of a class.
+
+    >>> vendor_of("megatron/nvidia")
+    'nvidia'
+    """
+    return name.partition("/")[2]
 
 
 @lru_cache(maxsize=8)

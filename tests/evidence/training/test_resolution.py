@@ -64,6 +64,14 @@ def test_a_class_of_few_runs_takes_what_all_say():
     assert table.told_apart("megatron", "nvidia") == table.apart["megatron/nvidia"]
 
 
+def test_a_class_of_few_runs_takes_what_its_vendor_says_where_that_is_enough():
+    several = [look(i, 1, 1, 0.9, kind=f"{i % 2}/v", public=False) for i in range(LEAST)]
+    assert set(margins([*several, look(99, 1, 1, 0.5)])) == {ALL, "v"}
+    table = read_resolution()
+    assert table.margin("nothing", "google") == table.margins["google"]
+    assert table.margins["google"].value < table.margins[ALL].value
+
+
 def test_a_file_that_holds_no_table_is_told(tmp_path):
     path = tmp_path / "table.toml"
     path.write_text("source = 'here'\n")

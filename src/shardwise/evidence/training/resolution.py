@@ -22,7 +22,14 @@ from shardwise.hardware import parse_slice
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans.software import JAX
-from shardwise.roofline.resolution import ALL, LEAST, ClassShare, class_of, read_resolution
+from shardwise.roofline.resolution import (
+    ALL,
+    LEAST,
+    ClassShare,
+    class_of,
+    read_resolution,
+    vendor_of,
+)
 
 CERTAIN = 0.95
 """Share of the runs of a class that fit where its margin is kept."""
@@ -141,10 +148,11 @@ def _log(look: SeenPlan) -> float:
 def _by_class(
     values: Sequence[tuple[SeenPlan, float]], of: Callable[[list[float]], float]
 ) -> dict[str, ClassShare]:
-    """A figure of all published values, and of each class that has enough."""
+    """A figure of all published values, and of each class and each vendor that has enough."""
     classes: dict[str, list[tuple[SeenPlan, float]]] = {ALL: [v for v in values if v[0].public]}
     for look, value in values:
-        classes.setdefault(look.kind, []).append((look, value))
+        for name in (look.kind, vendor_of(look.kind)):
+            classes.setdefault(name, []).append((look, value))
     return {
         name: ClassShare(
             value=of([value for _, value in some]),
@@ -160,7 +168,8 @@ def write_resolution(path: Path, looks: Sequence[SeenPlan], source: str) -> None
     """Write the table of some looks; `source` says where they come from."""
     lines = [
         "# What predictions of training plans cannot know, by stack of software and vendor of the",
-        "# chip; a class that is not here has too few runs, and takes what all published runs say.",
+        "# chip; a class that is not here has too few runs, and takes what all of its vendor say,",
+        "# or else all published runs.",
         f'source = "{source}"',
         "",
         "# The share of usable memory that a plan leaves free to fit in 19 of 20 cases.",

@@ -101,15 +101,18 @@ def search(
     return tally.report()
 
 
-def simplest(request: TrainRequest, keep: int, known: Simplicity) -> tuple[Found, ...]:
-    """Of all plans that fit, rank before `better_than` and are simpler than `known` (`simplicity`)
-    the `keep` simplest, the simplest first, with distinct meshes. Meshes are looked at from the
-    fewest axes on, while one may be simpler than what is known; a plan is priced only if no floor
-    shows that it is slower.
+def simplest(
+    request: TrainRequest, keep: int, known: Simplicity, chips: int = 0
+) -> tuple[Found, ...]:
+    """Of all plans on so many chips or more that fit, rank before `better_than` and are simpler
+    than `known` (`simplicity`) the `keep` simplest, the simplest first, with distinct meshes.
+    Meshes are looked at from the fewest axes on, while one may be simpler than what is known; a
+    plan is priced only if no floor shows that it is slower.
     """
     tally = _Tally(request=request, keep=keep, exhaustive=False, simplest=known)
     for piece, box in _parts_for(request):
-        tally.look(piece, box)
+        if prod(box) * piece.count >= chips:
+            tally.look(piece, box)
     return tuple(sorted(tally.simple.values(), key=lambda f: f.simplicity(tally.kept))[:keep])
 
 
