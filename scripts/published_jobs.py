@@ -4,10 +4,10 @@ its table in docs/accuracy.md.
     python scripts/published_jobs.py
 
 Of every publisher and chip two published runs are taken, of a dense and of a routed model: those
-that reached the largest share of the chip's peak. The plan is priced, and the same job is searched as `plan train --for any` does, with its precision, kernels and
-optimizer, batch and length. Both are priced by the same constants, so that only choices differ. A
-job that stands in the JSON is not made again: delete the file to make all anew (half an hour
-of a core, or less by `--jobs N`).
+that reached the largest share of the chip's peak. The plan is priced, and the same job is searched
+as `plan train --for any` does, with its precision, kernels and optimizer, batch and length. Both
+are priced by the same constants, so that only choices differ. A job that stands in the JSON is not
+made again: delete the file to make all anew (half an hour of a core, or less by `--jobs N`).
 """
 
 import argparse
@@ -38,8 +38,8 @@ BEGIN, END = "<!-- scripts/published_jobs.py -->", "<!-- end: published jobs -->
 
 
 def jobs() -> list[PublishedRun]:
-    """Of every publisher and chip the dense and the routed run of the largest share of peak; without
-    adapters, which no search adds."""
+    """Of every publisher and chip the dense and the routed run of the largest share of peak;
+    without adapters, which no search adds."""
     runs, _ = read_runs(read_table(PUBLISHED).rows, PUBLISHED.parent)
     best: dict[Any, PublishedRun] = {}
     for run in runs:

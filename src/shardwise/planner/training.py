@@ -1,4 +1,5 @@
-"""plan_train: the fastest training plan that fits a slice, priced, with its reasons.
+"""plan_train: the simplest training plan that fits a slice as fast as predictions can tell, priced,
+with its reasons.
 
 `evaluate_train` prices any plan, searched or written by hand; `plan_train` searches and evaluates
 the best. Definitions: `mfu` counts 6 x active parameters without the embedding lookup plus causal

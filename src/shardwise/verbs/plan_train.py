@@ -1,4 +1,4 @@
-"""`plan train`: the fastest training plan that fits, and why."""
+"""`plan train`: the simplest training plan as fast as predictions can tell, and why."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

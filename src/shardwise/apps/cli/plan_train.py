@@ -1,4 +1,4 @@
-"""`shardwise plan train`: the fastest training plan that fits, and why."""
+"""`shardwise plan train`: the simplest training plan as fast as predictions can tell, and why."""
 
 from typing import Any
 
