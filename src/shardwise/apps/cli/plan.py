@@ -6,7 +6,7 @@ from shardwise.apps.cli.lazy import LazyGroup
 
 _HERE = "shardwise.apps.cli.plan_"
 COMMANDS = {
-    "train": (f"{_HERE}train", "train", "The simplest training plan as fast as any that fits, and why."),
+    "train": (f"{_HERE}train", "train", "The simplest training plan as fast as any, and why."),
     "serve": (f"{_HERE}serve", "serve", "The cheapest servers that hold a load."),
     "sweep": (f"{_HERE}sweep", "sweep", "Every slice, batch and length; what scaling is worth."),
     "show": (f"{_HERE}show", "show", "Price the plan in a file; the book's rules beside it."),
