@@ -264,7 +264,7 @@ def _simplest(
     fastest, apart = ranked[0], max(request.apart, AS_FAST)
     least = fastest.chips_used if request.objective == "time" else 0
     limit = rank_of(request, fastest.chips_used, float(fastest.estimate.expected) * (1 + apart))
-    near = replace(request, better_than=min(float(limit), request.better_than))
+    near = replace(request, better_than=float(limit))
 
     def good(one: TrainAnswer) -> bool:
         return one.chips_used >= least and as_good(request, one, fastest, apart)

@@ -59,9 +59,9 @@ def plan_training(
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
-    ("1024seq"); `seq` tokens per sequence. Only plans that rank before `better_than` (seconds,
-    where time is the objective) are looked at, and beyond the program only with `outside`. Raises
-    BadRequest, or NoFeasiblePlan with the nearest miss.
+    ("1024seq"); `seq` tokens per sequence. There is a plan only where one ranks before
+    `better_than` (seconds, where time is the objective); beyond the program is looked at only with
+    `outside`. Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     choices = (choices or TrainChoices()).checked()
     evidence = own_evidence(choices.evidence, choices.constants)

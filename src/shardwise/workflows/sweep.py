@@ -139,8 +139,8 @@ def planned_point(
     progress: Callable[[int, int], None] | None,
     better_than: float = inf,
 ) -> SweepPoint:
-    """The point with its fastest plan, if its step takes less than `better_than` seconds; or with
-    the reason why it has none. All chips of the slice are paid for, so that is the cheapest, too.
+    """The point with its plan, if its step takes less than `better_than` seconds; or with the
+    reason why it has none. All chips of the slice are paid for, so that is the cheapest, too.
     """
     try:
         planning = plan_training(
@@ -161,6 +161,8 @@ def planned_point(
             raise
         return replace(asked, miss=str(error))
     answer = planning.best
+    if float(answer.estimate.expected) >= better_than:
+        return replace(asked, miss="no plan takes less time than the one that is known")
     if tokens is None:
         return replace(asked, answer=answer)
     days = tokens / answer.tokens_per_second / DAY

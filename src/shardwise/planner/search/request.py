@@ -44,7 +44,7 @@ class TrainRequest:
     `objective`: "time" is the fastest step on the slice; "cost" the fewest dollars per token, where
     only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
     and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
-    only plans that rank before `better_than`. `chips` is what a plan keeps of the chips' changes.
+    only where one ranks before `better_than`. `chips` is what a plan keeps of the chips' changes.
     A plan leaves the share `margin` of the chip's usable memory free, where some plan that does so
     fits; of plans whose seconds differ by less than the share `apart` the simplest is the best.
     A `part` of the slice (slices, box), `placings`, `microbatches` and `chunks` of a stage are
