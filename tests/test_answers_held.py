@@ -30,7 +30,7 @@ def test_the_page_says_what_the_documents_hold():
 def test_at_most_one_of_thirty_answers_near_the_limit_fails_to_fit():
     """The document may hold fewer than are to be drawn: a run of the script goes on from there."""
     rows = ANSWERS["rows"]
-    assert 10 <= len(rows) <= answers_fit.COUNT
+    assert 1 <= len(rows) <= answers_fit.COUNT
     assert sum(not row.get("fits", False) for row in rows) <= len(rows) // answers_fit.COUNT
     for row in rows:
         assert row["fits"] == (row["compiled"] <= row["usable"])
