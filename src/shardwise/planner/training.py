@@ -217,8 +217,8 @@ def plan_train(
     first = evaluated(request, report.best[0])
     ranked = [first, *(evaluated(request, found) for found in report.best[1:])]
     ranked.sort(key=lambda a: _order(request, a))
-    fastest = ranked[0]
     best, others = _simplest(asked, ranked)
+    fastest = min((best, *others), key=lambda a: _order(request, a))
     slower = [a for a in others if _order(request, a) >= _order(request, best)]
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
