@@ -234,7 +234,7 @@ def plan_train(
         others=tuple(others),
         top=top,
         search=report,
-        rank_changes=_rank_changes(request, report, first, fastest),
+        rank_changes=_rank_changes(request, report, first, fastest, best),
     )
 
 
@@ -308,17 +308,22 @@ def _rank(request: TrainRequest, answer: TrainAnswer) -> float:
 
 
 def _rank_changes(
-    request: TrainRequest, report: SearchReport, first: TrainAnswer, best: TrainAnswer
+    request: TrainRequest,
+    report: SearchReport,
+    first: TrainAnswer,
+    fastest: TrainAnswer,
+    best: TrainAnswer,
 ) -> tuple[str, ...]:
-    """Says so where the first plan of the search is slower than the best by the timeline."""
+    """Says so where the first plan of the search is slower than the fastest by the timeline."""
     found = report.best[0]
-    if as_good(request, first, best, AS_FAST):
+    if as_good(request, first, fastest, AS_FAST):
         return ()
+    so = "so that is the answer" if fastest is best else "so that is the fastest plan"
     said = Remark(
         f"with equal pipeline stages {_told(first)} looked fastest, at "
         f"{format_seconds(found.seconds)}. With the layers that each stage really has it takes "
-        f"{format_seconds(float(first.estimate.expected))}, and {_told(best)} "
-        f"{format_seconds(float(best.estimate.expected))}, so that is the answer"
+        f"{format_seconds(float(first.estimate.expected))}, and {_told(fastest)} "
+        f"{format_seconds(float(fastest.estimate.expected))}, {so}"
     )
     return (said,)
 

@@ -68,8 +68,9 @@ def _price(other: TrainAnswer, planning: TrainPlanning) -> str:
     if planning.request.objective == "cost" and other.chips_used != best.chips_used:
         share = planning.rank(other) / planning.best_rank - 1
         text += f"; {100 * share:.1f} % more chip-seconds per token, on {other.chips_used:,} chips"
-    part, seconds = decisive(other, best)
-    mostly = f", mostly {part} (+{format_seconds(seconds)})" if part else ""
+    faster = other.step_seconds["expected"] < best.step_seconds["expected"]
+    part, seconds = decisive(best, other) if faster else decisive(other, best)
+    mostly = f", mostly {part} ({'-' if faster else '+'}{format_seconds(seconds)})" if part else ""
     return f"{took} and {_gib(other)} a chip: {text}{mostly}"
 
 
