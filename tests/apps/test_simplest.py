@@ -108,6 +108,15 @@ def test_the_rules_stand_in_one_line_of_why():
     assert "(--margin)" in line
 
 
+def test_a_faster_plan_says_where_it_gains():
+    """And what the timeline put first is called the fastest, not the answer."""
+    doc = answer(*TIGHT)
+    lines = [line for line in doc["result"]["why"] if "% faster, mostly" in line]
+    assert lines
+    assert all("(-" in line for line in lines)
+    assert not [note for note in doc["warnings"] if note.endswith("so that is the answer")]
+
+
 def test_a_margin_of_memory_is_kept_and_said():
     kept = answer(*TIGHT)["result"]
     share = read_resolution().margin("jax", "google").value
