@@ -18,6 +18,7 @@ from shardwise.planner.price.plan import (
     COMPILED,
     EAGER,
     PricedStep,
+    as_chosen,
     fused,
     price_step,
     timeline_factor,
@@ -132,7 +133,8 @@ def _priced(case: Case, values: Values) -> PricedStep:
         return stack_with(name, values)
 
     chip = chip_with(case.run.piece.chip, values)
-    return _on(case, chip, fused(load(case.run.stack), case.run.plan, load))
+    stack = fused(load(case.run.stack), case.run.plan, load)
+    return _on(case, chip, as_chosen(stack, case.run.plan, case.run.piece.chip))
 
 
 def _on(case: Case, chip: Chip, stack: Stack) -> PricedStep:

@@ -92,14 +92,6 @@ STACK_KINDS: Mapping[str, Kind] = {
         source="assumed: most of what order allows hides",
         idle=1.0,
     ),
-    "attention": Kind(
-        least=0.2,
-        most=1.0,
-        scale=0.1,
-        expected=0.6,
-        source="FlashAttention-3 paper: version 2 reaches half of version 3 on an H100",
-        idle=1.0,
-    ),
     "launch_seconds": Kind(
         least=0.0,
         most=1e-4,

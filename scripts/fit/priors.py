@@ -23,10 +23,6 @@ ATTENTION: Mapping[str, Prior] = {
     ),
 }
 STACKS: Mapping[str, Prior] = {
-    "megatron.attention": Prior(
-        value=0.95, source="assumed: cuDNN's fused attention is the best kernel of most chips"
-    ),
-    "xla.attention": Prior(value=0.9, source="assumed: splash attention on TPU, cuDNN on GPU"),
     "xla.launch_seconds": Prior(
         value=5e-7,
         sigma=2.5e-7,

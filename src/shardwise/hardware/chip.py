@@ -132,6 +132,7 @@ class Efficiency:
     matmul_ramp: float
     outer_network: float
     sustained: float
+    clock: float = 1.0
 
     def matmul_rate(self, dtype: str) -> float:
         """The share of the dense peak that large matmuls in `dtype` reach in a benchmark."""
@@ -284,11 +285,12 @@ EFFICIENCIES = (
     "matmul_ramp",
     "attention",
     "sustained",
+    "clock",
     "hbm",
     "network",
     "outer_network",
 )
-"""The constants of a chip; with `matmul_fp8` at most eight."""
+"""The constants of a chip; with `matmul_fp8` at most nine."""
 
 
 def field_of(path: str) -> Field:

@@ -185,6 +185,7 @@ def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
         "matmul_ramp": 0.0,
         "attention": values["matmul"],
         "sustained": 1.0,
+        "clock": 1.0,
         "outer_network": values["network"],
     }
     return Efficiency(

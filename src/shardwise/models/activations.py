@@ -273,6 +273,21 @@ def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
     return [*saved, _kept("attention", "gated attention output", width, "N")] if gated else saved
 
 
+def recurrent_state(mixer: RecurrentMixer) -> int:
+    """Elements of a recurrence's state, without the inputs that its convolution keeps."""
+    match mixer:
+        case Mamba():
+            return mixer.heads * mixer.head_dim * mixer.state
+        case SelectiveScan():
+            return mixer.width * mixer.state
+        case DeltaNet():
+            return mixer.value_heads * mixer.value_head_dim * mixer.key_head_dim
+        case Lightning():
+            return mixer.heads * mixer.head_dim**2
+        case ShortConv():
+            return 0
+
+
 def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
     """Convolved inputs, a state every SCAN_CHUNK tokens, the read-out before and after its gate."""
     match mixer:

@@ -168,8 +168,25 @@ def attention_flops_per_token(
 
 def scan_flops_per_token(layer: Layer) -> float:
     """Forward FLOPs per token of a recurrent mixer: its state update and its convolution."""
-    channels, width = _conv_shape(layer.mixer)
+    channels, width = conv_shape(layer.mixer)
     return _state_flops(layer.mixer) + 2.0 * channels * width
+
+
+def chunked_scan_flops_per_token(layer: Layer) -> float:
+    """The same as kernels compute it that take chunks of Q tokens at once: of Mamba-2 the scores
+    within a chunk for every group, their product with the inputs for every head, and the states
+    into and out of the chunk, 2 Q N G + Q P H + 4 N P H (Dao and Gu 2024, section 6)."""
+    mixer = layer.mixer
+    if not isinstance(mixer, Mamba):
+        return scan_flops_per_token(layer)
+    states = 4.0 * mixer.state * mixer.head_dim * mixer.heads
+    within = 2.0 * mixer.state * mixer.groups + mixer.head_dim * mixer.heads
+    channels, width = conv_shape(mixer)
+    return SCANNED * within + states + 2.0 * channels * width
+
+
+SCANNED = 128
+"""Tokens of a chunk in the kernels of Mamba-2 (NVIDIA's recipes of Nemotron)."""
 
 
 def attention_intensity(
@@ -284,7 +301,7 @@ def _state_flops(mixer: Mixer | None) -> float:
             return 0.0
 
 
-def _conv_shape(mixer: Mixer | None) -> tuple[int, int]:
+def conv_shape(mixer: Mixer | None) -> tuple[int, int]:
     """Channels and width of a mixer's depthwise convolution."""
     match mixer:
         case Mamba():

@@ -36,12 +36,8 @@ FEATURES: Mapping[str, str] = {
 """Every feature, and what a run is that shares its value."""
 NOW = "2026"
 """The year of software that a plan names no release of."""
-EAGER_KERNELS = {
-    "megatron": "transformer engine",
-    "fsdp": "flash-attention",
-    "nanotron": "flash-attention",
-}
-"""Attention kernels of software that runs ops one by one."""
+LIBRARIES = {"sdpa": "flash-attention", "fa2": "flash-attention", "fa3": "flash-attention"}
+"""Libraries of attention kernels, where they go by another name."""
 TRAINERS = {"jax_gpu": "jax"}
 """Trainers of which a stack is one half."""
 
@@ -82,10 +78,10 @@ def _kind(share: float, edges: Sequence[float], names: Sequence[str]) -> str:
 
 def _kernels(plan: TrainPlan, chip: Chip) -> str:
     """The library of attention: what the software calls on such a chip."""
-    if plan.attention_kernel == "scores":
-        return "scores"
-    if plan.stack in EAGER_KERNELS:
-        return EAGER_KERNELS[plan.stack]
+    if plan.kernel != "flash":
+        return LIBRARIES.get(plan.kernel, plan.kernel)
+    if plan.stack_row.eager:
+        return "transformer engine"
     return "splash" if isinstance(chip.network, Torus) else "cudnn"
 
 

@@ -57,7 +57,8 @@ ABOUT: Mapping[str, str] = {
     "sequence_parallel": "whether activations between matmuls lie in pieces over tensor",
     "remat": "which activations are kept for the backward pass",
     "remat_kinds": "kinds of activations that are kept, recomputed or offloaded otherwise",
-    "attention_kernel": "flash, or scores: the scores are written to memory",
+    "attention_kernel": "flash: what the software calls by itself; sdpa, fa2, fa3, cudnn: that "
+    "library; scores: the scores are written to memory",
     "pipeline_schedule": "the order of passes in a pipeline",
     "virtual_stages": "chunks of each pipeline stage",
     "context_method": "how attention sees a sequence that is cut over the mesh axis context",
@@ -77,6 +78,10 @@ ABOUT: Mapping[str, str] = {
     "gradient_accumulation": "whether matmuls of weight gradients add into the sum",
     "overlap": "whose transfers run beside compute",
     "compiled": "whether a compiler fuses elementwise work",
+    "cuda_graph": "parts of the step that CUDA graphs start; full: all of it",
+    "grouped_kernel": "whether the products of a layer's experts are a kernel each, or one (fused)",
+    "dispatcher": "what sends tokens to experts; none: once to each device that has one of them",
+    "wide": "components whose products stay in 16 bits beside the router and the head",
     FORMER_KEY: "former name: true is weight_gather per_pass, false per_microbatch",
     # a serving plan
     "input": "tokens of a prompt",

@@ -26,6 +26,13 @@ WANTED: tuple[Wanted, ...] = get_args(Wanted)
 Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
 """Whose transfers may run beside compute: of parameters and gradients (data), or of activations."""
 OVERLAPPED: tuple[Overlapped, ...] = get_args(Overlapped)
+AttentionKernel = Literal["flash", "scores", "sdpa", "fa2", "fa3", "cudnn"]
+"""What attention runs as: "flash" is the kernel that the software calls by itself."""
+GraphScope = Literal["full", "attn", "mlp", "moe_router", "moe_preprocess", "mamba"]
+"""Parts of a step that CUDA graphs capture, as Megatron-LM names them (`--cuda-graph-scope`)."""
+GRAPH_SCOPES: tuple[GraphScope, ...] = get_args(GraphScope)
+Dispatcher = Literal["alltoall", "deepep", "hybridep"]
+"""What sends tokens to experts, as Megatron-LM names it."""
 Gathers = Literal["per_pass", "per_microbatch", "per_step"]
 GATHERS: tuple[Gathers, ...] = get_args(Gathers)
 Reduces = Literal["per_microbatch", "per_step"]
@@ -46,8 +53,10 @@ class StackRow:
     the loss turns the f32 logits into their gradient where they lie.
     `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
     `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
-    runs beside compute. `compiled`: a compiler fuses its elementwise work. `piped_gather` and
-    `piped_reduce`: how often fsdp gathers weights and sums gradients under a pipeline.
+    runs beside compute. `compiled`: a compiler fuses its elementwise work. `splits_biases`: biases
+    of experts are added one by one. `attention_kernel`: what attention runs as, "flash" where that
+    is the best kernel of the chip. `piped_gather` and `piped_reduce`: how often fsdp gathers
+    weights and sums gradients under a pipeline.
     `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
     `whole_heads`: weights of attention are laid out by head, so that each fills tiles by itself.
     `tiles_cut_rows`: in a ring of rows that are not dealt attention is a loop over tiles of scores,
@@ -70,9 +79,11 @@ class StackRow:
     context_method: ContextMethod = "all_gather"
     overlap: frozenset[Overlapped] = frozenset({"data", "context"})
     compiled: bool = False
+    splits_biases: bool = False
     piped_gather: Gathers = "per_pass"
     piped_reduce: Reduces = "per_microbatch"
     fills_stages: bool = False
+    attention_kernel: AttentionKernel = "flash"
     whole_heads: bool = False
     tiles_cut_rows: bool = False
     stacks_kept: bool = False
@@ -108,15 +119,24 @@ STACK_ROWS = (
         keeps_quantised=True,
         loss_in_place=True,
         stores_widely=False,
+        splits_biases=True,
         context_method="ring",
         overlap=frozenset({"data", "tensor", "context", "pipeline"}),
     ),
     # PyTorch's non-reentrant checkpoint stops early. Its pipeline stages gather weights and reduce
     # gradients once a step (torch/distributed/pipelining/stage.py).
-    StackRow(name="fsdp", piped_gather="per_step", piped_reduce="per_step"),
+    StackRow(
+        name="fsdp", attention_kernel="sdpa", piped_gather="per_step", piped_reduce="per_step"
+    ),
     # Checkpoints as Megatron-LM; tp_recompute_allgather is off. Stages are built in the order of
     # the blocks (src/nanotron/models/base.py, build_model).
-    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True, fills_stages=True),
+    StackRow(
+        name="nanotron",
+        attention_kernel="fa2",
+        recompute_whole=True,
+        keeps_gathered=True,
+        fills_stages=True,
+    ),
     # Our own trainer (`runtime/`), as XLA compiles it: weights [D, N, H], attention over `context`
     # by `runtime/attention/flash.py`, transfers over tensor that wait (docs/fit_jax.md).
     StackRow(

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 
 from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
+from shardwise.models.components import COMPONENTS
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematKind, RematPolicy, Saved
 from shardwise.models.training_state import training_state
@@ -26,8 +27,12 @@ from shardwise.plans.laws import (
 from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.stacks import (
+    GRAPH_SCOPES,
     OVERLAPPED,
+    AttentionKernel,
+    Dispatcher,
     Gathers,
+    GraphScope,
     Overlapped,
     Reduces,
     StackName,
@@ -115,7 +120,11 @@ class Structure:
     of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
     device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves;
     `frozen` names components that are not trained. `packed_lengths` are the documents of one
-    sequence, () for one document. `attention_kernel` "scores" writes the T x S scores to memory.
+    sequence, () for one document. `attention_kernel` names the library that is called, "flash" what
+    the software calls by itself; "scores" writes the T x S scores to memory. `cuda_graph` are the
+    parts of the step that graphs start, `grouped_kernel` whether the products of a layer's experts
+    are one kernel, `dispatcher` what sends tokens to them, and `wide` components that stay in 16
+    bits beside router and head.
     With `logit_chunks` the loss is made of so many pieces of a microbatch one after the other; the
     backward pass makes the logits of each again.
     `stack` is the software whose constants price the plan. What it does by default, unless the plan
@@ -130,7 +139,7 @@ class Structure:
     sequence_parallel: bool = True
     remat: RematPolicy = "block"
     remat_kinds: Mapping[RematKind, Saved] = field(default_factory=dict, hash=False)
-    attention_kernel: Literal["flash", "scores"] = "flash"
+    attention_kernel: AttentionKernel = "flash"
     pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
@@ -150,6 +159,10 @@ class Structure:
     gradient_accumulation: Literal["fused", "separate"] | None = None
     overlap: tuple[Overlapped, ...] | None = None
     compiled: bool | None = None
+    cuda_graph: tuple[GraphScope, ...] = ()
+    grouped_kernel: Literal["per_expert", "fused"] = "per_expert"
+    dispatcher: Dispatcher | None = None
+    wide: tuple[str, ...] = ()
     constants: Literal["vendor", "book"] = "vendor"
 
     @property
@@ -187,6 +200,12 @@ class Structure:
         if self.gradient_accumulation is None:
             return self.stack_row.fuses_accumulation
         return self.gradient_accumulation == "fused"
+
+    @property
+    def kernel(self) -> AttentionKernel:
+        """What attention runs as, by name where the software has a default of its own."""
+        plain = self.attention_kernel == "flash"
+        return self.stack_row.attention_kernel if plain else self.attention_kernel
 
     @property
     def fuses_elementwise(self) -> bool:
@@ -311,6 +330,10 @@ class TrainPlan(Structure):
             )
         for name in self.overlap or ():
             check_known("overlap", name, OVERLAPPED)
+        for name in self.cuda_graph:
+            check_known("scope of cuda_graph", name, GRAPH_SCOPES)
+        for name in self.wide:
+            check_known("wide component", name, COMPONENTS)
         if self.zero == 2 and self.gradient_reduce == "per_step":
             raise BadRequest(
                 "zero is 2, which sums gradients after every microbatch, but gradient_reduce is "

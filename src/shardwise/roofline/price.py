@@ -25,6 +25,7 @@ from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
+from shardwise.units import dtype_bytes
 from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, largest, total
 
 MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
@@ -194,7 +195,7 @@ def _op_time(
         rated[NETWORK] = seconds * _longer(op, stack)
     parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
-        extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
+        extra = _shown(largest(parts), op, stack)
     return OpTime(
         op=op,
         derated=largest(parts) + extra,
@@ -262,19 +263,75 @@ def _streams(op: Op, stack: Stack) -> Quantity:
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     """The share of the dense peak that the op's kernel reaches for long."""
     rates = chip.efficiency
+    kept = rates.sustained * rates.clock
     if op.op_class == "attention":
         loop = stack.tiles if op.tiled else 1.0
-        return rates.attention * stack.attention * loop * rates.sustained
+        return rates.attention * stack.attention * loop * _narrow_heads(op, chip) * kept
+    if op.op_class == "scan":
+        vector = chip.vector_flops or chip.peak(dtype)
+        return np.minimum(SCAN * vector / chip.peak(dtype), rates.matmul_rate(dtype)) * kept
     experts = stack.experts if op.component == ROUTED else 1.0
-    return rates.matmul_rate(dtype) * stack.products * experts * rates.sustained
+    return rates.matmul_rate(dtype) * stack.products * experts * kept
+
+
+SCAN = 1.25
+"""FLOPs of a recurrence that its kernels reach over those of the vector units, whose work they are
+in the main: many small products, decays and sums over chunks. 66 TFLOP/s forward in a long run of
+an H100, which has 67 of vectors and sustains 0.8 (0.94 ms for 32,768 tokens of 64 heads,
+tile-ai/TileOPs#1608; 369 us of Nemotron 3 Nano's layer, NVIDIA/Megatron-LM#5829)."""
+
+
+def _narrow_heads(op: Op, chip: Chip) -> Quantity:
+    """The rate of attention with narrow heads over that of usual ones, on a GPU. Per score it
+    makes a product of the head's width and one exponential, which takes as long as 64 of the
+    width: an H100 multiplies 256 times as fast (FlashAttention-3, section 3.1; its figure 5 has
+    0.66 to 0.8 of the rate at a width of 64). Wider heads gain nothing."""
+    if not op.head_dims or chip.core_kind != "SM":
+        return 1.0
+    width = sum(op.head_dims) / len(op.head_dims)
+    return min((1 + 64 / USUAL_HEAD) / (1 + 64 / width), 1.0)
+
+
+def _shown(seconds: Quantity, op: Op, stack: Stack) -> Quantity:
+    """Seconds of the host beyond those of an op's kernels. The first kernel waits for its start;
+    while it runs the host starts the further ones, of whose time and the kernels' the longer is
+    waited for, and half of the shorter."""
+    launch, kernels = _launch(op, stack), _kernels(op, stack)
+    further = launch * (kernels - 1.0)
+    beyond = np.maximum(further - (1 - BOTH) * seconds, BOTH * further)
+    return (launch + beyond) * np.greater(seconds, 0)
+
+
+BOTH = 0.5
+"""Share of the shorter of the host's time and the kernels' that is waited for beside the longer:
+of 0, a half and 1 the one that misses least of runs that were left out (docs/log.md)."""
+GRAPH_SECONDS = 1.3e-6
+"""Seconds between two kernels that a CUDA graph starts (Constant time launch for straight-line
+CUDA graphs, NVIDIA's technical blog of 2024)."""
+WHOLE_STEP = "full"
+
+
+def _launch(op: Op, stack: Stack) -> Quantity:
+    """Seconds of the host that a kernel of an op takes."""
+    if WHOLE_STEP in stack.captured or op.component in stack.captured:
+        return np.minimum(stack.launch_seconds, GRAPH_SECONDS)
+    return stack.launch_seconds
+
+
+CASTS = 2
+"""Kernels that an expert's product in a dtype of a byte or less is: its own, and the one that
+quantises its input (Transformer Engine casts and transposes in one)."""
 
 
 def _kernels(op: Op, stack: Stack) -> Quantity:
     """Kernels that the host launches for an op, one after the other: one per product, so one per
-    expert of a group, on however many streams they then run; or one for the whole group."""
-    if op.matmul is None or stack.grouped:
+    expert of a group, on however many streams they then run, and those that quantise its inputs; or
+    one for the whole group."""
+    if op.matmul is None or stack.grouped or (stack.fused_experts and op.component == ROUTED):
         return 1.0
-    return np.maximum(op.matmul.batch, 1.0)
+    narrow = op.component == ROUTED and any(dtype_bytes(dtype) < 2 for dtype in op.flops)
+    several = np.maximum(op.matmul.batch, 1.0)
+    return np.where(several > 1, several * CASTS, several) if narrow else several
 
 
 def _passes(op: Op, stack: Stack) -> Quantity:

@@ -27,7 +27,6 @@ _WHOLE = _DATA.with_name("whole_sums.toml")
 
 CONSTANTS: Mapping[str, str] = {
     "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
-    "attention": "rate of the stack's attention kernel over the chip's efficiency.attention",
     "launch_seconds": "seconds of the host exposed by every op on the chip",
     "passes": "times the counted memory traffic of elementwise ops that is moved",
 }
@@ -35,6 +34,7 @@ CONSTANTS: Mapping[str, str] = {
 
 COMPILED_CONSTANTS: Mapping[str, str] = {
     **CONSTANTS,
+    "attention": "rate of the stack's attention kernel over the chip's efficiency.attention",
     "products": "rate of the stack's matrix products over the chip's",
     "experts": "rate of the products of routed experts over that of others",
     "tiles": "rate of attention as a loop over tiles over that of the stack's kernel",
@@ -64,10 +64,12 @@ class Stack:
 
     name: str
     overlap: Quantity
-    attention: Quantity
     launch_seconds: Quantity
     passes: Quantity
     sources: Mapping[str, str]
+    attention: Quantity = 1.0
+    captured: frozenset[str] = frozenset()
+    fused_experts: bool = False
     hops: Quantity = 1.0
     grouped: bool = False
     products: Quantity = 1.0
@@ -89,7 +91,6 @@ class Stack:
 IDEAL = Stack(
     name="ideal",
     overlap=1.0,
-    attention=1.0,
     launch_seconds=0.0,
     passes=1.0,
     sources=dict.fromkeys(CONSTANTS, "by definition: everything off the chain hides, fully fused"),

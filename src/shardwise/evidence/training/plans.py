@@ -34,7 +34,7 @@ from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.optimizers import optimizer_row
-from shardwise.plans.stacks import Reduces, StackName, StackRow, stack_row
+from shardwise.plans.stacks import GraphScope, Reduces, StackName, StackRow, stack_row
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
 
@@ -128,6 +128,10 @@ def _plan(
         gradient_accumulation=row.gradient_accumulation,
         overlap=row.overlap,
         compiled=row.compiled,
+        cuda_graph=_scopes(row.cuda_graph),
+        grouped_kernel=row.grouped_kernel or "per_expert",
+        dispatcher=None if row.dispatcher in ("", "ragged") else row.dispatcher,
+        wide=_wide(row),
         packed_lengths=packed(row.seq_len, row.attention_length),
         sequence_parallel=_or(row.sequence_parallel, not software.eager),
         attention_kernel=row.attention_kernel,
@@ -152,6 +156,22 @@ def _reduces(row: RunRow, software: StackRow) -> Reduces:
     if row.fsdp == 1:
         return "per_microbatch"
     return row.gradient_reduce or (software.piped_reduce if row.pp > 1 else "per_microbatch")
+
+
+def _scopes(text: str) -> tuple[GraphScope, ...]:
+    """What graphs capture: of "full", or of "scoped:attn,mamba".
+
+    >>> _scopes("scoped:attn,mamba"), _scopes("none")
+    (('attn', 'mamba'), ())
+    """
+    if text in ("", "none"):
+        return ()
+    return tuple(text.removeprefix("scoped:").split(","))  # type: ignore[return-value]
+
+
+def _wide(row: RunRow) -> tuple[str, ...]:
+    """Components beside router and head that stay in 16 bits where others do not."""
+    return ("attention", "linear_attention", "moe_latent") if row.attention_dtype == "bf16" else ()
 
 
 def packed(length: int, mean: float | None) -> tuple[int, ...]:

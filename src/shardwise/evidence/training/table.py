@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from shardwise import boundary
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.stacks import Gathers, Overlapped, PublishedStack, Reduces
+from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
 """732 published runs, each with its source and citation; the fit is of those with `fitted`."""
@@ -202,11 +202,15 @@ class RunRow(BaseModel):
         description="year of the software, with its month where it is known (2026, 2026.04)",
     )
     compiled: bool | None = Field(None, description="whether a compiler fuses the step")
-    cuda_graph: Word = Field(
-        "", description="none, full, or `scoped:` with what is captured; recorded, not priced"
+    cuda_graph: str = Field(
+        "",
+        pattern=r"^(none|full|scoped:\w+(,\w+)*)?$",
+        description="none, full, or `scoped:` with what is captured (attn,mamba,moe_router)",
     )
-    attention_kernel: Literal["flash", "scores"] = Field(
-        "flash", description="scores: the T x S scores are written to memory"
+    attention_kernel: AttentionKernel = Field(
+        "flash",
+        description="sdpa, fa2, fa3 or cudnn; flash: what the software calls by itself; scores: the "
+        "T x S scores are written to memory",
     )
     compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
     attention_dtype: Word = Field("", description="of attention; recorded, not priced")

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.hardware import Chip, Placement, Slice
 from shardwise.models import ModelConfig
+from shardwise.models.components import CORE, SCAN
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of
 from shardwise.planner.price.pipeline import StageCosts, costs_of, last_pass
@@ -30,7 +31,8 @@ from shardwise.plans.stacks import STACK_ROWS
 from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.price import price_ops
+from shardwise.roofline.price import WHOLE_STEP, price_ops
+from shardwise.roofline.attention_kernels import kernel_rate
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts
@@ -44,7 +46,39 @@ def stack_for(structure: Structure, chip: Chip) -> Stack:
     may."""
     if structure.constants == "book":
         return IDEAL
-    return fused(load_stack(structure.stack), structure, load_stack).on(chip.generation)
+    stack = fused(load_stack(structure.stack), structure, load_stack)
+    return as_chosen(stack.on(chip.generation), structure, chip)
+
+
+def as_chosen(stack: Stack, structure: Structure, chip: Chip) -> Stack:
+    """The stack with the attention kernel, the graphs and the kernels of experts of a plan."""
+    scopes = structure.cuda_graph
+    return replace(
+        stack,
+        attention=stack.attention * kernel_rate(structure.kernel, chip.generation),
+        captured=frozenset(name for scope in scopes for name in CAPTURED[scope]),
+        fused_experts=structure.grouped_kernel == "fused",
+        dispatch=_dispatch(stack, chip),
+    )
+
+
+def _dispatch(stack: Stack, chip: Chip) -> Quantity:
+    """What sorting tokens to experts moves: whichever trainer asks for it, XLA sorts them as it
+    does in the programs of ours."""
+    if stack.name != COMPILED:
+        return stack.dispatch
+    return load_stack("jax" if chip.vendor == "google" else "jax_gpu").dispatch
+
+
+CAPTURED: Mapping[str, tuple[str, ...]] = {
+    "full": (WHOLE_STEP,),
+    "attn": ("attention", CORE, "norms"),
+    "mlp": ("mlp_dense", "shared_experts", "moe_latent", "norms"),
+    "mamba": ("linear_attention", SCAN, "norms"),
+    "moe_router": ("router", "norms"),
+    "moe_preprocess": (),
+}
+"""Components whose kernels a scope of CUDA graphs starts."""
 
 
 def memory_facts(structure: Structure, chip: Chip) -> dict[str, Any]:

@@ -12,9 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import GATE, ActivationKind
+from shardwise.models.activations import GATE, SCAN_CHUNK, ActivationKind, recurrent_state
 from shardwise.models.components import CORE, SCAN
-from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
+from shardwise.models.flops import (
+    attention_flops_per_token,
+    chunked_scan_flops_per_token,
+    conv_shape,
+)
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
@@ -110,7 +114,7 @@ def _mixer_block(
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [
-        ("norm", _norm("attention", cfg, norms, shape)),
+        ("norm", _norm("attention", cfg, layer, norms, shape)),
         *_all("norm", [*into, *casts]),
         *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
         *_all("qkv", inner),
@@ -140,8 +144,9 @@ def _mlp_block(
         gather = []  # a server's reads what the mixer's block has gathered
     summed, whole = _over_width("mlp", component, [*rows, *router], rows, shape)
     casts, more = _casts("mlp", rows, shape) if matmul is matmul_op else ((), ())
+    biases = _expert_biases(moe, rows, shape) if matmul is matmul_op else []
     return [
-        ("norm", _norm("mlp", cfg, norms, shape)),
+        ("norm", _norm("mlp", cfg, layer, norms, shape)),
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
         *_all("dispatch", [*into, *casts]),
@@ -149,7 +154,7 @@ def _mlp_block(
             ("mlp_gate" if op.name.endswith(GATE) else "mlp_in", op)
             for op in _matmuls_in(rows, shape, matmul, summed)
         ),
-        *_all("activation", [*_activation(component, rows, shape), *whole, *more]),
+        *_all("activation", [*_activation(component, rows, shape), *biases, *whole, *more]),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),
     ]
@@ -335,11 +340,30 @@ def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
         return _attention(layer, layer.mixer, shape)
-    flops = scan_flops_per_token(layer) * shape.tokens / shape.degree("tensor")
-    mixer = layer.mixer
+    return _scan(layer, shape)
+
+
+def _scan(layer: Layer, shape: LayerShape) -> list[Op]:
+    """A recurrent mixer in three kernels: its convolution, which reads and writes its channels; the
+    recurrence, which reads them, writes its output and keeps the f32 state of every chunk; and the
+    gated norm of the output, two reads and a write."""
+    mixer, tokens = layer.mixer, shape.tokens / shape.degree("tensor")
+    assert not isinstance(mixer, SoftmaxMixer) and mixer is not None
+    size = tokens * dtype_bytes(shape.activations)
+    channels, _ = conv_shape(mixer)
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
-    traffic = 4 * width * shape.tokens / shape.degree("tensor") * dtype_bytes(shape.activations)
-    return [make_op("scan", SCAN, "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
+    chunk = SCAN_CHUNK.get(mixer.kind)
+    states = 2 * 4.0 * tokens * recurrent_state(mixer) / chunk if chunk else 0.0
+    flops = {shape.activations: chunked_scan_flops_per_token(layer) * tokens}
+    moved = (max(channels, 3 * width) + width) * size + states
+    return [
+        *(
+            [make_op("scan.conv", SCAN, "elementwise", hbm_bytes=2 * channels * size)]
+            * bool(channels)
+        ),
+        make_op("scan", SCAN, "scan", flops=flops, hbm_bytes=moved),
+        make_op("scan.gate", SCAN, "elementwise", hbm_bytes=3 * width * size),
+    ]
 
 
 def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
@@ -364,9 +388,7 @@ def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
         flops={shape.activations: flops * shape.tokens / tensor},
         hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
-        head_dims=(
-            (mixer.head_dim, mixer.v_head_dim) if shape.choices.stack_row.whole_heads else ()
-        ),
+        head_dims=() if whole else (mixer.head_dim, mixer.v_head_dim),
     )
     ops = [core, *_softmax(mixer, shape)] if whole else [core]
     if "context" not in shape.strategies:
@@ -397,6 +419,22 @@ def _activation(component: str, rows: Sequence[Parameter], shape: LayerShape) ->
     return [make_op("mlp.activation", component, "elementwise", hbm_bytes=traffic)]
 
 
+EXPERT_BIAS = 24.0
+"""Bytes per output of a biased expert's product: Megatron-LM splits the outputs by expert, adds each
+bias in f32, joins them and casts (moe/experts.py)."""
+
+
+def _expert_biases(moe: Moe | None, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
+    """Adding the biases of routed experts; a fused kernel adds those of its first products."""
+    if moe is None or not moe.bias or not shape.choices.stack_row.splits_biases:
+        return []
+    fused = shape.choices.grouped_kernel == "fused"
+    own = [r for r in rows if is_expert(r) and (_yields_d(r) or not fused)]
+    wide = sum(_rows_wide(r, r.outputs, shape) for r in own)
+    size = wide * shape.mixer_tokens * EXPERT_BIAS
+    return [make_op("experts.bias", "routed_experts", "elementwise", hbm_bytes=size)]
+
+
 def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
     """Elements per token of one side of an MLP's row on this device; experts see the tokens of
     their whole group."""
@@ -406,10 +444,13 @@ def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
     return float(row.active * row.batches * width) * shape.compute_share(row) * experts
 
 
-def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
+def _norm(name: str, cfg: ModelConfig, layer: Layer, norms: float, shape: LayerShape) -> Op:
     """Residual add and first norm, fused: read the stream and the block's output, write the sum and
-    the norm (4 passes); every further norm of the block reads and writes once."""
-    passes = 4 + 2 * (norms - 1)
+    the norm (4 passes); every further norm of the block reads and writes once. Of s streams
+    (hyper-connections) a block's input is read from all, and all are read, mixed and written with
+    its output (3 s + 2)."""
+    streams = max(layer.streams, 1)
+    passes = (4 if streams == 1 else 3 * streams + 2) + 2 * (norms - 1)
     width = cfg.d_model / shape.stationary
     traffic = passes * shape.norm_tokens * width * dtype_bytes(shape.activations)
     return make_op(f"{name}.norm", "norms", "elementwise", hbm_bytes=traffic)
@@ -434,7 +475,7 @@ def backward_layer(forward: Sequence[Op]) -> tuple[Op, ...]:
     return chain([op for forth in reversed(forward) for op in _transposed(forth)])
 
 
-_BACKWARD_FACTOR = {"attention": 2.5, "scan": 2.0, "elementwise": 2.0}
+_BACKWARD_FACTOR = {"attention": 2.5, "scan": 3.3, "elementwise": 2.0}
 """FLOPs and bytes of the backward pass over those of the forward pass; 1 for all others."""
 
 _BY_NAME = {"attention.scores": 2.0, "attention.ring": 2.0}

@@ -262,7 +262,7 @@ class TrainShape(Structure):
             weights=self.weights,
             activations="bf16" if dtype_bytes(self.dtypes.compute) < 2 else self.dtypes.compute,
             choices=self,
-            exact=EXACT,
+            exact=EXACT | frozenset(self.wide),
         )
 
     @property

@@ -147,6 +147,10 @@ MAXTEXT = SoftwareRow(
         "expert_over_tensor": {False: ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "cuda_graph": {(): ""},
+        "grouped_kernel": {"per_expert": ""},
+        "dispatcher": {None: ""},
+        "wide": {(): ""},
     },
     own=(
         stores_all(),

@@ -94,6 +94,10 @@ MEGATRON = SoftwareRow(
         "logit_chunks": {1: ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "cuda_graph": {(): ""},
+        "grouped_kernel": {"per_expert": ""},
+        "dispatcher": {None: ""},
+        "wide": {(): ""},
     },
     own=(
         about_choices(

@@ -100,6 +100,10 @@ TORCHTITAN = SoftwareRow(
         "dtypes.grad": {"f32": "float32"},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "cuda_graph": {(): ""},
+        "grouped_kernel": {"per_expert": ""},
+        "dispatcher": {None: ""},
+        "wide": {(): ""},
     },
     own=(
         stores_all(),

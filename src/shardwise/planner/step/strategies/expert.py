@@ -6,7 +6,8 @@ its k experts, combine brings the results back:
 
 - dense: an all-to-all of k slots per token times the capacity factor, filled or not;
 - ragged: a token travels once to every device that holds one of its experts; the busiest device
-  has `expert_imbalance` times the mean.
+  has `expert_imbalance` times the mean. Of the dispatchers, alltoall sends it once per expert, and
+  hybridep sends with it the f32 weights of all experts (DeepEP, branch hybrid-ep).
 
 Under sequence parallelism a device of tensor dispatches its piece of the tokens, and where tensor
 cuts the experts' width, what arrives is gathered over tensor: k tokens for one (Megatron-LM's
@@ -49,18 +50,21 @@ def _exchanges(width: int, moe: Moe, shape: LayerShape) -> tuple[list[Op], list[
     group = shape.expert_group
     if not np.any(np.asarray(group) > 1):
         return [], []
-    tokens = shape.expert_tokens if shape.choices.expert_over_tensor else shape.norm_tokens
-    total = tokens * group * width * dtype_bytes(shape.activations) * shape.choices.expert_load
-    if shape.choices.ragged:
+    choices = shape.choices
+    tokens = shape.expert_tokens if choices.expert_over_tensor else shape.norm_tokens
+    total = tokens * group * width * dtype_bytes(shape.activations) * choices.expert_load
+    if choices.ragged and choices.dispatcher != "alltoall":
         # A copy of every token for every device; the pricer knows which of them are needed.
         total, kind, fan_out = total * group, "ragged_all_to_all", float(moe.experts_per_token)
     else:
         total, kind, fan_out = total * moe.experts_per_token, "all_to_all", None
+    size = width * dtype_bytes(shape.activations)
+    weights = 4.0 * moe.experts if choices.dispatcher == "hybridep" else 0.0
     ops = [
         exchange(
-            f"experts.{step}", kind, "routed_experts", shape.expert_axes, total, fan_out=fan_out
+            f"experts.{step}", kind, "routed_experts", shape.expert_axes, sent, fan_out=fan_out
         )
-        for step in ("dispatch", "combine")
+        for step, sent in (("dispatch", total * (1 + weights / size)), ("combine", total))
     ]
     return ops[:1], ops[1:]
 

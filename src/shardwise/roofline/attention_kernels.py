@@ -1,0 +1,28 @@
+"""What attention kernels reach on each generation of chips, over the best that there is for it.
+
+`Efficiency.attention` is the rate of the best kernel; an older library, which knows nothing of a
+newer chip's instructions, reaches a share of it (`data/attention_kernels.toml`, from benchmarks of
+the kernels).
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from shardwise.boundary import read_toml
+
+_DATA = Path(__file__).parent / "data" / "attention_kernels.toml"
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    return read_toml(_DATA, "the table of attention kernels")
+
+
+def kernel_rate(kernel: str, generation: str) -> float:
+    """The rate of a kernel over that of the best on a generation; 1 where nothing is known.
+
+    >>> kernel_rate("fa2", "hopper") < kernel_rate("fa2", "ampere") == 1.0
+    True
+    """
+    return _table().get(kernel, {}).get(generation, {}).get("value", 1.0)
