@@ -209,11 +209,15 @@ class RunRow(BaseModel):
     )
     attention_kernel: AttentionKernel = Field(
         "flash",
-        description="sdpa, fa2, fa3 or cudnn; flash: what the software calls by itself; scores: the "
-        "T x S scores are written to memory",
+        description="sdpa, fa2, fa3 or cudnn; flash: what the software calls by itself; scores: "
+        "the T x S scores are written to memory",
     )
     compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
-    attention_dtype: Word = Field("", description="of attention; recorded, not priced")
+    attention_dtype: Word = Field(
+        "",
+        description="of products of mixers and latent projections: bf16 where they stay wide "
+        "beside narrower ones; fp8 attention is recorded, not priced",
+    )
     head_dtype: Word = Field("", description="of the head; recorded, not priced")
     param_dtype: Word = Field("", description="where empty: f32 on xla, else that of compute")
     grad_dtype: Word = Field(
@@ -235,12 +239,13 @@ class RunRow(BaseModel):
         Field("ragged", description="ragged drops nothing; capacity pads each expert to its slots")
     )
     dispatcher: Literal["", "alltoall", "deepep", "hybridep", "ragged"] = Field(
-        "", description="what sends tokens to experts; recorded, not priced"
+        "",
+        description="what sends tokens to experts: alltoall once per expert, others once per "
+        "device; hybridep with weights of all experts",
     )
     grouped_kernel: Literal["", "fused"] = Field(
         "",
-        description="fused: experts' products, activation and casts are one kernel; recorded, not "
-        "priced",
+        description="fused: experts' products, activation and casts are one kernel",
     )
     capacity_factor: float | None = Field(
         None, gt=0, le=1e6, description="slots of an expert over its mean load"

@@ -30,9 +30,9 @@ from shardwise.plans.software.xla_flags import rings_of_matmuls
 from shardwise.plans.stacks import STACK_ROWS
 from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
+from shardwise.roofline.attention_kernels import kernel_rate
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import WHOLE_STEP, price_ops
-from shardwise.roofline.attention_kernels import kernel_rate
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts

@@ -19,7 +19,14 @@ from shardwise.models.flops import (
     chunked_scan_flops_per_token,
     conv_shape,
 )
-from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
+from shardwise.models.specs import (
+    Attention,
+    LatentAttention,
+    Layer,
+    Moe,
+    RecurrentMixer,
+    SoftmaxMixer,
+)
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
     around_the_kernel,
@@ -348,7 +355,7 @@ def _scan(layer: Layer, shape: LayerShape) -> list[Op]:
     recurrence, which reads them, writes its output and keeps the f32 state of every chunk; and the
     gated norm of the output, two reads and a write."""
     mixer, tokens = layer.mixer, shape.tokens / shape.degree("tensor")
-    assert not isinstance(mixer, SoftmaxMixer) and mixer is not None
+    assert isinstance(mixer, RecurrentMixer)
     size = tokens * dtype_bytes(shape.activations)
     channels, _ = conv_shape(mixer)
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
@@ -420,8 +427,8 @@ def _activation(component: str, rows: Sequence[Parameter], shape: LayerShape) ->
 
 
 EXPERT_BIAS = 24.0
-"""Bytes per output of a biased expert's product: Megatron-LM splits the outputs by expert, adds each
-bias in f32, joins them and casts (moe/experts.py)."""
+"""Bytes per output of a biased expert's product: Megatron-LM splits the outputs by expert, adds
+each bias in f32, joins them and casts (moe/experts.py)."""
 
 
 def _expert_biases(moe: Moe | None, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
