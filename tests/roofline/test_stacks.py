@@ -9,6 +9,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.plans.stacks import STACKS
 from shardwise.roofline import load_stack, price, price_op, stack_names
+from shardwise.roofline.attention_kernels import kernel_rate
 from shardwise.roofline.bodies import OpTime, body_time, overlap
 from shardwise.roofline.price import sent_as
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, CONSTANTS, IDEAL, stack_of
@@ -121,7 +122,11 @@ def test_the_attention_kernel_is_the_stacks():
     assert price_op(core, chip, placement).derated == pytest.approx(best + rates.matmul_ramp)
 
 
-def test_every_product_of_a_group_is_a_launch():
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("launch", [1e-7, 1e-3])
+def test_every_product_of_a_group_is_a_launch(dtype, launch):
+    """Of what the host and the kernels take the longer shows, and half of the shorter; a cast of
+    the input is a kernel of its own, and one fused kernel has one start."""
     chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
     experts = Op(
         id="e",
@@ -129,13 +134,59 @@ def test_every_product_of_a_group_is_a_launch():
         phase="",
         component="routed_experts",
         op_class="matmul",
-        flops={"bf16": 1e12},
+        flops={dtype: 1e12},
         matmul=Matmul(m=512, k=512, n=512, batch=16),
     )
     lazy, eager = (
-        price_op(experts, chip, placement, replace(IDEAL, launch_seconds=s)) for s in (0.0, 1e-5)
+        price_op(experts, chip, placement, replace(IDEAL, launch_seconds=s)) for s in (0.0, launch)
     )
-    assert eager.derated - lazy.derated == pytest.approx(16e-5)
+    host, work = (16 * (2 if dtype == "fp8" else 1) - 1) * launch, lazy.derated
+    assert (host < work) == (launch < 1e-5)
+    assert eager.derated == pytest.approx(launch + max(host, work) + min(host, work) / 2)
+    one = replace(IDEAL, launch_seconds=launch, fused_experts=True)
+    assert price_op(experts, chip, placement, one).derated == pytest.approx(work + launch)
+
+
+def test_a_graph_starts_what_it_captured():
+    chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
+    norm = Op(id="n", name="n", phase="", component="norms", op_class="elementwise", hbm_bytes=1e9)
+
+    def start(*captured):
+        stack = replace(IDEAL, launch_seconds=1e-5, captured=frozenset(captured))
+        return price_op(norm, chip, placement, stack).launch
+
+    assert start() == start("attention") == pytest.approx(1e-5)
+    assert start("norms") == start("full") == pytest.approx(1.3e-6)
+
+
+def test_narrow_heads_are_slower_on_gpus_and_a_recurrence_runs_at_the_rate_of_vectors():
+    chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
+
+    def seconds(op_class, head=128):
+        op = Op(
+            id="a",
+            name="a",
+            phase="",
+            component="attention",
+            op_class=op_class,
+            flops={"bf16": 1e15},
+            head_dims=(head, head),
+        )
+        return price_op(op, chip, placement).derated
+
+    assert seconds("attention", 64) / seconds("attention") == pytest.approx(4 / 3, rel=1e-3)
+    assert seconds("attention", 256) == seconds("attention")
+    kept = chip.efficiency.sustained
+    assert seconds("scan") == pytest.approx(1e15 / (1.25 * chip.vector_flops * kept))
+
+
+def test_a_library_of_attention_is_as_fast_as_the_chip_lets_it():
+    """Version 2 of FlashAttention knows an A100's instructions, and neither Hopper's nor
+    Blackwell's; cuDNN knows all."""
+    rate = {c: [kernel_rate(k, c) for k in ("fa2", "fa3", "cudnn")] for c in ("ampere", "hopper")}
+    assert rate["ampere"] == [1, 1, 1]
+    assert rate["hopper"][0] < rate["hopper"][2] == 1 < rate["hopper"][1]
+    assert kernel_rate("fa2", "blackwell") < kernel_rate("fa2", "hopper")
 
 
 def test_passes_and_launches_belong_to_their_ops():

@@ -117,7 +117,8 @@ class Efficiency:
     of flash attention, forward and backward; `matmul_ramp` the seconds that every matmul or
     attention kernel takes beyond its FLOPs (launch on the chip, first tiles in, last wave out), so
     that a product of few FLOPs reaches less. `sustained` is the share of those rates that a long
-    run keeps (power limit, units lent to communication). `hbm` is the share of the memory
+    run keeps (power limit, units lent to communication), `clock` what the chip's own power limit
+    leaves of those of its generation. `hbm` is the share of the memory
     bandwidth, `network` that of the fast links and `outer_network` that of the data-centre link on
     large messages. `matmul_by_dtype` holds the dtypes apart from bf16: fp8 kernels reach less of
     their peak. `source` says where each comes from.

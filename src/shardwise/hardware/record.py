@@ -185,9 +185,10 @@ def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
         "matmul_ramp": 0.0,
         "attention": values["matmul"],
         "sustained": 1.0,
-        "clock": 1.0,
+        "clock": 1.0,  # that of its generation
         "outer_network": values["network"],
     }
+    reader.sources.setdefault("efficiency.clock", "that of its generation")
     return Efficiency(
         **{name: (plain | values)[name] for name in EFFICIENCIES},
         matmul_by_dtype={apart[name]: rate for name, rate in values.items() if name in apart},
