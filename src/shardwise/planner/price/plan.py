@@ -58,14 +58,14 @@ def as_chosen(stack: Stack, structure: Structure, chip: Chip) -> Stack:
         attention=stack.attention * kernel_rate(structure.kernel, chip.generation),
         captured=frozenset(name for scope in scopes for name in CAPTURED[scope]),
         fused_experts=structure.grouped_kernel == "fused",
-        dispatch=_dispatch(stack, chip),
+        dispatch=_dispatch(stack, structure, chip),
     )
 
 
-def _dispatch(stack: Stack, chip: Chip) -> Quantity:
-    """What sorting tokens to experts moves: whichever trainer asks for it, XLA sorts them as it
-    does in the programs of ours."""
-    if stack.name != COMPILED:
+def _dispatch(stack: Stack, structure: Structure, chip: Chip) -> Quantity:
+    """What bringing tokens to experts moves: whichever trainer asks for it, XLA sorts them as it
+    does in the programs of ours. Slots of a fixed number are filled without sorting."""
+    if stack.name != COMPILED or not structure.ragged:
         return stack.dispatch
     return load_stack("jax" if chip.vendor == "google" else "jax_gpu").dispatch
 
