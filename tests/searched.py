@@ -1,5 +1,6 @@
 """Searches answer each request once per process: many tests ask for the same plans."""
 
+from collections import OrderedDict
 from functools import wraps
 from pathlib import Path
 
@@ -32,6 +33,30 @@ def search(request, keep, progress=None, *, exhaustive=False):
     elif progress:
         progress(1, 1)
     return _KEPT[asked]
+
+
+LATEST = 64
+"""Plannings that are kept: with all their ops they are large, and one is soon asked for again."""
+
+
+def planned_once(plan_train):
+    """`plan_train`, which prices the best plans of a search anew, once for each of the `LATEST`
+    requests."""
+    kept = OrderedDict()
+
+    @wraps(plan_train)
+    def once(request, *, top=3, progress=None, exhaustive=False):
+        asked = _Asked(request), top, exhaustive
+        if asked not in kept:
+            kept[asked] = plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
+        elif progress:
+            progress(1, 1)
+        kept.move_to_end(asked)
+        if len(kept) > LATEST:
+            kept.popitem(last=False)
+        return kept[asked]
+
+    return once
 
 
 def answered_once(answer):
