@@ -1,6 +1,8 @@
-"""Searches answer each request once per process: many tests ask for the same plans."""
+"""Searches answer each request once per process, and published runs are priced once: many tests
+ask for the same."""
 
 from collections import OrderedDict
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
@@ -33,6 +35,20 @@ def search(request, keep, progress=None, *, exhaustive=False):
     elif progress:
         progress(1, 1)
     return _KEPT[asked]
+
+
+def scored_once(scored):
+    """`_scored` of a published run, which prices its plan, once for each process."""
+    kept = {}
+
+    @wraps(scored)
+    def once(run, efficiency):
+        asked = repr(run), efficiency
+        if asked not in kept:
+            kept[asked] = scored(run, efficiency)
+        return replace(kept[asked], run=run)
+
+    return once
 
 
 LATEST = 64
