@@ -138,12 +138,16 @@ _eighth = cycle([False] * 7 + [True])
 @pytest.fixture(autouse=True, scope="session")
 def _search_once():
     """Plans are searched once for each request; `searched.py` has the reason."""
-    from tests.searched import answered_once, search
+    from tests.searched import answered_once, planned_once, scored_once, search
 
+    from shardwise.evidence.training import validate
     from shardwise.planner import training
     from shardwise.verbs.plan_serve import ServePlanRequest
+    from shardwise.workflows import predict
 
     training.search = search
+    predict.plan_train = planned_once(predict.plan_train)
+    validate._scored = scored_once(validate._scored)
     ServePlanRequest.answer = answered_once(ServePlanRequest.answer)
 
 

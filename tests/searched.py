@@ -1,5 +1,8 @@
-"""Searches answer each request once per process: many tests ask for the same plans."""
+"""Searches answer each request once per process, and published runs are priced once: many tests
+ask for the same."""
 
+from collections import OrderedDict
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 
@@ -32,6 +35,44 @@ def search(request, keep, progress=None, *, exhaustive=False):
     elif progress:
         progress(1, 1)
     return _KEPT[asked]
+
+
+def scored_once(scored):
+    """`_scored` of a published run, which prices its plan, once for each process."""
+    kept = {}
+
+    @wraps(scored)
+    def once(run, efficiency):
+        asked = repr(run), efficiency
+        if asked not in kept:
+            kept[asked] = scored(run, efficiency)
+        return replace(kept[asked], run=run)
+
+    return once
+
+
+LATEST = 64
+"""Plannings that are kept: with all their ops they are large, and one is soon asked for again."""
+
+
+def planned_once(plan_train):
+    """`plan_train`, which prices the best plans of a search anew, once for each of the `LATEST`
+    requests."""
+    kept = OrderedDict()
+
+    @wraps(plan_train)
+    def once(request, *, top=3, progress=None, exhaustive=False):
+        asked = _Asked(request), top, exhaustive
+        if asked not in kept:
+            kept[asked] = plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
+        elif progress:
+            progress(1, 1)
+        kept.move_to_end(asked)
+        if len(kept) > LATEST:
+            kept.popitem(last=False)
+        return kept[asked]
+
+    return once
 
 
 def answered_once(answer):

@@ -25,6 +25,7 @@ and 12 (switches).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -33,8 +34,8 @@ import numpy as np
 from shardwise.errors import unknown
 from shardwise.hardware.placement import AxisLinks, Part
 from shardwise.roofline.exchanges import exchange_seconds
-from shardwise.roofline.groups import Axis, LinkGroup, Mode, group_of, most, over, product
-from shardwise.work import CollectiveKind, Exchange, Quantity, Sends
+from shardwise.roofline.groups import KEPT, LinkGroup, Mode, group_of, most, over, product
+from shardwise.work import CollectiveKind, Exchange, Quantity, Sends, present
 
 SHARP_GAIN = 1.3
 """All-reduce with SHARP over all-reduce without, measured on 8xH100 (the formula says 1.75).
@@ -309,7 +310,7 @@ def _gather(
     bytes: Quantity, group: LinkGroup, mode: Mode, measured: bool, *, tree: bool = False
 ) -> CollectiveSeconds:
     if group.kind == "torus":
-        inside = bytes * _rotated(group.axes, mode) / group.inner
+        inside = bytes * _rotated(group, mode) / group.inner
     else:
         inside = over(bytes * _share(group.inner, mode), group.rate)
     outside = over(bytes * _leaving(group, mode, measured, tree=tree), group.egress)
@@ -348,7 +349,8 @@ def _ring_steps(group: LinkGroup) -> Quantity:
     return np.where(group.outer > 1, group.members - 1 - np.ceil(np.log2(group.outer)), 0)
 
 
-def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
+@lru_cache(maxsize=KEPT)
+def _rotated(group: LinkGroup, mode: Mode) -> Quantity:
     """Seconds per byte of a block: the largest (prod_S n - 1) / sum_S R over sets S of axes.
 
     A block that visits the axes in one order loads each of them with (product of the sizes visited
@@ -358,7 +360,7 @@ def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
     that respects it is a mixture of orders (Edmonds 1970: the orders are the vertices of its base
     polytope).
     """
-    left_out = 0 if mode == "asymptotic" else 1
+    left_out, axes = 0 if mode == "asymptotic" else 1, group.axes
     sizes, rates = [axis.size for axis in axes], [axis.rate(mode) for axis in axes]
     rates = [rate * np.greater(size, 1) for rate, size in zip(rates, sizes, strict=True)]
     slowest: Quantity = 0.0
@@ -367,7 +369,14 @@ def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
             size = product(sizes[i] for i in some)
             blocks = (size - left_out) * (size > 1)
             slowest = np.maximum(slowest, over(blocks, sum(rates[i] for i in some)))
-    return slowest
+    return _fixed(slowest)
+
+
+def _fixed(value: Quantity) -> Quantity:
+    """A value that is kept for others: nobody may change it in place."""
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    return value
 
 
 def _reduce_bound(bytes: Quantity, group: LinkGroup) -> Quantity:
@@ -383,7 +392,7 @@ def _reduce_bound(bytes: Quantity, group: LinkGroup) -> Quantity:
         line = 2 * axis.rate("bound") * (span - 1) / span
         ring = np.all([np.logical_or(p.ring, np.equal(p.size, 1)) for p in axis.pieces], axis=0)
         everywhere = everywhere + np.where(ring, axis.rate("bound"), line) * (axis.size > 1)
-    entering = bytes * _rotated(group.axes, "asymptotic") / group.inner
+    entering = bytes * _rotated(group, "asymptotic") / group.inner
     joined = over(2 * bytes * _share(group.inner, "exact"), everywhere)
     outside = 2 * over(bytes * _share(group.outer, "exact"), group.egress)
     within = 2 * _within(bytes * _share(group.devices, "exact"), group)
@@ -392,7 +401,7 @@ def _reduce_bound(bytes: Quantity, group: LinkGroup) -> Quantity:
 
 def _within(bytes: Quantity, group: LinkGroup) -> Quantity:
     """Seconds in which every device gets that much from the others of its chip."""
-    return over(bytes, group.device_oneway) if np.any(group.devices > 1) else 0.0
+    return over(bytes, group.device_oneway) if present(group.devices > 1) else 0.0
 
 
 def _exchange_inside(bytes: Quantity, group: LinkGroup, mode: Mode) -> Quantity:
@@ -442,6 +451,7 @@ def _ramp(bytes: Quantity, group: LinkGroup, measured: bool) -> Quantity:
     return 1 + group.ramp_bytes / (group.ramp_bytes + bytes)
 
 
+@lru_cache(maxsize=KEPT)
 def _latency(group: LinkGroup, measured: bool) -> Quantity:
     """Seconds before the last byte could arrive, however few bytes there are: the hops of each
     level, one level after the other.
@@ -454,11 +464,12 @@ def _latency(group: LinkGroup, measured: bool) -> Quantity:
     outside = np.ceil(np.log2(group.outer)) * group.outer_hop
     if measured and group.kind != "torus":
         joined = group.devices * group.inner
-        return outside + (joined > 1) * (2 * np.ceil(np.log2(joined)) + 1) * group.chip_hop
+        steps = (joined > 1) * (2 * np.ceil(np.log2(joined)) + 1)
+        return _fixed(outside + steps * group.chip_hop)
     outside = outside + (group.devices > 1) * group.device_hop
     if group.kind == "switched":
-        return outside + np.ceil(np.log2(group.inner)) * group.chip_hop
-    return outside + _direct_hops(group)
+        return _fixed(outside + np.ceil(np.log2(group.inner)) * group.chip_hop)
+    return _fixed(outside + _direct_hops(group))
 
 
 def _direct_hops(group: LinkGroup) -> Quantity:

@@ -2,18 +2,42 @@
 
 Mesh axes that continue each other on a physical axis become one piece, a group that holds a part of
 each chip has its share of the chip's rates. `collectives.py` turns these into seconds.
+
+The many collectives of a step have few groups of links, and a group costs more to join than its
+seconds to work out: the latest groups are kept.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import lru_cache
+from operator import is_
+from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.hardware.placement import AxisLinks, Kind, Part
-from shardwise.work import Quantity
+from shardwise.work import Quantity, present
 
 Mode = Literal["exact", "asymptotic", "bound"]
+KEPT = 128
+"""Groups, and what is made of one, that are kept for the next collective."""
+
+
+class Same:
+    """Objects as a key, which equals one of the same objects: arrays in them have no equality."""
+
+    __slots__ = ("_hash", "objects")
+
+    def __init__(self, *objects: Any) -> None:
+        self.objects = objects
+        self._hash = hash(tuple(map(id, objects)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        theirs = other.objects if isinstance(other, Same) else ()
+        return len(self.objects) == len(theirs) and all(map(is_, self.objects, theirs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +81,10 @@ class Axis:
         return sum((self.farthest(p) * p.hop_seconds for p in self.pieces), 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkGroup:
-    """All links of one group: `devices` of each of `inner` chips of each of `outer` networks.
+    """All links of one group: `devices` of each of `inner` chips of each of `outer` networks. A
+    group equals itself alone, so what is made of it can be kept.
 
     Rates are the group's share of a chip's, `device_oneway` is what each device has of its own.
     `axes` are those of a torus; elsewhere `rate` is R and `pair` what a chip sends to one other.
@@ -105,7 +130,12 @@ _NOTHING = AxisLinks(
 
 def group_of(links: Sequence[AxisLinks], both_ways: bool = True) -> LinkGroup:
     """Join the links of several mesh axes; pieces that continue each other become one piece."""
-    links = links or (_NOTHING,)
+    return _joined(Same(*(links or (_NOTHING,))), both_ways)
+
+
+@lru_cache(maxsize=KEPT)
+def _joined(same: Same, both_ways: bool) -> LinkGroup:
+    links: tuple[AxisLinks, ...] = same.objects
     first = links[0]
     nic = least(
         [np.where(np.greater(axis.outer.size, 1), axis.outer.oneway, np.inf) for axis in links]
@@ -142,7 +172,7 @@ def _axes(links: Sequence[AxisLinks], share: Quantity, both_ways: bool) -> tuple
     for column in zip(*(axis.parts for axis in links), strict=True):
         pieces: list[Part] = []
         for piece in column:
-            if np.any(np.greater(piece.size, 1)):
+            if present(np.greater(piece.size, 1)):
                 pieces.append(replace(piece, oneway=piece.oneway * share))
         for end in range(
             len(pieces) - 1, 0, -1
@@ -152,7 +182,7 @@ def _axes(links: Sequence[AxisLinks], share: Quantity, both_ways: bool) -> tuple
         for _ in pieces[1:]:
             for i in range(len(pieces) - 1):
                 pieces[i], pieces[i + 1] = _join(pieces[i], pieces[i + 1])
-        kept = [p for i, p in enumerate(pieces) if i == 0 or np.any(np.greater(p.size, 1))]
+        kept = [p for i, p in enumerate(pieces) if i == 0 or present(np.greater(p.size, 1))]
         if kept:
             axes.append(Axis(tuple(kept), both_ways))
     return tuple(axes)

@@ -14,6 +14,7 @@ ops of a loop on its streams.
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf
 from typing import Any
 
@@ -23,10 +24,11 @@ from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import AxisLinks, Placement
 from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.collectives import collective_seconds
+from shardwise.roofline.groups import KEPT, Same
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, largest, total
+from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, largest, present, total
 
 MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
 _KERNELS = frozenset({"matmul", "attention"})
@@ -178,12 +180,12 @@ def _op_time(
         own = rates.matmul_ramp * np.greater(peak[MATH], 0)
         more = own * ramp if op.op_class in _KERNELS else 0.0
         rated[MATH] = derated * _padding(op, chip) + more
-    if np.any(op.hbm_bytes):
+    if present(op.hbm_bytes):
         bandwidth = chip.require("hbm_bandwidth") / devices
         peak[HBM] = op.hbm_least / bandwidth
         passes = _passes(op, stack)
         rated[HBM] = op.hbm_bytes / bandwidth / (rates.hbm * _streams(op, stack)) * passes
-    if np.any(op.host_bytes):
+    if present(op.host_bytes):
         rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:
         wire, links = op.collective, placement.links(op.collective.axes)
@@ -233,7 +235,8 @@ def sent_as(
 
 def _network_seconds(wire: Collective, chip: Chip, placement: Placement, stack: Stack) -> Quantity:
     """Of a collective at the links' derated rates; none where it sends nothing."""
-    links = [_derated(each, chip) for each in placement.links(wire.axes)]
+    rates = chip.efficiency.network, chip.efficiency.outer_network
+    links = [_derated(Same(each, *rates)) for each in placement.links(wire.axes)]
     # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
     found = _collective(wire, links, measured=chip.constants != "book")
     return found.bandwidth + stack.hops * found.latency * np.greater(wire.bytes, 0)
@@ -347,10 +350,11 @@ def _collective(wire: Collective, links: Sequence[AxisLinks], **mode):
     )
 
 
-def _derated(links: AxisLinks, chip: Chip) -> AxisLinks:
-    """The links at the rates that large messages reach: inside by `network`, outside by
+@lru_cache(maxsize=KEPT)
+def _derated(same: Same) -> AxisLinks:
+    """Links at the rates that large messages reach: inside by `network`, outside by
     `outer_network`."""
-    inside, outside = chip.efficiency.network, chip.efficiency.outer_network
+    links, inside, outside = same.objects
     return replace(
         links,
         within=replace(links.within, oneway=links.within.oneway * inside),

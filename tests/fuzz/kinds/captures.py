@@ -8,7 +8,7 @@ from typing import Any
 
 from fuzz.cases import Case
 from fuzz.kinds.files import capture, programs
-from fuzz.kinds.planned import TRACES, plans
+from fuzz.kinds.planned import TRACES, plan
 from fuzz.mutate import VALUES, WHOLE, Harm
 
 PREPARES = True
@@ -90,7 +90,7 @@ def _rows(random: Random, harm: Harm) -> Case:
             lambda: _many(random, random.choice((b"\n", b",", b"\r", b" ", b'"'))) + row + b"\n",
         )
         lines[at] = random.choice(changed)()
-    files = {"t.jsonl": b"".join(lines), "p.yaml": plans()["server"]}
+    files = {"t.jsonl": b"".join(lines), "p.yaml": plan("server")}
     return Case(files=files, run=["simulate", "p.yaml", "--trace", "t.jsonl", "--requests", "40"])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from fuzz.cases import Case
-from fuzz.kinds.planned import TARGETS, plans
+from fuzz.kinds.planned import TARGETS, plan
 from fuzz.mutate import WHOLE, Harm
 
 PREPARES = True
@@ -54,7 +54,7 @@ def _other(value: Any, random: Random) -> Any:
 
 def _fields(random: Random, harm: Harm) -> Case:
     name = random.choice(tuple(TARGETS))
-    good = plans()[name]
+    good = plan(name)
     document = yaml.safe_load(good)
     for _ in range(0 if harm is WHOLE else random.choice((1, 1, 2, 3))):
         holder, key = random.choice(_places(document))

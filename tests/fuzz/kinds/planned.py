@@ -16,30 +16,31 @@ from typing import Any
 from fuzz.cases import Case
 from fuzz.mutate import Harm
 
+ASKED = {
+    "dense": "plan train --model llama-3-8b --on v5e:4x4 --batch 32seq --seq 2048 -o",
+    "node": "plan train --model llama-3-8b --on 2*h100:8 --batch 64seq --seq 4096 --top 1 -o",
+    "sparse": "plan train --model deepseek-moe-16b --on 2*h100:8 --batch 16seq --seq 2048 -o",
+    "server": "plan serve --model llama-3-8b --on v5e:2x2 --input 512 --output 32 -o",
+    "big": "plan serve --model llama-3-70b --on h100:8 --input 512 --output 32 -o",
+}
+"""Plan files that the planner writes: three of training, two of serving."""
+
 
 @cache
-def plans() -> Mapping[str, bytes]:
-    """Plan files that the planner writes: three of training, two of serving."""
+def plan(name: str) -> bytes:
+    """One of them."""
     from shardwise.apps.cli import main
 
-    asked = {
-        "dense": "plan train --model llama-3-8b --on v5e:4x4 --batch 32seq --seq 2048 -o",
-        "node": "plan train --model llama-3-8b --on 2*h100:8 --batch 64seq --seq 4096 --top 1 -o",
-        "sparse": "plan train --model deepseek-moe-16b --on 2*h100:8 --batch 16seq --seq 2048 -o",
-        "server": "plan serve --model llama-3-8b --on v5e:2x2 --input 512 --output 32 -o",
-        "big": "plan serve --model llama-3-70b --on h100:8 --input 512 --output 32 -o",
-    }
-    found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, words in asked.items():
-            path = Path(folder) / f"{name}.yaml"
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-                main([*words.split(), str(path)])
-            found[name] = path.read_bytes()
-    # What every framework on GPUs can do: gather weights again for the backward pass, no ZeRO-1.
-    changed = ((b"weight_gather", b"per_microbatch", b"per_pass"), (b"zero", b"1", b"0"))
-    for key, old, new in changed:
-        found["node"] = found["node"].replace(key + b": " + old, key + b": " + new)
+        path = Path(folder) / f"{name}.yaml"
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            main([*ASKED[name].split(), str(path)])
+        found = path.read_bytes()
+    if name == "node":
+        # What every framework on GPUs can do: gather again for the backward pass, no ZeRO-1.
+        changed = ((b"weight_gather", b"per_microbatch", b"per_pass"), (b"zero", b"1", b"0"))
+        for key, old, new in changed:
+            found = found.replace(key + b": " + old, key + b": " + new)
     return found
 
 
@@ -55,7 +56,7 @@ TARGETS = {
 
 def _plan(random: Random, harm: Harm) -> Case:
     name = random.choice(("dense", "node", "sparse", "server", "big"))
-    good = plans()[name]
+    good = plan(name)
     files = {"p.yaml": harm.document(good), "good.yaml": good}
     words = ["plan show p.yaml --json", "plan show p.yaml", "plan diff p.yaml good.yaml --json"]
     if name in ("server", "big"):
@@ -97,7 +98,7 @@ LENGTHS = (
 
 def _trace(random: Random, harm: Harm) -> Case:
     good = random.choice(TRACES)
-    files = {"t.jsonl": harm.document(good), "p.yaml": plans()["server"]}
+    files = {"t.jsonl": harm.document(good), "p.yaml": plan("server")}
     more = random.choice(([], ["--requests", "5"], ["--requests", "40"]))
     end = random.choice((["--json"], ["--json"], []))
     if good.startswith(b"window"):
@@ -117,7 +118,7 @@ RECORDS = _rows(
 
 
 def _records(random: Random, harm: Harm) -> Case:
-    files = {"r.jsonl": harm.document(RECORDS), "p.yaml": plans()["server"]}
+    files = {"r.jsonl": harm.document(RECORDS), "p.yaml": plan("server")}
     return Case(files=files, run=["calibrate", "p.yaml", "--records", "r.jsonl", "--json"])
 
 
@@ -130,7 +131,7 @@ def exported() -> Mapping[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         for name, target in ((n, t) for n, targets in TARGETS.items() for t in targets):
             path = Path(folder) / "p.yaml"
-            path.write_bytes(plans()[name])
+            path.write_bytes(plan(name))
             out = io.StringIO()
             with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
                 main(["export", str(path), "--to", target])
@@ -170,13 +171,13 @@ OPTIONS = (
 def _option(random: Random, harm: Harm) -> Case:
     """A command line with one or two damaged words."""
     words = [*random.choice(OPTIONS).split(), "--json"]
-    plan = plans()["server" if words[0] == "simulate" else "dense"]
+    good = plan("server" if words[0] == "simulate" else "dense")
     places = [i for i, w in enumerate(words) if i > 1 and w not in ("--json", "p.yaml")]
     for _ in range(random.choice((1, 1, 2))):
         i = random.choice(places)
         name, equals, value = words[i].rpartition("=")
         words[i] = name + equals + harm.word(value)
-    return Case(files={"p.yaml": plan}, run=words)
+    return Case(files={"p.yaml": good}, run=words)
 
 
 PREPARES = True

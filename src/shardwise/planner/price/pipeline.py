@@ -17,7 +17,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.scheduling import Action, Schedule
 from shardwise.scheduling.pipeline import PassKind, schedule_row
-from shardwise.work import Quantity, total
+from shardwise.work import Quantity, present, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Pipeline:
         for path in self.row.paths(self.stages, m, parts):
             chunks = zip(path, (parts, parts, parts, 1), strict=True)
             waits = [several * n / (part * m) for n, part in chunks]  # one rank waits for nothing
-            self.paths.append([(i, times) for i, times in enumerate(waits) if np.any(times)])
+            self.paths.append([(i, times) for i, times in enumerate(waits) if present(times)])
 
     def seconds(self, *costs: Quantity) -> Quantity:
         """From the first pass to the last, of uniform stages: of M times F, B, W and t."""

@@ -45,7 +45,7 @@ from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
 from shardwise.scheduling.pipeline import PLAIN, schedule_row
-from shardwise.work import Op, Quantity, total
+from shardwise.work import Op, Quantity, present, total
 
 
 def column_shape(request: TrainRequest, columns: Columns, structure: Structure) -> TrainShape:
@@ -54,7 +54,7 @@ def column_shape(request: TrainRequest, columns: Columns, structure: Structure) 
     layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
     return TrainShape(
         **memory_facts(structure, request.piece.chip),
-        degrees={axis: v for axis, v in d.items() if np.any(v > 1)},
+        degrees={axis: v for axis, v in d.items() if present(v > 1)},
         sequences=request.sequences / (batch_shards(d) * microbatches),
         sequence_length=request.sequence_length,
         microbatches=microbatches,
