@@ -274,6 +274,8 @@ class Chip:
         flat |= {f"efficiency.{k}": getattr(self.efficiency, k) for k in EFFICIENCIES}
         by_dtype = self.efficiency.matmul_by_dtype
         flat |= {f"efficiency.matmul_{dtype}": rate for dtype, rate in by_dtype.items()}
+        if self.efficiency.clock != 1.0:
+            flat[f"efficiency.{CLOCK}"] = self.efficiency.clock
         if not isinstance(self.network, Alone):
             flat |= _network_numbers("network", self.network)
         if self.data_centre is not None:
@@ -286,12 +288,13 @@ EFFICIENCIES = (
     "matmul_ramp",
     "attention",
     "sustained",
-    "clock",
     "hbm",
     "network",
     "outer_network",
 )
-"""The constants of a chip; with `matmul_fp8` at most nine."""
+"""The constants of a chip; with `matmul_fp8` at most eight."""
+CLOCK = "clock"
+"""What a chip's own power limit leaves of the rates of its generation; 1 where nothing says less."""
 
 
 def field_of(path: str) -> Field:

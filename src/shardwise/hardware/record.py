@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware.chip import (
+    CLOCK,
     EFFICIENCIES,
     FIELDS,
     PART_FIELDS,
@@ -170,8 +171,9 @@ def _peaks(table: Record, reader: RecordReader) -> dict[str, float]:
 def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
     apart = {f"matmul_{dtype}": dtype for dtype in DTYPE_BYTES}
     for name in table:
-        if name not in (*EFFICIENCIES, *apart):
-            raise unknown(f"efficiency of chip '{reader.chip}'", name, [*EFFICIENCIES, *apart])
+        if name not in (*EFFICIENCIES, CLOCK, *apart):
+            known = [*EFFICIENCIES, CLOCK, *apart]
+            raise unknown(f"efficiency of chip '{reader.chip}'", name, known)
     missing = [name for name in _MEASURED if name not in table]
     if missing:
         raise BadRequest(
@@ -185,12 +187,11 @@ def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
         "matmul_ramp": 0.0,
         "attention": values["matmul"],
         "sustained": 1.0,
-        "clock": 1.0,  # that of its generation
         "outer_network": values["network"],
     }
-    reader.sources.setdefault("efficiency.clock", "that of its generation")
     return Efficiency(
         **{name: (plain | values)[name] for name in EFFICIENCIES},
+        clock=values.get(CLOCK, 1.0),
         matmul_by_dtype={apart[name]: rate for name, rate in values.items() if name in apart},
         source="; ".join(f"{n}: {reader.sources[f'efficiency.{n}']}" for n in table),
     )

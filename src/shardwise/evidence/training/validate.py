@@ -226,6 +226,7 @@ def _at_peak(piece: Slice) -> Slice:
     rates = replace(
         piece.chip.efficiency,
         **{name: 0.0 if name == "matmul_ramp" else 1.0 for name in EFFICIENCIES},
+        clock=1.0,
         source="none: chip rates alone",
         matmul_by_dtype={},
     )
