@@ -294,7 +294,7 @@ EFFICIENCIES = (
 )
 """The constants of a chip; with `matmul_fp8` at most eight."""
 CLOCK = "clock"
-"""What a chip's own power limit leaves of the rates of its generation; 1 where nothing says less."""
+"""What a chip's own power limit leaves of the rates of its generation."""
 
 
 def field_of(path: str) -> Field:
