@@ -1,7 +1,8 @@
 """What the training software does with a chip: a few numbers per stack, each with its source.
 
 A stack is the software a plan names (`TrainPlan.stack`): how much of the communication it really
-hides, what it spends per op on the host, and how far it fuses elementwise work. What the chip does
+hides, what it spends per op on the host, and how far it fuses elementwise work; which attention
+kernel, graphs and kernels of experts it runs with says the plan. What the chip does
 (the share of its peaks that kernels reach) is in `Chip.efficiency`. The numbers lie in
 `data/stacks.toml`, written by `scripts/fit_efficiency.py` from published runs, none of which
 belongs to a pair of chip and stack; those of our own trainer in `data/jax.toml`, written by
@@ -51,9 +52,11 @@ class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
     `overlap` lies in [0, 1], `attention` in (0, 2], `launch_seconds` is zero or more, `passes` one
-    or more. `products`, `tiles` and all that follow are 1 where nothing is known of them
-    (`COMPILED_CONSTANTS`). `sources` says where each comes from; `generations` has constants that
-    are other ones on some generations of chips (`on`). A serving engine (`engines.py`)
+    or more. `captured` are the components whose kernels CUDA graphs start ("full": all), and
+    `fused_experts` says that the products of a layer's experts are one kernel. `products`, `tiles`
+    and all that follow are 1 where nothing is known of them (`COMPILED_CONSTANTS`). `sources` says
+    where each comes from; `generations` has constants that are other ones on some generations of
+    chips (`on`). A serving engine (`engines.py`)
     launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
     pays `hops` of the latency that the communication library shows; its products read weights at
     `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for TPUs

@@ -52,6 +52,25 @@ def test_megatron_fsdp_with_replicas(megatron_plan):
 
 
 @pytest.mark.parametrize(
+    ("graphs", "impl", "scope"),
+    [
+        (("full",), "local", "full_iteration"),
+        (("attn", "moe_router"), "transformer_engine", "attn moe_router"),
+    ],
+)
+def test_graphs_and_a_dispatcher_are_written_and_read(megatron_plan, graphs, impl, scope):
+    plan, cfg, piece = megatron_plan
+    plan = replace(plan, cuda_graph=graphs, dispatcher="hybridep")
+    text = export_plan(plan, cfg, piece, "megatron")
+    flags = megatron_flags(text)
+    assert (flags["--cuda-graph-impl"], flags["--cuda-graph-scope"]) == (impl, scope)
+    assert flags["--moe-token-dispatcher-type"] == "flex"
+    assert flags["--moe-flex-dispatcher-backend"] == "hybridep"
+    again = parse_export(text, "megatron")
+    assert (again.cuda_graph, again.dispatcher) == (graphs, "hybridep")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "field", "value"),
     [
         ("--nnodes 4", "--nnodes 8", "mesh", {"data": 8, "expert": 4, "tensor": 2}),

@@ -69,6 +69,7 @@ def arguments(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> list[str]:
         "--attention-backend": WORDS["attention_kernel"][plan.attention_kernel],
         "--optimizer": WORDS["optimizer"][plan.optimizer],
     }
+    values |= _graphs(plan)
     if not plan.fuses_accumulation:
         values["--no-gradient-accumulation-fusion"] = ""
     if plan.mtp_layers:
@@ -89,8 +90,10 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     if not cfg.has_experts:
         return {}
     tensor = plan.degree("tensor")
+    sends = WORDS["dispatcher"][plan.dispatcher]
     values: dict[str, Any] = {
-        "--moe-token-dispatcher-type": "alltoall",
+        "--moe-token-dispatcher-type": "flex" if plan.dispatcher else sends,
+        **({"--moe-flex-dispatcher-backend": sends} if plan.dispatcher else {}),
         "--moe-grouped-gemm": "",
         "--expert-model-parallel-size": plan.degree("expert")
         * (tensor if plan.expert_over_tensor else 1),
@@ -100,6 +103,20 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         values["--moe-expert-capacity-factor"] = plan.expert_capacity
         values["--moe-pad-expert-input-to-capacity"] = ""
     return values
+
+
+def _graphs(plan: TrainPlan) -> dict[str, Any]:
+    """What CUDA graphs capture: of a whole iteration by Megatron itself, of parts of layers by
+    Transformer Engine."""
+    if not plan.cuda_graph:
+        return {}
+    if WHOLE in plan.cuda_graph:
+        return {"--cuda-graph-impl": "local", "--cuda-graph-scope": ITERATION}
+    return {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": list(plan.cuda_graph)}
+
+
+WHOLE, ITERATION = "full", "full_iteration"
+"""A graph of the whole step, as plans and Megatron-LM call it."""
 
 
 def _degrees(plan: TrainPlan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from math import prod
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, words_of
-from shardwise.planner.export.megatron import PIECES, WORDS
+from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
 from shardwise.plans.train import STORAGE_AXES
@@ -27,6 +27,7 @@ def read(text: str, devices: int | None = None) -> Fields:
         "sequence_parallel": "--sequence-parallel" in given,
         "attention_kernel": kernel_of(given),
         "optimizer": given.word("--optimizer", WORDS["optimizer"], "adam"),
+        "cuda_graph": _read_graphs(given),
         "offload_optimizer": "--optimizer-cpu-offload" in given,
         "mtp_layers": given.number("--mtp-num-layers", "0"),
         "weight_gather": "per_pass",
@@ -42,7 +43,18 @@ def read(text: str, devices: int | None = None) -> Fields:
         said["expert_dispatch"] = "dense" if capacity in given else "ragged"
         if capacity in given:
             said["expert_capacity"] = given.number(capacity, kind=float)
+        if given.get("--moe-token-dispatcher-type", "") == "flex":
+            flag, words = "--moe-flex-dispatcher-backend", WORDS["dispatcher"]
+            said["dispatcher"] = given.word(flag, words, "deepep")
     return said
+
+
+def _read_graphs(given: Flags) -> list[str]:
+    """What CUDA graphs capture; nothing without an implementation of them."""
+    if given.get("--cuda-graph-impl", "none") == "none":
+        return []
+    scopes = given.get("--cuda-graph-scope", WHOLE).split()
+    return [WHOLE if scope == ITERATION else scope for scope in scopes]
 
 
 def _world(given: Flags, devices: int | None) -> int:

@@ -94,9 +94,8 @@ MEGATRON = SoftwareRow(
         "logit_chunks": {1: ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
-        "cuda_graph": {(): ""},
         "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: ""},
+        "dispatcher": {None: "alltoall", "deepep": "deepep", "hybridep": "hybridep"},
         "wide": {(): ""},
     },
     own=(
