@@ -212,7 +212,7 @@ def test_cycles_of_8_bit_products_on_v6e_are_not_trusted():
     found = product("s8", "s32", 1e-2, "v6e:2x2")
     chip = load_chip("v6e")
     assert found.lower == pytest.approx(flops / chip.peak("int8"))
-    assert found.expected < 2 * found.lower
+    assert found.expected < 3 * found.lower  # not the 130 times that the cycles say
     assert rows(found)["b"].bound_by == "math"
     assert product("s8", "s32", 1e-2, "v5e:2x2").expected == pytest.approx(1e-2)
     assert product("bf16", "bf16", 1e-2, "v6e:2x2").expected > 8e-3

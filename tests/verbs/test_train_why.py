@@ -81,7 +81,7 @@ def test_steps_that_nobody_can_tell_apart_are_said_to_be_as_fast():
 
 def test_a_pipeline_that_its_own_layers_move_down_is_told_in_plain_words():
     """Seven layers over two stages: equal stages are a guess, their own layers are not."""
-    cfg = dense(hidden_size=512, intermediate_size=1536, num_hidden_layers=7, vocab_size=4000)
+    cfg = dense(hidden_size=512, intermediate_size=1536, num_hidden_layers=7, vocab_size=16000)
     held = {"remat": ("block",), "pipeline_schedule": ("1f1b",), "zero": (1,)}
     (said,) = plan_train(request(cfg, "v5e:4x4", 32, pins={"stage": 2}, **held)).rank_changes
     assert said.startswith("with equal pipeline stages stage=2 x data=8 (1f1b) looked fastest, at ")

@@ -274,8 +274,7 @@ class Chip:
         flat |= {f"efficiency.{k}": getattr(self.efficiency, k) for k in EFFICIENCIES}
         by_dtype = self.efficiency.matmul_by_dtype
         flat |= {f"efficiency.matmul_{dtype}": rate for dtype, rate in by_dtype.items()}
-        if self.efficiency.clock != 1.0:
-            flat[f"efficiency.{CLOCK}"] = self.efficiency.clock
+        flat[f"efficiency.{CLOCK}"] = self.efficiency.clock
         if not isinstance(self.network, Alone):
             flat |= _network_numbers("network", self.network)
         if self.data_centre is not None:

@@ -189,6 +189,7 @@ def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
         "sustained": 1.0,
         "outer_network": values["network"],
     }
+    reader.sources.setdefault(f"efficiency.{CLOCK}", "that of its generation")
     return Efficiency(
         **{name: (plain | values)[name] for name in EFFICIENCIES},
         clock=values.get(CLOCK, 1.0),

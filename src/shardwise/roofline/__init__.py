@@ -5,8 +5,8 @@
 `tree.py` fat trees, `latency.py` says which wait for hops), `exchanges.py` that of a permute from
 one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
 whole Work, `bodies.py` lays its loops on streams, `time_parts.py` says where their seconds go,
-`stacks.py` holds what training software does with a chip and `engines.py` what serving engines do,
-their constants in `data/`;
+`stacks.py` holds what training software does with a chip, `attention_kernels.py` what libraries of
+attention reach of it and `engines.py` what serving engines do, their constants in `data/`;
 `strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes
 another, `residuals.py` puts a range around a predicted step, `evidence.py` says what a few runs of
 one's own do to both, `resolution.py` holds what predictions cannot tell, `rests.py` says which
