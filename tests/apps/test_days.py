@@ -29,7 +29,7 @@ def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
 
 
 def test_what_is_lost_counts_against_the_deadline():
-    """A tenth more days than a slice takes are enough for it, not where a straggler takes a fifth."""
+    """A tenth more days than a slice takes are enough, but not where a straggler takes a fifth."""
     taken = answer(*JOB, *HELD, "--on", "v5p:2x2x2")["result"]["run"]["days"]
     words, lost = ("--on", "v5p", "--days", f"{1.1 * taken:.4g}"), ("--straggler", "1.2")
     result = answer(*JOB, *HELD, *words, *lost)["result"]
