@@ -293,17 +293,17 @@ def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
     match mixer:
         case Mamba():
             width = mixer.heads * mixer.head_dim
-            inputs, state = width + 2 * mixer.groups * mixer.state, width * mixer.state
+            inputs = width + 2 * mixer.groups * mixer.state
         case SelectiveScan():
             width = mixer.width
-            inputs, state = width + mixer.step_rank + 2 * mixer.state, width * mixer.state
+            inputs = width + mixer.step_rank + 2 * mixer.state
         case DeltaNet():
             keys = mixer.key_heads * mixer.key_head_dim
             width = mixer.value_heads * mixer.value_head_dim
-            inputs, state = 2 * keys + width, width * mixer.key_head_dim
+            inputs = 2 * keys + width
         case Lightning():
             width = mixer.heads * mixer.head_dim
-            inputs, state = 3 * width, width * mixer.head_dim
+            inputs = 3 * width
         case ShortConv():
             return [
                 _kept("qkv", "gated conv input", mixer.width, "F"),
@@ -312,7 +312,13 @@ def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
             ]
     return [
         _kept("qkv", "scan inputs", inputs, "N"),
-        _kept("attention", "scan states", state / SCAN_CHUNK[mixer.kind], "N", f32=True),
+        _kept(
+            "attention",
+            "scan states",
+            recurrent_state(mixer) / SCAN_CHUNK[mixer.kind],
+            "N",
+            f32=True,
+        ),
         _kept("attention", "scan output", width, "N"),
         _kept("attention", "gated scan output", width, "N"),
     ]

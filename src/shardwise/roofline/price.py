@@ -309,8 +309,8 @@ BOTH = 0.5
 """Share of the shorter of the host's time and the kernels' that is waited for beside the longer:
 of 0, a half and 1 the one that misses least of runs that were left out (docs/log.md)."""
 GRAPH_SECONDS = 1.3e-6
-"""Seconds between two kernels that a CUDA graph starts (Constant time launch for straight-line
-CUDA graphs, NVIDIA's technical blog of 2024)."""
+"""Seconds between two kernels that a CUDA graph starts; assumed, as it explains NVIDIA's runs with
+graphs of the whole step (docs/log.md)."""
 WHOLE_STEP = "full"
 
 

@@ -12,21 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import GATE, SCAN_CHUNK, ActivationKind, recurrent_state
-from shardwise.models.components import CORE, SCAN
-from shardwise.models.flops import (
-    attention_flops_per_token,
-    chunked_scan_flops_per_token,
-    conv_shape,
-)
-from shardwise.models.specs import (
-    Attention,
-    LatentAttention,
-    Layer,
-    Moe,
-    RecurrentMixer,
-    SoftmaxMixer,
-)
+from shardwise.models.activations import GATE, ActivationKind
+from shardwise.models.components import CORE
+from shardwise.models.flops import attention_flops_per_token
+from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
+from shardwise.planner.step.recurrence import recurrence
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
     around_the_kernel,
@@ -347,30 +337,7 @@ def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
         return _attention(layer, layer.mixer, shape)
-    return _scan(layer, shape)
-
-
-def _scan(layer: Layer, shape: LayerShape) -> list[Op]:
-    """A recurrent mixer in three kernels: its convolution, which reads and writes its channels; the
-    recurrence, which reads them, writes its output and keeps the f32 state of every chunk; and the
-    gated norm of the output, two reads and a write."""
-    mixer, tokens = layer.mixer, shape.tokens / shape.degree("tensor")
-    assert isinstance(mixer, RecurrentMixer)
-    size = tokens * dtype_bytes(shape.activations)
-    channels, _ = conv_shape(mixer)
-    width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
-    chunk = SCAN_CHUNK.get(mixer.kind)
-    states = 2 * 4.0 * tokens * recurrent_state(mixer) / chunk if chunk else 0.0
-    flops = {shape.activations: chunked_scan_flops_per_token(layer) * tokens}
-    moved = (max(channels, 3 * width) + width) * size + states
-    return [
-        *(
-            [make_op("scan.conv", SCAN, "elementwise", hbm_bytes=2 * channels * size)]
-            * bool(channels)
-        ),
-        make_op("scan", SCAN, "scan", flops=flops, hbm_bytes=moved),
-        make_op("scan.gate", SCAN, "elementwise", hbm_bytes=3 * width * size),
-    ]
+    return recurrence(layer, shape)
 
 
 def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
@@ -414,10 +381,6 @@ def _softmax(mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
     return [make_op("attention.softmax", CORE, "elementwise", hbm_bytes=size)]
 
 
-def _width(mixer: object) -> int:
-    return getattr(mixer, "value_head_dim", 0) or getattr(mixer, "head_dim", 0)
-
-
 def _activation(component: str, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
     """The elementwise activation: reads what the matmuls in wrote, writes what those out read."""
     outward = sum(_rows_wide(r, r.contracted, shape) for r in rows if _yields_d(r))
@@ -428,7 +391,7 @@ def _activation(component: str, rows: Sequence[Parameter], shape: LayerShape) ->
 
 EXPERT_BIAS = 24.0
 """Bytes per output of a biased expert's product: Megatron-LM splits the outputs by expert, adds
-each bias in f32, joins them and casts (moe/experts.py)."""
+each bias in f32, joins them and casts (moe/experts.py); what that moves is assumed."""
 
 
 def _expert_biases(moe: Moe | None, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
