@@ -261,6 +261,7 @@ def hardware_text(name: str, rates: MachineRates, said: Mapping[str, Any]) -> st
         _entry("hbm", rates.fused, "measured; elementwise programs over hbm_bandwidth"),
         _entry("network", 1.0, "by definition: links are fitted at what collectives reach"),
         _entry("sustained", 1.0, "by definition: rates are those of long runs"),
+        _entry("clock", 1.0, "by definition: rates are measured at it"),
         "",
         *_network_lines(rates, said),
         "",
