@@ -78,6 +78,7 @@ ABOUT: Mapping[str, str] = {
     "gradient_accumulation": "whether matmuls of weight gradients add into the sum",
     "overlap": "whose transfers run beside compute",
     "compiled": "whether a compiler fuses elementwise work",
+    "fused_loss": "whether the loss is one kernel that makes no copy of the logits in float32",
     "cuda_graph": "parts of the step that CUDA graphs start; full: all of it",
     "grouped_kernel": "whether the products of a layer's experts are a kernel each, or one (fused)",
     "dispatcher": "what sends tokens to experts; none: once to each device that has one of them",

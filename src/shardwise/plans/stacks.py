@@ -50,7 +50,8 @@ class StackRow:
     are kept whole for the weight gradients, rather than in pieces and gathered again.
     `fuses_mlp`: an MLP's activation, gate and experts' weights are one kernel that keeps its inputs
     alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `loss_in_place`:
-    the loss turns the f32 logits into their gradient where they lie.
+    the loss turns the f32 logits into their gradient where they lie. `loss_copies`: f32 arrays of
+    the size of the logits that the loss makes besides where the vocabulary is cut over tensor.
     `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
     `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
     runs beside compute. `compiled`: a compiler fuses its elementwise work. `splits_biases`: biases
@@ -75,6 +76,7 @@ class StackRow:
     fuses_mlp: bool = False
     keeps_quantised: bool = False
     loss_in_place: bool = False
+    loss_copies: int = 0
     stores_widely: bool = True
     context_method: ContextMethod = "all_gather"
     overlap: frozenset[Overlapped] = frozenset({"data", "context"})
@@ -124,9 +126,14 @@ STACK_ROWS = (
         overlap=frozenset({"data", "tensor", "context", "pipeline"}),
     ),
     # PyTorch's non-reentrant checkpoint stops early. Its pipeline stages gather weights and reduce
-    # gradients once a step (torch/distributed/pipelining/stage.py).
+    # gradients once a step (torch/distributed/pipelining/stage.py). Its sharded loss sums an
+    # exponential and an update in f32 (torch/distributed/tensor/parallel/loss.py).
     StackRow(
-        name="fsdp", attention_kernel="sdpa", piped_gather="per_step", piped_reduce="per_step"
+        name="fsdp",
+        attention_kernel="sdpa",
+        loss_copies=1,
+        piped_gather="per_step",
+        piped_reduce="per_step",
     ),
     # Checkpoints as Megatron-LM; tp_recompute_allgather is off. Stages are built in the order of
     # the blocks (src/nanotron/models/base.py, build_model).

@@ -126,10 +126,12 @@ class Structure:
     are one kernel, `dispatcher` what sends tokens to them, and `wide` components that stay in 16
     bits beside router and head.
     With `logit_chunks` the loss is made of so many pieces of a microbatch one after the other; the
-    backward pass makes the logits of each again.
+    backward pass makes the logits of each again. `fused_loss`: it is one kernel that reads the
+    logits as the head's matmul wrote them, and makes no copy in float32.
     `stack` is the software whose constants price the plan. What it does by default, unless the plan
     says it: whether matmuls of weight gradients add into the sum (`gradient_accumulation`), whose
-    transfers run beside compute (`overlap`), and whether elementwise work is fused (`compiled`).
+    transfers run beside compute (`overlap`), and whether elementwise work is fused (`compiled`),
+    with it that of the loss.
     """
 
     zero: int = 1
@@ -159,6 +161,7 @@ class Structure:
     gradient_accumulation: Literal["fused", "separate"] | None = None
     overlap: tuple[Overlapped, ...] | None = None
     compiled: bool | None = None
+    fused_loss: bool | None = None
     cuda_graph: tuple[GraphScope, ...] = ()
     grouped_kernel: Literal["per_expert", "fused"] = "per_expert"
     dispatcher: Dispatcher | None = None
@@ -211,6 +214,11 @@ class Structure:
     def fuses_elementwise(self) -> bool:
         """Whether a compiler fuses elementwise work."""
         return self.stack_row.compiled if self.compiled is None else self.compiled
+
+    @property
+    def fuses_loss(self) -> bool:
+        """Whether the loss is one kernel on the logits of the head's matmul."""
+        return self.fuses_elementwise if self.fused_loss is None else self.fused_loss
 
     @property
     def ends(self) -> str:

@@ -208,6 +208,31 @@ def test_logits_are_f32_and_their_gradient_is_written_by_eager_software_alone():
     assert kinds(dense(), step(tensor=2), "loss")["transient"] == pytest.approx(got / 2)
 
 
+def test_a_fused_loss_has_logits_and_gradient_as_the_matmuls_write_them():
+    """In 16 bits each; where a vocabulary is cut, one more array in f32 where none is fused."""
+    logits = TOKENS * V
+
+    def at_loss(mesh, **choices):
+        return kinds(dense(), step(**mesh, choices={"stack": "fsdp", **choices}), "loss")
+
+    plain, fused, compiled = (
+        at_loss({}, **choices)["transient"]
+        for choices in ({}, {"fused_loss": True}, {"compiled": True})
+    )
+    assert plain - fused == (4 + 4 + 2 * 2 - 2 - 2) * logits
+    assert fused == compiled
+    assert at_loss({}, compiled=True, fused_loss=False)["transient"] == plain
+    cut, half = (at_loss({"tensor": 2}, fused_loss=x)["transient"] for x in (False, True))
+    assert cut - half == (16 - 4) * logits / 2
+
+
+def test_a_compiler_keeps_nothing_elementwise():
+    """An activation is made again of what it was made of, and what norms yield lies nowhere."""
+    eager, compiled = (step(choices={"stack": "fsdp", "compiled": x}) for x in (False, True))
+    assert checkpoint_bytes(dense(), compiled) < 0.9 * checkpoint_bytes(dense(), eager)
+    assert layer_bytes(dense(), compiled) < layer_bytes(dense(), eager)
+
+
 def test_logits_in_pieces_are_there_one_piece_at_a_time_and_made_again():
     whole, pieces = (step(choices={"logit_chunks": n}) for n in (1, 4))
     got = [kinds(dense(), shape, "loss")["transient"] for shape in (whole, pieces)]

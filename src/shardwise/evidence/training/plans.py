@@ -128,6 +128,7 @@ def _plan(
         gradient_accumulation=row.gradient_accumulation,
         overlap=row.overlap,
         compiled=row.compiled,
+        fused_loss=row.fused_loss,
         cuda_graph=_scopes(row.cuda_graph),
         grouped_kernel=row.grouped_kernel or "per_expert",
         dispatcher=None if row.dispatcher in ("", "ragged") else row.dispatcher,

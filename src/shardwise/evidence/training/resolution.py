@@ -65,7 +65,9 @@ def published_looks(
             plan=repr(run.plan),
             public=True,
             seconds=(unseen[run.fingerprint].predicted, run.measured_seconds),
-            memory=(_peak(run), run.peak_mem_bytes) if run.peak_mem_bytes else None,
+            memory=(run.as_reported(_peak(run)), run.peak_mem_bytes)
+            if run.peak_mem_bytes
+            else None,
         )
         for run in runs
         if run.fingerprint in unseen

@@ -21,11 +21,18 @@ from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan
 
 
+RESERVED = 1.11
+"""Peak bytes that PyTorch's allocator reserves over our count of tensors: the median of the runs
+that publish what it reserved (43 of torchtitan, torchao and prime-rl; 1.11, 1.01 and 1.33). What it
+reserves and does not use it gives back before it runs out, so that no plan needs room for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
     runs are left out together (`folds.py`); constants are fitted on it where it is `fitted`;
-    `release` is the year of its software, with the month where it is known. `inferred` says what
+    `release` is the year of its software, with the month where it is known. `reserved`: its peak
+    bytes are those that an allocator had taken, not those that tensors lay in. `inferred` says what
     the row leaves open or a plan cannot say, and what was taken. `fingerprint` stands for the row's
     facts (`unseen.py`)."""
 
@@ -41,6 +48,7 @@ class PublishedRun:
     measured_seconds: float
     peak_mem_bytes: float | None
     moe: bool
+    reserved: bool = False
     fitted: bool = True
     release: str = ""
     inferred: tuple[str, ...] = ()
@@ -50,6 +58,10 @@ class PublishedRun:
     def stack(self) -> str:
         """The software that ran it."""
         return self.plan.stack
+
+    def as_reported(self, peak_bytes: float) -> float:
+        """Predicted peak bytes of tensors as the run counted them."""
+        return peak_bytes * (RESERVED if self.reserved else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +108,7 @@ def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Publi
         measured_seconds=measured_seconds(row, cfg),
         peak_mem_bytes=None if row.memory_gib is None else row.memory_gib * 2**30,
         moe=cfg.has_experts,
+        reserved=row.memory_kind == "reserved",
         fitted=row.fitted,
         release=row.release,
         inferred=inferences(row, plan, piece),

@@ -202,6 +202,11 @@ class RunRow(BaseModel):
         description="year of the software, with its month where it is known (2026, 2026.04)",
     )
     compiled: bool | None = Field(None, description="whether a compiler fuses the step")
+    fused_loss: bool | None = Field(
+        None,
+        description="whether the loss is one kernel that makes no copy of the logits in float32; "
+        "where empty, as `compiled`",
+    )
     cuda_graph: str = Field(
         "",
         pattern=r"^(none|full|scoped:\w+(,\w+)*)?$",
@@ -281,7 +286,7 @@ SECTIONS = {
 FORMER = {"zero_stage": "zero", "chip": "hardware", "devices": "num_devices"}
 """Other names of columns."""
 BOOLEANS = frozenset(
-    ("fitted", "gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled")
+    ("fitted", "gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled", "fused_loss")
 )
 
 

@@ -145,7 +145,11 @@ class Validation:
 
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
-        pairs = [(r.peak_bytes, r.run.peak_mem_bytes) for r in self.rows if r.run.peak_mem_bytes]
+        pairs = [
+            (r.run.as_reported(r.peak_bytes), r.run.peak_mem_bytes)
+            for r in self.rows
+            if r.run.peak_mem_bytes
+        ]
         return summary_of([a / b - 1 for a, b in pairs], pairs)
 
     def unfit(self) -> list[str]:

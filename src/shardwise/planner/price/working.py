@@ -69,7 +69,7 @@ def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
 
 def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
     saved = kept_activations(cfg, layer, shape)
-    tape = [a for a in saved if a.tape and (shape.eager or a.kind not in ("activation", "norm"))]
+    tape = [a for a in saved if a.tape and (shape.tapes or a.kind not in ("activation", "norm"))]
     again = [a for a in tape if place_of(a, shape) != "keep"]
     return (
         bytes_of(again, shape)
@@ -174,13 +174,19 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     """Logits of one microbatch, or of one of its pieces, in f32, and their gradient in the dtype of
     the activations, in which the matmuls of the backward pass read it. Run op by op (PyTorch) the
     gradient is f32 first, and 16-bit logits and their gradient stand beside their f32 copy and the
-    f32 probabilities; where the loss works in place, only one of either."""
+    f32 probabilities; where the loss works in place, only one of either. A vocabulary cut over
+    tensor takes `loss_copies` more in f32. A fused loss has logits and gradient as the matmuls
+    write and read them."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
     if shape.stack_row.loss_in_place:
         return 4.0 * logits, size * logits
+    if shape.eager and shape.fuses_loss:
+        return size * logits, size * logits
     if shape.eager:
-        return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
+        cut = np.asarray(shape.degree("tensor")) > 1
+        more = 4.0 * np.where(cut, shape.stack_row.loss_copies, 0)
+        return 4.0 * logits, (4.0 + more + (2 * size if size < 4 else 0.0)) * logits
     return 4.0 * logits, size * logits
 
 

@@ -204,6 +204,12 @@ class TrainShape(Structure):
         return self.stack_row.eager
 
     @property
+    def tapes(self) -> bool:
+        """Whether what is elementwise lies in memory for the backward pass: op by op, where no
+        compiler makes one kernel of an elementwise chain."""
+        return self.eager and not self.fuses_elementwise
+
+    @property
     def expert_room(self) -> Quantity:
         """Rows that a device holds for its experts over the mean of all devices. A compiled program
         fixes its shapes before tokens choose: a dropless exchange has room for all rows of the
