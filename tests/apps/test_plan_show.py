@@ -55,6 +55,21 @@ def test_overrides_change_the_answer(saved, capsys):
     assert slow["step_seconds"]["lower"] > planned["result"]["step_seconds"]["lower"]
 
 
+def test_a_page_says_what_kernels_are_chosen(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "model: qwen3-30b-a3b\nslice: 2*h100:8\nsoftware: any\nmesh: {data: 2, expert: 8}\n"
+        "global_batch_sequences: 64\nsequence_length: 4096\nmicrobatches: 2\ncompiled: true\n"
+        "cuda_graph: [attn]\ndispatcher: deepep\ngrouped_kernel: fused\n"
+    )
+    change = ("--set", "fused_loss=false", "--set", "wide=[attention]")
+    said = flat(answered("plan", "show", path, *change)[0])
+    assert (
+        "compiled, loss in float32, CUDA graphs of attn, tokens sent by deepep, experts' products "
+        "in one kernel, attention in 16 bits"
+    ) in said
+
+
 def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_path):
     path = tmp_path / "book.yaml"
     planned = document(capsys, *SMALL, *HELD, "--constants", "book", "-o", path)["result"]

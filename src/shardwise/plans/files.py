@@ -253,7 +253,8 @@ def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str =
     for key, value in values.items():
         if key not in known:
             raise unknown("key", f"{prefix}{key}", [f"{prefix}{k}" for k in known], f"in {origin}")
-        if isinstance(value, bool) and known[key] is not bool:  # to Python true is 1
+        switch = known[key] in (bool, bool | None)
+        if isinstance(value, bool) and not switch:  # to Python true is 1
             raise BadRequest(
                 f"'{origin}': key '{prefix}{key}' is {str(value).lower()}; it is no switch, so "
                 "give its value"

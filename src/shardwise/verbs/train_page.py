@@ -11,7 +11,7 @@ from shardwise.models.parameters import first_matmuls
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import software_row
-from shardwise.plans.train import mesh_text
+from shardwise.plans.train import USUAL, mesh_text
 from shardwise.roofline.rests import PEAK
 from shardwise.units import (
     dtype_bytes,
@@ -285,7 +285,28 @@ def _choices_text(plan: TrainPlan) -> str:
         said.append(f"parameters gathered once a {plan.weight_gather.removeprefix('per_')}")
     if plan.gradient_reduce == "per_step":
         said.append("gradients reduced once a step")
+    said += _kernels(plan)
     return "".join(f", {text}" for text in said if text)
+
+
+def _kernels(plan: TrainPlan) -> list[str]:
+    """What the plan says of the program's kernels where it is not what the software does anyway."""
+    said = []
+    if plan.attention_kernel != USUAL.attention_kernel:
+        said.append(f"attention by {plan.attention_kernel}")
+    if plan.compiled is not None:
+        said.append("compiled" if plan.compiled else "not compiled")
+    if plan.fused_loss is not None:
+        said.append("loss fused" if plan.fused_loss else "loss in float32")
+    if plan.cuda_graph:
+        said.append(f"CUDA graphs of {'+'.join(plan.cuda_graph)}")
+    if plan.dispatcher is not None:
+        said.append(f"tokens sent by {plan.dispatcher}")
+    if plan.grouped_kernel != USUAL.grouped_kernel:
+        said.append("experts' products in one kernel")
+    if plan.wide:
+        said.append(f"{'+'.join(plan.wide)} in 16 bits")
+    return said
 
 
 def memory_table(result: Mapping[str, Any]) -> TextTable:

@@ -71,6 +71,25 @@ def test_graphs_and_a_dispatcher_are_written_and_read(megatron_plan, graphs, imp
 
 
 @pytest.mark.parametrize(
+    ("on", "about", "sender"),
+    [
+        ("4*h100:8", {}, "deepep"),
+        ("4*h100:8", {"dispatcher": "alltoall"}, "alltoall"),
+        ("4*h100:8", {"expert_dispatch": "dense"}, "alltoall"),
+        ("4*mi300x:8", {}, "alltoall"),
+    ],
+)
+def test_tokens_are_sent_as_the_plan_is_priced(megatron_plan, on, about, sender):
+    """Nothing named sends a token once to a device, as DeepEP does on NVIDIA's chips."""
+    plan, cfg, _ = megatron_plan
+    plan = replace(plan, **{"slice": on, "expert_dispatch": "ragged", **about})
+    flags = megatron_flags(export_plan(plan, cfg, parse_slice(on), "megatron"))
+    flex = flags["--moe-token-dispatcher-type"] == "flex"
+    assert flags.get("--moe-flex-dispatcher-backend", "alltoall") == sender
+    assert flex == (sender != "alltoall")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "field", "value"),
     [
         ("--nnodes 4", "--nnodes 8", "mesh", {"data": 8, "expert": 4, "tensor": 2}),

@@ -20,7 +20,6 @@ from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan
 
-
 RESERVED = 1.11
 """Peak bytes that PyTorch's allocator reserves over our count of tensors: the median of the runs
 that publish what it reserved (43 of torchtitan, torchao and prime-rl; 1.11, 1.01 and 1.33). What it

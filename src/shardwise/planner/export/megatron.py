@@ -27,6 +27,7 @@ from shardwise.plans.software.megatron import (
     RECIPES,
     SUMS,
 )
+from shardwise.plans.stacks import Dispatcher
 
 PIECES = "optim_grads_params"
 """What Megatron-FSDP calls parameters in pieces."""
@@ -63,7 +64,7 @@ def runs_fsdp(plan: TrainPlan) -> bool:
 def arguments(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> list[str]:
     """The arguments of pretrain_gpt.py, one flag with its value per entry."""
     values: dict[str, Any] = {"--use-mcore-models": ""} | model_arguments(cfg)
-    values |= _experts(plan, cfg) | _degrees(plan) | _sharding(plan)
+    values |= _experts(plan, cfg, piece) | _degrees(plan) | _sharding(plan)
     values |= _pipeline(plan) | _batch(plan) | _memory(plan) | _dtypes(plan)
     values |= {
         "--attention-backend": WORDS["attention_kernel"][plan.attention_kernel],
@@ -85,15 +86,16 @@ def _argument(flag: str, value: Any) -> str:
     return " ".join([flag, *(shlex.quote(str(v)) for v in several if v != "")])
 
 
-def _experts(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
+def _experts(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
     """How experts are cut and how tokens find them."""
     if not cfg.has_experts:
         return {}
     tensor = plan.degree("tensor")
-    sends = WORDS["dispatcher"][plan.dispatcher]
+    sends = dispatcher_of(plan, piece)
+    flex = sends != "alltoall"
     values: dict[str, Any] = {
-        "--moe-token-dispatcher-type": "flex" if plan.dispatcher else sends,
-        **({"--moe-flex-dispatcher-backend": sends} if plan.dispatcher else {}),
+        "--moe-token-dispatcher-type": "flex" if flex else sends,
+        **({"--moe-flex-dispatcher-backend": sends} if flex else {}),
         "--moe-grouped-gemm": "",
         "--expert-model-parallel-size": plan.degree("expert")
         * (tensor if plan.expert_over_tensor else 1),
@@ -103,6 +105,15 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         values["--moe-expert-capacity-factor"] = plan.expert_capacity
         values["--moe-pad-expert-input-to-capacity"] = ""
     return values
+
+
+def dispatcher_of(plan: TrainPlan, piece: Slice) -> Dispatcher:
+    """What sends a plan's tokens to experts: where it names nothing, DeepEP, which sends a token
+    once to a device as the plan is priced; it has no slots, and runs on NVIDIA's chips alone."""
+    if plan.dispatcher is not None:
+        return plan.dispatcher
+    deduplicates = plan.ragged and piece.chip.vendor == "nvidia"
+    return "deepep" if deduplicates else "alltoall"
 
 
 def _graphs(plan: TrainPlan) -> dict[str, Any]:

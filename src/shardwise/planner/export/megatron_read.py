@@ -46,6 +46,8 @@ def read(text: str, devices: int | None = None) -> Fields:
         if given.get("--moe-token-dispatcher-type", "") == "flex":
             flag, words = "--moe-flex-dispatcher-backend", WORDS["dispatcher"]
             said["dispatcher"] = given.word(flag, words, "deepep")
+        elif said["expert_dispatch"] == "ragged":
+            said["dispatcher"] = "alltoall"
     return said
 
 

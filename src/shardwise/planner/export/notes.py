@@ -317,6 +317,8 @@ def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
         idle |= {"expert_dispatch", "expert_capacity", "expert_over_tensor"}
     if plan.expert_dispatch == "ragged":
         idle.add("expert_capacity")
+    if plan.dispatcher is None:
+        idle.add("dispatcher")  # the program takes its own
     if copies(plan) == 1:
         idle.add("zero")
     if not stored_axes(plan):

@@ -79,4 +79,5 @@ def lost_on_the_way(
         and field not in UNSAID[target]
         and matters(field, columns).any()
         and not (field == "mesh" and folded(before[field]) == folded(after[field]))
+        and not (field == "dispatcher" and before[field] is None)
     }

@@ -96,7 +96,12 @@ MEGATRON = SoftwareRow(
         "frozen": {(): ""},
         "fused_loss": {None: ""},
         "grouped_kernel": {"per_expert": ""},
-        "dispatcher": {None: "alltoall", "deepep": "deepep", "hybridep": "hybridep"},
+        "dispatcher": {
+            None: "",
+            "alltoall": "alltoall",
+            "deepep": "deepep",
+            "hybridep": "hybridep",
+        },
         "wide": {(): ""},
     },
     own=(

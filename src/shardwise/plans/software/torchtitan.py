@@ -170,6 +170,7 @@ TORCHTITAN = SoftwareRow(
         "dtypes.param": "f32",
         "dtypes.master": "none",
         "dtypes.grad": "f32",
+        "compiled": True,
     },
 )
 """PyTorch's own trainer of large models."""

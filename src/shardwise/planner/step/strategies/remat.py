@@ -10,11 +10,11 @@ Activations of the offloaded kinds are copied out after the forward pass of a la
 its backward pass, on the host stream; the chain does not wait for the way out.
 
 Which tensors there are to keep is the software's matter. An autograd tape keeps all of them. A
-compiler (XLA; torch.compile) keeps what the backward pass reads and cannot fuse into what reads it. Megatron-LM's fused
-kernels keep their inputs alone: that of an MLP's activation with its gate (`bias_swiglu_fusion`),
-which weighs the experts' inputs to their last matmul too, so that nobody needs what the experts
-yield (`weighted_bias_swiglu_impl`). Transformer Engine keeps what its matmuls read as they
-quantised it; the core of attention keeps its own output beside that.
+compiler (XLA, torch.compile) keeps what the backward pass reads and cannot fuse into what reads it.
+Megatron-LM's fused kernels keep their inputs alone: that of an MLP's activation with its gate
+(`bias_swiglu_fusion`), which weighs the experts' inputs to their last matmul too, so that nobody
+needs what the experts yield (`weighted_bias_swiglu_impl`). Transformer Engine keeps what its
+matmuls read as they quantised it; the core of attention keeps its own output beside that.
 """
 
 from collections.abc import Sequence
