@@ -11,14 +11,13 @@ the JSON is not compiled again.
 
 import argparse
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from compiled.drawn import CHIPS, LENGTHS, TOKENS_PER_CHIP, Draw
 from compiled.programs import compiled_case, predicted_memory
-from made import made
+from made import made, put
 
 import shardwise
 from shardwise.errors import ShardwiseError
@@ -35,7 +34,6 @@ NEAR = 0.8
 """The share of usable memory from which on an answer is near the limit."""
 MODELS = (0.3e9, 35e9)
 TRAINED_ON = (4, 8, 16, 32, 64)
-BEGIN, END = "<!-- scripts/answers_fit.py -->", "<!-- end: answers fit -->"
 
 
 def answers() -> Iterator[tuple[str, TrainPlan]]:
@@ -115,9 +113,7 @@ def main() -> None:
         print(len(rows), rows[-1], flush=True)
         doc = {"schema_version": 1, **made(), "seed": SEED, "rows": rows}
         OUT.write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    text = f"{BEGIN}\n{told(rows)}\n{END}"
-    PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: text, page, flags=re.S), encoding="utf-8")
+    put(PAGE, __file__, told(rows))
     print(told(rows))
 
 

@@ -12,13 +12,12 @@ made again: delete the file to make all anew (half an hour of a core, or less by
 
 import argparse
 import json
-import re
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from made import made, table
+from made import made, put, table
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.evidence.training.runs import PublishedRun, read_runs
@@ -34,7 +33,6 @@ BEATS = 0.05
 """The share of its seconds by which a published plan has to be faster to count."""
 OF_THE_SEARCH = {*SEARCHED, "remat_kinds", "virtual_stages"}
 """Choices of a plan that a search makes."""
-BEGIN, END = "<!-- scripts/published_jobs.py -->", "<!-- end: published jobs -->"
 
 
 def jobs() -> list[PublishedRun]:
@@ -134,9 +132,7 @@ def main() -> None:
             if done % 10 == 0 or done == len(asked):
                 print(f"{done} of {len(asked)}", flush=True)
                 write(rows)
-    page = PAGE.read_text(encoding="utf-8")
-    told = f"{BEGIN}\n{summary(list(rows.values()))}\n{END}"
-    PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: told, page, flags=re.S), encoding="utf-8")
+    put(PAGE, __file__, summary(list(rows.values())))
     print(summary(list(rows.values())))
 
 

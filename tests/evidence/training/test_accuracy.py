@@ -7,7 +7,6 @@ all, of which 316 are of no fit.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
@@ -15,7 +14,6 @@ from statistics import median
 import pytest
 
 from shardwise.evidence.training.few_runs import BIASED, coverage, fewer, score_groups
-from shardwise.evidence.training.runs import RESERVED
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.unseen import read_unseen
@@ -198,26 +196,6 @@ def test_peak_memory(found):
     memory = found.memory()
     assert memory.n >= 40
     assert memory.median_abs_error <= 0.08
-
-
-def test_peak_memory_of_every_source(everything):
-    """With what the allocator reserves as runs of other publishers have it."""
-    rows = [row for row in everything.rows if row.run.peak_mem_bytes]
-    kept = [(r.run.group, r.run.peak_mem_bytes / r.peak_bytes) for r in rows if r.run.reserved]
-    assert median(ratio for _, ratio in kept) == pytest.approx(RESERVED, abs=0.01)
-    errors = defaultdict(list)
-    for row in rows:
-        others = median(ratio for group, ratio in kept if group != row.run.group)
-        seen = row.peak_bytes * (others if row.run.reserved else 1.0)
-        errors[row.run.source].append(abs(seen / row.run.peak_mem_bytes - 1))
-    assert median(map(median, errors.values())) <= 0.08
-    several = {source: median(some) for source, some in errors.items() if len(some) >= 4}
-    assert {source for source, error in several.items() if error > 0.2} <= TILED
-
-
-TILED = {"trl-1m-tokens"}
-"""Sources whose runs a plan cannot say whole: MLPs in tiles of the sequence, parameters in host
-memory."""
 
 
 def test_runs_that_ran_fit(found):

@@ -65,7 +65,7 @@ def published_looks(
             plan=repr(run.plan),
             public=True,
             seconds=(unseen[run.fingerprint].predicted, run.measured_seconds),
-            memory=(run.as_reported(_peak(run)), run.peak_mem_bytes)
+            memory=(run.as_reported(peak_bytes(run)), run.peak_mem_bytes)
             if run.peak_mem_bytes
             else None,
         )
@@ -74,7 +74,8 @@ def published_looks(
     ]
 
 
-def _peak(run: PublishedRun) -> float:
+def peak_bytes(run: PublishedRun) -> float:
+    """Peak bytes of the fullest device, as counted."""
     shape = plan_shape(run.plan, run.cfg, run.piece.chip)
     return float(train_memory(run.cfg, shape).peak())
 
