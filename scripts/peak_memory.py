@@ -76,8 +76,8 @@ def told() -> str:
     over = [peak for peak in ran if peak.filled > 1]
     refused = [sum(p.filled > limit(p) for p in ended) for limit in (lambda _: 1.0, _allowed)]
     said = (
-        f"Median of the sources: {median(map(median, sizes.values())):.1%}. Of {len(ran)} runs that "
-        f"ran {len(over)} ({len(over) / len(ran):.1%}) need more than the usable memory by our "
+        f"Median of the sources: {median(map(median, sizes.values())):.1%}. Of {len(ran)} runs that"
+        f" ran {len(over)} ({len(over) / len(ran):.1%}) need more than the usable memory by our "
         f"count. Of {len(ended)} that ran out of memory (of {len({p.run.group for p in ended})} "
         f"publishers) {refused[0]} are refused with a margin of 0, {refused[1]} "
         f"({refused[1] / len(ended):.0%}) with the margin of their software."
