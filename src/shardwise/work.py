@@ -70,7 +70,7 @@ class Collective:
     payload per device of a permute. Bytes on the wire are derived by the pricer.
     `fan_out` is the number of destinations a token of a ragged all-to-all can reach. `exchange`
     says whose block each device of a permute gets; without it that of the device before it, in a
-    ring.
+    ring. `merged` is how many such collectives travel as one message, whose latency they share.
     """
 
     kind: CollectiveKind
@@ -78,6 +78,7 @@ class Collective:
     bytes: Quantity
     fan_out: Quantity | None = None
     exchange: Exchange | Sends | None = None
+    merged: Quantity = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +181,16 @@ def exchange(
     size: Quantity,
     *,
     fan_out: Quantity | None = None,
+    merged: Quantity = 1.0,
     **fields,
 ) -> Op:
     """A collective of `size` = V bytes over `axes`, on the network of the first of them."""
+    wire = Collective(kind=kind, axes=axes, bytes=size, fan_out=fan_out, merged=merged)
     return make_op(
         op_id,
         component,
         "collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size, fan_out=fan_out),
+        collective=wire,
         stream=stream_of(axes),
         **fields,
     )

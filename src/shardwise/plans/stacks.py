@@ -52,6 +52,7 @@ class StackRow:
     alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `loss_in_place`:
     the loss turns the f32 logits into their gradient where they lie. `loss_copies`: f32 arrays of
     the size of the logits that the loss makes besides where the vocabulary is cut over tensor.
+    `buckets`: gradients of several layers are summed over their copies at once.
     `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
     `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
     runs beside compute. `compiled`: a compiler fuses its elementwise work. `splits_biases`: biases
@@ -77,6 +78,7 @@ class StackRow:
     keeps_quantised: bool = False
     loss_in_place: bool = False
     loss_copies: int = 0
+    buckets: bool = False
     stores_widely: bool = True
     context_method: ContextMethod = "all_gather"
     overlap: frozenset[Overlapped] = frozenset({"data", "context"})
@@ -120,6 +122,7 @@ STACK_ROWS = (
         fuses_mlp=True,
         keeps_quantised=True,
         loss_in_place=True,
+        buckets=True,
         stores_widely=False,
         splits_biases=True,
         context_method="ring",

@@ -23,7 +23,7 @@ import numpy as np
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import AxisLinks, Placement
 from shardwise.roofline.bodies import BodyTime, OpTime, body_time
-from shardwise.roofline.collectives import collective_seconds
+from shardwise.roofline.collectives import CollectiveSeconds, collective_seconds
 from shardwise.roofline.groups import KEPT, Same
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
@@ -344,10 +344,11 @@ def _passes(op: Op, stack: Stack) -> Quantity:
     return stack.passes * (stack.dispatch if op.component == ROUTED else 1.0)
 
 
-def _collective(wire: Collective, links: Sequence[AxisLinks], **mode):
-    return collective_seconds(
-        wire.kind, wire.bytes, links, fan_out=wire.fan_out, exchange=wire.exchange, **mode
-    )
+def _collective(wire: Collective, links: Sequence[AxisLinks], **mode) -> CollectiveSeconds:
+    """Its share of the message that it travels in."""
+    size, to = wire.bytes * wire.merged, wire.exchange
+    found = collective_seconds(wire.kind, size, links, fan_out=wire.fan_out, exchange=to, **mode)
+    return CollectiveSeconds(found.bandwidth / wire.merged, found.latency / wire.merged)
 
 
 @lru_cache(maxsize=KEPT)
