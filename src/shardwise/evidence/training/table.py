@@ -19,7 +19,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
-"""732 published runs, each with its source and citation; the fit is of those with `fitted`."""
+"""772 published runs, each with its source and citation; the fit is of those with `fitted`."""
 
 Metric = Literal[
     "step_time",
@@ -364,7 +364,7 @@ PAGE = """# The table of measured training runs
 
 Made by `python -m shardwise.evidence.training.table > docs/runs.md`; the JSON Schema of a row is
 `docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
-plan and compares the step times: use it with the logs of your own cluster. The 732 published runs
+plan and compares the step times: use it with the logs of your own cluster. The 772 published runs
 that come with shardwise are one (`src/shardwise/evidence/training/data/training_runs.csv`).
 
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
