@@ -49,10 +49,11 @@ def everything() -> Validation:
 
 
 OFF = (
+    pytest.param("amd/nemo", marks=UNEXPLAINED),
     "huggingface/trl",
     "ibm/fms-fsdp",
+    pytest.param("jjschwartz/gollem", marks=UNEXPLAINED),
     "moorethreads/megatron-lm",
-    pytest.param("primeintellect/prime-rl", marks=UNEXPLAINED),
     pytest.param("pytorch/torchao", marks=UNEXPLAINED),
 )
 """Groups whose median error is `BIASED` or more."""
@@ -160,7 +161,6 @@ def test_ranges_hold_left_out_runs(everything):
     assert 0.75 <= everything.coverage() <= 0.88
 
 
-@UNEXPLAINED
 def test_ranges_of_every_class_hold_left_out_runs(everything):
     classes = everything.coverage_by_class()
     assert len(classes) > 20
