@@ -28,6 +28,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"dtype": "bfloat16"}, "unknown dtype 'bfloat16'; here that is 'bf16'"),
         ({"price": "v5q=1"}, "unknown chip 'v5q'"),
         ({"set": "chip.hbm_bandwith=1"}, "unknown chip field 'hbm_bandwith'; did you mean"),
+        ({"set": "compiled=false"}, "'compiled' is a choice of a plan, and this searches plans"),
         # Slices.
         ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is no slice of v5p, whose slices are 2x2x1"),
         ({"on": "v5e:3x3"}, "'v5e:3x3' is no slice of v5e"),

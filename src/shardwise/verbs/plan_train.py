@@ -39,6 +39,7 @@ from shardwise.verbs.train_why import close_table, differs_in, reasons
 from shardwise.workflows.deadline import DatedRun, SliceChoice
 from shardwise.workflows.inputs import (
     Words,
+    parse_part,
     parse_pins,
 )
 from shardwise.workflows.predict import (
@@ -260,7 +261,9 @@ class TrainPlanRequest(TrainChoices, Command):
             return [Remark(f"{said}, {many}")]
         every = isinstance(found.network, Torus) or best.piece.chips <= 2
         tried = "" if every else ", of those tried, which double"
-        said = f"{best.piece} is the smallest slice of {found.id} that fits{tried}"
+        full = self.margin is not None and parse_part(self.margin, "--margin") == 0
+        how = "that fits" if full else "on which a plan keeps the margin"
+        said = f"{best.piece} is the smallest slice of {found.id} {how}{tried}"
         if self.tokens:
             said += (
                 "; --days N takes the smallest that is done in time, and `shardwise plan sweep` "

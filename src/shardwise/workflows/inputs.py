@@ -24,6 +24,7 @@ from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES, ServePlan, TrainPlan
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
+from shardwise.plans.train import CHOICES
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import parse_count
 
@@ -83,6 +84,18 @@ def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:
     texts = pairs(sets, "--set", "PATH=VALUE", "remat=block")
     chip = [f"{name}={value}" for name, value in texts.items() if name.startswith("chip.")]
     return {k: v for k, v in texts.items() if not k.startswith("chip.")}, chip
+
+
+def _of_chips(sets: Words) -> Words:
+    """Texts of --set where it changes chips alone; BadRequest for a choice of a plan."""
+    for text in words(sets):
+        name = text.partition("=")[0].strip()
+        if name.partition(".")[0] in CHOICES:
+            raise BadRequest(
+                f"--set '{text}': '{name}' is a choice of a plan, and this searches plans; set it "
+                f"in a plan's file, or with `shardwise plan show FILE --set {text}`"
+            )
+    return sets
 
 
 def check_choice(value: str | None, flag: str, known: Collection[object]) -> None:
@@ -203,7 +216,7 @@ class CatalogueWords:
         return Hardware(
             constants=self.constants or "vendor",
             files=self.hw_files,
-            overrides=getattr(self, "chip_sets", ()),
+            overrides=_of_chips(getattr(self, "chip_sets", ())),
             prices=getattr(self, "prices", ()),
             provider=getattr(self, "provider", None),
             spot=getattr(self, "spot", False),

@@ -472,6 +472,14 @@ def test_the_page_and_the_schema_are_of_the_format():
     assert json.loads((docs / "runs.schema.json").read_text()) == RunRow.model_json_schema()
 
 
+def test_a_vocabulary_counts_as_open_where_neither_row_nor_model_says_it():
+    cells = {"id": "a", "model": "llama-3-8b", "hardware": "h100", "num_devices": "8", "fsdp": "8",
+             "global_batch_seqs": "8", "seq_len": "8192", "step_seconds": "2"}  # fmt: skip
+    assert not any("vocabulary" in said for said in read_run(cells).inferred)
+    shape = {"model": "mine", "layers": "8", "d_model": "1024", "d_ff": "4096", "heads": "8"}
+    assert any("vocabulary not stated: 51,200" in said for said in read_run(cells | shape).inferred)
+
+
 def test_a_table_that_is_none(tmp_path):
     with pytest.raises(BadRequest, match="cannot read the table"):
         read_table(tmp_path / "missing.csv")

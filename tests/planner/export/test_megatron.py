@@ -1,5 +1,6 @@
 """Megatron: its flags for known plans, and that they, not the notes, count."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,31 @@ def test_graphs_and_a_dispatcher_are_written_and_read(megatron_plan, graphs, imp
     assert flags["--moe-flex-dispatcher-backend"] == "hybridep"
     again = parse_export(text, "megatron")
     assert (again.cuda_graph, again.dispatcher) == (graphs, "hybridep")
+
+
+def test_a_graph_of_the_whole_iteration_checks_no_gradients(megatron_plan):
+    """Megatron-LM refuses the one with the other (validate_args)."""
+    plan, cfg, piece = megatron_plan
+    text = export_plan(replace(plan, cuda_graph=("full",)), cfg, piece, "megatron")
+    assert "--no-check-for-nan-in-loss-and-grad" in text
+    scoped = export_plan(replace(plan, cuda_graph=("attn",)), cfg, piece, "megatron")
+    assert "--no-check-for-nan" not in scoped
+
+
+def test_what_megatron_compiles_is_not_a_plans_to_say(megatron_plan):
+    plan, cfg, piece = megatron_plan
+    with pytest.raises(BadRequest, match="compiled"):
+        export_plan(replace(plan, compiled=True), cfg, piece, "megatron")
+
+
+def test_a_dispatcher_that_no_plan_has_is_named(megatron_plan):
+    plan, cfg, piece = megatron_plan
+    text = export_plan(replace(plan, dispatcher="alltoall"), cfg, piece, "megatron")
+    assert parse_export(text, "megatron").dispatcher == "alltoall"
+    with pytest.raises(BadRequest, match="--moe-token-dispatcher-type"):
+        parse_export(text.replace("alltoall", "allgather"), "megatron")
+    silent = re.sub(r"--moe-token-dispatcher-type alltoall", "", text)
+    assert parse_export(silent, "megatron").dispatcher in (None, "alltoall")
 
 
 @pytest.mark.parametrize(

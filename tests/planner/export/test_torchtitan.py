@@ -1,6 +1,7 @@
 """TorchTitan: its fields for known plans, and that they, not the notes, count."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.planner.export.exporting import STORED_F32, a_plan
@@ -94,6 +95,32 @@ def test_an_edited_torchtitan_field_changes_the_plan(torch_experts, old, new, fi
     if "shard_degree = 16" in edited:  # twice the ranks take twice the tokens
         edited = edited.replace("global_batch_size = 512", "global_batch_size = 1024")
     assert getattr(parse_export(edited, "torchtitan"), field) == value
+
+
+@pytest.mark.parametrize(
+    ("compiled", "fused", "enable", "components"),
+    [
+        (True, None, True, None),
+        (False, None, False, None),
+        (True, False, True, "model"),
+        (False, True, True, "loss"),
+    ],
+)
+def test_what_is_compiled_is_written_and_read(torch_experts, compiled, fused, enable, components):
+    plan, cfg, piece = torch_experts
+    plan = replace(plan, compiled=compiled, fused_loss=fused)
+    text = export_plan(plan, cfg, piece, "torchtitan")
+    assert f"config.compile.enable = {enable}\n" in text
+    assert ("compile.components" in text) == (components is not None)
+    again = parse_export(text, "torchtitan")
+    assert (again.compiled, again.fused_loss) == (compiled, fused)
+
+
+def test_an_edited_compile_field_counts(torch_experts):
+    plan, cfg, piece = torch_experts
+    text = export_plan(replace(plan, compiled=True), cfg, piece, "torchtitan")
+    edited = text.replace("config.compile.enable = True", "config.compile.enable = False")
+    assert parse_export(edited, "torchtitan").compiled is False
 
 
 def test_torchtitan_uneven_stages_are_named_layers():

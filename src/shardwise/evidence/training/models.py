@@ -40,6 +40,13 @@ def model_of(row: RunRow, folder: Path) -> ModelConfig:
     return _of_shape(row)
 
 
+def vocabulary_inferred(row: RunRow, cfg: ModelConfig) -> tuple[str, ...]:
+    """That the vocabulary is none that the row or its model states, where it is so."""
+    if row.vocab is not None or row.config or cfg.vocabulary != GPT2_VOCABULARY:
+        return ()
+    return (f"vocabulary not stated: {GPT2_VOCABULARY:,}",)
+
+
 def _of_zoo(row: RunRow, cfg: ModelConfig) -> ModelConfig:
     """The zoo's model, cut to the row's layers, with the row's vocabulary."""
     if row.vocab:

@@ -357,8 +357,6 @@ def inferences(row: RunRow, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
         found.append(f"software not stated: {plan.stack}")
     if not row.compute_dtype:
         found.append(f"dtype not stated: {plan.dtypes.compute}")
-    if row.vocab is None and plan.model == row.model and not row.config:
-        found.append("vocabulary not stated: 51,200")
     if plan.degree("stage") > 1 and row.vpp not in (plan.virtual_stages, 1):
         said_so = f"vpp {row.vpp}" if row.vpp else "vpp not stated"
         found.append(f"{said_so}: {plan.pipeline_schedule} with {plan.virtual_stages} chunk(s)")

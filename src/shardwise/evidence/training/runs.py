@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.evidence.training.models import model_of
+from shardwise.evidence.training.models import model_of, vocabulary_inferred
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
 from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
 from shardwise.evidence.training.unseen import fingerprint
@@ -110,7 +110,7 @@ def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Publi
         reserved=row.memory_kind == "reserved",
         fitted=row.fitted,
         release=row.release,
-        inferred=inferences(row, plan, piece),
+        inferred=(*vocabulary_inferred(row, cfg), *inferences(row, plan, piece)),
         fingerprint=fingerprint(row),
     )
 

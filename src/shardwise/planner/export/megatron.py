@@ -122,7 +122,8 @@ def _graphs(plan: TrainPlan) -> dict[str, Any]:
     if not plan.cuda_graph:
         return {}
     if WHOLE in plan.cuda_graph:
-        return {"--cuda-graph-impl": "local", "--cuda-graph-scope": ITERATION}
+        whole = {"--cuda-graph-impl": "local", "--cuda-graph-scope": ITERATION}
+        return whole | {"--no-check-for-nan-in-loss-and-grad": ""}  # a graph has no such check
     return {"--cuda-graph-impl": "transformer_engine", "--cuda-graph-scope": list(plan.cuda_graph)}
 
 

@@ -43,12 +43,17 @@ def read(text: str, devices: int | None = None) -> Fields:
         said["expert_dispatch"] = "dense" if capacity in given else "ragged"
         if capacity in given:
             said["expert_capacity"] = given.number(capacity, kind=float)
-        if given.get("--moe-token-dispatcher-type", "") == "flex":
-            flag, words = "--moe-flex-dispatcher-backend", WORDS["dispatcher"]
-            said["dispatcher"] = given.word(flag, words, "deepep")
-        elif said["expert_dispatch"] == "ragged":
-            said["dispatcher"] = "alltoall"
+        said |= _read_dispatcher(given, ragged=said["expert_dispatch"] == "ragged")
     return said
+
+
+def _read_dispatcher(given: Flags, *, ragged: bool) -> Fields:
+    """What sends tokens to experts: nothing where no flag says it, or slots are filled."""
+    kind = "--moe-token-dispatcher-type"
+    if given.word(kind, {"alltoall": "alltoall", "flex": "flex"}, "alltoall") == "flex":
+        flag, words = "--moe-flex-dispatcher-backend", WORDS["dispatcher"]
+        return {"dispatcher": given.word(flag, words, "deepep")}
+    return {"dispatcher": "alltoall"} if ragged and kind in given else {}
 
 
 def _read_graphs(given: Flags) -> list[str]:

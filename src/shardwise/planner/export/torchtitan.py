@@ -67,7 +67,7 @@ def _body(plan: TrainPlan, cfg: ModelConfig, flavor: Flavor) -> Iterator[str]:
     sections = {
         "training": _training(plan, cfg),
         "parallelism": _degrees(plan, cfg) | _pipeline(plan),
-        "compile": {"enable": plan.fuses_elementwise},
+        "compile": _compiled(plan),
     }
     for section, values in sections.items():
         for name, value in values.items():
@@ -75,6 +75,18 @@ def _body(plan: TrainPlan, cfg: ModelConfig, flavor: Flavor) -> Iterator[str]:
     policy = WORDS["remat"][plan.remat]
     call = "" if policy == NO_POLICY else ".Config()"
     yield f"    config.activation_checkpoint = {policy}{call}"
+
+
+COMPILED = ["model", "loss"]
+"""What TorchTitan compiles where its config says nothing else."""
+
+
+def _compiled(plan: TrainPlan) -> dict[str, Any]:
+    """Whether layers and loss are compiled, and which of them where it is one alone."""
+    chosen = (plan.fuses_elementwise, plan.fuses_loss)
+    parts = [part for part, wanted in zip(COMPILED, chosen, strict=True) if wanted]
+    enable = {"enable": bool(parts)}
+    return enable if parts in ([], COMPILED) else enable | {"components": parts}
 
 
 SCALINGS = {"none": "none", "llama3": "llama", "yarn": "yarn"}

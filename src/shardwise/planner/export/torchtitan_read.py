@@ -19,7 +19,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.planner.export.flags import words_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
 from shardwise.planner.export.python_text import count_of, literal_of, tree_of
-from shardwise.planner.export.torchtitan import NO_POLICY, WORDS, reduces
+from shardwise.planner.export.torchtitan import COMPILED, NO_POLICY, WORDS, reduces
 from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import schedule_row
@@ -38,6 +38,8 @@ DEFAULTS: Mapping[str, Any] = {
     "parallelism.enable_sequence_parallel": True,
     "parallelism.pipeline_parallel_schedule": "1F1B",
     "parallelism.pipeline_parallel_microbatch_size": 1,
+    "compile.enable": False,
+    "compile.components": COMPILED,
     "activation_checkpoint": "SelectiveAC",
     "num_chunks": 1,
 }
@@ -91,8 +93,16 @@ def read(text: str, devices: int | None = None) -> Fields:
     }
     if mesh["context"] > 1:
         said["context_method"] = "all_gather"
+    said |= _compiled(given)
     ranks = mesh["data"] * mesh["fsdp"] * mesh["expert"]
     return said | _read_batch(given, ranks, stages) | _read_stages(given, stages)
+
+
+def _compiled(given: Mapping[str, Any]) -> Fields:
+    """Whether layers are compiled, and the loss where it is otherwise."""
+    parts = given["compile.components"] if given["compile.enable"] else []
+    model, loss = (part in parts for part in COMPILED)
+    return {"compiled": model, "fused_loss": None if loss == model else loss}
 
 
 def read_nearly(text: str) -> list[str]:

@@ -59,6 +59,7 @@ JAX = SoftwareRow(
         "gradient_reduce": {"per_microbatch": ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "compiled": {None: "", True: ""},
         "fused_loss": {None: ""},
         "cuda_graph": {(): ""},
         "grouped_kernel": {"per_expert": ""},

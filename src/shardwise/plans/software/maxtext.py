@@ -147,6 +147,7 @@ MAXTEXT = SoftwareRow(
         "expert_over_tensor": {False: ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "compiled": {None: "", True: ""},
         "fused_loss": {None: ""},
         "cuda_graph": {(): ""},
         "grouped_kernel": {"per_expert": ""},

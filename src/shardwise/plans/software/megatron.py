@@ -94,6 +94,7 @@ MEGATRON = SoftwareRow(
         "logit_chunks": {1: ""},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
+        "compiled": {None: "", False: ""},
         "fused_loss": {None: ""},
         "grouped_kernel": {"per_expert": ""},
         "dispatcher": {

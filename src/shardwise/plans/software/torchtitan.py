@@ -100,7 +100,7 @@ TORCHTITAN = SoftwareRow(
         "dtypes.grad": {"f32": "float32"},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
-        "fused_loss": {None: ""},
+        "fused_loss": {None: "", True: "compiled", False: "not compiled"},
         "cuda_graph": {(): ""},
         "grouped_kernel": {"per_expert": ""},
         "dispatcher": {None: ""},

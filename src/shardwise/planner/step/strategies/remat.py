@@ -48,8 +48,8 @@ def _core(activation: Activation) -> bool:
 
 
 def _remade(activation: Activation, shape: TrainShape) -> bool:
-    if not shape.tapes:
-        return activation.remade
+    if not shape.tapes and activation.remade:
+        return True
     gate = activation.remade and activation.kind == "activation"
     weighed = activation.name.startswith("experts") and activation.kind == "mlp_out"
     return shape.stack_row.fuses_mlp and (gate or weighed)
