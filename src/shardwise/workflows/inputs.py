@@ -86,9 +86,9 @@ def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:
     return {k: v for k, v in texts.items() if not k.startswith("chip.")}, chip
 
 
-def _of_chips(sets: Words) -> Words:
-    """Texts of --set where it changes chips alone; BadRequest for a choice of a plan."""
-    for text in words(sets):
+def _of_chips(sets: Sequence[str]) -> Sequence[str]:
+    """Texts of --set that change chips alone; BadRequest for a choice of a plan."""
+    for text in sets:
         name = text.partition("=")[0].strip()
         if name.partition(".")[0] in CHOICES:
             raise BadRequest(
@@ -146,7 +146,7 @@ class Hardware:
 
     def _numbers(self, name: str) -> tuple[str, ...]:
         """What overrides a chip's numbers: those that were kept, and then those given."""
-        given = words(self.overrides)
+        given = _of_chips(words(self.overrides))
         said = {text.partition("=")[0].strip().removeprefix("chip.") for text in given}
         kept = self.kept.numbers_of(chip_of(name)).items()
         own = (f"{path}={value}" for path, value in kept if path.removeprefix("chip.") not in said)
@@ -216,7 +216,7 @@ class CatalogueWords:
         return Hardware(
             constants=self.constants or "vendor",
             files=self.hw_files,
-            overrides=_of_chips(getattr(self, "chip_sets", ())),
+            overrides=getattr(self, "chip_sets", ()),
             prices=getattr(self, "prices", ()),
             provider=getattr(self, "provider", None),
             spot=getattr(self, "spot", False),
