@@ -56,13 +56,10 @@ def errors(found: Sequence[Peak]) -> dict[str, list[float]]:
     known = [(p, p.run.peak_mem_bytes / p.predicted) for p in found if p.run.peak_mem_bytes]
     by_source = defaultdict(list)
     for peak, ratio in known:
-        taken = [r for other, r in known if other.run.reserved and _apart(other, peak)]
+        others = [(p, r) for p, r in known if p.run.group != peak.run.group]
+        taken = [r for other, r in others if other.run.reserved]
         by_source[peak.run.source].append((median(taken) if peak.run.reserved else 1.0) / ratio - 1)
     return dict(sorted(by_source.items()))
-
-
-def _apart(one: Peak, other: Peak) -> bool:
-    return one.run.group != other.run.group
 
 
 def told() -> str:
@@ -74,19 +71,16 @@ def told() -> str:
         for source, some in by_source.items()
     ]
     over = [peak for peak in ran if peak.filled > 1]
-    refused = [sum(p.filled > limit(p) for p in ended) for limit in (lambda _: 1.0, _allowed)]
+    refused = sum(p.filled > 1 for p in ended)
+    by_margin = sum(p.filled > p.allowed for p in ended)
     said = (
         f"Median of the sources: {median(map(median, sizes.values())):.1%}. Of {len(ran)} runs that"
         f" ran {len(over)} ({len(over) / len(ran):.1%}) need more than the usable memory by our "
         f"count. Of {len(ended)} that ran out of memory (of {len({p.run.group for p in ended})} "
-        f"publishers) {refused[0]} are refused with a margin of 0, {refused[1]} "
-        f"({refused[1] / len(ended):.0%}) with the margin of their software."
+        f"publishers) {refused} are refused with a margin of 0, {by_margin} "
+        f"({by_margin / len(ended):.0%}) with the margin of their software."
     )
     return f"{table(['source', 'runs', 'median error', 'signed'], rows)}\n\n{said}"
-
-
-def _allowed(peak: Peak) -> float:
-    return peak.allowed
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ def test_the_page_says_what_the_documents_hold():
 
 
 TILED = {"trl-1m-tokens"}
-"""Sources whose runs a plan cannot say whole: MLPs in tiles of the sequence, parameters in host
-memory."""
+"""Sources of which a plan cannot say some runs whole: MLPs in tiles of the sequence, parameters in
+host memory."""
 
 
 def test_peaks_of_every_source_are_near():

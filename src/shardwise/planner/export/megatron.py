@@ -109,7 +109,8 @@ def _experts(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
 
 def dispatcher_of(plan: TrainPlan, piece: Slice) -> Dispatcher:
     """What sends a plan's tokens to experts: where it names nothing, DeepEP, which sends a token
-    once to a device as the plan is priced; it has no slots, and runs on NVIDIA's chips alone."""
+    once to a device as the plan is priced. It has no slots, and runs on NVIDIA's chips alone:
+    elsewhere the all-to-all, which sends more than is priced."""
     if plan.dispatcher is not None:
         return plan.dispatcher
     deduplicates = plan.ragged and piece.chip.vendor == "nvidia"
