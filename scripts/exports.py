@@ -73,7 +73,7 @@ def planned(model: str, on: str, software: str | None) -> tuple[TrainPlan, float
     choices = TrainChoices(software=software)
     planning = plan_training(model, on, batch=BATCH, seq=LENGTH, top=0, choices=choices)
     free = plan_train(replace(planning.request, software=None, better_than=inf), top=0)
-    seconds = [p.best.step_seconds["expected"] for p in (planning, free)]
+    seconds = [p.best.step_seconds.expected for p in (planning, free)]
     return planning.best.plan, seconds[0], seconds[1]
 
 

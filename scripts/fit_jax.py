@@ -142,7 +142,7 @@ class Learned:
 
     def priced(self, stack: Stack) -> float:
         """Its step under the constants of a stack."""
-        return priced(self.plan, stack, self.cfg).step_seconds["expected"]
+        return priced(self.plan, stack, self.cfg).step_seconds.expected
 
 
 def priced(plan: TrainPlan, stack: Stack, cfg: ModelConfig | None = None) -> Any:
@@ -352,7 +352,7 @@ def evaluate(plan: TrainPlan, stack: Stack, cfg: ModelConfig | None = None) -> f
     """A plan's step as the stack `xla` counts and prices it."""
     plan = replace(plan, stack="xla")
     piece, cfg = Hardware().slice(plan.slice).slice, cfg or load_model(plan.model)
-    return evaluate_train(plan, cfg, piece, stack).step_seconds["expected"]
+    return evaluate_train(plan, cfg, piece, stack).step_seconds.expected
 
 
 def page(doc: Mapping[str, Any]) -> str:

@@ -155,7 +155,7 @@ def one(
         }
     work = module_work(read_module(hlo), Mesh(tuple(run.plan.mesh.items())))
     timeline = schedule(work, before_fit(run.piece))
-    planned = priced(run).step_seconds["expected"]
+    planned = priced(run).step_seconds.expected
     return {**row_result(run, timeline), "planned_seconds": planned, "compiled": about}
 
 

@@ -138,4 +138,4 @@ def test_the_verbs_join(tmp_path):
     assert again.step_seconds == planning.best.step_seconds
     stack = load_stack(plan.stack)
     priced = shardwise.price(again.work, piece.chip, again.placement, stack=stack)
-    assert float(priced.expected) == pytest.approx(again.step_seconds["expected"])
+    assert float(priced.expected) == pytest.approx(again.step_seconds.expected)

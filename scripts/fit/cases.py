@@ -75,7 +75,7 @@ def case_of(run: PublishedRun) -> Case:
         counted=count_parts(run.cfg, plan_shape(run.plan, run.cfg)),
         placement=answer.placement,
         idle=1.0,
-        full_rate=answer.mfu * answer.step_seconds["expected"],
+        full_rate=answer.mfu * answer.step_seconds.expected,
         features=features_of(answer, run.release[:4] or NOW),
     )
 

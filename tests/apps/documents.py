@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli import output
-from shardwise.verbs.schema import DATA
+from shardwise.boundary.records import plain
+from shardwise.verbs.schema import document_schema
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -43,7 +43,7 @@ def check_printed(doc: Any) -> None:
     """Hold what the running command prints against its schema."""
     from shardwise.boundary.documents import finite
 
-    check(names()[id(click.get_current_context().command)], finite(output.plain(doc))[0])
+    check(names()[id(click.get_current_context().command)], finite(plain(doc))[0])
 
 
 def check(name: str, doc: Any) -> None:
@@ -60,16 +60,26 @@ def check(name: str, doc: Any) -> None:
 
 @cache
 def schema(file: str) -> dict[str, Any]:
-    return json.loads((DATA / f"{file}.json").read_text())
+    return json.loads(json.dumps(document_schema(file.replace("-", " "))))
 
 
-def problems(schema: dict[str, Any], value: Any, at: str) -> Iterator[str]:
+def problems(
+    schema: dict[str, Any], value: Any, at: str, defs: dict[str, Any] | None = None
+) -> Iterator[str]:
     """What is not as the schema says; the words of JSON Schema that ours use, and no other."""
+    defs = schema.get("$defs", {}) if defs is None else defs
     unknown = set(schema) - {
-        *("$schema", "title", "description", "type", "properties", "required", "items"),
-        *("additionalProperties", "const"),
+        *("$schema", "$defs", "$ref", "title", "description", "type", "properties", "required"),
+        *("items", "prefixItems", "additionalProperties", "const", "enum", "anyOf"),
     }
     assert not unknown, f"{at}: the check does not know {unknown}"
+    if "$ref" in schema:
+        yield from problems(defs[schema["$ref"].rpartition("/")[2]], value, at, defs)
+    if "anyOf" in schema:
+        found = [list(problems(one, value, at, defs)) for one in schema["anyOf"]]
+        yield from min(found, key=len)
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{at} is {value}, none of {schema['enum']}"
     if "const" in schema and value != schema["const"]:
         yield f"{at} is {value}, not {schema['const']}"
     kinds = schema.get("type", [])
@@ -77,24 +87,30 @@ def problems(schema: dict[str, Any], value: Any, at: str) -> Iterator[str]:
     if kinds and not any(_is(kind, value) for kind in kinds):
         yield f"{at} is {str(value)[:40]}, not {' or '.join(kinds)}"
     if isinstance(value, dict):
-        yield from _fields(schema, value, at)
+        yield from _fields(schema, value, at, defs)
     if isinstance(value, list):
+        first = schema.get("prefixItems", [])
+        if first and len(value) != len(first):
+            yield f"{at} has {len(value)} items, not {len(first)}"
         for i, item in enumerate(value):
-            yield from problems(schema.get("items", {}), item, f"{at}[{i}]")
+            of = first[i] if i < len(first) else schema.get("items", {})
+            yield from problems(of, item, f"{at}[{i}]", defs)
 
 
-def _fields(schema: dict[str, Any], value: dict[str, Any], at: str) -> Iterator[str]:
+def _fields(
+    schema: dict[str, Any], value: dict[str, Any], at: str, defs: dict[str, Any]
+) -> Iterator[str]:
     for name in schema.get("required", ()):
         if name not in value:
             yield f"{at} has no {name}"
     known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name, item in value.items():
         if name in known:
-            yield from problems(known[name], item, f"{at}.{name}")
+            yield from problems(known[name], item, f"{at}.{name}", defs)
         elif others is False:
             yield f"{at}.{name} is not in the schema"
         elif others is not True:
-            yield from problems(others, item, f"{at}.{name}")
+            yield from problems(others, item, f"{at}.{name}", defs)
 
 
 def _is(kind: str, value: Any) -> bool:

@@ -111,7 +111,8 @@ def test_a_document_that_differs_is_found(monkeypatch):
 
 
 def _roofline():
-    from shardwise.apps.cli.output import document_of, plain
+    from shardwise.apps.cli.output import document_of
+    from shardwise.boundary.records import plain
 
     return plain(document_of(sw.matmul_roofline(on="v5e", matmul="8x64x64"), {}))
 

@@ -20,8 +20,8 @@ def test_a_plan_of_the_same_job_is_priced_beside_the_best(planning):
     best = planning.best
     theirs = replace(best.plan, remat="block" if best.plan.remat != "block" else "none")
     found = set_against(planning, theirs, "mine")
-    alone = evaluate_train(theirs, best.cfg, best.piece).step_seconds["expected"]
-    assert found.times_slower == pytest.approx(alone / best.step_seconds["expected"])
+    alone = evaluate_train(theirs, best.cfg, best.piece).step_seconds.expected
+    assert found.times_slower == pytest.approx(alone / best.step_seconds.expected)
     assert [row.field for row in found.differences] == ["remat"]
     assert found.differences[0].effect == pytest.approx(1 / found.times_slower)
     assert found.notes == ()

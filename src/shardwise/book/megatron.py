@@ -114,9 +114,9 @@ def _run(entry_id: str) -> MegatronRun:
 
 def _times(answer: TrainAnswer) -> tuple[float, float]:
     """The ends of the range of 8 of 10 such runs, over the expected time."""
-    found, seconds = expected_range(answer), answer.step_seconds["expected"]
+    found, seconds = expected_range(answer), answer.step_seconds.expected
     assert found is not None, "prices by our own constants have a range"
-    return found["low"] / seconds, found["high"] / seconds
+    return found.low / seconds, found.high / seconds
 
 
 def _priced(name: str, constants: str) -> TrainAnswer:

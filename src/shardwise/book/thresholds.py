@@ -6,8 +6,8 @@ the book has two ways to add up communication both stand: "max" (overlapping, it
 and "sum" (its first).
 """
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from shardwise.book.rules.audit import widths_of
 from shardwise.book.rules.gpu import alphas, expert_d_ff, tensor_limit_across
@@ -19,6 +19,7 @@ from shardwise.book.rules.training import (
     moe_limit,
     tensor_limit,
 )
+from shardwise.boundary.records import Record, part
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Switched, Torus
 from shardwise.hardware.totals import link_both_ways
@@ -36,21 +37,74 @@ _MODE = {"x_opt": None, "x_balanced": "sum"}
 """X_opt is the same in both modes; the first edition takes the largest compute-bound degree."""
 
 
-def book_result(answer: TrainAnswer, hardware: Hardware) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class BookRow(Record):
+    """One threshold of the book."""
+
+    name: str
+    """Its name."""
+    value: float
+    """The threshold, in `unit`."""
+    unit: str
+    """Tokens per chip, chips, or what else it is in."""
+    mode: str | None
+    """"max" or "sum", the two ways of adding collectives up, where the book has both."""
+    have: float | None
+    """What the batch has, where that compares."""
+    source: str
+    """The book's section."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookDegrees(Record):
+    """A mesh of the book."""
+
+    fsdp: int
+    """Degree of FSDP."""
+    tensor: int
+    """Degree of tensor parallelism."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookLimits(Record):
+    """Where strategies of a dense model on a torus stop being compute-bound."""
+
+    data_tokens_per_chip: float
+    """Tokens per chip that FSDP alone needs over all axes."""
+    tensor_degree: float
+    """The highest degree of tensor parallelism."""
+    mixed_tokens_per_chip_max: float
+    """Tokens per chip that FSDP x tensor needs (latest edition)."""
+    mixed_tokens_per_chip_sum: float
+    """The same (first edition)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookSays(Record):
+    """What the book says about a batch on chips."""
+
+    lines: Sequence[str]
+    """The rules in words; none where the book has none (full meshes, models without MLPs)."""
+    rules: Sequence[BookRow] | None = part()
+    """One row for each threshold."""
+    x: Mapping[str, float] | None = part()
+    """Edition -> the FSDP degree X_opt of a dense model on a torus."""
+    mesh: Mapping[str, BookDegrees] | None = part()
+    """Edition -> the mesh that follows from that."""
+    limits: BookLimits | None = part()
+    """The thresholds by name."""
+
+
+def book_result(answer: TrainAnswer, hardware: Hardware) -> BookSays:
     """What the book says about this batch on these chips.
 
     `hardware` is how the answer's chip was read: its overrides and files hold here too, over the
     book's constants.
-    `rules` has one row per threshold: name, value, unit, mode ("max" or "sum" where the book has
-    both), what the batch has where that compares, and the section. `lines` say it in words; for a
-    dense model on a torus `x` and `mesh` are the FSDP x tensor degrees of both editions, `limits`
-    the thresholds by name. Only `lines`, empty, where the book has no rules (full meshes, models
-    without MLPs).
     """
     chip = replace(hardware, constants="book").chip(answer.piece.chip.id)
     widths = _widths(answer.cfg)
     if not widths or not isinstance(chip.network, Torus | Switched):
-        return {"lines": []}
+        return BookSays(lines=[])
     if isinstance(chip.network, Torus):
         return _torus_result(answer, chip, widths)
     return _switched_result(answer, chip, widths)
@@ -70,15 +124,8 @@ def _row(
     *,
     have: float | None = None,
     mode: str | None = None,
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "value": float(value),
-        "unit": unit,
-        "mode": mode,
-        "have": have,
-        "source": source,
-    }
+) -> BookRow:
+    return BookRow(name=name, value=float(value), unit=unit, mode=mode, have=have, source=source)
 
 
 def _sparsity(widths: list[tuple[int, int, int]]) -> tuple[int, int]:
@@ -86,9 +133,7 @@ def _sparsity(widths: list[tuple[int, int, int]]) -> tuple[int, int]:
     return max(((e, k) for _, e, k in widths), key=lambda ek: ek[0] / ek[1])
 
 
-def _torus_result(
-    answer: TrainAnswer, chip: Chip, widths: list[tuple[int, int, int]]
-) -> dict[str, Any]:
+def _torus_result(answer: TrainAnswer, chip: Chip, widths: list[tuple[int, int, int]]) -> BookSays:
     """Ch. 5: thresholds of one axis and all, and for dense MLPs of one width the mixed mesh."""
     dtype, per_chip = answer.plan.dtypes.compute, answer.plan.tokens / answer.piece.chips
     alpha = chip.peak(dtype) / link_both_ways(chip)
@@ -107,38 +152,43 @@ def _torus_result(
         limit = moe_limit(limit, experts, chosen)
         rows.append(_row("dcn", limit, "tokens per slice", "ch. 5.1.6", have=each))
     if experts > 1 or len(widths) != 1 or axes < 2:
-        return {"rules": rows, "lines": [_data_line(rows)]}
+        return BookSays(rules=rows, lines=[_data_line(rows)])
     d_ff = widths[0][0]
     meshes = _meshes(answer, d_ff, alpha, axes - 1)
-    limits = {
-        "data_tokens_per_chip": float(data_limit(alpha, axes)),
-        "tensor_degree": float(tensor_limit(alpha, d_ff)),
+    limits = BookLimits(
+        data_tokens_per_chip=float(data_limit(alpha, axes)),
+        tensor_degree=float(tensor_limit(alpha, d_ff)),
+        mixed_tokens_per_chip_max=float(mixed_limit(alpha, d_ff, axes - 1, combine="max")),
+        mixed_tokens_per_chip_sum=float(mixed_limit(alpha, d_ff, axes - 1, combine="sum")),
+    )
+    rows.append(_row("tensor_degree", limits.tensor_degree, "chips", "ch. 5.1.3"))
+    mixed = {
+        "max": limits.mixed_tokens_per_chip_max,
+        "sum": limits.mixed_tokens_per_chip_sum,
     }
-    rows.append(_row("tensor_degree", limits["tensor_degree"], "chips", "ch. 5.1.3"))
     for edition, combine in _EDITIONS:
-        limit = float(mixed_limit(alpha, d_ff, axes - 1, combine=combine))  # type: ignore[arg-type]
-        limits[f"mixed_tokens_per_chip_{combine}"] = limit
+        limit = mixed[combine]
         rows.append(_row("mixed", limit, unit, "ch. 5.1.4", have=per_chip, mode=combine))
         if edition in meshes:
             name = "x_opt" if edition == "latest" else "x_balanced"
             x = meshes[edition].x
             rows.append(_row(name, x, "FSDP degree", "ch. 5.1.4 and 6.3", mode=_MODE[name]))
-    return {
-        "x": {e: m.x for e, m in meshes.items()},
-        "mesh": {e: {"fsdp": m.fsdp, "tensor": m.tensor} for e, m in meshes.items()},
-        "limits": limits,
-        "rules": rows,
-        "lines": [
+    return BookSays(
+        x={e: m.x for e, m in meshes.items()},
+        mesh={e: BookDegrees(fsdp=m.fsdp, tensor=m.tensor) for e, m in meshes.items()},
+        limits=limits,
+        rules=rows,
+        lines=[
             _mesh_line(answer, meshes),
             _limit_line(per_chip, limits, axes),
             *_dcn_line(answer, rows),
         ],
-    }
+    )
 
 
 def _switched_result(
     answer: TrainAnswer, chip: Chip, widths: list[tuple[int, int, int]]
-) -> dict[str, Any]:
+) -> BookSays:
     """Ch. 12: thresholds inside a node and beyond it."""
     assert isinstance(chip.network, Switched)
     dtype, per_chip = answer.plan.dtypes.compute, answer.plan.tokens / answer.piece.chips
@@ -149,7 +199,7 @@ def _switched_result(
         outside = alphas(chip, dtype).scale_out
     unit, source = "tokens per chip", "ch. 12, Data Parallelism"
 
-    def data(name: str, alpha: float) -> dict[str, Any]:
+    def data(name: str, alpha: float) -> BookRow:
         return _row(name, moe_limit(alpha, experts, chosen), unit, source, have=per_chip)
 
     rows = [data("data_node", node)]
@@ -166,10 +216,10 @@ def _switched_result(
                 _row("expert_width", wide, "F", "ch. 12, Expert Parallelism", have=float(d_ff))
             )
     rows += _expert_factor(experts, chosen)
-    return {"rules": rows, "lines": [_data_line(rows), _tensor_line(rows, d_ff)]}
+    return BookSays(rules=rows, lines=[_data_line(rows), _tensor_line(rows, d_ff)])
 
 
-def _expert_factor(experts: int, chosen: int) -> list[dict[str, Any]]:
+def _expert_factor(experts: int, chosen: int) -> list[BookRow]:
     if experts == 1:
         return []
     return [_row("moe_factor", experts / chosen, "E/k", "ch. 12, Data Parallelism")]
@@ -205,33 +255,33 @@ def _mesh_line(answer: TrainAnswer, meshes: dict[str, BookMesh]) -> str:
     )
 
 
-def _limit_line(per_chip: float, limits: dict[str, float], axes: int) -> str:
+def _limit_line(per_chip: float, limits: BookLimits, axes: int) -> str:
     return (
         f"{sig(per_chip)} tokens per chip; FSDP alone over {axes} axes needs "
-        f"{sig(limits['data_tokens_per_chip'])} to be compute-bound, FSDP x tensor "
-        f"{sig(limits['mixed_tokens_per_chip_max'])} (latest edition) or "
-        f"{sig(limits['mixed_tokens_per_chip_sum'])} (first edition)"
+        f"{sig(limits.data_tokens_per_chip)} to be compute-bound, FSDP x tensor "
+        f"{sig(limits.mixed_tokens_per_chip_max)} (latest edition) or "
+        f"{sig(limits.mixed_tokens_per_chip_sum)} (first edition)"
     )
 
 
-def _dcn_line(answer: TrainAnswer, rows: list[dict[str, Any]]) -> list[str]:
+def _dcn_line(answer: TrainAnswer, rows: list[BookRow]) -> list[str]:
     """Data parallelism between slices, where there are several."""
-    dcn = [r for r in rows if r["name"] == "dcn"]
+    dcn = [r for r in rows if r.name == "dcn"]
     if not dcn or answer.piece.count == 1:
         return []
-    have, need = sig(dcn[0]["have"]), sig(dcn[0]["value"], 5)
+    have, need = sig(dcn[0].have or 0.0), sig(dcn[0].value, 5)
     text = f"{have} tokens per slice; data parallelism between slices needs {need}"
-    return [f"{text} to be compute-bound ({dcn[0]['source']})"]
+    return [f"{text} to be compute-bound ({dcn[0].source})"]
 
 
-def _data_line(rows: list[dict[str, Any]]) -> str:
-    data = [r for r in rows if r["name"].startswith("data_")]
-    factor = [r["value"] for r in rows if r["name"] == "moe_factor"]
+def _data_line(rows: list[BookRow]) -> str:
+    data = [r for r in rows if r.name.startswith("data_")]
+    factor = [r.value for r in rows if r.name == "moe_factor"]
     sparse = f", {sig(factor[0])} times a dense model's (E/k)" if factor else ""
-    needs = " or ".join(f"{sig(r['value'], 4)} ({_WHERE[r['name']]})" for r in data)
+    needs = " or ".join(f"{sig(r.value, 4)} ({_WHERE[r.name]})" for r in data)
     return (
-        f"{sig(data[0]['have'])} tokens per chip; data parallelism and FSDP alone need {needs} "
-        f"to be compute-bound{sparse} ({data[0]['source']})"
+        f"{sig(data[0].have or 0.0)} tokens per chip; data parallelism and FSDP alone need {needs} "
+        f"to be compute-bound{sparse} ({data[0].source})"
     )
 
 
@@ -244,14 +294,14 @@ _WHERE = {
 }
 
 
-def _tensor_line(rows: list[dict[str, Any]], d_ff: int) -> str:
-    by = {r["name"]: r for r in rows}
+def _tensor_line(rows: list[BookRow], d_ff: int) -> str:
+    by = {r.name: r for r in rows}
     across = by.get("tensor_degree_across_nodes")
-    beyond = f", {sig(across['value'])} over several nodes" if across else ""
+    beyond = f", {sig(across.value)} over several nodes" if across else ""
     wide = by.get("expert_width")
-    experts = f"; experts, one per chip, pay from F = {sig(wide['value'])}" if wide else ""
+    experts = f"; experts, one per chip, pay from F = {sig(wide.value)}" if wide else ""
     inside = by["tensor_degree"]
     return (
         f"tensor parallelism with F = {d_ff:,} stays compute-bound up to "
-        f"{sig(inside['value'])} chips{beyond}{experts} ({inside['source']})"
+        f"{sig(inside.value)} chips{beyond}{experts} ({inside.source})"
     )

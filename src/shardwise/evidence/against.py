@@ -4,18 +4,22 @@ choice.
 Both are priced on the same slice, by the same constants and software: what is left are the choices.
 """
 
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from shlex import quote
-from typing import Any
 
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
-from shardwise.evidence.measured import measured_result
+from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.hardware import Slice
+from shardwise.models.remat import RematPolicy
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text
+from shardwise.roofline.bounds import Bounds
+from shardwise.scheduling.pipeline import PipelineKind
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import given_plan
@@ -35,6 +39,44 @@ class Against:
     notes: tuple[str, ...]
     reasons: tuple[str, ...]
     measured: Measured | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainstPlan(Record):
+    """Another plan for the job of a search, priced alike."""
+
+    plan: str
+    """Its file, or "audit:NAME"."""
+    mesh: Mapping[str, int]
+    """Mesh axis -> degree, outermost first."""
+    microbatches: int
+    """Microbatches of a step."""
+    pipeline_schedule: PipelineKind
+    """Order of microbatches on pipeline stages."""
+    remat: RematPolicy
+    """What the backward pass computes again."""
+    step_seconds: Bounds
+    """Seconds of a step."""
+    times_slower: float
+    """Its expected step over that of the best plan."""
+    tokens_per_second: float
+    """Tokens per second of the whole slice."""
+    mfu: float
+    """Model FLOPs utilisation of all chips of the slice."""
+    mfu_dtype: str
+    """The dtype of whose peak the utilisation is."""
+    peak_bytes_per_chip: float
+    """Bytes per chip at the peak."""
+    bound_by: str
+    """The resource with the most seconds at peak rates."""
+    measured: MeasuredRun | None
+    """What its run took, where that is published and was on these chips."""
+    differences: Sequence[Difference]
+    """The choices that differ."""
+    notes: Sequence[str]
+    """What was changed to make the two comparable, and where it would not fit."""
+    why: Sequence[str]
+    """Why its time differs."""
 
 
 def published_plan(
@@ -66,7 +108,7 @@ def set_against(
             f"{format_gib(limit)} usable"
         )
     rows = compare_plans(best.plan, same, best.cfg, best.piece)
-    seconds = [answer.step_seconds["expected"] for answer in (theirs, best)]
+    seconds = [answer.step_seconds.expected for answer in (theirs, best)]
     return Against(
         name=name,
         theirs=theirs,
@@ -151,39 +193,24 @@ def gain_text(row: Difference) -> str:
     return said if row.fits else f"{said}, does not fit"
 
 
-def against_result(found: Against) -> dict[str, Any]:
+def against_plan(found: Against) -> AgainstPlan:
     """As a document's `against`."""
     plan, a = found.theirs.plan, found.theirs
-    return {
-        "plan": found.name,
-        "mesh": dict(plan.mesh),
-        "microbatches": plan.microbatches,
-        "pipeline_schedule": plan.pipeline_schedule,
-        "remat": plan.remat,
-        "step_seconds": a.step_seconds,
-        "times_slower": found.times_slower,
-        "tokens_per_second": a.tokens_per_second,
-        "mfu": a.mfu,
-        "mfu_dtype": plan.dtypes.compute,
-        "peak_bytes_per_chip": a.peak_bytes_per_chip,
-        "bound_by": a.estimate.bound_by(),
-        "measured": measured_result(found.measured, a),
-        "differences": [
-            {
-                "field": row.field,
-                "ours": _plain(row.ours),
-                "theirs": _plain(row.theirs),
-                "effect": row.effect,
-                "fits": row.fits,
-            }
-            for row in found.differences
-        ],
-        "notes": list(found.notes),
-        "why": list(found.reasons),
-    }
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return list(value) if isinstance(value, tuple) else value
+    return AgainstPlan(
+        plan=found.name,
+        mesh=plan.mesh,
+        microbatches=plan.microbatches,
+        pipeline_schedule=plan.pipeline_schedule,
+        remat=plan.remat,
+        step_seconds=a.step_seconds,
+        times_slower=found.times_slower,
+        tokens_per_second=a.tokens_per_second,
+        mfu=a.mfu,
+        mfu_dtype=plan.dtypes.compute,
+        peak_bytes_per_chip=a.peak_bytes_per_chip,
+        bound_by=a.estimate.bound_by(),
+        measured=measured_run(found.measured, a),
+        differences=found.differences,
+        notes=found.notes,
+        why=found.reasons,
+    )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
@@ -22,15 +23,19 @@ _FIELDS = ("microbatches", "layers_per_stage", *(name for name in CHOICES if nam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One choice: ours, theirs, the seconds of their plan with ours over theirs as it is, and
-    whether it then fits in memory."""
+class Difference(Record):
+    """One choice that differs."""
 
     field: str
+    """Its name in a plan."""
     ours: Any
+    """Its value in our plan."""
     theirs: Any
+    """Its value in theirs."""
     effect: float | None
+    """Seconds of their plan with our value over theirs as it is; null where that is refused."""
     fits: bool
+    """Whether theirs then fits in memory."""
 
 
 def compare_plans(
@@ -46,7 +51,7 @@ def compare_plans(
             raise BadRequest(
                 f"{name} is {ours} in one plan and {theirs} in the other; compare plans of one job"
             )
-    base = evaluate_train(published, cfg, piece).step_seconds["expected"]
+    base = evaluate_train(published, cfg, piece).step_seconds.expected
     limit = piece.chip.require("hbm_usable_bytes")
     rows = []
 
@@ -54,7 +59,7 @@ def compare_plans(
         effect, fits = None, False
         with suppress(BadRequest):
             found = evaluate_train(replace(published, **changes), cfg, piece)
-            effect = found.step_seconds["expected"] / base
+            effect = found.step_seconds.expected / base
             fits = found.peak_bytes_per_chip <= limit
         rows.append(Difference(field=field, ours=ours, theirs=theirs, effect=effect, fits=fits))
         return effect

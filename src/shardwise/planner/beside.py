@@ -90,7 +90,7 @@ def alike(one: TrainAnswer, other: TrainAnswer) -> bool:
     more to explain."""
     mine, theirs = _values(one), _values(other)
     return (
-        abs(one.step_seconds["expected"] / other.step_seconds["expected"] - 1) <= ALIKE
+        abs(one.step_seconds.expected / other.step_seconds.expected - 1) <= ALIKE
         and abs(one.peak_bytes_per_chip / other.peak_bytes_per_chip - 1) <= HEAVIER
         and all(mine.get(name) == theirs.get(name) for name in ("remat", "pipeline_schedule"))
         and (mine[AXES] == theirs[AXES] or _strategies(one) > _strategies(other))

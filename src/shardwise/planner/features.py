@@ -45,7 +45,7 @@ TRAINERS = {"jax_gpu": "jax"}
 def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
     """The value of every feature of a priced plan; `year` is that of its software."""
     plan, chip = answer.plan, answer.piece.chip
-    parts, expected = answer.time_parts.named(), float(answer.step_seconds["expected"])
+    parts, expected = answer.time_parts.named(), float(answer.step_seconds.expected)
     math, starts = parts.get("math at peak", 0.0), parts.get("kernel starts", 0.0)
     waits = float(answer.exposed_seconds)
     return {

@@ -48,6 +48,7 @@ from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate, Stack
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import Shift
 from shardwise.roofline.time_parts import TimeParts, scaled_to
 from shardwise.units import DAY, format_seconds
@@ -82,10 +83,10 @@ class TrainAnswer(Usage):
         return Work(tuple(t.op for t in self.estimate.ops))
 
     @property
-    def step_seconds(self) -> dict[str, float]:
+    def step_seconds(self) -> Bounds:
         """lower, expected and upper seconds per step."""
         e = self.estimate
-        return {"lower": float(e.lower), "expected": float(e.expected), "upper": float(e.upper)}
+        return Bounds(lower=float(e.lower), expected=float(e.expected), upper=float(e.upper))
 
     @property
     def tokens_per_second(self) -> float:

@@ -1,9 +1,8 @@
 """How a plan prints beside the best one (`plan train --against`)."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from shardwise.evidence.against import Against, gain_text
+from shardwise.evidence.against import Against, AgainstPlan, gain_text
 from shardwise.evidence.compare_plans import Difference
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_seconds, sig
@@ -11,19 +10,19 @@ from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.train_page import measured_text
 from shardwise.workflows.predict import compared_text
+from shardwise.workflows.train_result import PricedPlan
 
 
-def against_page(found: Against, result: Mapping[str, Any]) -> Page:
+def against_page(found: Against, theirs: AgainstPlan, ours: PricedPlan) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
-    theirs = result["against"]
-    need, usable = theirs["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    need, usable = theirs.peak_bytes_per_chip, ours.usable_bytes_per_chip
     unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
     told = compared_text(found.times_slower, "the best plan") + (unfit if need > usable else "")
     yield ""
     yield wrapped(f"against {found.name}: {told}{_both_times(theirs)}", 0, 2)
-    if theirs["measured"]:
-        yield wrapped(f"theirs measured: {measured_text(theirs['measured'])}", 2, 4)
-    rows = figures(result, theirs)
+    if theirs.measured:
+        yield wrapped(f"theirs measured: {measured_text(theirs.measured)}", 2, 4)
+    rows = figures(ours, theirs)
     yield TextTable(["predicted", "ours", "theirs"], rows, ruled=False)
     largest = sorted(found.differences, key=_effect, reverse=True)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]
@@ -39,13 +38,13 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
 
 
-def _both_times(theirs: Mapping[str, Any]) -> str:
+def _both_times(theirs: AgainstPlan) -> str:
     """What was predicted of the other plan and what its run took, where that is published."""
-    measured = theirs["measured"]
-    if not measured or measured["step_seconds"] is None:
+    measured = theirs.measured
+    if not measured or measured.step_seconds is None:
         return ""
-    predicted = theirs["step_seconds"]["expected"]
-    took = format_seconds(measured["step_seconds"])
+    predicted = theirs.step_seconds.expected
+    took = format_seconds(measured.step_seconds)
     return f" (predicted {format_seconds(predicted)}, measured {took})"
 
 
@@ -73,15 +72,15 @@ def against_detail(found: Against) -> Page:
         yield wrapped(f"- {reason}", 2, 4)
 
 
-def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
+def figures(ours: PricedPlan, theirs: AgainstPlan) -> list[list[str]]:
     """Headline figures of both."""
     both = ours, theirs
     return [
-        ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
-        ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
-        ["MFU", *(f"{r['mfu']:.1%} of {r['mfu_dtype']}" for r in both)],
-        ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
-        ["bound by", *(r["bound_by"] for r in both)],
+        ["seconds per step", *(format_seconds(r.step_seconds.expected) for r in both)],
+        ["tokens/s", *(format_count(r.tokens_per_second) for r in both)],
+        ["MFU", *(f"{r.mfu:.1%} of {r.mfu_dtype}" for r in both)],
+        ["HBM per chip", *(format_gib(r.peak_bytes_per_chip) for r in both)],
+        ["bound by", *(r.bound_by for r in both)],
     ]
 
 

@@ -1,13 +1,14 @@
-"""What a verb answers: how it prints, its rows, and what its document says."""
+"""What a verb answers: its fields, how it prints, and its rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.boundary.records import Record, hidden, plain
 from shardwise.verbs.layout import Part, TextTable
 
-__all__ = ["Answer", "Page", "Row", "TextTable"]
+__all__ = ["Answer", "LooseAnswer", "Page", "Resolved", "Row", "TextTable"]
 
 Row = Mapping[str, Any]
 """One line of an answer's table, by column."""
@@ -17,19 +18,33 @@ Page = Iterator[Part]
 """An answer for people, part by part: paragraphs, labelled lines and tables."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Answer(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved(Record):
+    """A choice as it was taken."""
+
+    value: Any
+    """What it is."""
+    origin: str
+    """Where that comes from: a flag, a file, or computed."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Answer(Record, ABC):
     """What a verb answers. `str(answer)` is what its command prints, `answer.table()` its rows.
 
-    `result` is what the command's document says under the names that stay the same, `resolved` each
-    choice with its value and where it came from, `warnings` what a reader should know before
-    trusting it, `provenance` the sources of its numbers.
+    Its fields are what the command's document says under `result`, by the names that stay the same.
+    `resolved` is each choice with its value and where it came from, `warnings` what a reader should
+    know before trusting it, `provenance` the sources of its numbers.
     """
 
-    result: Mapping[str, Any]
-    resolved: Mapping[str, Any] = field(default_factory=dict)
-    warnings: Sequence[str] = ()
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    resolved: Mapping[str, Any] = hidden(factory=dict)
+    warnings: Sequence[str] = hidden(())
+    provenance: Mapping[str, Any] = hidden(factory=dict)
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The fields as plain values: a document's `result`."""
+        return plain(self)
 
     @abstractmethod
     def page(self) -> Page:
@@ -47,3 +62,10 @@ class Answer(ABC):
         return "\n".join(map(str, self.page()))
 
     __repr__ = __str__
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LooseAnswer(Answer):
+    """An answer whose `result` is a mapping."""
+
+    result: Mapping[str, Any] = field()  # type: ignore[override]

@@ -21,7 +21,7 @@ from shardwise.evidence.server_load import (
     traced,
 )
 from shardwise.units import format_seconds
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 
 _WHOLE = {
@@ -153,8 +153,8 @@ class BenchServeRequest:
         return BenchServeAnswer(result=head | found, warnings=warnings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BenchServeAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BenchServeAnswer(LooseAnswer):
     """The figures of a load."""
 
     def table(self) -> list[Row]:

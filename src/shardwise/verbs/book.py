@@ -6,7 +6,7 @@ from shardwise.book.figure_index import FIGURES
 from shardwise.book.questions import BookEntry, entries
 from shardwise.errors import BadRequest
 from shardwise.plans.named import PREFIX, audit_about, audit_chapter, audit_names
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
 
@@ -27,8 +27,8 @@ class BookListRequest:
         return BookList(result={"entries": entries})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BookList(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookList(LooseAnswer):
     """Numbers, figures and audited plans."""
 
     def table(self) -> list[Row]:

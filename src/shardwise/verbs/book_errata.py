@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.book.questions import LEAST_OFF, BookEntry, Edition, agrees, book_answer, entries
 from shardwise.errors import BadRequest
 from shardwise.units import many
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.book_show import number_text
 from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
@@ -36,8 +36,8 @@ class BookErrataRequest:
         return BookErrata(result={"edition": self.edition, "checked": len(printed), "errata": rows})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BookErrata(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookErrata(LooseAnswer):
     """Numbers that differ."""
 
     def table(self) -> list[Row]:

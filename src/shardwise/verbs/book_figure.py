@@ -9,7 +9,7 @@ from shardwise.book.figures import Figure
 from shardwise.book.questions import plain
 from shardwise.book.simulators import Animation
 from shardwise.units import sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.book_show import read_sets
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
@@ -50,8 +50,8 @@ class FigureRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class FigureAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FigureAnswer(LooseAnswer):
     """One figure."""
 
     figure: Figure
@@ -73,8 +73,8 @@ class FigureAnswer(Answer):
             yield settings_line(self.result["settings"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SimulationAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SimulationAnswer(LooseAnswer):
     """A machine, step by step."""
 
     simulation: Animation

@@ -17,7 +17,7 @@ from shardwise.errors import BadRequest, check_known, shown
 from shardwise.hardware import Chip, Torus
 from shardwise.hardware.slices import domain_of
 from shardwise.hardware.totals import link_both_ways, switched_of
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.book_show import read_sets, value_text
 from shardwise.verbs.layout import Fact, Facts, next_step, wrapped
 from shardwise.verbs.request import Progress, verb
@@ -106,8 +106,8 @@ class BookRuleRequest(Command):
         return RuleAnswer(rule=found, asked=self, result={**described, "sweep": name, "rows": rows})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RuleAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuleAnswer(LooseAnswer):
     """A rule with its value, its sweep or its arguments; or all rules."""
 
     rule: ClosedForm | None

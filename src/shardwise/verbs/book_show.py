@@ -25,7 +25,7 @@ from shardwise.boundary.arguments import once
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.named import audit_names
 from shardwise.units import sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, Verbatim, next_step, wrapped
 from shardwise.verbs.request import Progress, verb
 
@@ -60,8 +60,8 @@ class BookShowRequest(Command):
         return BookShown(found=found, result=result, resolved=_resolved(found))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BookShown(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookShown(LooseAnswer):
     """One number, or a few, worked out."""
 
     found: BookAnswer
@@ -396,8 +396,8 @@ def _printed_right(found: BookAnswer) -> list[list[float]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BookQuiz(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookQuiz(LooseAnswer):
     """A question, and with an answer whether that is right, and why."""
 
     found: BookAnswer

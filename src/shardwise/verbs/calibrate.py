@@ -25,7 +25,7 @@ from shardwise.evidence.calibration.server import (
     machine_of_plan,
 )
 from shardwise.units import format_bytes, format_rate, format_seconds, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords, whole_number
 
@@ -106,8 +106,8 @@ class CalibrateRequest(ChipWords):
         return measure(server, name, vocabulary, asks, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalibrationAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CalibrationAnswer(LooseAnswer):
     """What was measured; `files` are the text of a hardware file and, of a server, that of its
     engine's file."""
 

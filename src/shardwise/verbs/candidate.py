@@ -17,6 +17,7 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page
+from shardwise.verbs.compiled_result import PhaseFinding
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Watch
 from shardwise.workflows.compile import PlanProgram, compile_plan, limits_of, need_parts
@@ -85,10 +86,10 @@ class CompiledCandidate(Generic[Planned]):
                 return f"{which}does not fit: {over} beyond"
         return self.failure
 
-    def findings(self, piece: Slice) -> list[dict[str, Any]]:
+    def findings(self, piece: Slice) -> list[PhaseFinding]:
         """Mistakes in its programs, those of each the dearest first (`shardwise explain`)."""
         return [
-            {"phase": program.phase, **asdict(finding)}
+            PhaseFinding(phase=program.phase, **asdict(finding))
             for program in self.programs
             for finding in explained(program, piece).findings
         ]
@@ -189,12 +190,12 @@ def nothing(found: Sequence[CompiledCandidate[Any]]) -> ShardwiseError:
 
 
 def opinion_page(
-    findings: Sequence[Mapping[str, Any]], candidates: Sequence[CompiledCandidate[Any]]
+    findings: Sequence[PhaseFinding], candidates: Sequence[CompiledCandidate[Any]]
 ) -> Page:
     """What costs the best plan most that it need not, and why others are no answer."""
-    for f in sorted(findings, key=lambda f: -f["seconds"])[:SHOWN]:
-        of = "step" if f["phase"] == "train" else f"{f['phase']} step"
-        yield wrapped(f"{f['rule']}, {format_seconds(f['seconds'])} of the {of}: {f['what']}", 2, 4)
+    for f in sorted(findings, key=lambda f: -f.seconds)[:SHOWN]:
+        of = "step" if f.phase == "train" else f"{f.phase} step"
+        yield wrapped(f"{f.rule}, {format_seconds(f.seconds)} of the {of}: {f.what}", 2, 4)
     for c in candidates:
         if c.refusal:
             yield wrapped(f"{mesh_text(c.plan.mesh)}: {c.refusal}", 2, 4)

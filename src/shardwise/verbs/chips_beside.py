@@ -8,7 +8,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import WIDTH, Fact, Facts, wrapped
 from shardwise.verbs.run_page import days_text, own_runs, price_facts, slow_end, wide_ranges
 from shardwise.verbs.side_by_side import BesideRequest, choice_row
@@ -19,8 +19,8 @@ UNIT = 1e12
 """Tokens that a price is of where the request has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChipsBeside(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChipsBeside(LooseAnswer):
     """Chips side by side, each with a slice and its best plan."""
 
     name: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest, is_function
 from shardwise.verbs.request import verb
@@ -66,8 +66,8 @@ class CompareRequest(ProgramRequest):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ProgramsCompared(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProgramsCompared(LooseAnswer):
     """Each program of a plan beside the plan; `misses` says why programs do not fit."""
 
     compared: tuple[Compared, ...]

@@ -11,7 +11,7 @@ from typing import Any
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds, many
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.programs import ProgramRequest, Programs
 from shardwise.verbs.request import verb
 from shardwise.verbs.stages_page import passes_page, stages_page
@@ -56,8 +56,8 @@ class CompileRequest(ProgramRequest):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CompiledPrograms(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CompiledPrograms(LooseAnswer):
     """Programs, each with what was predicted beside what the compiler made."""
 
     programs: tuple[PlanProgram, ...]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.units import format_bytes, format_seconds
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
@@ -46,8 +46,8 @@ class ExplainRequest(ProgramRequest):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ProgramExplained(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProgramExplained(LooseAnswer):
     """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit."""
 
     program: PlanProgram

@@ -15,7 +15,7 @@ from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
 from shardwise.plans.servers import SERVING_SOFTWARE
-from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.answer import LooseAnswer, Page, Row
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.export import export_given, parse_text
 from shardwise.workflows.inputs import whole_number
@@ -93,8 +93,8 @@ def _tokens(given: int | str | None, option: str) -> int | None:
     return None if given is None else whole_number(given, option, least=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlanExport(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanExport(LooseAnswer):
     """A plan and its text: for another program, or read back from one as YAML."""
 
     plan: TrainPlan | ServePlan

@@ -10,7 +10,7 @@ from shardwise.hardware.chip import FIELDS, Field, field_of
 from shardwise.hardware.network import Alone, FullMesh, Network, Torus
 from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import CatalogueWords, HardwareWords, words
@@ -36,8 +36,8 @@ class ChipListRequest(CatalogueWords):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChipList(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChipList(LooseAnswer):
     """The catalogue."""
 
     constants: str
@@ -186,8 +186,8 @@ class ChipRequest(HardwareWords):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChipNumbers(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChipNumbers(LooseAnswer):
     """One chip."""
 
     chip: Chip
@@ -334,8 +334,8 @@ class ChipDiffRequest(CatalogueWords):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChipsCompared(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChipsCompared(LooseAnswer):
     """Two chips beside each other."""
 
     chips: tuple[Chip, Chip]

@@ -27,7 +27,7 @@ from shardwise.units import (
     parse_count,
     sig,
 )
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, words
@@ -42,8 +42,8 @@ class ModelListRequest:
         return ModelList(result={"models": [_listed(load_model(name)) for name in zoo_names()]})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ModelList(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ModelList(LooseAnswer):
     """The zoo."""
 
     def table(self) -> list[Row]:
@@ -120,8 +120,8 @@ class ModelRequest(ContextRequest):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ModelFacts(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ModelFacts(LooseAnswer):
     """One model, counted."""
 
     cfg: ModelConfig
@@ -171,8 +171,8 @@ class ModelDiffRequest(ContextRequest):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ModelsCompared(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ModelsCompared(LooseAnswer):
     """Models beside each other."""
 
     title: str

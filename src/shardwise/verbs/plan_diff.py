@@ -9,13 +9,16 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
+from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import GivenPlan, Priced, price_given, shortfall
 from shardwise.workflows.predict_fleet import served_result
+from shardwise.workflows.serve_result import PricedServer
 from shardwise.workflows.simulate import served_under
+from shardwise.workflows.train_result import PricedPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,8 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
     if all(isinstance(p.plan, ServePlan) and p.plan.workload is not None for p in (first, second)):
         first, second, misses = _under_load(first), _under_load(second), ("", "")
     left, right = flat_plan(first.plan), flat_plan(second.plan)
-    kinds = [p.result["memory_by_kind"] for p in (first, second)]
-    bounds = [_bounds(p.result["bound_by"]) for p in (first, second)]
+    kinds = [p.result.memory_by_kind for p in (first, second)]
+    bounds = [_bounds(p.result) for p in (first, second)]
     return PlanDiff(
         changed={
             name: (left.get(name), right.get(name))
@@ -68,20 +71,24 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
 
 def _under_load(priced: Priced) -> Priced:
     """A serving plan with the figures of its load: what `plan serve` printed."""
-    result = {**priced.result, **served_result(served_under(priced))}
+    result = served_result(served_under(priced))
     usd = {f"usd_per_million_tokens.{k}": v for k, v in result["usd_per_million_tokens"].items()}
     names = ("requests_per_second", "in_target", "chips", "usd_per_hour")
-    times = {f"{name}_seconds.expected": result[f"{name}_seconds"]["expected"] for name in _TIMES}
-    shown = {**{name: result[name] for name in names}, **usd, **times}
+    times = {f"{name}_seconds": Bounds(**result[f"{name}_seconds"]) for name in _TIMES}
+    expected = {f"{name}.expected": found.expected for name, found in times.items()}
+    shown = {**{name: result[name] for name in names}, **usd, **expected}
     headline = {name: float(value) for name, value in shown.items() if value is not None}
-    return replace(priced, result=result, headline=headline)
+    return replace(priced, headline=headline, times=times)
 
 
 _TIMES = ("ttft", "tpot", "e2e")
 
 
-def _bounds(bound_by: str | dict[str, str]) -> dict[str, str]:
-    return bound_by if isinstance(bound_by, dict) else {"step": bound_by}
+def _bounds(result: PricedPlan | PricedServer) -> dict[str, str]:
+    """What bounds the step, or each phase."""
+    if isinstance(result, PricedPlan):
+        return {"step": result.bound_by}
+    return {"prefill": result.bound_by.prefill, "decode": result.bound_by.decode}
 
 
 def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
@@ -91,13 +98,11 @@ def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
         if name not in second.headline:  # dollars of a chip without a price
             continue
         effect[name] = (value, second.headline[name])
-        outer = name.removesuffix(".expected")
-        if outer != name:
-            for bound in ("lower", "upper"):
-                effect[f"{outer}.{bound}"] = (
-                    first.result[outer][bound],
-                    second.result[outer][bound],
-                )
+        time = name.removesuffix(".expected")
+        if time in first.times and time in second.times:
+            before, after = first.times[time], second.times[time]
+            effect[f"{time}.lower"] = before.lower, after.lower
+            effect[f"{time}.upper"] = before.upper, after.upper
     return effect
 
 
@@ -138,8 +143,8 @@ class PlanDiffRequest(ChipWords):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlansCompared(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlansCompared(LooseAnswer):
     """Two plans beside each other."""
 
     found: PlanDiff

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from shardwise.boundary import to_json
 from shardwise.plans.schema import plan_schema as schema_of
-from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.answer import LooseAnswer, Page, Row
 from shardwise.verbs.request import Progress, verb
 
 
@@ -19,8 +19,8 @@ class PlanSchemaRequest:
         return PlanSchema(result=schema_of(self.kind))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlanSchema(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanSchema(LooseAnswer):
     """A JSON Schema."""
 
     def table(self) -> list[Row]:

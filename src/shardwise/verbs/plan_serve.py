@@ -17,7 +17,7 @@ from shardwise.plans import ServePlan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
@@ -210,8 +210,8 @@ _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 """Multiples of the number in flight of which --detail shows the step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServePlanned(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServePlanned(LooseAnswer):
     """The cheapest servers that hold the load."""
 
     serving: Serving

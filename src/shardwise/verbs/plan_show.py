@@ -7,18 +7,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardwise.book.rules.audit import audit_result
+from shardwise.book.rules.audit import PlanAudit, audit_result
 from shardwise.boundary import Command
+from shardwise.boundary.records import hidden, part, plain
 from shardwise.errors import BadRequest
-from shardwise.evidence.measured import measured_result
+from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.evidence.training.own import read_own_runs
+from shardwise.planner.serve.answer import ServeAnswer
 from shardwise.planner.serve.served import Served
+from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.software import software_row
 from shardwise.units import format_usd, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.run_page import run_detail, run_facts
@@ -28,9 +31,11 @@ from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import HardwareWords, Own, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
-from shardwise.workflows.predict import refused_by, run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
+from shardwise.workflows.run_result import WholeRun, whole_run
+from shardwise.workflows.serve_result import PricedServer
 from shardwise.workflows.simulate import served_under
+from shardwise.workflows.train_result import PricedPlan, refused_by, runs_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,29 +67,34 @@ class PlanShowRequest(HardwareWords, Command):
     resolve: bool = False
     evidence: Own | None = None
 
-    def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
+    def answer(
+        self, progress: Progress | None = None
+    ) -> "TrainPlanShown | ServePlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
         own = read_own_runs(self.evidence)
         priced, run = price_given(self.path, self, self.as_, own), run_words(self)
-        if isinstance(priced.plan, ServePlan) and run:
+        plan, found = priced.plan, priced.result
+        if isinstance(plan, ServePlan) and run:
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")
-        if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
+        if isinstance(plan, ServePlan) and plan.workload is not None:
             return self._under_load(priced)
         check_fits(priced)
-        result = priced.result
-        if isinstance(priced.plan, TrainPlan):
-            answer = priced.answer
-            if run:
-                result["run"] = run_result(answer, **run)
-            result["runs_in"] = runs_in(answer)
-            result["measured"] = measured_result(self._measured(), answer)
-            result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
-        return PlanShown(
-            priced=priced,
-            resolves=self.resolve,
-            result=result,
-            resolved=self._resolved(priced),
-            warnings=[*priced.warnings, *_refused(priced)],
+        shared: dict[str, Any] = {
+            "priced": priced,
+            "resolves": self.resolve,
+            "resolved": self._resolved(priced),
+            "warnings": [*priced.warnings, *_refused(priced)],
+        }
+        if isinstance(plan, ServePlan):
+            return ServePlanShown.of(found, **shared)
+        answer = priced.answer
+        return TrainPlanShown.of(
+            found,
+            runs_in=runs_in(answer),
+            measured=measured_run(self._measured(), answer),
+            audit=audit_result(plan, answer.cfg, answer.piece),
+            run=whole_run(answer, **run) if run else None,
+            **shared,
         )
 
     def _measured(self) -> Measured | None:
@@ -98,7 +108,7 @@ class PlanShowRequest(HardwareWords, Command):
             priced=priced,
             served=served,
             resolves=self.resolve,
-            result={**priced.result, **served_result(served)},
+            result={**plain(priced.result), **served_result(served)},
             resolved=self._resolved(priced),
             warnings=[*priced.warnings, *served_cautions(served)],
             provenance={"definitions": DEFINITIONS},
@@ -138,15 +148,24 @@ def _refused(priced: Priced) -> list[str]:
     return [f"the plan is for {title}, which does not run it: {why}"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PlanShown(Answer):
-    """A plan with its estimate."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPlanShown(PricedPlan, Answer):
+    """A training plan with its estimate."""
 
-    priced: Priced
-    resolves: bool = False
+    runs_in: str
+    """The program that runs it; "" for none in particular, or where its program refuses it."""
+    measured: MeasuredRun | None
+    """What its run took, where that is published."""
+    audit: PlanAudit
+    """The plan held against the book's rules."""
+    run: WholeRun | None = part()
+    """Days and dollars of a whole run (--tokens)."""
+
+    priced: Priced = hidden()
+    resolves: bool = hidden(False)
 
     @property
-    def best(self) -> Any:
+    def best(self) -> TrainAnswer:
         """The plan, priced; called as that of a search."""
         return self.priced.answer
 
@@ -155,41 +174,67 @@ class PlanShown(Answer):
         return [dict(self.priced.headline)]
 
     def page(self) -> Page:
-        """One priced plan and, where it trains, the book's rules; or all choices by origin."""
+        """The priced plan; or all choices by origin."""
         if self.resolves:
             yield choices_table(self.resolved)
             return
-        if isinstance(self.priced.plan, TrainPlan):
-            yield from train_page(self.best, self.result, self._dollars())
-        else:
-            yield from serve_page(self.best, self.result)
+        more = self._dollars()
+        yield from train_page(self.best, self, self.runs_in, measured=self.measured, more=more)
 
     def _dollars(self) -> list[Fact]:
         """Of the run, or of so many tokens where nobody says how long it is."""
-        if "run" in self.result:
-            return run_facts(self.result["run"])
+        if self.run:
+            return run_facts(self.run)
         usd, price = self.priced.headline.get("usd_per_trillion_tokens"), self.best.piece.chip.price
         if usd is None:
             return []
         return [Fact("cost", f"{format_usd(usd)} per 1T tokens at {price}")]
 
     def sections(self) -> Mapping[str, Page]:
-        """What the figures are made of, and of a training plan the book's rules."""
-        if isinstance(self.priced.plan, TrainPlan):
-            run = run_detail(self.result["run"]) if "run" in self.result else ()
-            detail = chain(train_detail(self.best, self.result), run)
-            return {"detail": detail, "book": _audit_page(self.result["audit"])}
-        none = iter(["The book has rules for training plans alone."])
-        return {"detail": serve_detail(self.best, self.result), "book": none}
+        """What the figures are made of, and the book's rules."""
+        run = run_detail(self.run) if self.run else ()
+        detail = chain(train_detail(self.best, self, self.measured), run)
+        return {"detail": detail, "book": _audit_page(self.audit)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServedShown(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServePlanShown(PricedServer, Answer):
+    """A serving plan with its estimate."""
+
+    priced: Priced = hidden()
+    resolves: bool = hidden(False)
+
+    @property
+    def best(self) -> ServeAnswer:
+        """The plan, priced; called as that of a search."""
+        return self.priced.answer
+
+    def table(self) -> list[Row]:
+        """The headline figures."""
+        return [dict(self.priced.headline)]
+
+    def page(self) -> Page:
+        """The priced plan; or all choices by origin."""
+        if self.resolves:
+            yield choices_table(self.resolved)
+            return
+        yield from serve_page(self.best, self)
+
+    def sections(self) -> Mapping[str, Page]:
+        """What the figures are made of."""
+        return {"detail": serve_detail(self.best, self), "book": iter([NO_RULES])}
+
+
+NO_RULES = "The book has rules for training plans alone."
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServedShown(LooseAnswer):
     """A plan of `plan serve` under the load that it was made for: what that search printed."""
 
-    priced: Priced
-    served: Served
-    resolves: bool = False
+    priced: Priced = hidden()
+    served: Served = hidden()
+    resolves: bool = hidden(False)
 
     @property
     def best(self) -> Any:
@@ -209,8 +254,8 @@ class ServedShown(Answer):
 
     def sections(self) -> Mapping[str, Page]:
         """Where the mesh lies, and the two steps of a full batch."""
-        none = iter(["The book has rules for training plans alone."])
-        return {"detail": serve_detail(self.best, self.priced.result), "book": none}
+        assert isinstance(self.priced.result, PricedServer)
+        return {"detail": serve_detail(self.best, self.priced.result), "book": iter([NO_RULES])}
 
 
 def choices_table(resolved: Mapping[str, Any]) -> TextTable:
@@ -225,27 +270,27 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _audit_page(audited: Mapping[str, Any]) -> Page:
+def _audit_page(audited: PlanAudit) -> Page:
     """The book's rules for each strategy: what the plan has, what it needs, and why."""
-    if not audited["verdicts"]:
+    if not audited.verdicts:
         yield "No rule of the book speaks of this mesh."
         return
     yield TextTable(
         ["book rule", "degree", "has", "needs", "in", "compute-bound"],
         [
             [
-                v["strategy"],
-                f"{v['degree']:,}",
-                sig(v["have"]),
-                f"{'>=' if v['at_least'] else '<='} {sig(v['need'])}",
-                v["unit"],
-                "yes" if v["ok"] else "no",
+                v.strategy,
+                f"{v.degree:,}",
+                sig(v.have),
+                f"{'>=' if v.at_least else '<='} {sig(v.need)}",
+                v.unit,
+                "yes" if v.ok else "no",
             ]
-            for v in audited["verdicts"]
+            for v in audited.verdicts
         ],
     )
-    for v in audited["verdicts"]:
-        yield wrapped(f"{v['text']} ({v['source']})", 2, 4)
+    for v in audited.verdicts:
+        yield wrapped(f"{v.text} ({v.source})", 2, 4)
 
 
 plan_show = verb("plan_show", PlanShowRequest)

@@ -16,7 +16,7 @@ from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.layout import Facts, wrapped
 from shardwise.verbs.request import Progress, verb
@@ -159,8 +159,8 @@ def _range(text: str) -> tuple[float, float]:
 MOST_CHIPS = 1e6  # no job is larger, and the search of one would take minutes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Swept(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Swept(LooseAnswer):
     """A sweep: a point for each slice, batch and length, and what follows from them."""
 
     name: str
@@ -231,7 +231,7 @@ def _cells(point: SweepPoint, run: bool, deadline: float | None) -> list[str]:
         *start,
         mesh_text(answer.plan.mesh),
         *asked,
-        format_seconds(answer.step_seconds["expected"]),
+        format_seconds(answer.step_seconds.expected),
         format_count(answer.tokens_per_second),
         f"{answer.mfu:.1%}",
         "" if point.efficiency is None else f"{point.efficiency:.0%}",

@@ -1,17 +1,19 @@
 """`plan train`: the simplest training plan as fast as predictions can tell, and why."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from shardwise.book.thresholds import book_result
+from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
+from shardwise.boundary.records import hidden, part
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.evidence.against import (
     Against,
-    against_result,
+    AgainstPlan,
+    against_plan,
     published_plan,
     set_against,
 )
@@ -30,6 +32,7 @@ from shardwise.units import (
 )
 from shardwise.verbs.against_page import against_detail, against_page
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.compiled_result import CompiledPlans
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.run_page import late_run, run_detail, run_facts
@@ -46,15 +49,19 @@ from shardwise.workflows.predict import (
     batch_hints,
     caveats,
     plan_training,
-    planning_result,
-    run_result,
-    runner_up,
-    runs_in,
     tight,
     unused_choices,
 )
+from shardwise.workflows.run_result import WholeRun, whole_run
 from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
 from shardwise.workflows.train_choices import TrainChoices
+from shardwise.workflows.train_result import (
+    ClosePlan,
+    SearchedPlan,
+    plan_beside,
+    runs_in,
+    searched_plan,
+)
 
 if TYPE_CHECKING:
     from shardwise.verbs.second_opinion import SecondOpinion
@@ -178,24 +185,22 @@ class TrainPlanRequest(TrainChoices, Command):
         best = planning.best
         choices = choices_beside(planning) if planning.top else ()
         close = close_plans(planning, choices)
-        result = planning_result(planning, choices)
-        result["close"] = [runner_up(a, best) | {"differs": differs_in(a, best)} for a in close]
-        result["why"] = reasons(planning, choices)
-        if opinion is not None:
-            result["compiled"] = opinion.result()
-        result["book"] = book_result(best, self.hardware)
         against = None
         if published is not None:
             against = set_against(planning, published, str(self.against), self.hardware)
-            result["against"] = against_result(against)
-        if run:
-            result["run"] = run_result(best, **run, days=days)
-        return TrainPlanned(
+        whole = whole_run(best, **run, days=days) if run else None
+        return TrainPlanned.of(
+            searched_plan(planning, choices),
+            close=[ClosePlan.of(plan_beside(a, best), differs=differs_in(a, best)) for a in close],
+            why=reasons(planning, choices),
+            compiled=opinion and opinion.result(),
+            book=book_result(best, self.hardware),
+            against=against and against_plan(against),
+            run=whole,
             planning=planning,
-            close=close,
-            against=against,
+            close_answers=close,
+            against_answer=against,
             opinion=opinion,
-            result=result,
             resolved=self._resolved(best),
             warnings=[
                 *self._notes(best, chosen),
@@ -205,7 +210,7 @@ class TrainPlanRequest(TrainChoices, Command):
                 *batch_hints(planning),
                 *caveats(best),
                 *tight(planning),
-                *late_run(result),
+                *late_run(whole),
                 *planning.rank_changes,
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
@@ -308,54 +313,66 @@ _RESOLVED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TrainPlanned(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPlanned(SearchedPlan, Answer):
     """A search of training plans: the best, the next best meshes, and why."""
 
-    planning: TrainPlanning
-    close: tuple[TrainAnswer, ...]
-    against: Against | None
-    opinion: "SecondOpinion | None" = None
+    close: Sequence[ClosePlan]
+    """Plans that were close, and that a reader would tell apart."""
+    why: Sequence[str]
+    """Why this plan: what bounds it, what waits, what other choices would cost."""
+    compiled: CompiledPlans | None = part()
+    """What the compiler makes of the first plans (--compile)."""
+    book: BookSays
+    """What the book says about this batch on these chips."""
+    against: AgainstPlan | None = part()
+    """The plan that was priced beside it (--against)."""
+    run: WholeRun | None = part()
+    """Days and dollars of a whole run (--tokens)."""
+
+    planning: TrainPlanning = hidden()
+    close_answers: Sequence[TrainAnswer] = hidden(())
+    against_answer: Against | None = hidden(None)
+    opinion: "SecondOpinion | None" = hidden(None)
 
     @property
     def best(self) -> TrainAnswer:
         """The best plan, priced."""
         return self.planning.best
 
-    @property
-    def runners_up(self) -> tuple[TrainAnswer, ...]:
-        """The next best meshes, priced."""
-        return self.planning.runners_up
-
     def table(self) -> list[Row]:
         """The best plan and its runners-up."""
         return [
             {
-                "mesh": mesh_text(r["mesh"]),
-                "microbatches": r["microbatches"],
-                "remat": r["remat"],
-                **{f"{bound}_s": seconds for bound, seconds in r["step_seconds"].items()},
-                "mfu": r["mfu"],
-                "bytes": r["peak_bytes_per_chip"],
+                "mesh": mesh_text(r.mesh),
+                "microbatches": r.microbatches,
+                "remat": r.remat,
+                "lower_s": r.step_seconds.lower,
+                "expected_s": r.step_seconds.expected,
+                "upper_s": r.step_seconds.upper,
+                "mfu": r.mfu,
+                "bytes": r.peak_bytes_per_chip,
             }
-            for r in (self.result, *self.result["runners_up"])
+            for r in (self, *self.runners_up)
         ]
 
     def page(self) -> Page:
         """The plan, its time and memory, where the step goes, and what else was close; with
         `against` the other plan instead of these."""
-        more = run_facts(self.result["run"]) if "run" in self.result else []
+        more = run_facts(self.run) if self.run else []
         compiled = self.opinion.facts() if self.opinion else []
         yield from train_page(
             self.best,
-            self.result,
-            [*compiled, *more, *self._faster_outside()],
-            self.opinion.page() if self.opinion else (),
+            self,
+            self.runs_in,
+            beside=self.against is not None,
+            more=[*compiled, *more, *self._faster_outside()],
+            between=self.opinion.page() if self.opinion else (),
         )
-        if self.against is not None:
-            yield from against_page(self.against, self.result)
+        if self.against_answer is not None and self.against is not None:
+            yield from against_page(self.against_answer, self.against, self)
         elif not self.opinion:
-            yield from close_table(self.planning, self.close)
+            yield from close_table(self.planning, self.close_answers)
 
     def _faster_outside(self) -> list[Fact]:
         """The plan that is faster, but that the program does not run."""
@@ -365,55 +382,52 @@ class TrainPlanned(Answer):
         said = [mesh_text(other.plan.mesh), f"remat {other.plan.remat}"]
         if (other.plan.mesh, other.plan.remat) == (ours.mesh, ours.remat):
             said = ["the same mesh", *differs_in(other, self.best)]
-        took = format_seconds(other.step_seconds["expected"])
+        took = format_seconds(other.step_seconds.expected)
         plan = ", ".join(said)
-        return [Fact("faster", f"{took}, but not in {self.result['runs_in']}: {plan} (--for any)")]
+        return [Fact("faster", f"{took}, but not in {self.runs_in}: {plan} (--for any)")]
 
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""
         return {
-            "detail": chain(
-                train_detail(self.best, self.result), _close_detail(self.result), self._more()
-            ),
-            "why": _why(self.result),
-            "book": (wrapped(line, 0, 2) for line in self.result["book"]["lines"]),
+            "detail": chain(train_detail(self.best, self), self._close_detail(), self._more()),
+            "why": self._why(),
+            "book": (wrapped(line, 0, 2) for line in self.book.lines),
         }
 
+    def _why(self) -> Page:
+        yield "why this plan"
+        for reason in self.why:
+            yield wrapped(f"- {reason}", 2, 4)
+
+    def _close_detail(self) -> Page:
+        """The plans that were close with what bounds them."""
+        if not self.close:
+            return
+        yield ""
+        yield TextTable(
+            ["what was close", f"MFU of {self.mfu_dtype}", "waits", "limited by"],
+            [
+                [
+                    ", ".join([mesh_text(r.mesh), *r.differs]),
+                    f"{r.mfu:.1%}",
+                    format_seconds(r.exposed_seconds),
+                    r.bound_by,
+                ]
+                for r in self.close
+            ],
+        )
+
     def _more(self) -> Page:
-        if "run" in self.result:
-            yield from run_detail(self.result["run"])
-        if self.against is not None:
-            yield from against_detail(self.against)
-        s = self.result["search"]
+        if self.run:
+            yield from run_detail(self.run)
+        if self.against_answer is not None:
+            yield from against_detail(self.against_answer)
+        s = self.search
         yield ""
         yield wrapped(
-            f"searched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced "
-            f"in full (floors rule out the others), in {format_seconds(s['seconds'])}"
+            f"searched {s.enumerated:,} plans, {s.legal:,} legal, {s.candidates:,} priced "
+            f"in full (floors rule out the others), in {format_seconds(s.seconds)}"
         )
 
 
 plan_train = verb("plan_train", TrainPlanRequest)
-
-
-def _why(result: Mapping[str, Any]) -> Page:
-    yield "why this plan"
-    for reason in result["why"]:
-        yield wrapped(f"- {reason}", 2, 4)
-
-
-def _close_detail(result: Mapping[str, Any]) -> Page:
-    """The plans that were close with what bounds them."""
-    if result["close"]:
-        yield ""
-        yield TextTable(
-            ["what was close", f"MFU of {result['mfu_dtype']}", "waits", "limited by"],
-            [
-                [
-                    ", ".join([mesh_text(r["mesh"]), *r["differs"]]),
-                    f"{r['mfu']:.1%}",
-                    format_seconds(r["exposed_seconds"]),
-                    r["bound_by"],
-                ]
-                for r in result["close"]
-            ],
-        )

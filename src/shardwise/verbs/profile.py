@@ -9,7 +9,7 @@ from shardwise.boundary import number
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.units import format_rate, format_seconds
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.programs import check_plans, is_function, mesh_of
 from shardwise.verbs.request import verb
 from shardwise.workflows.inputs import Hardware, Words, pairs, whole_number, words
@@ -110,8 +110,8 @@ class ProfileRequest:
         return mesh_of(self.mesh) or {"x": int(devices or (piece.devices if piece else 1))}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Profile(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Profile(LooseAnswer):
     """A program that ran; `profiled` is None for a capture without its program."""
 
     profiled: Profiled | None

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.boundary import whole
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.stages_page import stages_page
@@ -47,8 +47,8 @@ class ReportRequest:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReportAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReportAnswer(LooseAnswer):
     """One compiled program, as its report has it; `shown` are the ops of a page, `sample` says
     that it is none of the user's own."""
 

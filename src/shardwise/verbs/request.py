@@ -53,4 +53,5 @@ def verb(
     call.__name__ = call.__qualname__ = name
     call.__doc__ = request.__doc__
     call.__signature__ = asked  # type: ignore[attr-defined]
+    call.request = request  # type: ignore[attr-defined]
     return call

@@ -18,7 +18,7 @@ from shardwise.roofline.chip_roofline import (
     level_path,
 )
 from shardwise.units import format_bytes, format_flops, format_rate, format_seconds, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords, whole_number
 
@@ -82,8 +82,8 @@ class RooflineRequest(ChipWords):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MatmulAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MatmulAnswer(LooseAnswer):
     """One matmul on one chip."""
 
     title: str

@@ -1,16 +1,34 @@
 """`schema`: what a command's JSON document holds, as a JSON Schema."""
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from shardwise.boundary import read_json, to_json
+from shardwise.boundary.record_schema import schema_of
 from shardwise.errors import check_known
-from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.answer import LooseAnswer, Page, Row
 from shardwise.verbs.layout import Verbatim, next_step
 from shardwise.verbs.request import Progress, verb
 
 DATA = Path(__file__).parent / "data" / "schemas"
+
+
+VERBS = {"plan show": "plan_show", "plan train": "plan_train"}
+"""Commands whose answers say by their own fields what a document holds, and their verbs."""
+
+
+def document_schema(command: str) -> dict[str, Any]:
+    """The schema of what a command prints: the envelope with its inputs, and the result."""
+    found = read_json(DATA / f"{command.replace(' ', '-')}.json", "the schema")
+    if command not in VERBS:
+        return found
+    request = getattr(importlib.import_module("shardwise"), VERBS[command]).request
+    result = schema_of(get_type_hints(request.answer)["return"])
+    defs = result.pop("$defs")
+    return found | {"properties": found["properties"] | {"result": result}, "$defs": defs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +46,18 @@ class SchemaRequest:
             return SchemaAnswer(result={"commands": list(known)})
         name = " ".join(words)
         check_known("command with a document", name, known, "`shardwise schema` lists all")
-        return SchemaAnswer(result=read_json(known[name], "the schema"))
+        return SchemaAnswer(result=document_schema(name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SchemaAnswer(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SchemaAnswer(LooseAnswer):
     """A JSON Schema, or the commands that have one."""
 
     def table(self) -> list[Row]:
         """The names, or the keys of a result with what they may be."""
         if "commands" in self.result:
             return [{"command": name} for name in self.result["commands"]]
-        found = self.result["properties"]["result"]["properties"]
-        return [{"key": key, "type": of.get("type", "")} for key, of in found.items()]
+        return [{"key": key, "type": of.get("type", "")} for key, of in _keys(self.result).items()]
 
     def page(self) -> Page:
         """The schema as JSON, so that it can be piped; or the names."""
@@ -49,6 +66,16 @@ class SchemaAnswer(Answer):
             return
         yield "\n".join(self.result["commands"])
         yield next_step("one of them:", "shardwise schema book figure")
+
+
+def _keys(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a result; of one of several kinds those of all."""
+    result, defs = found["properties"]["result"], found.get("$defs", {})
+    names = [
+        one["$ref"].rpartition("/")[2] for one in result.get("anyOf", [result]) if "$ref" in one
+    ]
+    kinds = [defs[name] for name in names] or [result]
+    return {key: of for kind in kinds for key, of in kind["properties"].items()}
 
 
 schema = verb("schema", SchemaRequest)

@@ -8,7 +8,6 @@ the least time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwise.planner.search.loop import rank_of
 from shardwise.planner.training import TrainAnswer, TrainPlanning
@@ -26,6 +25,13 @@ from shardwise.verbs.candidate import (
     opinion_page,
     size_cell,
 )
+from shardwise.verbs.compiled_result import (
+    BothWays,
+    CompiledFinding,
+    CompiledPlan,
+    CompiledPlans,
+    PhaseFinding,
+)
 from shardwise.verbs.layout import Fact
 from shardwise.verbs.tune import Tuning, check_tunable, tuned
 
@@ -39,7 +45,7 @@ class SecondOpinion:
 
     candidates: tuple[Candidate, ...]
     best: Candidate
-    findings: Sequence[Mapping[str, Any]]
+    findings: Sequence[PhaseFinding]
     tuning: Tuning | None = None
 
     def reranked(self, planning: TrainPlanning) -> TrainPlanning:
@@ -48,24 +54,24 @@ class SecondOpinion:
         others = tuple(a for a in _compiled_first(planning) if a is not best)
         return replace(planning, best=best, fastest=best, runners_up=others, others=others)
 
-    def result(self) -> dict[str, Any]:
-        """Plain values; seconds are per step, bytes per device."""
+    def result(self) -> CompiledPlans:
+        """As a document has it."""
         program = self.best.program
         assert program is not None
-        return {
-            "versions": dict(program.compiled.versions),
-            "options": dict(program.compiled.options),
-            "plans": [_row(c, c is self.best) for c in self.candidates],
-            "findings": [{k: v for k, v in f.items() if k != "phase"} for f in self.findings],
-            **({} if self.tuning is None else {"tuning": self.tuning.result()}),
-        }
+        return CompiledPlans(
+            versions=program.compiled.versions,
+            options=program.compiled.options,
+            plans=[_row(c, c is self.best) for c in self.candidates],
+            findings=[CompiledFinding.part_of(f) for f in self.findings],
+            tuning=self.tuning and self.tuning.result(),
+        )
 
     def facts(self) -> list[Fact]:
         """What the compiler makes of the best plan."""
         best = self.best
         assert best.program is not None
         assert best.seconds is not None
-        said = beside(best.seconds, best.answer.step_seconds["expected"])
+        said = beside(best.seconds, best.answer.step_seconds.expected)
         size = gib(best.program.compiled.needed_bytes)
         facts = [
             Fact("compiled", f"{said}, {compiler_of(best.program)}; memory {size}{_waits(best)}")
@@ -142,25 +148,19 @@ def _compiled(answer: TrainAnswer, compiling: Compiling) -> Candidate:
     return compiling.candidate(answer, answer.plan, [(answer.plan, "train")])
 
 
-def _row(candidate: Candidate, best: bool) -> dict[str, Any]:
+def _row(candidate: Candidate, best: bool) -> CompiledPlan:
     answer, program = candidate.answer, candidate.program
-    return {
-        "mesh": dict(answer.plan.mesh),
-        "microbatches": answer.plan.microbatches,
-        "remat": answer.plan.remat,
-        "best": best,
-        "fits": candidate.fits,
-        "refusal": candidate.refusal,
-        "step_seconds": {
-            "predicted": answer.step_seconds["expected"],
-            "compiled": candidate.seconds,
-        },
-        "peak_bytes": {
-            "predicted": _predicted_bytes(answer),
-            "compiled": candidate.needed_bytes,
-        },
-        "cached": program is not None and program.compiled.cached,
-    }
+    return CompiledPlan(
+        mesh=answer.plan.mesh,
+        microbatches=answer.plan.microbatches,
+        remat=answer.plan.remat,
+        best=best,
+        fits=candidate.fits,
+        refusal=candidate.refusal,
+        step_seconds=BothWays(predicted=answer.step_seconds.expected, compiled=candidate.seconds),
+        peak_bytes=BothWays(predicted=_predicted_bytes(answer), compiled=candidate.needed_bytes),
+        cached=program is not None and program.compiled.cached,
+    )
 
 
 def _shown(candidate: Candidate, best: bool) -> list[str]:
@@ -173,7 +173,7 @@ def _shown(candidate: Candidate, best: bool) -> list[str]:
         mesh_text(answer.plan.mesh) + (" (best)" if best else ""),
         str(answer.plan.microbatches),
         answer.plan.remat,
-        format_seconds(answer.step_seconds["expected"]),
+        format_seconds(answer.step_seconds.expected),
         "-" if candidate.seconds is None else format_seconds(candidate.seconds),
         gib(_predicted_bytes(answer)),
         size,

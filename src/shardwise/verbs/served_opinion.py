@@ -7,10 +7,11 @@ sequences that run at the mean, and a prefill step of a prompt of at most one ch
 servers that do it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.boundary.records import plain
 from shardwise.errors import NoFeasiblePlan, ShardwiseError
 from shardwise.planner.serve.fleet import Fleet
 from shardwise.planner.serve.served import (
@@ -35,6 +36,7 @@ from shardwise.verbs.candidate import (
     opinion_page,
     size_cell,
 )
+from shardwise.verbs.compiled_result import PhaseFinding
 from shardwise.verbs.layout import Fact
 from shardwise.workflows.compile import PlanProgram, chunk_of
 
@@ -72,7 +74,7 @@ class ServedOpinion:
     candidates: tuple[HeldCandidate, ...]
     best: HeldCandidate
     served: Served
-    findings: Sequence[Mapping[str, Any]]
+    findings: Sequence[PhaseFinding]
 
     def reranked(self, serving: Serving) -> Serving:
         """The search with the cheapest as compiled as its answer."""
@@ -85,7 +87,7 @@ class ServedOpinion:
             "versions": dict(program.compiled.versions),
             "options": dict(program.compiled.options),
             "plans": [_row(c, c is self.best) for c in self.candidates],
-            "findings": list(self.findings),
+            "findings": plain(self.findings),
         }
 
     def facts(self) -> list[Fact]:

@@ -31,7 +31,7 @@ from shardwise.sharding.backward import backward_boxes
 from shardwise.sharding.notation import read_product
 from shardwise.sharding.simulate import trace_frames
 from shardwise.units import format_bytes, parse_bytes
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import Verbatim
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.shard_page import (
@@ -206,8 +206,8 @@ _FOR_PRODUCTS = ("on", "result", "free", "max_hbm", "top", "backward", "to", "ru
 _NOT_FOR_LISTINGS = ("on", "result", "free", "max_hbm", "top", "to", "run", *_CHIPS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Listing(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Listing(LooseAnswer):
     """Forward and backward of a longer computation."""
 
     def table(self) -> list[Row]:
@@ -219,8 +219,8 @@ class Listing(Answer):
         yield "\n".join(self.result["backward"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ShardedArray(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ShardedArray(LooseAnswer):
     """What each device holds of an array."""
 
     layout: Layout
@@ -243,8 +243,8 @@ class ShardedArray(Answer):
         return {"detail": iter([_holders(self.layout, self.mesh, self.rows)])}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Sharded(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sharded(LooseAnswer):
     """The cheapest ways to compute with sharded arrays; `extras` are what was asked beside it."""
 
     found: Sharding

@@ -12,8 +12,8 @@ from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice, Spelling
 from shardwise.verbs.request import Progress
 from shardwise.workflows.deadline import DatedRun, SliceChoice
-from shardwise.workflows.predict import runs_in
 from shardwise.workflows.sweep import SweepPoint, slices_offered, sweep_row
+from shardwise.workflows.train_result import runs_in
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.plan_serve import ServePlanRequest
 from shardwise.verbs.request import Progress, verb
@@ -112,8 +112,8 @@ def _software_of(plan: ServePlan) -> str:
     return plan.engine if plan.engine.endswith(".toml") else JAX.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LoadSimulated(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LoadSimulated(LooseAnswer):
     """What a plan did under a load; `least` is the share of `check`."""
 
     simulated: Simulated

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.units import format_count, format_seconds
-from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.answer import LooseAnswer, Page, Row
 from shardwise.verbs.request import verb
 from shardwise.workflows.train import Progress, TrainRunRequest, train_plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Trained(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trained(LooseAnswer):
     """A run that is done."""
 
     def table(self) -> list[Row]:

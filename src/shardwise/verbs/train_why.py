@@ -27,7 +27,7 @@ def reasons(planning: TrainPlanning, choices: Sequence[Beside]) -> list[str]:
     best = planning.best
     bound = best.estimate.bound_by()
     alone = format_seconds(float(best.estimate.resources[bound]))
-    whole = format_seconds(best.step_seconds["expected"])
+    whole = format_seconds(best.step_seconds.expected)
     return [
         f"{bound} binds: at peak rates it alone takes {alone} of the expected {whole}",
         waiting(best) + _bubble_text(best),
@@ -63,12 +63,12 @@ def _beside(rows: Sequence[Beside], planning: TrainPlanning) -> str:
 def _price(other: TrainAnswer, planning: TrainPlanning) -> str:
     """What another plan takes in seconds and memory, and where its time goes."""
     best = planning.best
-    took = format_seconds(other.step_seconds["expected"])
-    text = slower_text(other.step_seconds["expected"] / best.step_seconds["expected"])
+    took = format_seconds(other.step_seconds.expected)
+    text = slower_text(other.step_seconds.expected / best.step_seconds.expected)
     if planning.request.objective == "cost" and other.chips_used != best.chips_used:
         share = planning.rank(other) / planning.best_rank - 1
         text += f"; {100 * share:.1f} % more chip-seconds per token, on {other.chips_used:,} chips"
-    faster = other.step_seconds["expected"] < best.step_seconds["expected"]
+    faster = other.step_seconds.expected < best.step_seconds.expected
     part, seconds = decisive(best, other) if faster else decisive(other, best)
     mostly = f", mostly {part} ({'-' if faster else '+'}{format_seconds(seconds)})" if part else ""
     return f"{took} and {_gib(other)} a chip: {text}{mostly}"
@@ -205,12 +205,12 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
 
 
 def _row(answer: TrainAnswer, best: TrainAnswer) -> list[str]:
-    ratio = answer.step_seconds["expected"] / best.step_seconds["expected"]
+    ratio = answer.step_seconds.expected / best.step_seconds.expected
     same = answer.plan.mesh == best.plan.mesh
     return [
         "the same mesh" if same else mesh_text(answer.plan.mesh),
         ", ".join(differs_in(answer, best)) or "mesh",
-        format_seconds(answer.step_seconds["expected"]),
+        format_seconds(answer.step_seconds.expected),
         slower_text(ratio).removesuffix(" slower").removesuffix(" (within 0.1 %)"),
         _gib(answer),
     ]

@@ -16,6 +16,7 @@ from shardwise.plans.software.xla_flags import FlagSet, together, trained_flags,
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import CompiledCandidate
+from shardwise.verbs.compiled_result import TriedFlags, TunedStep
 from shardwise.verbs.layout import wrapped
 from shardwise.workflows.inputs import numbers
 
@@ -58,26 +59,26 @@ class Tuning:
         step = tried.step
         return step.seconds / self.seconds - 1 if step.fits and step.seconds else 0.0
 
-    def result(self) -> dict[str, Any]:
-        """Plain values; `libtpu_init_args` is what to run any JAX program with."""
+    def result(self) -> TunedStep:
+        """As a document has it."""
         best = self.best
-        return {
-            "seconds": self.seconds,
-            "own": dict(self.own),
-            "tried": [
-                {
-                    "name": t.name,
-                    "about": t.about,
-                    "options": dict(t.options),
-                    "seconds": t.step.seconds,
-                    "change": self.change(t),
-                    "refusal": t.step.refusal,
-                }
+        return TunedStep(
+            seconds=self.seconds,
+            own=self.own,
+            tried=[
+                TriedFlags(
+                    name=t.name,
+                    about=t.about,
+                    options=t.options,
+                    seconds=t.step.seconds,
+                    change=self.change(t),
+                    refusal=t.step.refusal,
+                )
                 for t in self.tried
             ],
-            "best": best and best.name,
-            "libtpu_init_args": init_args({**self.own, **(best.options if best else {})}),
-        }
+            best=best and best.name,
+            libtpu_init_args=init_args({**self.own, **(best.options if best else {})}),
+        )
 
     def page(self) -> Page:
         """A row for each set, and the line to run with."""

@@ -23,7 +23,7 @@ from shardwise.evidence.training.validate import Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_seconds, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Own, Words, parse_share, words
@@ -105,8 +105,8 @@ class ValidateRequest:
         return validate_serving(runs, efficiency=efficiency, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Validated(Answer):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Validated(LooseAnswer):
     """Runs with their predicted and measured times."""
 
     found: Validation | ServingValidation

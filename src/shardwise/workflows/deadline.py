@@ -213,4 +213,4 @@ def _program(point: SweepPoint) -> str | None:
 
 def step_of(point: SweepPoint) -> float:
     """Expected seconds of a step."""
-    return inf if point.answer is None else point.answer.step_seconds["expected"]
+    return inf if point.answer is None else point.answer.step_seconds.expected

@@ -30,6 +30,7 @@ from shardwise.plans.files import (
     served_plan_from,
 )
 from shardwise.plans.named import PREFIX, plan_path
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
 from shardwise.work import Work
@@ -41,8 +42,8 @@ from shardwise.workflows.inputs import (
     places_of,
     plan_changes,
 )
-from shardwise.workflows.predict import train_result
-from shardwise.workflows.predict_fleet import serve_result
+from shardwise.workflows.serve_result import PricedServer, priced_server
+from shardwise.workflows.train_result import PricedPlan, priced_plan
 
 GivenPlan = str | Path | TrainPlan | ServePlan
 """A plan's file, the name of a published one, or a plan."""
@@ -50,13 +51,15 @@ GivenPlan = str | Path | TrainPlan | ServePlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A plan from a file with its answer, the result document and the numbers to compare by; which
-    of its choices were `searched`, as the file does not say them."""
+    """A plan from a file with its answer, what is told of it, the numbers to compare by and the
+    bounds of the times among them; which of its choices were `searched`, as the file does not say
+    them."""
 
     plan: TrainPlan | ServePlan
     answer: Any
-    result: dict[str, Any]
-    headline: dict[str, float]
+    result: PricedPlan | PricedServer
+    headline: Mapping[str, float]
+    times: Mapping[str, Bounds]
     warnings: list[str]
     searched: frozenset[str] = frozenset()
 
@@ -204,12 +207,12 @@ def price_plan(
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
         answer = answer.at(shift_of(answer, evidence))
-        result = train_result(answer)
+        result = priced_plan(answer)
+        times = {"step_seconds": result.step_seconds}
         headline = {
-            "step_seconds.expected": result["step_seconds"]["expected"],
-            "tokens_per_second": result["tokens_per_second"],
-            "mfu": result["mfu"],
-            "peak_bytes_per_chip": result["peak_bytes_per_chip"],
+            "tokens_per_second": result.tokens_per_second,
+            "mfu": result.mfu,
+            "peak_bytes_per_chip": result.peak_bytes_per_chip,
         }
         if piece.chip.price is not None:
             headline["usd_per_trillion_tokens"] = usd_per_trillion(answer)
@@ -221,14 +224,20 @@ def price_plan(
             )
         other = hardware.slice(plan.prefill_plan.slice).slice
         answer = evaluate_serve(plan, cfg, piece, prefill_piece=other)
-        result = serve_result(answer)
+        result = priced_server(answer)
+        times = {"ttft_seconds": result.ttft_seconds, "tpot_seconds": result.tpot_seconds}
         headline = {
-            "ttft_seconds.expected": result["ttft_seconds"]["expected"],
-            "tpot_seconds.expected": result["tpot_seconds"]["expected"],
-            "tokens_per_second_per_chip": result["tokens_per_second_per_chip"],
-            "peak_bytes_per_chip": result["peak_bytes_per_chip"],
+            "tokens_per_second_per_chip": result.tokens_per_second_per_chip,
+            "peak_bytes_per_chip": result.peak_bytes_per_chip,
         }
-    return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
+    return Priced(
+        plan=plan,
+        answer=answer,
+        result=result,
+        headline={f"{name}.expected": found.expected for name, found in times.items()} | headline,
+        times=times,
+        warnings=warnings,
+    )
 
 
 def usd_per_trillion(answer: TrainAnswer) -> float:
@@ -265,11 +274,11 @@ def check_fits(priced: Priced) -> None:
 
 def shortfall(priced: Priced) -> str:
     """By how much a plan does not fit and what would help; empty where it fits."""
-    need = priced.result["peak_bytes_per_chip"]
-    usable = priced.result["usable_bytes_per_chip"]
+    need = priced.result.peak_bytes_per_chip
+    usable = priced.result.usable_bytes_per_chip
     if need <= usable:
         return ""
-    kinds = priced.result["memory_by_kind"]
+    kinds = priced.result.memory_by_kind
     largest = max(kinds, key=lambda k: kinds[k])
     return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "

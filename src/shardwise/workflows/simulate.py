@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.boundary import number
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
@@ -48,7 +49,7 @@ from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, places_of, plan_changes, whole_number
 from shardwise.workflows.plan_file import Priced, stale
-from shardwise.workflows.predict_fleet import price_of
+from shardwise.workflows.serve_result import price_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,9 @@ def simulate_plan(
     if find_rate or (plan.workload is not None and load.plain):
         found = _steady(plan, cfg, fleet, load, given, find_rate, progress)
         kept = hardware.kept_of(*places_of(plan))
-        return replace(found, chips=kept, result={**found.result, "price": price_of(piece.chip)})
+        return replace(
+            found, chips=kept, result={**found.result, "price": plain(price_of(piece.chip))}
+        )
     objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)
@@ -170,7 +173,7 @@ def simulate_plan(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
-    result |= {"price": price_of(piece.chip), "over_time": over_time(outcome)}
+    result |= {"price": plain(price_of(piece.chip)), "over_time": over_time(outcome)}
     return Simulated(
         plan=plan,
         fleet=fleet,

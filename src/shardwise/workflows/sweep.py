@@ -18,7 +18,8 @@ from shardwise.planner.expected import expected_range
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import days_between, plan_training
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.run_result import DaysBetween, days_between
 from shardwise.workflows.train_choices import TrainChoices
 
 WORTH = 0.5
@@ -54,9 +55,9 @@ class SweepPoint:
     on_front: bool = False
 
     @property
-    def days_80(self) -> dict[str, float] | None:
+    def days_80(self) -> DaysBetween | None:
         """The days of 8 of 10 such runs."""
-        return self.answer and days_between(self.answer, self.days)
+        return days_between(self.answer, self.days) if self.answer else None
 
 
 def slices_between(target: str, low: float, high: float, hardware: Hardware) -> tuple[Slice, ...]:

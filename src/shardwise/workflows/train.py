@@ -263,7 +263,7 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     """The prediction; without a step time where the plan cannot be priced on its slice."""
     flops, seconds, why = model_flops_per_token(cfg, plan.sequence_length, causal=True), None, ""
     try:
-        seconds = price_plan(plan, Hardware()).answer.step_seconds["expected"]
+        seconds = price_plan(plan, Hardware()).answer.step_seconds.expected
     except BadRequest as error:
         why = f"no predicted step time: {error}"
     return Expected(

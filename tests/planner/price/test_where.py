@@ -29,7 +29,7 @@ def composed(answer):
 @pytest.mark.parametrize("number", range(50))
 def test_the_parts_add_up_to_the_step(number):
     answer = evaluate_train(*random_plans()[number])
-    expected = answer.step_seconds["expected"]
+    expected = answer.step_seconds.expected
     named = answer.time_parts.named()
     assert sum(named.values()) == pytest.approx(expected, rel=1e-9)
     assert min(named.values()) >= 0

@@ -43,7 +43,7 @@ def test_every_plan_returned_passes_its_own_checks(on, cfg):
         assert list(answer.plan.mesh) == [a for a in MESH_AXES if a in answer.plan.mesh]
         assert 0 < answer.mfu < 1
         assert sum(answer.memory_by_kind.values()) == pytest.approx(answer.peak_bytes_per_chip)
-    expected = [a.step_seconds["expected"] for a in (planning.best, *planning.runners_up)]
+    expected = [a.step_seconds.expected for a in (planning.best, *planning.runners_up)]
     assert expected == sorted(expected)
 
 
@@ -51,7 +51,7 @@ def test_rates_and_utilisation_by_hand():
     """tokens/s x 6 N over all chips' peak; mfu leaves the lookup out and adds attention."""
     cfg = load_model("llama-3-8b")
     answer = plan_train(request(cfg, "v5p:4x4x4", 64, sequence_length=4096, **HELD)).best
-    rate = 64 * 4096 / answer.step_seconds["expected"]
+    rate = 64 * 4096 / answer.step_seconds.expected
     assert answer.tokens_per_second == pytest.approx(rate)
     peak = 64 * answer.piece.chip.peak_flops["bf16"]
     assert answer.mfu_6nd == pytest.approx(6 * params_active(cfg) * rate / peak)
@@ -66,7 +66,7 @@ def test_idle_chips_are_in_the_denominator():
     answer = plan_train(request(dense(), "h100:7", 8)).best
     assert answer.chips_idle >= 1
     peak = 7 * answer.piece.chip.peak_flops["bf16"]
-    rate = 8 * 256 / answer.step_seconds["expected"]
+    rate = 8 * 256 / answer.step_seconds.expected
     assert answer.mfu_6nd == pytest.approx(6 * params_active(dense()) * rate / peak)
 
 

@@ -93,7 +93,7 @@ def test_the_plan_holds_what_is_in_flight(looked):
     longest = replace(plan, batch=max(1, int(fleet.running)))
     fits = evaluate_serve(longest, looked.request.cfg, fleet.piece)
     assert fits.peak_bytes_per_chip <= 1.1 * fleet.piece.chip.require("hbm_usable_bytes")
-    assert fits.tpot_seconds["expected"] == pytest.approx(fleet.step, rel=0.1)
+    assert fits.tpot_seconds.expected == pytest.approx(fleet.step, rel=0.1)
 
 
 def test_nothing_fits_and_nothing_is_fast_enough():

@@ -68,7 +68,7 @@ def test_a_prefill_pool_takes_the_cheapest_server_for_prompts():
     plan = fleet.plan()
     assert plan.prefill is not None
     assert (plan.prefill.slice, plan.prefill.mesh) == (str(other.server.piece), other.server.mesh)
-    prompts = evaluate_serve(plan, request.cfg, fleet.piece).prefill_seconds["expected"]
+    prompts = evaluate_serve(plan, request.cfg, fleet.piece).prefill_seconds.expected
     assert prompts == pytest.approx(other.seconds, rel=0.15)
     assert other.on(other.server.piece.chip).seconds == pytest.approx(other.seconds)
 

@@ -218,8 +218,8 @@ def test_llama_70b_on_eight_h100_lands_near_what_is_measured():
         input_length=8192, output_length=1,
     )  # fmt: skip
     answer = evaluate_serve(plan, load_model("llama-3-70b"), parse_slice("h100:8"))
-    assert answer.tpot_seconds["lower"] == pytest.approx(8.4e-3, rel=0.03)
-    assert 1.2 * 8.4e-3 < answer.tpot_seconds["expected"] < 14.4e-3
+    assert answer.tpot_seconds.lower == pytest.approx(8.4e-3, rel=0.03)
+    assert 1.2 * 8.4e-3 < answer.tpot_seconds.expected < 14.4e-3
     assert answer.decode.estimate.bound_by() == "HBM"
     assert answer.prefill.estimate.bound_by() == "math"
 
@@ -382,7 +382,7 @@ def test_a_given_utilisation_replaces_the_expected_prefill():
     prefill = best.prefill_seconds
     assert prefill["expected"] == pytest.approx(seconds)
     assert prefill["lower"] <= prefill["expected"] <= prefill["upper"]
-    assert best.ttft_seconds["expected"] == pytest.approx(seconds + best.tpot_seconds["expected"])
+    assert best.ttft_seconds.expected == pytest.approx(seconds + best.tpot_seconds.expected)
 
 
 def test_every_chip_with_memory_and_bandwidth_serves_a_small_model():
@@ -402,7 +402,7 @@ def test_an_engine_adds_what_it_was_measured_to_add():
         assert after["expected"] > before["expected"]
         assert after["upper"] > before["upper"]
     engine = load_engine("vllm")
-    host = same.tpot_seconds["expected"] - same.decode.estimate.expected
+    host = same.tpot_seconds.expected - same.decode.estimate.expected
     assert host == pytest.approx(16 * engine.sequence_seconds)
 
 

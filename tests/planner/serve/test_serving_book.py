@@ -104,7 +104,7 @@ def test_prefill_at_40_percent_on_16_v5e():
     prefill = answer.prefill_seconds
     assert prefill["expected"] == pytest.approx(0.90964467, rel=1e-8)
     assert round(prefill["expected"], 2) == 0.91
-    step = answer.tpot_seconds["expected"]
+    step = answer.tpot_seconds.expected
     assert answer.prefill_servers_per_decode_server == pytest.approx(
         prefill["expected"] * 43 / step
     )
@@ -118,8 +118,8 @@ def test_decode_steps_of_70b(slice_, seconds, rel):
     """8.step_4x2, 8.step_4x4: batch 32 x 8k in int8. The book counts the embedding's table, of
     which a step reads a few rows."""
     answer = book_answer("llama-3-70b", slice_, 32, 8192, "int8")
-    assert answer.tpot_seconds["lower"] == pytest.approx(seconds, rel=rel)
-    assert answer.tpot_seconds["lower"] <= seconds
+    assert answer.tpot_seconds.lower == pytest.approx(seconds, rel=rel)
+    assert answer.tpot_seconds.lower <= seconds
     assert answer.decode.estimate.bound_by() == "HBM"
 
 
@@ -130,8 +130,8 @@ def test_a_full_chip_steps_in_its_hbm_time():
         best = plan_70b(dtype)
         idle = best.memory_by_kind["activations"] + 128256 * 8192 / best.piece.chips
         seconds = (16e9 - idle) / 8.2e11
-        assert best.tpot_seconds["lower"] == pytest.approx(seconds, rel=0.02)
-        assert best.tpot_seconds["lower"] <= 0.01951219512195122
+        assert best.tpot_seconds.lower == pytest.approx(seconds, rel=0.02)
+        assert best.tpot_seconds.lower <= 0.01951219512195122
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_full_chip_steps_in_its_hbm_time():
 def test_theoretical_step_times_of_13b(batch, seconds):
     """table.7.mha.step: LLaMA-2 13B on 8 v5e, 8k of MHA cache, memory-bound formula."""
     answer = book_answer("llama-2-13b", "v5e:2x4", batch, 8192, "bf16")
-    assert answer.tpot_seconds["lower"] == pytest.approx(seconds, rel=0.01)
-    rate = answer.plan.batch / answer.tpot_seconds["lower"]
+    assert answer.tpot_seconds.lower == pytest.approx(seconds, rel=0.01)
+    rate = answer.plan.batch / answer.tpot_seconds.lower
     assert rate == pytest.approx(batch / seconds, rel=0.01)  # table.7.mha.tput
 
 

@@ -109,7 +109,7 @@ def test_a_decode_step_is_bound_by_weights_and_cache_alone():
         constants="book",
     )
     piece = parse_slice("v5e:4x4", lambda name: load_chip(name, constants="book"))
-    lower = evaluate_serve(plan, cfg, piece).tpot_seconds["lower"]
+    lower = evaluate_serve(plan, cfg, piece).tpot_seconds.lower
     assert lower == pytest.approx((69.5e9 + 120 * 2049.5 * 163840) / (16 * 8.2e11), rel=1e-3)
     assert lower < 8.4e-3
 

@@ -9,9 +9,10 @@ from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, folder_option, plot_option
 from shardwise.apps.cli.numbers import NUMBER, Word
 from shardwise.apps.cli.options import given, request_of
-from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.output import document_of, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
+from shardwise.boundary.records import plain
 from shardwise.errors import NoFeasiblePlan
 
 PHASES = Word(["train", "decode", "prefill"])

@@ -89,6 +89,7 @@ def document(
 def print_document(doc: Mapping[str, Any]) -> None:
     """Print the document as JSON; numbers that JSON has not become null, which a warning says."""
     from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
+    from shardwise.boundary.records import plain
 
     found, gone = finite(plain(doc))
     found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
@@ -104,17 +105,6 @@ def _spelt(text: str) -> str:
 
         return json.dumps(json.loads(text), indent=2)
     return text
-
-
-def plain(value: Any) -> Any:
-    """NumPy scalars, tuples and mappings as plain JSON values; whole floats stay floats."""
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

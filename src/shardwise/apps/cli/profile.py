@@ -10,9 +10,10 @@ from shardwise.apps.cli.compile import PHASES
 from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, request_of
-from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.output import document_of, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
+from shardwise.boundary.records import plain
 
 PATH = click.Path(dir_okay=True, path_type=Path)
 

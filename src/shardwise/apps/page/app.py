@@ -1,7 +1,6 @@
 """The application: lists of views, their answers, and the built page."""
 
 import asyncio
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,8 @@ from shardwise.apps.page.view import PageView
 from shardwise.apps.page.views import VIEWS
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.hosts import HostRule
+from shardwise.boundary import finite
+from shardwise.boundary.records import plain
 from shardwise.errors import ShardwiseError, check_known
 
 BUNDLE = Path(__file__).parent / "bundle"
@@ -127,19 +128,4 @@ def _file(request: Request) -> Response:
 
 
 def _json(document: Any, status: int = 200) -> Response:
-    return JSONResponse(plain(document), status_code=status, headers=HEADERS)
-
-
-def plain(value: Any) -> Any:
-    """A document as JSON has it: what is infinite or no number is null."""
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    if hasattr(value, "keys"):
-        return {str(key): plain(value[key]) for key in value}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return JSONResponse(finite(plain(document))[0], status_code=status, headers=HEADERS)

@@ -8,12 +8,12 @@ one copy of the model and tori come out of one count; the rule of thumb stands b
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 from shardwise.book.rules.gpu import alphas, expert_d_ff
 from shardwise.book.rules.training import mixed_limit, pipeline_bubble
+from shardwise.boundary.records import Record
 from shardwise.hardware import AxisLinks, Placement, Slice, Switched, Torus, place
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Mlp, Moe
@@ -28,30 +28,35 @@ STORING = ("fsdp", "expert", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditVerdict:
-    """One strategy against its rule.
-
-    `have` and `need` are in `unit`: tokens per chip and a width F must be at least the need, a
-    tensor degree and a share of the math at most. `need` follows from the plan's own links and
-    degrees, `rule_need` is the rule of thumb for many chips. `rule` is the formula, `source` the
-    book's section.
-    """
+class AuditVerdict(Record):
+    """One strategy against its rule."""
 
     strategy: str
+    """Its name."""
     degree: int
+    """Its degree in the plan."""
     have: float
+    """What the plan has, in `unit`."""
     need: float
+    """What the strategy needs by the plan's own links and degrees."""
     rule_need: float
+    """What it needs by the rule of thumb for many chips."""
     unit: str
+    """Tokens per chip, a width F, a degree, or a share of the math."""
     at_least: bool
+    """Whether the plan must have at least the need (tokens per chip, F), or at most."""
     rule: str
+    """The formula."""
     source: str
+    """The book's section."""
     text: str
+    """The verdict in words."""
+    ok: bool = field(init=False)
+    """Whether the strategy is compute-bound."""
 
-    @property
-    def ok(self) -> bool:
-        """Whether the strategy is compute-bound."""
-        return self.have >= self.need if self.at_least else self.have <= self.need
+    def __post_init__(self) -> None:
+        ok = self.have >= self.need if self.at_least else self.have <= self.need
+        object.__setattr__(self, "ok", ok)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,12 +373,23 @@ def _stage(case: _Audit) -> AuditVerdict | None:
     )
 
 
-def audit_result(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
-    """The verdicts on a plan of this slice as a document's `audit`."""
+@dataclass(frozen=True, kw_only=True)
+class PlanAudit(Record):
+    """A plan held against the book's rules."""
+
+    compute_bound: bool
+    """Whether all of its strategies are compute-bound."""
+    tokens_per_chip: float
+    """Tokens of a step per chip in use."""
+    verdicts: Sequence[AuditVerdict]
+    """Each strategy of the plan."""
+
+
+def audit_result(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> PlanAudit:
+    """The verdicts on a plan of this slice."""
     verdicts = audit(plan, cfg, piece)
-    chips = prod(plan.box) * plan.slices
-    return {
-        "compute_bound": compute_bound(verdicts),
-        "tokens_per_chip": plan.tokens / chips,
-        "verdicts": [{**asdict(v), "ok": v.ok} for v in verdicts],
-    }
+    return PlanAudit(
+        compute_bound=compute_bound(verdicts),
+        tokens_per_chip=plan.tokens / (prod(plan.box) * plan.slices),
+        verdicts=verdicts,
+    )

@@ -242,8 +242,8 @@ def _scored(run: PublishedRun, efficiency: EfficiencyOf) -> ScoredRun:
     seconds = answer.step_seconds
     return ScoredRun(
         run=run,
-        predicted=seconds["expected"],
-        bounds=(seconds["lower"], seconds["upper"]),
+        predicted=seconds.expected,
+        bounds=(seconds.lower, seconds.upper),
         mfu=answer.mfu,
         peak_bytes=answer.peak_bytes_per_chip,
         bound_by=answer.estimate.bound_by(),

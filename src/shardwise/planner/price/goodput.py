@@ -13,6 +13,7 @@ checkpoint interval", 1974). The job fails when any chip does: MTBF = chip MTBF 
 from dataclasses import dataclass
 from math import inf, sqrt
 
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.units import format_seconds
 
@@ -73,21 +74,27 @@ class Overheads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput:
-    """What is left of the speed of steps without losses, and what takes the rest: `share` is the
-    whole, 1 - straggler - checkpoint - failures. `trains` is the share of time in which steps run;
-    a straggler makes them longer, and so takes none of that time:
+class Goodput(Record):
+    """What is left of the speed of steps without losses, and what takes the rest. A straggler makes
+    steps longer, and so takes none of the time in which they run:
 
         share = trains / overheads.straggler
     """
 
     share: float
+    """Share of the speed that is left: 1 - straggler - checkpoint - failures."""
     trains: float
+    """Share of the time in which steps run."""
     straggler: float
+    """Share of the speed that the slowest chip takes."""
     checkpoint: float
+    """Share that checkpoints take."""
     failures: float
+    """Share that failures take."""
     interval: float
+    """Seconds between checkpoints."""
     job_mtbf: float
+    """Seconds between failures of the job."""
 
 
 def goodput(overheads: Overheads, chips: int) -> Goodput:

@@ -22,6 +22,7 @@ from shardwise.planner.serve.request import Utilisation
 from shardwise.planner.serve.server import Phase, experts_of, heads_divide, server_of
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import SERVE_AXES
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import load_engine
 from shardwise.roofline.time_parts import TimeParts, estimate_parts
 from shardwise.work import MemoryTimeline, Work
@@ -52,28 +53,28 @@ class ServeAnswer(Usage):
     def time_parts(self) -> TimeParts:
         """Where the expected seconds of a decode step go; the parts add up to them."""
         found, stack = self.decode.estimate, load_engine(self.plan.engine).stack
-        engine = self.tpot_seconds["expected"] - float(np.reshape(found.expected, ()))
+        engine = self.tpot_seconds.expected - float(np.reshape(found.expected, ()))
         return estimate_parts(found, stack, self.plan.mesh) + TimeParts(host=engine)
 
     @property
-    def prefill_seconds(self) -> dict[str, float]:
+    def prefill_seconds(self) -> Bounds:
         """Prefill of one prompt."""
-        return self.prefill.bounds.as_dict()
+        return self.prefill.bounds.one()
 
     @property
-    def tpot_seconds(self) -> dict[str, float]:
+    def tpot_seconds(self) -> Bounds:
         """One decode step of the batch at the mean context."""
-        return self.decode.bounds.as_dict()
+        return self.decode.bounds.one()
 
     @property
-    def ttft_seconds(self) -> dict[str, float]:
+    def ttft_seconds(self) -> Bounds:
         """Prefill of one prompt and one decode step, without queueing."""
-        return (self.prefill.bounds + self.decode.bounds).as_dict()
+        return (self.prefill.bounds + self.decode.bounds).one()
 
     @property
     def tokens_per_second_per_chip(self) -> float:
         """Answer tokens per expected second and chip of the slice, while decoding."""
-        return self.plan.batch / self.tpot_seconds["expected"] / self.piece.chips
+        return self.plan.batch / self.tpot_seconds.expected / self.piece.chips
 
     @property
     def requests_per_second_per_chip(self) -> float:
@@ -83,8 +84,8 @@ class ServeAnswer(Usage):
     @property
     def prefill_servers_per_decode_server(self) -> float:
         """Servers that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
-        answer = self.tpot_seconds["expected"] * self.plan.output_length
-        return self.prefill_seconds["expected"] * self.plan.batch / answer
+        answer = self.tpot_seconds.expected * self.plan.output_length
+        return self.prefill_seconds.expected * self.plan.batch / answer
 
     @property
     def tokens_per_second_per_chip_with_prefill(self) -> float:
@@ -96,11 +97,11 @@ class ServeAnswer(Usage):
     @property
     def usd_per_million_tokens(self) -> dict[str, float | None]:
         """Dollars per million prompt tokens and answer tokens; None where no price is known."""
-        prefill = self.prefill_seconds["expected"] / self.plan.input_length
+        prefill = self.prefill_seconds.expected / self.plan.input_length
         return costs(
             self.piece,
             prefill=prefill * self.prefill_piece.chips / self.piece.chips,
-            decode=self.tpot_seconds["expected"] / self.plan.batch,
+            decode=self.tpot_seconds.expected / self.plan.batch,
         )
 
 

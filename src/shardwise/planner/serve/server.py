@@ -23,34 +23,37 @@ from shardwise.planner.serve.shape import ServeShape, cached_heads
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
 from shardwise.roofline import Estimate, price
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import EngineConstants, load_engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import MemoryTimeline, Quantity, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class BoundColumns:
     """Seconds lower, expected and upper; numbers or arrays over candidates."""
 
     lower: Quantity
     expected: Quantity
     upper: Quantity
 
-    def __add__(self, other: "Bounds") -> "Bounds":
-        return Bounds(
+    def __add__(self, other: "BoundColumns") -> "BoundColumns":
+        return BoundColumns(
             lower=self.lower + other.lower,
             expected=self.expected + other.expected,
             upper=self.upper + other.upper,
         )
 
-    def take(self, index: np.ndarray | int) -> "Bounds":
+    def take(self, index: np.ndarray | int) -> "BoundColumns":
         """The candidates at an index or mask."""
         found = (np.asarray(bound)[index] for bound in (self.lower, self.expected, self.upper))
-        return Bounds(**dict(zip(("lower", "expected", "upper"), found, strict=True)))
+        return BoundColumns(**dict(zip(("lower", "expected", "upper"), found, strict=True)))
 
-    def as_dict(self) -> dict[str, float]:
-        """The three of one candidate, by name."""
-        return {name: float(getattr(self, name)) for name in ("lower", "expected", "upper")}
+    def one(self) -> Bounds:
+        """The three of one candidate."""
+        return Bounds(
+            lower=float(self.lower), expected=float(self.expected), upper=float(self.upper)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class Phase:
 
     work: Work
     estimate: Estimate
-    bounds: Bounds
+    bounds: BoundColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,14 +154,14 @@ class Server:
         bounds = (found.lower, found.expected + host, found.upper + host)
         columns = np.shape(self.degrees["tensor"])
         lower, expected, upper = (np.broadcast_to(bound, columns) for bound in bounds)
-        bounds = Bounds(lower=lower, expected=expected, upper=upper)
+        bounds = BoundColumns(lower=lower, expected=expected, upper=upper)
         return Phase(work=work, estimate=found, bounds=bounds)
 
-    def _at(self, given: Utilisation, bounds: Bounds) -> Bounds:
+    def _at(self, given: Utilisation, bounds: BoundColumns) -> BoundColumns:
         """The expected prefill at a utilisation; lower and upper are widened to it."""
         peak = self.chips * self.piece.chip.peak(self.dtypes.compute)
         seconds = 2 * given.params * self.request.input_length / (peak * given.share)
-        return Bounds(
+        return BoundColumns(
             lower=np.minimum(bounds.lower, seconds),
             expected=seconds + 0.0 * np.asarray(bounds.expected),
             upper=np.maximum(bounds.upper, seconds),

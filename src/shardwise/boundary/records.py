@@ -1,0 +1,80 @@
+"""Records: frozen dataclasses that are documents as they stand.
+
+A result is written once, as fields with their types, each with its meaning and unit in the string
+below it. `plain` makes the document of it, `shardwise schema` the JSON Schema, and Python reads the
+fields. A field made by `part` is left out of the document where it is None: only some answers have
+it. One made by `hidden` is for pages and charts, and no part of the document. An underscore at the
+end of a name, which Python's own words need, is no part of its key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Self
+
+_PART, _HIDDEN = "part", "hidden"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A frozen dataclass that is a document, or a piece of one."""
+
+    __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
+    """How pydantic makes a schema of it: the strings below fields are their descriptions."""
+
+    @classmethod
+    def of(cls, base: "Record", **more: Any) -> Self:
+        """The fields of `base`, a record of a class that this one extends, and more."""
+        return cls(**{f.name: getattr(base, f.name) for f in fields(base)} | more)
+
+    @classmethod
+    def part_of(cls, whole: "Record") -> Self:
+        """The fields that `whole`, a record of a class that extends this one, has of it."""
+        return cls(**{f.name: getattr(whole, f.name) for f in fields(cls)})
+
+
+def part() -> Any:
+    """A field that only some answers have: None, and then no key of the document."""
+    return field(default=None, metadata={_PART: True})
+
+
+def hidden(default: Any = MISSING, *, factory: Any = MISSING) -> Any:
+    """A field that pages need and documents leave out."""
+    metadata = {_HIDDEN: True}
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def is_part(one: "Field[Any]") -> bool:
+    """Whether only some answers have the field."""
+    return _PART in one.metadata
+
+
+def is_hidden(one: "Field[Any]") -> bool:
+    """Whether documents leave the field out."""
+    return _HIDDEN in one.metadata
+
+
+def key_of(one: "Field[Any]") -> str:
+    """The key of a field in a document."""
+    return one.name.removesuffix("_")
+
+
+def plain(value: Any) -> Any:
+    """Records, mappings, tuples and numbers of NumPy as JSON has them; whole floats stay floats.
+
+    >>> from shardwise.roofline.bounds import Bounds
+    >>> plain({"step": Bounds(lower=1.0, expected=2.0, upper=3.0), "mesh": ("fsdp", 8)})
+    {'step': {'lower': 1.0, 'expected': 2.0, 'upper': 3.0}, 'mesh': ['fsdp', 8]}
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = ((one, getattr(value, one.name)) for one in fields(value) if not is_hidden(one))
+        return {key_of(one): plain(v) for one, v in shown if not (v is None and is_part(one))}
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    to_list = getattr(value, "tolist", None)
+    return value if to_list is None else plain(to_list())

@@ -1,0 +1,116 @@
+"""What is told of plans that a search had compiled (--compile), without what reads programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.boundary.records import Record, part
+from shardwise.models.remat import RematPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledFinding(Record):
+    """A mistake in a compiled program."""
+
+    rule: str
+    """The rule that found it."""
+    seconds: float
+    """Seconds that it costs, per step and device."""
+    where: str
+    """File and line, or arguments."""
+    what: str
+    """What it is, with its figures."""
+    remedy: str
+    """What to write instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseFinding(CompiledFinding):
+    """A mistake in the program of a phase."""
+
+    phase: str
+    """The phase."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedFlags(Record):
+    """A set of compiler flags that was tried."""
+
+    name: str
+    """Its name."""
+    about: str
+    """What the flags do."""
+    options: Mapping[str, str]
+    """The flags with their values."""
+    seconds: float | None
+    """Seconds of the step with them; null where it was refused."""
+    change: float
+    """Change of the step, as a share; 0 where it does not fit."""
+    refusal: str
+    """Why it is no answer; "" where it is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedStep(Record):
+    """A step with sets of compiler flags."""
+
+    seconds: float
+    """Seconds without them."""
+    own: Mapping[str, str]
+    """Flags that our trainer has on."""
+    tried: Sequence[TriedFlags]
+    """Each set."""
+    best: str | None
+    """The set with the shortest step; null where none pays."""
+    libtpu_init_args: str
+    """What to run any JAX program with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BothWays(Record):
+    """A figure as predicted and as compiled."""
+
+    predicted: float
+    """By the price of the plan."""
+    compiled: float | None
+    """By the compiler; null where it refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledPlan(Record):
+    """A plan as the compiler makes it."""
+
+    mesh: Mapping[str, int]
+    """Mesh axis -> degree, outermost first."""
+    microbatches: int
+    """Microbatches of a step."""
+    remat: RematPolicy
+    """What the backward pass computes again."""
+    best: bool
+    """Whether it is the best as compiled."""
+    fits: bool
+    """Whether it compiled and fits."""
+    refusal: str
+    """Why it is no answer; "" where it is one."""
+    step_seconds: BothWays
+    """Expected seconds of a step."""
+    peak_bytes: BothWays
+    """Bytes per device at the peak."""
+    cached: bool
+    """Whether the program was kept from an earlier compile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledPlans(Record):
+    """The first plans of a search, compiled."""
+
+    versions: Mapping[str, str]
+    """Versions of the compiler and of what wrote the program."""
+    options: Mapping[str, Any]
+    """The compiler's options."""
+    plans: Sequence[CompiledPlan]
+    """Each plan, in the order of its price."""
+    findings: Sequence[CompiledFinding]
+    """Mistakes in the step of the best, the dearest first."""
+    tuning: TunedStep | None = part()
+    """The best with sets of flags (--tune)."""
