@@ -32,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -95,11 +95,7 @@ def answer(row: Row, plans: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     """What the command says: `code`, and `result` or `message`, and `drawn`, a tally of the trace
     out.json.gz; and the seconds of CPU that it took. Runs in a folder of its own."""
     began = time.process_time()
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for name, (base, changes) in row.get("files", {}).items():
-            Path(name).write_text(yaml.safe_dump(varied(plans[base], changes), sort_keys=False))
-        for name, text in row.get("texts", {}).items():
-            Path(name).write_text(text)
+    with folder_of(row, plans):
         with stand_in(row.get("program", "")):
             code, out, err = run([*row["words"], "--json"])
         chart = Path("out.json.gz")
@@ -113,16 +109,31 @@ def answer(row: Row, plans: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
     return said, time.process_time() - began
 
 
+@contextlib.contextmanager
+def folder_of(row: Row, plans: Mapping[str, Any]) -> Iterator[Path]:
+    """Be in an empty folder with the plan files and other texts that the request reads."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, (base, changes) in row.get("files", {}).items():
+            Path(name).write_text(yaml.safe_dump(varied(plans[base], changes), sort_keys=False))
+        for name, text in row.get("texts", {}).items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(text)
+        yield Path(folder)
+
+
 def answers(
-    rows: Sequence[Row], plans: Mapping[str, Any], jobs: int
+    rows: Sequence[Row],
+    plans: Mapping[str, Any],
+    jobs: int,
+    ask: Callable[[Row, Mapping[str, Any]], tuple[dict[str, Any], float]] = answer,
 ) -> Iterator[tuple[dict[str, Any], float]]:
     """Of each request in turn what it says and the seconds that it took, in `jobs` processes."""
     needed = [{b: plans[b] for b, _ in row.get("files", {}).values()} for row in rows]
     if jobs == 1:
-        yield from map(answer, rows, needed)
+        yield from map(ask, rows, needed)
         return
     with ProcessPoolExecutor(jobs, initializer=settle) as pool:
-        yield from pool.map(answer, rows, needed)
+        yield from pool.map(ask, rows, needed)
 
 
 def settle() -> None:
@@ -177,9 +188,6 @@ def stand_in(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    import shardwise.verbs.compare
-    import shardwise.verbs.compile
-    import shardwise.verbs.explain  # noqa: F401
     from shardwise.profiler import ahead
     from shardwise.profiler.ahead.cache import read_entry
     from shardwise.profiler.ahead.compile import compiled_of

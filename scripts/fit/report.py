@@ -19,7 +19,7 @@ from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
 from shardwise.planner.features import FEATURES
 from shardwise.roofline import stack_names
 from shardwise.roofline.residuals import RangeTable
-from shardwise.roofline.stacks import CONSTANTS
+from shardwise.roofline.stacks import BEGIN_SECONDS, CONSTANTS, OP_SECONDS
 
 INTRODUCTION = """# The fit of the pricing constants
 
@@ -38,6 +38,12 @@ ranges are found without them. Rows of one configuration (model, chip, devices, 
 length) share weight 1 in the fit; in the tables every row counts. Beside it stands one
 constant MFU per compute dtype, fitted and left out in the same way; over all groups it is
 {mfu}.
+"""
+
+HOST_TEXT = f"""Not fitted is what PyTorch's host works, whose sources `roofline/stacks.py` names:
+{OP_SECONDS[False] * 1e6:.0f} us for a counted op, {OP_SECONDS[True] * 1e6:.0f} with a compiler,
+of which a step feels what exceeds the device's work; and {BEGIN_SECONDS * 1e3:.0f} ms of every step
+that the device waits for it, but where a graph is the whole step.
 """
 
 CONSTANTS_TEXT = """A constant is its prior, plus what all owners are off by (common), plus what a
@@ -108,6 +114,7 @@ def report(r: Results) -> str:
         "### Of software stacks\n",
         "\n".join(f"- `{name}`: {about}." for name, about in CONSTANTS.items()) + "\n",
         _constants(r, stack_names()),
+        HOST_TEXT,
         "### Sigmas of each fold\n",
         _folds(r),
         "## Rows that it misses by a quarter or more, left out\n",

@@ -242,3 +242,11 @@ def test_a_switched_chips_links_are_not_priced_and_cannot_be_set(key, tmp_path):
 
 def test_a_torus_is_priced_by_its_links():
     assert load_chip("v5e", set_=["chip.network.link_oneway=6e10"]).network.link_oneway == 6e10
+
+
+def test_fp8_products_of_a_chip_without_runs_reach_no_larger_share_than_those_in_bf16():
+    """An MI300X was measured in bf16 alone, at half its peak; other chips' fp8 reaches 0.8."""
+    slow, usual = load_chip("mi300x").efficiency, load_chip("l40s").efficiency
+    assert slow.matmul_rate("fp8") == slow.matmul < 0.5
+    assert usual.matmul_rate("fp8") < usual.matmul
+    assert "as in bf16" in load_chip("mi300x").sources["efficiency.matmul_fp8"]

@@ -306,6 +306,17 @@ def test_what_a_plan_by_hand_leaves_out_is_what_a_search_takes(tmp_path, on, mes
     assert (plan.dtypes.grad, plan.dtypes.param) == ("f32", "bf16")
 
 
+def test_parameters_in_f32_need_no_copy_beside_them(tmp_path):
+    path = tmp_path / "plan.yaml"
+    plain = FIVE.replace("v5p:4x4x8", "16*h100:8") + "software: any\n"
+    path.write_text(plain + "dtypes: {param: f32}\n")
+    assert load_plan(path).dtypes == TrainDtypes(param="f32", master="none")
+    assert TrainChoices(param_dtype="f32").dtypes(None) == TrainDtypes(param="f32", master="none")
+    path.write_text(plain + "dtypes: {param: f32, master: f32}\n")
+    assert load_plan(path).dtypes == TrainDtypes(param="f32")
+    assert TrainChoices(param_dtype="f32", master="f32").dtypes(None).master == "f32"
+
+
 def test_a_program_that_a_plan_by_hand_names_is_kept(tmp_path):
     path = tmp_path / "five.yaml"
     path.write_text(FIVE.replace("v5p:4x4x8", "16*h100:8") + "software: torchtitan\n")

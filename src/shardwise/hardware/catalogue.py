@@ -98,8 +98,24 @@ def _with_generation(record: Mapping[str, Any], base: Mapping[str, Any]) -> dict
     if not isinstance(own, Mapping):
         return dict(record)  # `chip_of` refuses it
     shares = {**own, **{name: entry for name, entry in fitted.items() if name not in own}}
+    if record["generation"] == UNSEEN and "matmul_fp8" not in own:
+        shares |= _no_faster(shares)
     derated = {n: {**_not_derated(n), **e} for n, e in shares.items() if isinstance(e, Mapping)}
     return {**record, "efficiency": {**shares, **derated}}
+
+
+UNSEEN = "others"
+"""The generation of chips that no published run is fitted on."""
+
+
+def _no_faster(shares: Mapping[str, Any]) -> dict[str, Any]:
+    """The share that fp8 products reach of a chip whose share in bf16 was measured alone: as other
+    chips let expect, and no more than in bf16 (no kernel's is: docs/rates.md)."""
+    narrow, wide = _table(shares, "matmul_fp8"), _table(shares, "matmul")
+    value, most = narrow.get("value"), wide.get("value")
+    if not isinstance(value, float) or not isinstance(most, float) or value <= most:
+        return {}
+    return {"matmul_fp8": {"value": most, "source": f"as in bf16: {wide.get('source')}"}}
 
 
 def _not_derated(name: str) -> dict[str, Any]:

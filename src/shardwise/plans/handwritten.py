@@ -128,7 +128,7 @@ def worked_out(
         computed["global_batch_sequences"] = parse_batch(data["batch"], length)
     if isinstance(dtypes, Mapping):
         compute = str(dtypes.get("compute", "bf16"))
-        dtypes = {**asdict(usual_dtypes(row, compute)), **dtypes}
+        dtypes = {**asdict(usual_dtypes(row, compute, dtypes.get("param"))), **dtypes}
     return computed | given | {"dtypes": dtypes}
 
 

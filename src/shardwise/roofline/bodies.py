@@ -36,7 +36,8 @@ class OpTime:
 
     `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
     both with ramp and launch; `peak` what it takes of each resource at peak rates, `rated` at
-    derated ones (a network is "net"), `launch` what the host or the kernel's start adds to both.
+    derated ones (a network is "net"), `launch` what the host or the kernel's start adds to both,
+    `host` the seconds that the host works for it, ahead of the device.
     """
 
     op: Op
@@ -45,6 +46,7 @@ class OpTime:
     peak: Mapping[str, Quantity]
     rated: Mapping[str, Quantity] = field(default_factory=dict)
     launch: Quantity = 0.0
+    host: Quantity = 0.0
 
     @property
     def total(self) -> Quantity:

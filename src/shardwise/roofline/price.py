@@ -205,6 +205,7 @@ def _op_time(
         peak=peak,
         rated=rated,
         launch=extra,
+        host=_host(op, stack) * np.greater(largest(parts), 0),
     )
 
 
@@ -319,6 +320,16 @@ def _launch(op: Op, stack: Stack) -> Quantity:
     if WHOLE_STEP in stack.captured or op.component in stack.captured:
         return np.minimum(stack.launch_seconds, GRAPH_SECONDS)
     return stack.launch_seconds
+
+
+def _host(op: Op, stack: Stack) -> Quantity:
+    """Seconds that the host works for an op, whatever the device does meanwhile: for all kernels
+    that it stands for, and for further ones that experts need."""
+    if WHOLE_STEP in stack.captured or op.component in stack.captured:
+        return np.minimum(stack.host_seconds, GRAPH_SECONDS)
+    if not stack.host_seconds:
+        return 0.0
+    return stack.host_seconds + stack.launch_seconds * (_kernels(op, stack) - 1.0)
 
 
 CASTS = 2

@@ -53,7 +53,9 @@ class Stack:
 
     `overlap` lies in [0, 1], `attention` in (0, 2], `launch_seconds` is zero or more, `passes` one
     or more. `captured` are the components whose kernels CUDA graphs start ("full": all), and
-    `fused_experts` says that the products of a layer's experts are one kernel. `products`, `tiles`
+    `fused_experts` says that the products of a layer's experts are one kernel. The host works
+    `host_seconds` for an op, ahead of the device, and `begin_seconds` a step that the device waits
+    for. `products`, `tiles`
     and all that follow are 1 where nothing is known of them (`COMPILED_CONSTANTS`). `sources` says
     where each comes from; `generations` has constants that are other ones on some generations of
     chips (`on`). A serving engine (`engines.py`)
@@ -73,6 +75,8 @@ class Stack:
     attention: Quantity = 1.0
     captured: frozenset[str] = frozenset()
     fused_experts: bool = False
+    host_seconds: float = 0.0
+    begin_seconds: float = 0.0
     hops: Quantity = 1.0
     grouped: bool = False
     products: Quantity = 1.0
@@ -90,6 +94,22 @@ class Stack:
         """The constants on a generation of chips."""
         return replace(self, **self.generations.get(generation, {}), generations={})
 
+
+OP_SECONDS: Mapping[bool, float] = {False: 50e-6, True: 20e-6}
+"""Seconds that the host works for a counted op under PyTorch, without a compiler and with one.
+
+    per layer of 25 counted ops    57 kernels x 23 us = 1.3 ms    15 x 23 + 18 x 9.1 us = 0.5 ms
+
+A layer of GPT-2 under autocast starts 57 kernels forward and backward, casts of weights and sums of
+gradients among them; compiled 15 products and attentions and 18 fused ones. PyTorch's host takes 23
+us for a product (triton-lang/triton#459) and 9.1 for an Inductor kernel of 19 arguments
+(meta-pytorch/tritonbench#1017). Steps of one sequence measure 1.3 and 0.6 ms a layer (docs/log.md).
+"""
+BEGIN_SECONDS = 5e-3
+"""Seconds of a step that the device waits for PyTorch's host, however long the step is: a batch is
+loaded, the loss read, gradients clipped, the first kernels of a pass are started. Compiled GPT-2 on
+an H100 takes 2.7 ms a sequence and 8 beside (4 and 16 sequences, Jjschwartz/gollem), of which the
+update and what else the device does once are 3."""
 
 IDEAL = Stack(
     name="ideal",

@@ -91,7 +91,8 @@ class TrainChoices(HardwareWords):
         """Of every array of the training state: as asked, else as the program's users leave it."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
         others |= {"master": self.master, "moments": self.moments}
-        return replace(usual_dtypes(row, self.dtype), **{k: v for k, v in others.items() if v})
+        usual = usual_dtypes(row, self.dtype, self.param_dtype)
+        return replace(usual, **{k: v for k, v in others.items() if v})
 
     def request(
         self,

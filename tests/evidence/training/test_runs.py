@@ -283,6 +283,8 @@ def test_dtypes_that_are_not_stated():
     assert (dtypes().param, dtypes().grad, dtypes().master) == ("bf16", "f32", "f32")
     assert dtypes(compute_dtype="f16").grad == dtypes(compute_dtype="").compute == "f16"
     assert dtypes(grad_dtype="bf16").grad == "bf16"
+    assert dtypes(param_dtype="f32").master == "none"  # they are the copy themselves
+    assert dtypes(param_dtype="f32", master_dtype="f32").master == "f32"
     sharded = {"pp": 1, "dp": 4}
     compiled = dtypes(stack="xla", **sharded)
     assert (compiled.param, compiled.master, compiled.grad) == ("f32", "none", "f32")

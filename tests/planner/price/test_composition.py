@@ -81,10 +81,13 @@ def test_a_step_takes_what_its_ops_take(number):
             usual = [t for t in ops if not (late and once(t.op, plan))]
             plain, _ = round_of_ops(usual, count, plan, stack)
             expected += (factor - 1) * count * plain
-    lower = max(resources.values())
+    host = sum(float(t.host * t.op.count) for t in found.ops)
+    lower, upper = max(resources.values()), max(upper, host)
+    device = min(max(expected, lower), upper)
     assert float(found.lower) == pytest.approx(lower, rel=1e-9)
-    assert float(found.upper) == pytest.approx(upper, rel=1e-9)
-    assert float(found.expected) == pytest.approx(min(max(expected, lower), upper), rel=1e-9)
+    assert float(found.upper) == pytest.approx(upper + stack.begin_seconds, rel=1e-9)
+    expected = max(device, host) + stack.begin_seconds
+    assert float(found.expected) == pytest.approx(expected, rel=1e-9)
 
 
 def round_of_ops(ops, count, plan, stack) -> tuple[float, float]:

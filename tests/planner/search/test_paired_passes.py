@@ -100,7 +100,7 @@ CHOICES = [
     {"pipeline_schedule": ("dualpipe",)},
     {"pipeline_schedule": ("1f1b", "zb_v", "dualpipe")},
     {"pipeline_schedule": ("dualpipe",), "mtp_layers": 1},
-    {"pipeline_schedule": ("1f1b", "dualpipe"), "stack": "megatron"},
+    {"pipeline_schedule": ("1f1b", "dualpipe"), "stack": "megatron", "cuda_graph": ("full",)},
 ]
 
 

@@ -128,7 +128,7 @@ def _job_of(plan: "TrainPlan") -> "TrainPlanRequest":
 
     model, family = split_family(plan.model)
     row, dtypes, chips = SOFTWARE.get(plan.software), plan.dtypes, plan.chips
-    usual = usual_dtypes(row, dtypes.compute)
+    usual = usual_dtypes(row, dtypes.compute, dtypes.param)
     own = {f.name: getattr(dtypes, f.name) for f in fields(dtypes) if f.name != "compute"}
     own = {name: value for name, value in own.items() if value != getattr(usual, name)}
     chip = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice.chip

@@ -34,6 +34,7 @@ from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.optimizers import optimizer_row
+from shardwise.plans.software.usual import master_of
 from shardwise.plans.stacks import GraphScope, Reduces, StackName, StackRow, stack_row
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
@@ -205,7 +206,7 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
       (MaxText and Pax defaults), gradients and moments as the parameters (`jax.grad` and optax's
       `zeros_like(params)`);
     - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
-      (Megatron-LM sums them so unless told otherwise).
+      (Megatron-LM sums them so unless told otherwise). Parameters in f32 are that copy themselves.
     """
     compute = row.compute_dtype or "f16"
     half = "f16" if compute == "f16" else "bf16"
@@ -216,7 +217,7 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
         param=param,
         compute=compute,
         grad=row.grad_dtype or made,
-        master=row.master_dtype or ("f32" if eager else "none"),
+        master=row.master_dtype or (master_of(param) if eager else "none"),
         moments=row.moments_dtype or ("f32" if eager else param),
     )
 

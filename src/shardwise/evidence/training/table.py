@@ -229,7 +229,9 @@ class RunRow(BaseModel):
         "", description="where empty, f32; with f16 compute, f16; on xla that of the parameters"
     )
     master_dtype: Word = Field(
-        "", description="of the optimizer's own copy, or none; where empty, none on xla, else f32"
+        "",
+        description="of the optimizer's own copy, or none; where empty, none on xla and beside "
+        "parameters in f32, else f32",
     )
     moments_dtype: Word = Field(
         "",

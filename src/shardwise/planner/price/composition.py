@@ -8,7 +8,8 @@ The stages are those of the search's loops, from what costs most to what costs l
 one needs again is kept. A plan goes through all three once. Bodies are those of `step/work.py`, put
 together from `Figures`; each takes the closed form of `roofline/bodies.py`.
 
-    expected = layers + ends + (factor - 1) (layers + ends, without what comes once) + update
+    device   = layers + ends + (factor - 1) (layers + ends, without what comes once) + update
+    expected = max(device, host) + begin
 
 `factor` is a pipeline's time over the counted device's own work: the closed form of its schedule,
 or for one plan what the timeline of its own stages says.
@@ -22,6 +23,7 @@ import numpy as np
 
 from shardwise.planner.price.figures import (
     SERIAL,
+    STARTS,
     Figures,
     Period,
     Round,
@@ -63,13 +65,15 @@ _TRANSFER = "net:stage"
 @dataclass(frozen=True, slots=True)
 class Seconds:
     """Of a step: the expected seconds between their bounds, seconds of each resource at its peak
-    rate, and the factor by which a pipeline takes longer than the counted device works."""
+    rate, the factor by which a pipeline takes longer than the counted device works, and for how
+    long of the expected seconds the device waits for the host."""
 
     lower: Quantity
     expected: Quantity
     upper: Quantity
     resources: Mapping[str, Quantity]
     factor: Quantity
+    host: Quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +313,7 @@ class Reduced:
         """The steps under a pipeline schedule; without a `factor`, by its closed form."""
         around = self.around(structure)
         if not self.steps.piped:
-            return _bounded(around.totals, around.once, 1.0, self.floor())
+            return self._bounded(around.totals, around.once, 1.0, self.floor())
         chunks = structure.virtual_stages
         forward, backward = self.layers_time(structure)
         own = forward + backward + around.ends
@@ -319,7 +323,30 @@ class Reduced:
         if self.stored.sent is not None:
             totals.add(self.stored.sent.totals, 2 * chunks * self.steps.rounds)
         expected = own.seconds + (factor - 1) * own.plain + around.update
-        return _bounded(totals, around.once, factor, expected)
+        return self._bounded(totals, around.once, factor, expected)
+
+    def _bounded(self, totals: Sums, once: Sums, factor: Quantity, expected: Quantity) -> Seconds:
+        """The expected seconds between their bounds.
+
+            lower    = max over resources of (factor x total + once)   the busiest at its peak
+            expected = max(device, host) + begin                       whoever of them is behind
+            upper    = max(sum of all ops, host) + begin               nothing overlaps, derated
+
+        `once` are the seconds of what comes once per step (the update, reductions unless ZeRO-2),
+        which a pipeline's idle time does not repeat. The host runs ahead of the device: it starts
+        all kernels of the counted device, and the slower of the two decides.
+        """
+        spent = {name: seconds * factor for name, seconds in totals.items()}
+        for name, seconds in once.items():
+            spent[name] = spent[name] + seconds if name in spent else seconds
+        del spent[STARTS]
+        host, begin = totals[STARTS] + once.get(STARTS, 0.0), self.steps.stack.begin_seconds
+        upper, lower = np.maximum(spent.pop(SERIAL), host), 0.0
+        for seconds in spent.values():
+            lower = np.maximum(lower, seconds)
+        device = np.minimum(np.maximum(expected, lower), upper)
+        expected = np.maximum(device, host) + begin
+        return Seconds(lower, expected, upper + begin, spent, factor, expected - device)
 
     def _idle_factor(
         self, structure: Structure, forward: Time, backward: Time, around: Around
@@ -372,22 +399,3 @@ def _forward_part(chains: tuple[Figures, ...]) -> Quantity:
     forward = summed(total(each.forward for each in chains))
     spent = summed(total(each.chain + each.wire + total(each.sides.values()) for each in chains))
     return forward / np.maximum(spent, 1e-300)
-
-
-def _bounded(totals: Sums, once: Sums, factor: Quantity, expected: Quantity) -> Seconds:
-    """The expected seconds between their bounds.
-
-        lower = max over resources of (factor x total + once)    the busiest resource at its peak
-        upper = the same sum for all ops one after the other     nothing overlaps, derated rates
-
-    `once` are the seconds of what comes once per step (the update, reductions unless ZeRO-2), which
-    a pipeline's idle time does not repeat.
-    """
-    spent = {name: seconds * factor for name, seconds in totals.items()}
-    for name, seconds in once.items():
-        spent[name] = spent[name] + seconds if name in spent else seconds
-    upper, lower = spent.pop(SERIAL), 0.0
-    for seconds in spent.values():
-        lower = np.maximum(lower, seconds)
-    expected = np.minimum(np.maximum(expected, lower), upper)
-    return Seconds(lower, expected, upper, spent, factor)

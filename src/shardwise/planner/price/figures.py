@@ -30,7 +30,10 @@ PHASES = ("weight", "forward")
 """The phases that are told apart: weight gradients, and the forward pass of an end."""
 
 SERIAL = "serial"
-"""The row of totals that adds up to the upper bound; the other rows are resources."""
+"""The row of totals that adds up to the upper bound; the other rows are resources, but for:"""
+
+STARTS = "starts"
+"""The row of totals of what the host works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ def figures_of(
             beside = runs_beside(t.op, t.op.id in aside, hidden)
             name = f"side {t.op.stream}" if beside else place
             add(rows, name, (len(bodies), n), body, t.total)
-            for resource, seconds in ((SERIAL, t.serial), *t.peak.items()):
+            for resource, seconds in ((SERIAL, t.serial), (STARTS, t.host), *t.peak.items()):
                 add(totals, resource, (n,), ..., seconds * (t.op.count * many))
             if t.op.phase in PHASES:
                 add(rows, t.op.phase, (len(bodies), n), body, t.total)

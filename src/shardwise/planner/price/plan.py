@@ -33,7 +33,7 @@ from shardwise.roofline import Estimate
 from shardwise.roofline.attention_kernels import kernel_rate
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import WHOLE_STEP, price_ops
-from shardwise.roofline.stacks import IDEAL, Stack, load_stack
+from shardwise.roofline.stacks import BEGIN_SECONDS, IDEAL, OP_SECONDS, Stack, load_stack
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts
 from shardwise.work import MemoryTimeline, Quantity
@@ -58,8 +58,18 @@ def as_chosen(stack: Stack, structure: Structure, chip: Chip) -> Stack:
         attention=stack.attention * kernel_rate(structure.kernel, chip.generation),
         captured=frozenset(name for scope in scopes for name in CAPTURED[scope]),
         fused_experts=structure.grouped_kernel == "fused",
+        **_host(structure),
         dispatch=_dispatch(stack, structure, chip),
     )
+
+
+def _host(structure: Structure) -> Mapping[str, float]:
+    """What the host works under PyTorch; XLA runs a step as one program, without it."""
+    if not structure.stack_row.eager:
+        return {}
+    per_op = OP_SECONDS[structure.fuses_elementwise]
+    begin = 0.0 if "full" in structure.cuda_graph else BEGIN_SECONDS
+    return {"host_seconds": per_op, "begin_seconds": begin}
 
 
 def _dispatch(stack: Stack, structure: Structure, chip: Chip) -> Quantity:
@@ -187,6 +197,7 @@ class PricedStep:
             upper=_one(found.upper),
             resources={name: _one(seconds) for name, seconds in found.resources.items()},
             factor=_one(found.factor),
+            host=_one(found.host),
         )
 
     def estimate(self, factor: Quantity | None = None) -> Estimate:

@@ -1,6 +1,6 @@
 """Where one plan's expected step goes: the composition of `composition.py`, told apart by part.
 
-    expected = layers + ends + (factor - 1) (layers + ends, without what comes once) + update
+    expected = layers + ends + (factor - 1) (layers + ends, without what comes once) + update + host
 
 The rounds of the priced step are the same bodies, each op with its part (`roofline/time_parts.py`).
 Of a pipeline the counted device stands for the stage that works longest, `busy` of its own work:
@@ -51,7 +51,8 @@ class BodyParts:
 def step_parts(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> TimeParts:
     """The parts of the plan's expected step, which add up to it."""
     factor = timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
-    found = composed_parts(plan, cfg, priced, factor)
+    waited = float(priced.seconds(factor).host)
+    found = composed_parts(plan, cfg, priced, factor) + TimeParts(host=waited)
     return scaled_to(found, float(priced.estimate(factor).expected))
 
 
