@@ -13,7 +13,7 @@ from made import table
 
 from shardwise.evidence.against import (
     Against,
-    against_result,
+    against_plan,
     gain_text,
     published_plan,
     set_against,
@@ -22,8 +22,9 @@ from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
 from shardwise.verbs.against_page import figures, shown
-from shardwise.workflows.predict import plan_training, slower_text, train_result
+from shardwise.workflows.predict import plan_training, slower_text
 from shardwise.workflows.train_choices import TrainChoices
+from shardwise.workflows.train_result import PricedPlan, priced_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"
@@ -54,7 +55,7 @@ def section(name: str, on: str) -> str:
         choices=TrainChoices(software="any", sets={"stack": STACK}),
     )
     found = set_against(planning, plan, f"audit:{name}")
-    ours, theirs = train_result(planning.best), against_result(found)
+    ours, theirs = priced_plan(planning.best), against_plan(found)
     command = (
         f"shardwise plan train --model {plan.model} --on '{on}' "
         f"--batch {plan.global_batch_sequences}seq --seq {plan.sequence_length} --for any "
@@ -62,7 +63,7 @@ def section(name: str, on: str) -> str:
     )
     lines = [f"## {plan.model} on {on}", "", f"`{command}`", "", audit_about(name), ""]
     lines += [headline(found), "", *(f"- {note}" for note in found.notes), ""]
-    ranges = [span(ours), span(train_result(found.theirs))]
+    ranges = [span(ours), span(priced_plan(found.theirs))]
     meshes = [mesh_text(p.mesh) for p in (planning.best.plan, found.theirs.plan)]
     rows = [["mesh", *meshes], *figures(ours, theirs), ["80 % range of the step", *ranges]]
     lines += [table(["predicted", "shardwise", "published"], rows), ""]
@@ -78,12 +79,12 @@ def headline(found: Against) -> str:
     return f"The published plan is {told} than the best one found."
 
 
-def span(result: dict) -> str:
+def span(result: PricedPlan) -> str:
     """The 80 % range of the expected step, where there is one."""
-    found = result["expected_80"]
+    found = result.expected_80
     if found is None:
         return "unknown"
-    return f"{format_seconds(found['low'])} to {format_seconds(found['high'])}"
+    return f"{format_seconds(found.low)} to {format_seconds(found.high)}"
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.planner.search.test_train_search import request
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.against import against_result, published_plan, set_against
+from shardwise.evidence.against import against_plan, published_plan, set_against
 from shardwise.hardware import parse_slice
 from shardwise.planner.training import evaluate_train, plan_train
 
@@ -57,11 +57,11 @@ def test_another_job_is_refused_with_the_flags_that_plan_it(planning, changes, s
 
 def test_the_document_holds_every_difference(planning):
     theirs = replace(planning.best.plan, dtypes=replace(planning.best.plan.dtypes, moments="bf16"))
-    doc = against_result(set_against(planning, theirs, "mine"))
-    (row,) = doc["differences"]
-    assert row["field"] == "dtypes"
-    assert (row["ours"]["moments"], row["theirs"]["moments"]) == ("f32", "bf16")
-    assert doc["why"]
+    doc = against_plan(set_against(planning, theirs, "mine"))
+    (row,) = doc.differences
+    assert row.field == "dtypes"
+    assert (row.ours.moments, row.theirs.moments) == ("f32", "bf16")
+    assert doc.why
 
 
 def test_published_plans_are_found_by_name():

@@ -50,7 +50,7 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
     raise TypeError(f"no JSON Schema is known of {kind}")
 
 
-def _reference(kind: Any, defs: dict[str, Schema]) -> Schema:
+def _reference(kind: type[Any], defs: dict[str, Schema]) -> Schema:
     name = kind.__name__
     if name not in defs:
         defs[name] = {}  # which a record of its own kind refers to
@@ -84,7 +84,7 @@ def _without_none(kind: Any) -> Any:
 def _hints(kind: Any) -> dict[str, Any]:
     """The types of the fields, each as the module of its class has them."""
     hints: dict[str, Any] = {}
-    for one in filter(is_dataclass, reversed(kind.__mro__)):
+    for one in _classes(kind):
         shown = {f.name for f in fields(one) if not is_hidden(f)}
         own = inspect.get_annotations(one)
         only = type(one.__name__, (), {"__annotations__": {n: own[n] for n in own if n in shown}})
@@ -92,11 +92,16 @@ def _hints(kind: Any) -> dict[str, Any]:
     return hints
 
 
+def _classes(kind: type[Any]) -> list[type[Any]]:
+    """The class and those that it extends which have fields, the first of them first."""
+    return [one for one in reversed(kind.__mro__) if is_dataclass(one)]
+
+
 @cache
 def _said(kind: Any) -> dict[str, str]:
     """What the string below each field says, of the class and of those that it extends."""
     said: dict[str, str] = {}
-    for one in filter(is_dataclass, reversed(kind.__mro__)):
+    for one in _classes(kind):
         (made,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
         assert isinstance(made, ast.ClassDef)
         for field, below in zip(made.body, made.body[1:], strict=False):

@@ -24,12 +24,17 @@ class Record:
     @classmethod
     def of(cls, base: "Record", **more: Any) -> Self:
         """The fields of `base`, a record of a class that this one extends, and more."""
-        return cls(**{f.name: getattr(base, f.name) for f in fields(base)} | more)
+        return cls(**values(base) | more)
 
     @classmethod
     def part_of(cls, whole: "Record") -> Self:
         """The fields that `whole`, a record of a class that extends this one, has of it."""
         return cls(**{f.name: getattr(whole, f.name) for f in fields(cls)})
+
+
+def values(record: Record) -> dict[str, Any]:
+    """The fields of a record by name."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
 def part() -> Any:

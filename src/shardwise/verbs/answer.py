@@ -64,7 +64,7 @@ class Answer(Record, ABC):
     __repr__ = __str__
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LooseAnswer(Answer):
     """An answer whose `result` is a mapping."""
 

@@ -70,8 +70,8 @@ class TunedStep(Record):
 class BothWays(Record):
     """A figure as predicted and as compiled."""
 
-    predicted: float
-    """By the price of the plan."""
+    predicted: float | None
+    """By the price of the plan; null where there is no such program."""
     compiled: float | None
     """By the compiler; null where it refused."""
 
@@ -114,3 +114,57 @@ class CompiledPlans(Record):
     """Mistakes in the step of the best, the dearest first."""
     tuning: TunedStep | None = part()
     """The best with sets of flags (--tune)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledServer(Record):
+    """Servers as the compiler makes their steps."""
+
+    slice: str
+    """The chips of a server."""
+    mesh: Mapping[str, int]
+    """Mesh axis -> degree, outermost first."""
+    servers: str
+    """The servers in words."""
+    sequences: int
+    """Sequences that a server holds at once at most."""
+    prompt_tokens: int
+    """Tokens of a prompt that the prefill step takes."""
+    best: bool
+    """Whether they are the cheapest as compiled."""
+    fits: bool
+    """Whether all programs compiled and fit."""
+    refusal: str
+    """Why it is no answer; "" where it is one."""
+    decode_step_seconds: BothWays
+    """Seconds of a decode step."""
+    prefill_step_seconds: BothWays
+    """Seconds of a prefill step."""
+    peak_bytes: BothWays
+    """Bytes per device at the peak."""
+    requests_per_second: BothWays
+    """Requests per second that the servers hold."""
+    chips: int | None
+    """Chips of all servers; null where they hold no load."""
+    ttft_seconds: float | None
+    """Seconds to the first token with the compiled steps."""
+    tpot_seconds: float | None
+    """Seconds per output token with the compiled steps."""
+    usd_per_million_tokens: float | None
+    """Dollars per million tokens with the compiled steps."""
+    cached: bool
+    """Whether all programs were kept from an earlier compile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledServers(Record):
+    """The first servers of a search, compiled."""
+
+    versions: Mapping[str, str]
+    """Versions of the compiler and of what wrote the programs."""
+    options: Mapping[str, Any]
+    """The compiler's options."""
+    plans: Sequence[CompiledServer]
+    """Each plan, in the order of its price."""
+    findings: Sequence[PhaseFinding]
+    """Mistakes in the steps of the best, those of each phase the dearest first."""

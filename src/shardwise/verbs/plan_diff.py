@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.records import values
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
-from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
 from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import GivenPlan, Priced, price_given, shortfall
-from shardwise.workflows.predict_fleet import served_result
 from shardwise.workflows.serve_result import PricedServer
+from shardwise.workflows.served_result import served_result
 from shardwise.workflows.simulate import served_under
 from shardwise.workflows.train_result import PricedPlan
 
@@ -72,11 +72,12 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
 def _under_load(priced: Priced) -> Priced:
     """A serving plan with the figures of its load: what `plan serve` printed."""
     result = served_result(served_under(priced))
-    usd = {f"usd_per_million_tokens.{k}": v for k, v in result["usd_per_million_tokens"].items()}
+    usd = result.usd_per_million_tokens
+    dollars = {f"usd_per_million_tokens.{k}": v for k, v in values(usd).items()}
     names = ("requests_per_second", "in_target", "chips", "usd_per_hour")
-    times = {f"{name}_seconds": Bounds(**result[f"{name}_seconds"]) for name in _TIMES}
+    times = {f"{name}_seconds": getattr(result, f"{name}_seconds") for name in _TIMES}
     expected = {f"{name}.expected": found.expected for name, found in times.items()}
-    shown = {**{name: result[name] for name in names}, **usd, **expected}
+    shown = {**{name: getattr(result, name) for name in names}, **dollars, **expected}
     headline = {name: float(value) for name, value in shown.items() if value is not None}
     return replace(priced, headline=headline, times=times)
 

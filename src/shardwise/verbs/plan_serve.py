@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from shardwise.boundary import Command, command_of, spelt
+from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
@@ -17,18 +18,21 @@ from shardwise.plans import ServePlan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.compiled_result import CompiledServers
 from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
 from shardwise.workflows.inputs import Hardware, Words, parse_pins
-from shardwise.workflows.predict_fleet import (
+from shardwise.workflows.serve_words import ServeWords
+from shardwise.workflows.served_result import (
     DEFINITIONS,
-    rows_result,
+    OtherServers,
+    ServedPlan,
+    other_servers,
     served_cautions,
     served_result,
 )
-from shardwise.workflows.serve_words import ServeWords
 
 if TYPE_CHECKING:
     from shardwise.verbs.served_opinion import ServedOpinion
@@ -129,17 +133,15 @@ class ServePlanRequest(ServeWords, Command):
         served = best.served
         others = self._others(served.piece.chip.id) if len(self.places()) == 1 else []
         rows = [answer_row(best), *(alternatives(best, others) if served.held.kept else [])]
-        return ServePlanned(
+        return ServePlanned.of(
+            served_result(served),
+            instead=other_servers(rows),
+            front=other_servers(serving_front(best)),
+            chips_compared=[served_result(s.served) for s in ordered],
+            search=ServeSearch(candidates=best.searched.columns, simulated=best.simulated),
+            compiled=opinion and opinion.result(),
             serving=best,
             opinion=opinion,
-            result={
-                **served_result(served),
-                "instead": rows_result(rows),
-                "front": rows_result(serving_front(best)),
-                "chips_compared": [served_result(s.served) for s in ordered],
-                "search": {"candidates": best.searched.columns, "simulated": best.simulated},
-                **({} if opinion is None else {"compiled": opinion.result()}),
-            },
             resolved=self._resolved(served.plan),
             warnings=[
                 *self._notes(),
@@ -210,12 +212,34 @@ _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 """Multiples of the number in flight of which --detail shows the step."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeSearch(Record):
+    """How much a search of servers looked at."""
+
+    candidates: int
+    """Servers that were priced: each mesh with each number of sequences and prefill chunk."""
+    simulated: int
+    """Plans that were simulated."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServePlanned(LooseAnswer):
+class ServePlanned(ServedPlan, Answer):
     """The cheapest servers that hold the load."""
 
-    serving: Serving
-    opinion: "ServedOpinion | None" = None
+    instead: Sequence[OtherServers]
+    """The answer and what else would serve: closed forms, corrected by what the simulation made of
+    the answer's own."""
+    front: Sequence[OtherServers]
+    """Closed forms of faster plans within the targets that cost more, and the answer."""
+    chips_compared: Sequence[ServedPlan]
+    """The cheapest servers on each chip that was asked for."""
+    search: ServeSearch
+    """How much was looked at."""
+    compiled: CompiledServers | None = part()
+    """What the compiler makes of the first servers (--compile)."""
+
+    serving: Serving = hidden()
+    opinion: "ServedOpinion | None" = hidden(None)
 
     @property
     def best(self) -> Served:
@@ -228,25 +252,24 @@ class ServePlanned(LooseAnswer):
         return self.best.plan
 
     @property
-    def shown_instead(self) -> Sequence[Mapping[str, Any]]:
+    def shown_instead(self) -> Sequence[OtherServers]:
         """The answer and what else would serve, where the page has a table of those."""
-        result = self.result
-        one = len(result["chips_compared"]) == 1 and len(result["instead"]) > 1
-        return result["instead"] if one else ()
+        return self.instead if len(self.chips_compared) == 1 and len(self.instead) > 1 else ()
 
     def table(self) -> list[Row]:
         """The chips where several were asked for, else the answer and what else would serve."""
-        compared = self.result["chips_compared"]
-        return [_flat(row) for row in (compared if len(compared) > 1 else self.result["instead"])]
+        several = len(self.chips_compared) > 1
+        rows: Sequence[Record] = self.chips_compared if several else self.instead
+        return [_flat(plain(row)) for row in rows]
 
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
         compiled = self.opinion.facts() if self.opinion else []
-        yield from served_page(self.best, self.result, compiled)
+        yield from served_page(self.best, self, compiled)
         if self.opinion:
             yield from self.opinion.page()
-        elif len(self.result["chips_compared"]) > 1:
-            yield from chips_table(self.result["chips_compared"])
+        elif len(self.chips_compared) > 1:
+            yield from chips_table(self.chips_compared)
         elif self.shown_instead:
             yield instead_table(self.shown_instead)
 
@@ -262,13 +285,13 @@ class ServePlanned(LooseAnswer):
         return {"curve": [parts.at(i) for i in range(len(running))], "running": fleet.running}
 
     def _detail(self) -> Page:
-        yield _front(self.result["front"])
+        yield _front(self.front)
         yield ""
         yield from _parts(self.breakdown()["curve"])
-        search = self.result["search"]
+        search = self.search
         yield (
-            f"\n{many(search['candidates'], 'server')} priced (each mesh with each number of "
-            f"sequences and prefill chunk), {many(search['simulated'], 'plan')} simulated"
+            f"\n{many(search.candidates, 'server')} priced (each mesh with each number of "
+            f"sequences and prefill chunk), {many(search.simulated, 'plan')} simulated"
         )
 
     def _why(self) -> Page:
@@ -295,15 +318,15 @@ def _flat(row: Mapping[str, Any]) -> Row:
     return flat
 
 
-def _front(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+def _front(rows: Sequence[OtherServers]) -> TextTable:
     cells = [
         [
-            row["servers"],
-            f"{row['chips']:,}",
-            format_seconds(row["ttft_seconds"]),
-            format_seconds(row["tpot_seconds"]),
-            "unknown" if row["usd_per_million_tokens"] is None
-            else f"${sig(row['usd_per_million_tokens'])}",
+            row.servers,
+            f"{row.chips:,}",
+            format_seconds(row.ttft_seconds or 0.0),
+            format_seconds(row.tpot_seconds or 0.0),
+            "unknown" if row.usd_per_million_tokens is None
+            else f"${sig(row.usd_per_million_tokens)}",
         ]
         for row in rows
     ]  # fmt: skip
@@ -325,11 +348,11 @@ def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
 
 def next_line(asked: ServePlanRequest, path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
-    named = any(row["option"].startswith(SIMULATE) for row in answer.shown_instead)
+    named = any(row.option.startswith(SIMULATE) for row in answer.shown_instead)
     plan = " (PLAN above)" if named else ""
     if path is None:
         return next_step(f"next{plan}:", command_of(asked, "-o", "plan.yaml"))
-    target = answer.result["software"]
+    target = answer.software
     steps = [spelt("simulate", [path], {"--rate": f"{answer.best.rate:g}"})]
     if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
         steps.append(spelt("export", [path], {"--to": target}))

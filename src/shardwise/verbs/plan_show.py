@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from shardwise.book.rules.audit import PlanAudit, audit_result
 from shardwise.boundary import Command
-from shardwise.boundary.records import hidden, part, plain
+from shardwise.boundary.records import hidden, part, values
 from shardwise.errors import BadRequest
 from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.evidence.training.own import read_own_runs
@@ -21,7 +21,7 @@ from shardwise.plans.files import flat_plan, keys_written, origin_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.software import software_row
 from shardwise.units import format_usd, sig
-from shardwise.verbs.answer import Answer, LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.run_page import run_detail, run_facts
@@ -31,9 +31,15 @@ from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import HardwareWords, Own, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
-from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
 from shardwise.workflows.run_result import WholeRun, whole_run
 from shardwise.workflows.serve_result import PricedServer
+from shardwise.workflows.served_result import (
+    DEFINITIONS,
+    ServedPlan,
+    UsdOfTokens,
+    served_cautions,
+    served_result,
+)
 from shardwise.workflows.simulate import served_under
 from shardwise.workflows.train_result import PricedPlan, refused_by, runs_in
 
@@ -105,10 +111,10 @@ class PlanShowRequest(HardwareWords, Command):
     def _under_load(self, priced: Priced) -> "ServedShown":
         served = served_under(priced)
         return ServedShown(
+            **values(priced.result) | values(served_result(served)),
             priced=priced,
             served=served,
             resolves=self.resolve,
-            result={**plain(priced.result), **served_result(served)},
             resolved=self._resolved(priced),
             warnings=[*priced.warnings, *served_cautions(served)],
             provenance={"definitions": DEFINITIONS},
@@ -229,8 +235,11 @@ NO_RULES = "The book has rules for training plans alone."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServedShown(LooseAnswer):
+class ServedShown(PricedServer, ServedPlan, Answer):
     """A plan of `plan serve` under the load that it was made for: what that search printed."""
+
+    usd_per_million_tokens: UsdOfTokens
+    """Dollars per million tokens under the load."""
 
     priced: Priced = hidden()
     served: Served = hidden()
@@ -250,7 +259,7 @@ class ServedShown(LooseAnswer):
         if self.resolves:
             yield choices_table(self.resolved)
             return
-        yield from served_page(self.served, self.result)
+        yield from served_page(self.served, self)
 
     def sections(self) -> Mapping[str, Page]:
         """Where the mesh lies, and the two steps of a full batch."""

@@ -16,7 +16,7 @@ from shardwise.verbs.request import Progress, verb
 DATA = Path(__file__).parent / "data" / "schemas"
 
 
-VERBS = {"plan show": "plan_show", "plan train": "plan_train"}
+VERBS = {"plan serve": "plan_serve", "plan show": "plan_show", "plan train": "plan_train"}
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 
 
@@ -71,9 +71,8 @@ class SchemaAnswer(LooseAnswer):
 def _keys(found: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a result; of one of several kinds those of all."""
     result, defs = found["properties"]["result"], found.get("$defs", {})
-    names = [
-        one["$ref"].rpartition("/")[2] for one in result.get("anyOf", [result]) if "$ref" in one
-    ]
+    kinds = result.get("anyOf", [result])
+    names = [one["$ref"].rpartition("/")[2] for one in kinds if "$ref" in one]
     kinds = [defs[name] for name in names] or [result]
     return {key: of for kind in kinds for key, of in kind["properties"].items()}
 

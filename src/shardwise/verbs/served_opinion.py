@@ -9,9 +9,7 @@ servers that do it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from shardwise.boundary.records import plain
 from shardwise.errors import NoFeasiblePlan, ShardwiseError
 from shardwise.planner.serve.fleet import Fleet
 from shardwise.planner.serve.served import (
@@ -36,7 +34,12 @@ from shardwise.verbs.candidate import (
     opinion_page,
     size_cell,
 )
-from shardwise.verbs.compiled_result import PhaseFinding
+from shardwise.verbs.compiled_result import (
+    BothWays,
+    CompiledServer,
+    CompiledServers,
+    PhaseFinding,
+)
 from shardwise.verbs.layout import Fact
 from shardwise.workflows.compile import PlanProgram, chunk_of
 
@@ -80,15 +83,15 @@ class ServedOpinion:
         """The search with the cheapest as compiled as its answer."""
         return replace(serving, fleet=self.best.fleet, served=self.served)
 
-    def result(self) -> dict[str, Any]:
-        """Plain values; seconds are of a step, bytes of a device."""
+    def result(self) -> CompiledServers:
+        """As a document has it."""
         program = self.best.compiled.programs[0]
-        return {
-            "versions": dict(program.compiled.versions),
-            "options": dict(program.compiled.options),
-            "plans": [_row(c, c is self.best) for c in self.candidates],
-            "findings": plain(self.findings),
-        }
+        return CompiledServers(
+            versions=program.compiled.versions,
+            options=program.compiled.options,
+            plans=[_row(c, c is self.best) for c in self.candidates],
+            findings=self.findings,
+        )
 
     def facts(self) -> list[Fact]:
         """What the compiler makes of the best plan's steps."""
@@ -190,40 +193,38 @@ def _steps_text(candidate: Candidate) -> str:
     return ", ".join(f"{phase} {format_seconds(found[1])}" for phase, found in steps if found)
 
 
-def _row(one: HeldCandidate, best: bool) -> dict[str, Any]:
-    plan, fleet = one.compiled.plan, one.fleet
+def _row(one: HeldCandidate, best: bool) -> CompiledServer:
+    plan, programs, held = one.compiled.plan, one.compiled.programs, one.held
     assert isinstance(plan, ServePlan)
-    held = one.held
-    times = dict(zip(("ttft", "tpot", "e2e"), held.held.times, strict=True)) if held else {}
-    return {
-        "slice": plan.slice,
-        "mesh": dict(plan.mesh),
-        "servers": str(fleet),
-        "sequences": plan.batch,
-        "prompt_tokens": (chunk_of(plan) or plan).input_length,
-        "best": best,
-        "fits": one.compiled.fits,
-        "refusal": one.refusal,
-        "decode_step_seconds": _pair(one.compiled, "decode"),
-        "prefill_step_seconds": _pair(one.compiled, "prefill"),
-        "peak_bytes": {
-            "predicted": _predicted_bytes(one.compiled),
-            "compiled": one.compiled.needed_bytes,
-        },
-        "requests_per_second": {"predicted": one.near, "compiled": held and held.rate},
-        "chips": held and held.chips,
-        **{f"{name}_seconds": times.get(name) for name in ("ttft", "tpot")},
-        "usd_per_million_tokens": held and held.usd_per_million["all"],
-        "cached": bool(one.compiled.programs)
-        and all(p.compiled.cached for p in one.compiled.programs),
-    }
+    ttft, tpot, _ = held.held.times if held else (None, None, None)
+    return CompiledServer(
+        slice=plan.slice,
+        mesh=plan.mesh,
+        servers=str(one.fleet),
+        sequences=plan.batch,
+        prompt_tokens=(chunk_of(plan) or plan).input_length,
+        best=best,
+        fits=one.compiled.fits,
+        refusal=one.refusal,
+        decode_step_seconds=_pair(one.compiled, "decode"),
+        prefill_step_seconds=_pair(one.compiled, "prefill"),
+        peak_bytes=BothWays(
+            predicted=_predicted_bytes(one.compiled), compiled=one.compiled.needed_bytes
+        ),
+        requests_per_second=BothWays(predicted=one.near, compiled=held and held.rate),
+        chips=held and held.chips,
+        ttft_seconds=ttft,
+        tpot_seconds=tpot,
+        usd_per_million_tokens=held and held.usd_per_million["all"],
+        cached=bool(programs) and all(p.compiled.cached for p in programs),
+    )
 
 
-def _pair(candidate: Candidate, phase: str) -> dict[str, float | None]:
+def _pair(candidate: Candidate, phase: str) -> BothWays:
     """Seconds of a phase, predicted and compiled."""
     found = next((_seconds(p) for p in candidate.programs if p.phase == phase), None)
     predicted, compiled = found or (None, None)
-    return {"predicted": predicted, "compiled": compiled}
+    return BothWays(predicted=predicted, compiled=compiled)
 
 
 def _predicted_bytes(candidate: Candidate) -> float | None:
@@ -239,10 +240,10 @@ def _shown(one: HeldCandidate, best: bool) -> list[str]:
         made, said = row[name]["compiled"], row[name]["predicted"]
         return "-" if made is None or said is None else f"{text(made)} ({text(said)})"
 
-    size = row["peak_bytes"]["compiled"]
+    size = row.peak_bytes["compiled"]
     full = any(not program.compiled.fits for program in one.compiled.programs)
     return [
-        f"{row['slice']} ({mesh_text(row['mesh'])})" + (" (best)" if best else ""),
+        f"{row.slice} ({mesh_text(row.mesh)})" + (" (best)" if best else ""),
         cell("decode_step_seconds", format_seconds),
         cell("prefill_step_seconds", format_seconds),
         size_cell(size, fits=False) if full else cell("peak_bytes", gib),

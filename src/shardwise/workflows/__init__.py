@@ -2,7 +2,7 @@
 
 `inputs.py` turns words (a chip's name, a slice's spelling, a batch) into values. Planning:
 `predict.py` trains (`train_choices.py` is what its search may not choose); for serving
-`serve_words.py` makes the requests, `predict_fleet.py` shapes the answer; `sweep.py` plans one job
+`serve_words.py` makes the requests, `served_result.py` shapes the answer; `sweep.py` plans one job
 many times, `deadline.py` finds the slice that a run needs. Saved plans: `plan_file.py` prices one,
 `export.py` writes one for another framework, `simulate.py` puts a load on one, `train.py` runs one.
 Programs: `compile.py` compiles (`compile_report.py` keeps what it found in files), `explain.py`

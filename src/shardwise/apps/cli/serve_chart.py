@@ -25,10 +25,10 @@ def plot_serving(answer: "ServePlanned", path: Path) -> None:
 
 
 def _plot_front(axis, answer: "ServePlanned") -> None:
-    points = answer.result["front"]
-    usd = all(p["usd_per_million_tokens"] is not None for p in points)
-    costs = [p["usd_per_million_tokens"] if usd else p["chips"] for p in points]
-    times = [p["tpot_seconds"] for p in points]
+    points = answer.front
+    usd = all(p.usd_per_million_tokens is not None for p in points)
+    costs = [p.usd_per_million_tokens if usd else p.chips for p in points]
+    times = [p.tpot_seconds for p in points]
     axis.plot(times, costs, marker="o", markersize=4, color="tab:blue")
     axis.scatter(times[-1:], costs[-1:], **CHOSEN)
     target = answer.best.held.goal.tpot
@@ -38,7 +38,7 @@ def _plot_front(axis, answer: "ServePlanned") -> None:
     log_axis(axis, "y", costs, _usd if usd else format_count)
     axis.margins(x=0.15, y=0.15)
     unit = "dollars per million tokens" if usd else "chips"
-    titled(axis, "time per output token", unit, f"{answer.result['model']}: speed and cost")
+    titled(axis, "time per output token", unit, f"{answer.model}: speed and cost")
     ends = [(times[-1], costs[-1], "the answer")]
     if target < float("inf"):
         ends.append((target, max(costs), "target"))

@@ -11,6 +11,7 @@ from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.models import kv_bytes_per_token, load_model, params_total
 from shardwise.units import many
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.plan_serve import ServePlanned
 
 MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
@@ -58,16 +59,17 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     }
     if len(answers) == 2:
         return Drawn(figures=figures, lines=["The search for a plan follows."], **said)
-    found = answers[2].result
-    parts, memory = found["where_it_goes"], found["memory"]
-    held = {name: memory[name] for name in ("weights", "activations", "cache")}
+    found = answers[2]
+    assert isinstance(found, ServePlanned)
+    parts, memory, usd = found.where_it_goes, found.memory, found.usd_per_million_tokens
+    held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     names = ("slice", "batch", "prefill_chunk", "kv_sharding", "software", *UNITS)
-    plan = {name: found[name] for name in names}
-    plan |= {f"{n} seconds": found[f"{n}_seconds"]["expected"] for n in ("ttft", "tpot", "e2e")}
+    plan = {name: getattr(found, name) for name in names}
     plan |= {
-        f"USD per million {n} tokens": found["usd_per_million_tokens"][n]
-        for n in ("input", "output")
+        f"{n} seconds": getattr(found, f"{n}_seconds").expected for n in ("ttft", "tpot", "e2e")
     }
+    plan["USD per million input tokens"] = usd.input
+    plan["USD per million output tokens"] = usd.output
     units = UNITS | {f"{n} seconds": "s" for n in ("ttft", "tpot", "e2e")}
     return Drawn(
         figures=[
@@ -78,20 +80,21 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[facts("The best plan", plan, units)],
         lines=[
-            f"{many(found['replicas'], 'server')} on {found['slice']}; {found['price']['text']}."
+            f"{many(found.replicas, 'server')} on {found.slice}; "
+            f"{found.price.text if found.price else 'no price is known'}."
         ],
         **said,
     )
 
 
-def _fronts(found: Mapping[str, Any]) -> list[FigureData]:
+def _fronts(found: ServePlanned) -> list[FigureData]:
     """Servers of which none is better in both: their dollars and requests against TPOT."""
     marks: dict[str, list[Mark]] = {"usd_per_million_tokens": [], "requests_per_second": []}
     for name, marked in marks.items():
-        for label, own in (("other servers", found["front"]), ("best plan", found["instead"][:1])):
-            known = [one for one in own if one[name] is not None]
-            x, y = ([one[which] for one in known] for which in ("tpot_seconds", name))
-            words = [one["servers"] for one in known]
+        for label, own in (("other servers", found.front), ("best plan", found.instead[:1])):
+            known = [one for one in own if getattr(one, name) is not None]
+            x, y = ([getattr(one, which) for one in known] for which in ("tpot_seconds", name))
+            words = [one.servers for one in known]
             marked.append(Mark(kind="dot", label=label, x=x, y=y, text=words))
     axes = {
         "usd_per_million_tokens": FigureAxis(label="cost", unit="USD/Mtokens", log=True),

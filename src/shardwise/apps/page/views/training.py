@@ -8,8 +8,10 @@ from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
+from shardwise.boundary.records import values
 from shardwise.models import load_model
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.plan_train import TrainPlanned
 
 MODELS = (
     "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "gemma-2-27b", "qwen3-32b", "mistral-large-2407",
@@ -70,14 +72,15 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     figures = [_curves(one.result, state["batch"]) for one in answers[:book]]
     if len(answers) == book:
         return Drawn(figures=figures, lines=["The search for the best plan follows."], **SOURCE)
-    found = answers[book].result
-    resources = found["resource_seconds"]
+    found = answers[book]
+    assert isinstance(found, TrainPlanned)
+    resources = found.resource_seconds
     return Drawn(
         figures=[*figures, _memory(found), _where(found), _others(found)],
         tables=[
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
-            TableData(title="Why", header=("reason",), rows=[[one] for one in found["why"]]),
+            TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
         lines=_said(found),
         **SOURCE,
@@ -102,11 +105,11 @@ def _curves(found: Mapping[str, Any], batch: int) -> FigureData:
     )
 
 
-def _memory(found: Mapping[str, Any]) -> FigureData:
-    usable = found["usable_bytes_per_chip"]
+def _memory(found: TrainPlanned) -> FigureData:
+    usable = found.usable_bytes_per_chip
     marks = [
         Mark(kind="bar", label=kind, x=[size], y=["peak"])
-        for kind, size in found["memory_by_kind"].items()
+        for kind, size in found.memory_by_kind.items()
     ]
     return FigureData(
         id="memory",
@@ -117,8 +120,8 @@ def _memory(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _where(found: Mapping[str, Any]) -> FigureData:
-    parts = found["where_it_goes"]
+def _where(found: TrainPlanned) -> FigureData:
+    parts = found.where_it_goes
     return FigureData(
         id="where",
         title="Where the step's time goes",
@@ -128,11 +131,11 @@ def _where(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _others(found: Mapping[str, Any]) -> FigureData:
-    plans = {_mesh(found["mesh"]): found["step_seconds"]["expected"]}
-    for one in found["close"]:
-        label = ", ".join([_mesh(one["mesh"]), *one["differs"]])
-        plans.setdefault(label, one["step_seconds"]["expected"])
+def _others(found: TrainPlanned) -> FigureData:
+    plans = {_mesh(found.mesh): found.step_seconds.expected}
+    for one in found.close:
+        label = ", ".join([_mesh(one.mesh), *one.differs])
+        plans.setdefault(label, one.step_seconds.expected)
     return FigureData(
         id="others",
         title="The best plan and what else was close",
@@ -146,20 +149,21 @@ def _mesh(mesh: Mapping[str, int]) -> str:
     return " x ".join(f"{axis} {degree}" for axis, degree in mesh.items()) or "one chip"
 
 
-def _plan(found: Mapping[str, Any]) -> TableData:
+def _plan(found: TrainPlanned) -> TableData:
     names = ("slice", "runs_in", "microbatches", "remat", "pipeline_schedule", "zero", "mfu")
     names += ("tokens_per_second", "peak_bytes_per_chip", "usable_bytes_per_chip")
+    bounds = values(found.step_seconds)
     units = {"tokens_per_second": "tokens/s", "peak_bytes_per_chip": "bytes"}
-    units |= {"usable_bytes_per_chip": "bytes"} | dict.fromkeys(found["step_seconds"], "s")
-    said = {"mesh": _mesh(found["mesh"])} | {name: found[name] for name in names}
-    return facts("The best plan", said | found["step_seconds"], units)
+    units |= {"usable_bytes_per_chip": "bytes"} | dict.fromkeys(bounds, "s")
+    said = {"mesh": _mesh(found.mesh)} | {name: getattr(found, name) for name in names}
+    return facts("The best plan", said | bounds, units)
 
 
-def _said(found: Mapping[str, Any]) -> list[str]:
+def _said(found: TrainPlanned) -> list[str]:
     """The best plan and what runs it, then what binds it."""
-    runs = f"runs in {found['runs_in']}" if found["runs_in"] else "no known program runs it"
-    best = f"Best: {_mesh(found['mesh'])}, {found['microbatches']} microbatches, {runs}."
-    return [best, *found["why"][:1]]
+    runs = f"runs in {found.runs_in}" if found.runs_in else "no known program runs it"
+    best = f"Best: {_mesh(found.mesh)}, {found.microbatches} microbatches, {runs}."
+    return [best, *found.why[:1]]
 
 
 VIEW = PageView(
