@@ -34,7 +34,7 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
         return {"type": _NAMES[kind]}
     if kind is Any or kind is object:
         return {}
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _reference(kind, defs)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:

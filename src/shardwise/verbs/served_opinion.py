@@ -236,16 +236,16 @@ def _shown(one: HeldCandidate, best: bool) -> list[str]:
     """A row of the page."""
     row = _row(one, best)
 
-    def cell(name: str, text: Callable[[float], str]) -> str:
-        made, said = row[name]["compiled"], row[name]["predicted"]
+    def cell(both: BothWays, text: Callable[[float], str]) -> str:
+        made, said = both.compiled, both.predicted
         return "-" if made is None or said is None else f"{text(made)} ({text(said)})"
 
-    size = row.peak_bytes["compiled"]
+    size = row.peak_bytes.compiled
     full = any(not program.compiled.fits for program in one.compiled.programs)
     return [
         f"{row.slice} ({mesh_text(row.mesh)})" + (" (best)" if best else ""),
-        cell("decode_step_seconds", format_seconds),
-        cell("prefill_step_seconds", format_seconds),
-        size_cell(size, fits=False) if full else cell("peak_bytes", gib),
-        cell("requests_per_second", sig),
+        cell(row.decode_step_seconds, format_seconds),
+        cell(row.prefill_step_seconds, format_seconds),
+        size_cell(size or 0.0, fits=False) if full else cell(row.peak_bytes, gib),
+        cell(row.requests_per_second, sig),
     ]

@@ -27,8 +27,8 @@ def plot_serving(answer: "ServePlanned", path: Path) -> None:
 def _plot_front(axis, answer: "ServePlanned") -> None:
     points = answer.front
     usd = all(p.usd_per_million_tokens is not None for p in points)
-    costs = [p.usd_per_million_tokens if usd else p.chips for p in points]
-    times = [p.tpot_seconds for p in points]
+    costs = [(p.usd_per_million_tokens or 0.0) if usd else p.chips for p in points]
+    times = [p.tpot_seconds or 0.0 for p in points]
     axis.plot(times, costs, marker="o", markersize=4, color="tab:blue")
     axis.scatter(times[-1:], costs[-1:], **CHOSEN)
     target = answer.best.held.goal.tpot

@@ -61,6 +61,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
         return Drawn(figures=figures, lines=["The search for a plan follows."], **said)
     found = answers[2]
     assert isinstance(found, ServePlanned)
+    price = found.price.text if found.price else "no price is known"
     parts, memory, usd = found.where_it_goes, found.memory, found.usd_per_million_tokens
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     names = ("slice", "batch", "prefill_chunk", "kv_sharding", "software", *UNITS)
@@ -79,10 +80,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
             _bars("memory", "Memory of a chip", "memory", "bytes", held),
         ],
         tables=[facts("The best plan", plan, units)],
-        lines=[
-            f"{many(found.replicas, 'server')} on {found.slice}; "
-            f"{found.price.text if found.price else 'no price is known'}."
-        ],
+        lines=[f"{many(found.replicas, 'server')} on {found.slice}; {price}."],
         **said,
     )
 
