@@ -131,8 +131,8 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
         ("mesh={fsdp: 4, expert: 2, tensor: 2}", "llama-3-8b has no routed experts"),
         ("remat", "--set 'remat' is not PATH=VALUE; write it like --set remat=block"),
         ("remat=[", "the value of --set remat is no YAML"),
-        ("remat=blok", "key 'remat': input should be"),
-        ("microbatches=many", "key 'microbatches': input should be a valid integer"),
+        ("remat=blok", "key 'remat' is 'blok'; it must be 'none'"),
+        ("microbatches=many", "key 'microbatches' is 'many'; it must be a whole number"),
         ("microbatches=0", "microbatches is 0; it must be at least 1"),
         ("zero=3", "zero is 3; it takes 0, 1 or 2"),
         ("sequence_length=0", "sequence_length is 0; it must be at least 1"),
@@ -297,8 +297,11 @@ length: 2048
     ("lines", "meant"),
     [
         ("mesh: {tp: 8}", "unknown mesh axis 'tp'; here that is 'tensor'"),
-        ("mesh: {fsdp: 8}\nremat: selective", "(got 'selective'); here that is 'matmul_outputs'"),
-        ("mesh: {fsdp: 8}\nremat: full", "(got 'full'); here that is 'block'"),
+        (
+            "mesh: {fsdp: 8}\nremat: selective",
+            "'block' or 'offload'; here that is 'matmul_outputs'",
+        ),
+        ("mesh: {fsdp: 8}\nremat: full", "'block' or 'offload'; here that is 'block'"),
     ],
 )
 def test_words_of_other_programs_are_answered_with_ours(capsys, tmp_path, lines, meant):

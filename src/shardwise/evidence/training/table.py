@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from shardwise import boundary
+from shardwise.boundary.typed import first_mistake
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
@@ -334,12 +335,14 @@ def row_of(cells: Mapping[str, str]) -> RunRow:
     try:
         return RunRow.model_validate(said)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "a row"
-        if first["type"] == "missing":
-            raise BadRequest(f"{name} is empty; every run must state it") from None
-        told = f"{first['msg'].lower()}; the column is {RunRow.model_fields[name].description}"
-        raise BadRequest(f"{name} is {shown(said.get(name, ''))}: {told}") from None
+        first = first_mistake(error.errors(), said)
+    name = first.place or "a row"
+    if first.missing:
+        raise BadRequest(f"{name} is empty; every run must state it")
+    about = RunRow.model_fields[name].description
+    raise BadRequest(
+        f"{name} is {shown(said.get(name, ''))}; it must be {first.must_be} (the column: {about})"
+    )
 
 
 def needed(row: RunRow, columns: Sequence[str], why: str) -> None:
