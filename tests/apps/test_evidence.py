@@ -154,18 +154,26 @@ def refused(capsys, *words) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stack": "bananas"}, "stack is 'bananas'"),
-        ({"hardware": "h999"}, "h999"),
+        ({"stack": "bananas"}, "column 'stack' is 'bananas'; it must be 'xla', "),
+        ({"hardware": "h999"}, "column 'hardware': unknown chip 'h999'"),
         ({"model": "nobody"}, "its shape is needed"),
-        ({"tp": "3"}, "RUNS.csv', line 2: run-0"),
+        ({"tp": "3"}, "column 'num_devices' is 8; dp, fsdp, tp"),
     ],
 )
 def test_a_row_that_cannot_be_priced_is_named_with_its_line(capsys, tmp_path, change, said):
     path = table(tmp_path / "RUNS.csv", (1.0,), **change)
     error = refused(capsys, *TRAIN, "--evidence", path)
-    assert f"the table '{path}', line 2: run-0 cannot be priced" in error
+    assert f"the table '{path}', line 2, run 'run-0': " in error
     assert said in error
-    assert "Correct the row (docs/runs.md has the format) or leave it out" in error
+    assert "correct the row or leave it out" in error
+
+
+def test_two_rows_of_one_name_are_refused(capsys, late, tmp_path):
+    twice = tmp_path / "twice.csv"
+    twice.write_text(late.read_text().replace("run-2", "run-0"))
+    assert "line 4: column 'id' is 'run-0'; line 2 has it" in refused(
+        capsys, *TRAIN, "--evidence", twice
+    )
 
 
 def test_tables_that_cannot_be_read(capsys, tmp_path):

@@ -40,8 +40,34 @@ def test_rows_left_out_are_named(capsys, tmp_path):
     _, out, _ = run(capsys, "validate", path)
     assert "left out: 1 rows (--detail names each)" in out
     _, out, _ = run(capsys, "validate", path, "--detail")
-    assert f"left out: {first.split(',')[0]}: " in out
-    assert "bananas" in out
+    name = first.split(",")[0]
+    assert f"left out: line 2, run '{name}': column 'stack' is 'bananas'; it must be 'xla'" in out
+    (left,) = document(capsys, "validate", path)["result"]["left_out"]
+    assert (left["line"], left["id"]) == (2, name)
+
+
+def test_a_time_that_no_run_can_have_leaves_its_row_out_as_any_other_cell(capsys, tmp_path):
+    """One rule for all columns, though the others still say how often the table is right."""
+    header, first, second, *_ = TABLE.read_text().splitlines()
+    rows = list(csv.DictReader([header, first, second]))
+    path = tmp_path / "table.csv"
+    for column in ("step_seconds", "zero"):
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows([{**rows[0], column: "-1"}, rows[1]])
+        result = document(capsys, "validate", path)["result"]
+        assert [row["id"] for row in result["rows"]] == [rows[1]["id"]]
+        assert f"column '{column}' is '-1'; it must be " in result["left_out"][0]["reason"]
+
+
+def test_two_rows_of_one_name_are_refused(capsys, tmp_path):
+    header, first, second, *_ = TABLE.read_text().splitlines()
+    path, name = tmp_path / "table.csv", first.split(",")[0]
+    path.write_text("\n".join([header, first, second, first]) + "\n")
+    code, _, err = run(capsys, "validate", path)
+    assert code == 2
+    assert f"the table '{path}', line 4: column 'id' is '{name}'; line 2 has it, too; give" in err
 
 
 def test_what_was_not_read_stands_before_the_page(tmp_path, capfd):

@@ -1,7 +1,7 @@
 """`validate`: predicted against measured times of published training and serving runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from shardwise.evidence.serving.validate import (
 )
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
-from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
 from shardwise.evidence.training.validate import Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.roofline.evidence import OwnRuns
@@ -84,17 +84,20 @@ class ValidateRequest:
 
     def _runs(self, efficiency: Efficiency, progress: Progress | None) -> Validation:
         own = self._own()
-        rows = _chosen(read_table(self.table).rows, words(self.source), self.grade)
+        table = _chosen(read_table(self.table), words(self.source), self.grade)
         found = validate_training(
-            rows,
+            table.rows,
             folder=self.table.parent,
+            lines=table.lines,
             efficiency=efficiency,
             evidence=own,
             progress=progress,
         )
         if not found.rows:
-            reason = found.left_out[0].reason if found.left_out else "it is empty"
-            raise BadRequest(f"no row of '{self.table}' can be priced; the first: {reason}")
+            reason = "it is empty"
+            for first in found.left_out[:1]:
+                reason = f"the first is {first.place}: {first.reason}"
+            raise BadRequest(f"no row of '{self.table}' can be priced; {reason}")
         return found
 
     def _servers(self, efficiency: Efficiency, progress: Progress | None) -> ServingValidation:
@@ -155,35 +158,36 @@ def _limit(text: float | str) -> float:
     return limit
 
 
-def _chosen(
-    rows: Sequence[Mapping[str, str]], sources: Sequence[str], grade: str | None
-) -> list[Mapping[str, str]]:
+def _chosen(table: RunTable, sources: Sequence[str], grade: str | None) -> RunTable:
     """The rows of the sources and the grade asked for. BadRequest where there are none."""
-    held = dict.fromkeys(row.get("source", "") for row in rows)
+    held = dict.fromkeys(row.get("source", "") for row in table.rows)
     for source in sources:
         if source not in held:
             raise unknown("source", source, held, "a run without --source shows all")
-    grades = dict.fromkeys(row.get("grade") or "" for row in rows)
+    grades = dict.fromkeys(row.get("grade") or "" for row in table.rows)
     if grade is not None and grade not in grades:
         raise unknown("grade", grade, grades)
-    return [
-        row
-        for row in rows
+    kept = [
+        (row, line)
+        for row, line in zip(table.rows, table.lines, strict=True)
         if (not sources or row.get("source", "") in sources) and grade in (None, row.get("grade"))
     ]
+    rows, lines = zip(*kept, strict=True) if kept else ((), ())
+    return replace(table, rows=rows, lines=lines)
 
 
 def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
     """The runs of the sources asked for. BadRequest where there are none."""
     if not runs.runs:
-        reason = next(iter(runs.left_out), "it is empty")
-        raise BadRequest(f"no row of the table can be priced; the first: {reason}")
+        reason = next(iter(runs.first.values() or runs.left_out), "")
+        said = f"the first is {reason}" if reason else "it is empty"
+        raise BadRequest(f"no row of the table can be priced; {said}")
     held = dict.fromkeys(run.source for run in runs.runs)
     for source in sources:
         if source not in held:
             raise unknown("source", source, held, "a run without --source shows all")
     kept = tuple(r for r in runs.runs if not sources or r.source in sources)
-    return ServingTable(rows=runs.rows, runs=kept, left_out=runs.left_out)
+    return replace(runs, runs=kept)
 
 
 def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -> Page:
@@ -315,7 +319,7 @@ def _details(found: Validation) -> Page:
 
 
 def _left_out(found: Validation) -> Page:
-    yield from (f"left out: {row.id}: {row.reason}" for row in found.left_out)
+    yield from (f"left out: {row.place}: {row.reason}" for row in found.left_out)
 
 
 def _serving_page(found: ServingValidation, detail: bool) -> Page:
@@ -361,7 +365,8 @@ def _serving_details(found: ServingValidation) -> Page:
     yield ""
     yield TextTable(["worst", "predicted", "measured", "error"], rows)
     for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
-        yield f"left out: {number:,} rows: {reason}"
+        first = found.table.first.get(reason)
+        yield f"left out: {number:,} rows: {reason}" + (f" (first: {first})" if first else "")
 
 
 def summaries_table(title: str, summaries: Mapping[str, Summary], rank: str) -> TextTable:

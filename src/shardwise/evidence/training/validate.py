@@ -169,6 +169,7 @@ def validate(
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
     evidence: OwnRuns | None = None,
+    lines: Iterable[int] = (),
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
@@ -176,9 +177,9 @@ def validate(
 
     `folder` is the table's. `table` is what ranges are made of, `unseen` what the fit said of
     published runs; the packaged ones where they are None. `evidence` moves every prediction by runs
-    of one's own, but for the run itself.
+    of one's own, but for the run itself. `lines` are those of the rows in their file.
     """
-    runs, left_out = read_runs(rows, folder)
+    runs, left_out = read_runs(rows, folder, lines)
     return score(
         runs,
         left_out,
@@ -207,7 +208,8 @@ def score(
         try:
             scored.append(_scored(run, efficiency))
         except ShardwiseError as error:
-            failed.append(LeftOut(id=run.id, source=run.source, reason=str(error)))
+            reason = str(error)
+            failed.append(LeftOut(id=run.id, source=run.source, reason=reason, line=run.line))
         if progress is not None:
             progress(done, len(runs))
     if efficiency == "fitted":
@@ -389,7 +391,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "within_model": within,
         "against_size": {s: against_size(found.rows, s) for s in ranked},
         "rows": [row_result(row) for row in found.rows],
-        "left_out": [{"id": r.id, "source": r.source, "reason": r.reason} for r in found.left_out],
+        "left_out": [asdict(row) for row in found.left_out],
     }
 
 
