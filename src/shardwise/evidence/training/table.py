@@ -377,8 +377,8 @@ that come with shardwise are one (`src/shardwise/evidence/training/data/training
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
 chooses, the same for every row, and `validate --json` lists it under `inferred`. A column that is
 not listed here is named in a warning; a value that a column does not take leaves its row out, with
-its line and the reason. Two rows with one `id` are refused. Every table needs either `step_seconds` or `metric` with `value`, and
-{required}.
+its line and the reason. Two rows with one `id` are refused. Every table needs either `step_seconds`
+or `metric` with `value`, and {required}.
 
 ## A few runs of your own as evidence
 
