@@ -82,6 +82,24 @@ def test_a_plan_is_moved_and_its_range_narrowed(capsys, late):
         assert now["times_slower"] == pytest.approx(before["times_slower"])
 
 
+@pytest.mark.parametrize("factor", [1.5, 0.7])
+def test_what_runs_say_is_a_line_of_the_table_and_math_at_peak_stays(capsys, tmp_path, factor):
+    """Where they lost the time nobody knows; what a chip multiplies at peak no run can change."""
+    own = table(tmp_path / "own.csv", (factor,) * 3)
+    usual = document(capsys, *TRAIN)["result"]
+    moved = document(capsys, *TRAIN, "--evidence", own)["result"]
+    parts = dict(moved["where_it_goes"])
+    added = parts.pop("as your runs took")
+    assert parts == pytest.approx(usual["where_it_goes"])
+    steps = [found["step_seconds"]["expected"] for found in (usual, moved)]
+    assert added == pytest.approx(steps[1] - steps[0])
+    assert (added > 0) == (factor > 1)
+    assert moved["expected_80"]["why"] == usual["expected_80"]["why"]
+    _, out, _ = run(capsys, *TRAIN, "--evidence", own)
+    (line,) = [line for line in out.splitlines() if "as your runs took" in line]
+    assert ("-" in line) == (factor < 1)
+
+
 def test_the_page_says_it_in_a_line(capsys, late, tmp_path):
     plan = tmp_path / "plan.yaml"
     code, out, err = run(capsys, *TRAIN, "--evidence", late, "-o", plan)

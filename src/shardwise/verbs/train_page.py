@@ -134,8 +134,8 @@ def measured_text(row: Mapping[str, Any]) -> str:
 def where_table(parts: Mapping[str, float], title: str) -> TextTable:
     """Seconds and shares of the parts of a step, which add up to it; small ones as one row."""
     whole = sum(parts.values())
-    parts = {name: value for name, value in parts.items() if value > _NOTHING * whole}
-    shown = {name: value for name, value in parts.items() if value >= _LEAST * whole}
+    parts = {name: value for name, value in parts.items() if abs(value) > _NOTHING * whole}
+    shown = {name: value for name, value in parts.items() if abs(value) >= _LEAST * whole}
     small = {name: value for name, value in parts.items() if name not in shown}
     if len(small) > 1:
         small = {f"other ({', '.join(small)})": sum(small.values())}
