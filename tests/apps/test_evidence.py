@@ -149,10 +149,22 @@ def test_validate_moves_every_row_by_the_others(capsys, late):
     for row, moved in zip(before["rows"], after["rows"], strict=True):
         assert row["evidence"] is None
         assert (moved["evidence"]["rows"], moved["evidence"]["like"]) == (2, 2)
+        assert moved["evidence"]["itself_left_out"]
         assert abs(moved["error"]) < abs(row["error"])
         assert moved["interval"][1] / moved["interval"][0] < row["interval"][1] / row["interval"][0]
     _, out, _ = run(capsys, "validate", late, "--evidence", late)
-    assert "3 of them moved by the runs of RUNS.csv, each but by itself" in flat(out)
+    assert "in RUNS.csv, too: 3 of these runs; each is predicted by the others there" in flat(out)
+    assert "moved by runs of RUNS.csv: 3 of these runs; in the median predicted to take" in flat(
+        out
+    )
+
+
+def test_runs_of_another_table_are_moved_by_all_of_them(capsys, late, tmp_path):
+    mine = table(tmp_path / "mine.csv", (1.0,), seq_len="512")
+    row = document(capsys, "validate", mine, "--evidence", late)["result"]["rows"][0]
+    assert (row["evidence"]["rows"], row["evidence"]["itself_left_out"]) == (3, False)
+    _, out, _ = run(capsys, "validate", mine, "--evidence", late)
+    assert "in RUNS.csv, too" not in flat(out)
 
 
 def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
@@ -160,7 +172,10 @@ def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
     row = document(capsys, "validate", one, "--evidence", one)["result"]["rows"][0]
     assert row["evidence"]["like"] == 0
     _, out, _ = run(capsys, "validate", one, "--evidence", one)
-    assert "none of them is like the runs of one.csv, each but by itself" in flat(out)
+    assert "in one.csv, too: 1 of these runs" in flat(out)
+    assert "no other run of one.csv is like one of these, so that nothing is moved; add" in flat(
+        out
+    )
 
 
 def refused(capsys, *words) -> str:

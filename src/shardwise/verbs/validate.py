@@ -43,8 +43,8 @@ class ValidateRequest:
     so that every error is one of a run not seen; the in-sample error stands second. `source` and
     `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
     `detail` names every row that is not priced, and the worst; `evidence` is a table of runs of
-    one's own, by which every other training run is moved. With `check` ("10%") `checked()`
-    raises where the median absolute error is larger.
+    one's own, by which every training run is moved, one that is among them by the others. With
+    `check` ("10%") `checked()` raises where the median absolute error is larger.
     """
 
     path: str | Path | None = field(default=None, kw_only=False)
@@ -231,15 +231,26 @@ def _own_runs(found: Validation) -> Page:
     shifts = [row.shift for row in found.rows if row.shift is not None]
     if not shifts:
         return
-    of = f"the runs of {shifts[0].name}, each but by itself"
+    name, among = shifts[0].name, sum(row.among for row in found.rows)
+    if among:
+        yield wrapped(
+            f"in {name}, too: {among} of these runs; each is predicted by the others there, itself "
+            "and those of its configuration left out, so that its error is that of a run not seen",
+            hanging=2,
+        )
     moved = [one.times for one in shifts if one.like]
     if not moved:
-        yield f"none of them is like {of}, so that nothing is moved"
+        other = " other" * bool(among)
+        yield wrapped(
+            f"no{other} run of {name} is like one of these, so that nothing is moved; add runs of "
+            "such chips and software to it",
+            hanging=2,
+        )
         return
     widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in shifts if t.like)
     yield wrapped(
-        f"{len(moved)} of them moved by {of}: in the median predicted to take {sig(median(moved))} "
-        f"times as long, with ranges {sig(widths)} times as wide",
+        f"moved by runs of {name}: {len(moved)} of these runs; in the median predicted to take "
+        f"{sig(median(moved))} times as long, with ranges {sig(widths)} times as wide",
         hanging=2,
     )
 

@@ -399,8 +399,10 @@ answer tells. Rows of one configuration are one look at it. Rows that differ amo
 the range; one that lies far from the others moves little. JSON has `expected_80.evidence`: the
 table, its `rows`, how many are `like` the plan, the step over that without them (`times`), and the
 range without them (`low`, `high`). Of where the step goes it is a line of its own ("as your runs
-took"): where they lost or saved the time is not known. `validate TABLE.csv --evidence RUNS.csv` moves every row of the
-table by the others, never by itself. A row that cannot be priced ends the command with its line
+took"): where they lost or saved the time is not known. `validate TABLE.csv --evidence RUNS.csv`
+moves every run of the table. A run that is in RUNS.csv, too (`validate RUNS.csv --evidence
+RUNS.csv`), is moved by the others there, itself and those of its configuration left out: its error
+is that of a run not seen. A row that cannot be priced ends the command with its line
 (exit code 2). docs/fit.md has what three runs of a publisher tell of its others, left out.
 """
 

@@ -53,7 +53,7 @@ class ScoredRun:
     `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
     does. `interval` is the 80 % range of the measured seconds, from how runs of other groups that
     share its features were missed; `range_why` says what makes it wide. `shift` is what other runs
-    of one's own did to both.
+    of one's own did to both; where the run is `among` those, they are the others.
     """
 
     run: PublishedRun
@@ -68,6 +68,7 @@ class ScoredRun:
     interval: tuple[float, float] | None = None
     range_why: str = ""
     shift: Shift | None = None
+    among: bool = False
 
     @property
     def measured(self) -> float:
@@ -285,6 +286,7 @@ def _moved(row: ScoredRun, evidence: OwnRuns) -> ScoredRun:
         mfu=row.mfu / shift.times,
         interval=shift.interval(predicted),
         shift=shift,
+        among=evidence.has(row.run.fingerprint),
     )
 
 
@@ -417,7 +419,12 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "interval": row.interval,
         "range_why": row.range_why,
         "evidence": row.shift
-        and {"like": row.shift.like, "rows": row.shift.rows, "times": row.shift.times},
+        and {
+            "like": row.shift.like,
+            "rows": row.shift.rows,
+            "times": row.shift.times,
+            "itself_left_out": row.among,
+        },
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,
