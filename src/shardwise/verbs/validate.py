@@ -19,10 +19,10 @@ from shardwise.evidence.serving.validate import (
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
-from shardwise.evidence.training.validate import Validation, validation_result
+from shardwise.evidence.training.validate import ScoredRun, Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.roofline.evidence import OwnRuns
-from shardwise.units import format_seconds, sig
+from shardwise.units import format_gib, format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
@@ -198,6 +198,7 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
     few = len(found.rows) + len(found.left_out) <= _FEW
     if few:
         yield _each(found)
+        yield from _peaks(found.rows, "peak memory of a chip")
         if not detail:
             yield from _left_out(found)
         yield ""
@@ -270,6 +271,24 @@ def _each(found: Validation) -> TextTable:
     return TextTable(["run", "predicted", "8 of 10 such runs", "measured", "error"], rows)
 
 
+def _peaks(rows: Sequence[ScoredRun], title: str) -> Page:
+    """Predicted and measured peak memory of those of some runs that tell it, as each counts it."""
+    told = [
+        [
+            r.run.id,
+            format_gib(r.reported_peak),
+            format_gib(r.run.peak_mem_bytes),
+            signed_text(r.peak_error),
+            "reserved" if r.run.reserved else "allocated",
+        ]
+        for r in rows
+        if r.reported_peak is not None and r.run.peak_mem_bytes is not None
+    ]
+    if told:
+        yield ""
+        yield TextTable([title, "predicted", "measured", "error", "counted as"], told)
+
+
 def _headline(found: Validation) -> dict[str, Summary]:
     """The error of runs not seen first, the baseline beside it, the in-sample error last."""
     seen = found.in_sample()
@@ -290,8 +309,10 @@ def _checks(result: Mapping[str, Any]) -> Page:
     for name, one in coverage["by_class"].items():
         rows.append([f"  {name} ({one['n']})", share_text(one["inside"])])
     if memory["n"]:
-        what = f"peak memory, median |error| of {memory['n']} runs"
+        what = f"peak memory, median |error| of {memory['n']} runs that tell it"
         rows.append([what, share_text(memory["median_abs_error"])])
+        rows.append(["  in the median", signed_text(memory["median_error"])])
+        rows.append(["  90th % of |error|", share_text(memory["p90_abs_error"])])
     unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
     rows.append(["runs whose counted memory exceeds usable HBM", unfit])
     yield TextTable(["check", ""], rows)
@@ -326,6 +347,9 @@ def _details(found: Validation) -> Page:
         for r in worst
     ]
     yield TextTable(["worst", "predicted", "measured", "error", "bound by"], rows)
+    if len(found.rows) + len(found.left_out) > _FEW:  # else each is there already
+        heavy = sorted(found.rows, key=lambda r: -abs(r.peak_error or 0.0))[:_WORST]
+        yield from _peaks(heavy, "worst peak memory of a chip")
     yield from _left_out(found)
 
 

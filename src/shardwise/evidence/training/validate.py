@@ -83,6 +83,17 @@ class ScoredRun:
         return math.log(self.measured / self.predicted)
 
     @property
+    def reported_peak(self) -> float | None:
+        """The predicted peak bytes as the run counts its own; None where it tells none."""
+        return self.run.as_reported(self.peak_bytes) if self.run.peak_mem_bytes else None
+
+    @property
+    def peak_error(self) -> float | None:
+        """Of the predicted peak memory, as the run counts it; None where it tells none."""
+        measured = self.run.peak_mem_bytes
+        return self.run.as_reported(self.peak_bytes) / measured - 1 if measured else None
+
+    @property
     def measured_mfu(self) -> float:
         return self.mfu * self.predicted / self.measured
 
@@ -147,9 +158,9 @@ class Validation:
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
         pairs = [
-            (r.run.as_reported(r.peak_bytes), r.run.peak_mem_bytes)
+            (r.reported_peak, r.run.peak_mem_bytes)
             for r in self.rows
-            if r.run.peak_mem_bytes
+            if r.reported_peak and r.run.peak_mem_bytes
         ]
         return summary_of([a / b - 1 for a, b in pairs], pairs)
 
@@ -433,5 +444,7 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "bound_by": row.bound_by,
         "peak_bytes_per_chip": row.peak_bytes,
         "measured_peak_bytes_per_chip": run.peak_mem_bytes,
+        "predicted_peak_as_measured": row.reported_peak,
+        "peak_error": row.peak_error,
         "inferred": list(run.inferred),
     }
