@@ -70,6 +70,31 @@ def test_a_page_says_what_kernels_are_chosen(tmp_path):
     ) in said
 
 
+@pytest.mark.parametrize(
+    ("model", "line", "said"),
+    [
+        (
+            "llama-3-8b",
+            "cuda_graph: [attn, moe_router]",
+            "has 'moe_router', but llama-3-8b has no r",
+        ),
+        ("llama-3-8b", "cuda_graph: [mamba]", "but llama-3-8b has no recurrent layers"),
+        ("qwen3-30b-a3b", "cuda_graph: [mlp]", "but qwen3-30b-a3b has no MLP that every token"),
+        ("llama-3-8b", "cuda_graph: [full, attn]", "has 'full', the whole step, and attn; leave"),
+        ("llama-3-8b", "dispatcher: deepep", "dispatcher is deepep, but llama-3-8b has no routed"),
+        ("llama-3-8b", "grouped_kernel: fused", "grouped_kernel is fused, but llama-3-8b has no"),
+    ],
+)
+def test_choices_of_layers_that_a_model_lacks_are_refused(capsys, tmp_path, model, line, said):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        f"model: {model}\nslice: h100:8\nsoftware: megatron\nmesh: {{data: 8}}\nbatch: 64seq\n"
+        f"length: 4096\nmicrobatches: 8\n{line}\n"
+    )
+    for command in (("plan", "show", path), ("export", path, "--to", "megatron")):
+        assert said in refused(capsys, [*command])
+
+
 def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_path):
     path = tmp_path / "book.yaml"
     planned = document(capsys, *SMALL, *HELD, "--constants", "book", "-o", path)["result"]
