@@ -71,6 +71,29 @@ def test_a_page_says_what_kernels_are_chosen(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("on", "software", "line", "said"),
+    [
+        ("h100:8", "megatron", "", "by deepep (the plan names no dispatcher), once to each device"),
+        ("mi300x:8", "megatron", "", "by alltoall (the plan names no dispatcher), once to each of"),
+        ("h100:8", "megatron", "dispatcher: hybridep", "by hybridep, once to each device that has"),
+        ("h100:8", "torchtitan", "", "by an exchange of fsdp's own (the plan names no dispatcher)"),
+        ("h100:8", "megatron", "expert_dispatch: dense", "into slots of a fixed number"),
+    ],
+)
+def test_detail_says_what_sends_tokens_to_experts(capsys, tmp_path, on, software, line, said):
+    path = tmp_path / "plan.yaml"
+    if "dispatch:" not in line:
+        line += "\nexpert_dispatch: ragged"
+    path.write_text(
+        f"model: qwen3-30b-a3b\nslice: {on}\nsoftware: {software}\nmesh: {{expert: 8}}\n"
+        f"batch: 64seq\nlength: 4096\nremat: block\nmicrobatches: 8\n{line}\n"
+    )
+    code, out, err = run(capsys, "plan", "show", path, "--detail")
+    assert code in (0, 3), err
+    assert said in flat(out)
+
+
+@pytest.mark.parametrize(
     ("model", "line", "said"),
     [
         (

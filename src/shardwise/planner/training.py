@@ -28,6 +28,7 @@ from shardwise.planner.price.memory import train_memory
 from shardwise.planner.price.plan import (
     PricedStep,
     Usage,
+    choices_on,
     memory_facts,
     price_step,
     stack_for,
@@ -386,7 +387,7 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig, chip: Chip | None = None) -> T
         sequence_length=plan.sequence_length,
         microbatches=float(plan.microbatches),
         stage_share=max(plan.layers_per_stage) / cfg.layers,
-        **plan.choices,
+        **(choices_on(plan, chip) if chip else plan.choices),
     )
 
 
