@@ -282,7 +282,7 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
         "component": op.component,
         "stream": stream,
         "count": float(op.count),
-        "seconds": float(t.total) * (answer.shift.times if answer.shift else 1.0),
+        "seconds": float(t.total),
         "limited_by": limit(t),
         "roofline_share": roofline_share(t, answer.piece.chip),
         "rests_on": [asdict(rest) for rest in _rests(t, answer)],
