@@ -217,11 +217,13 @@ def format_seconds(value: float) -> str:
 
     >>> format_seconds(0.0123), format_seconds(3829656.9), format_seconds(9e-6)
     ('12.3 ms', '44.3 days', '9 µs')
-    >>> format_seconds(7.8e-16)
-    'under 1 ns'
+    >>> format_seconds(7.8e-16), format_seconds(-0.25)
+    ('under 1 ns', '-250 ms')
     >>> format_seconds(float("inf"))
     'endless'
     """
+    if value < 0:
+        return f"-{format_seconds(-value)}"
     if value == float("inf"):
         return "endless"
     if value >= 2 * YEAR:

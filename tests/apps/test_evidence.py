@@ -82,6 +82,24 @@ def test_a_plan_is_moved_and_its_range_narrowed(capsys, late):
         assert now["times_slower"] == pytest.approx(before["times_slower"])
 
 
+@pytest.mark.parametrize("factor", [1.5, 0.7])
+def test_what_runs_say_is_a_line_of_the_table_and_math_at_peak_stays(capsys, tmp_path, factor):
+    """Where they lost the time nobody knows; what a chip multiplies at peak no run can change."""
+    own = table(tmp_path / "own.csv", (factor,) * 3)
+    usual = document(capsys, *TRAIN)["result"]
+    moved = document(capsys, *TRAIN, "--evidence", own)["result"]
+    parts = dict(moved["where_it_goes"])
+    added = parts.pop("as your runs took")
+    assert parts == pytest.approx(usual["where_it_goes"])
+    steps = [found["step_seconds"]["expected"] for found in (usual, moved)]
+    assert added == pytest.approx(steps[1] - steps[0])
+    assert (added > 0) == (factor > 1)
+    assert moved["expected_80"]["why"] == usual["expected_80"]["why"]
+    _, out, _ = run(capsys, *TRAIN, "--evidence", own)
+    (line,) = [line for line in out.splitlines() if "as your runs took" in line]
+    assert ("-" in line) == (factor < 1)
+
+
 def test_the_page_says_it_in_a_line(capsys, late, tmp_path):
     plan = tmp_path / "plan.yaml"
     code, out, err = run(capsys, *TRAIN, "--evidence", late, "-o", plan)
@@ -131,10 +149,22 @@ def test_validate_moves_every_row_by_the_others(capsys, late):
     for row, moved in zip(before["rows"], after["rows"], strict=True):
         assert row["evidence"] is None
         assert (moved["evidence"]["rows"], moved["evidence"]["like"]) == (2, 2)
+        assert moved["evidence"]["itself_left_out"]
         assert abs(moved["error"]) < abs(row["error"])
         assert moved["interval"][1] / moved["interval"][0] < row["interval"][1] / row["interval"][0]
     _, out, _ = run(capsys, "validate", late, "--evidence", late)
-    assert "3 of them moved by the runs of RUNS.csv, each but by itself" in flat(out)
+    assert "in RUNS.csv, too: 3 of these runs; each is predicted by the others there" in flat(out)
+    assert "moved by runs of RUNS.csv: 3 of these runs; in the median predicted to take" in flat(
+        out
+    )
+
+
+def test_runs_of_another_table_are_moved_by_all_of_them(capsys, late, tmp_path):
+    mine = table(tmp_path / "mine.csv", (1.0,), seq_len="512")
+    row = document(capsys, "validate", mine, "--evidence", late)["result"]["rows"][0]
+    assert (row["evidence"]["rows"], row["evidence"]["itself_left_out"]) == (3, False)
+    _, out, _ = run(capsys, "validate", mine, "--evidence", late)
+    assert "in RUNS.csv, too" not in flat(out)
 
 
 def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
@@ -142,7 +172,10 @@ def test_one_run_alone_says_nothing_of_itself(capsys, tmp_path):
     row = document(capsys, "validate", one, "--evidence", one)["result"]["rows"][0]
     assert row["evidence"]["like"] == 0
     _, out, _ = run(capsys, "validate", one, "--evidence", one)
-    assert "none of them is like the runs of one.csv, each but by itself" in flat(out)
+    assert "in one.csv, too: 1 of these runs" in flat(out)
+    assert "no other run of one.csv is like one of these, so that nothing is moved; add" in flat(
+        out
+    )
 
 
 def refused(capsys, *words) -> str:
@@ -154,18 +187,26 @@ def refused(capsys, *words) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"stack": "bananas"}, "stack is 'bananas'"),
-        ({"hardware": "h999"}, "h999"),
+        ({"stack": "bananas"}, "column 'stack' is 'bananas'; it must be 'xla', "),
+        ({"hardware": "h999"}, "column 'hardware': unknown chip 'h999'"),
         ({"model": "nobody"}, "its shape is needed"),
-        ({"tp": "3"}, "RUNS.csv', line 2: run-0"),
+        ({"tp": "3"}, "column 'num_devices' is 8; dp, fsdp, tp"),
     ],
 )
 def test_a_row_that_cannot_be_priced_is_named_with_its_line(capsys, tmp_path, change, said):
     path = table(tmp_path / "RUNS.csv", (1.0,), **change)
     error = refused(capsys, *TRAIN, "--evidence", path)
-    assert f"the table '{path}', line 2: run-0 cannot be priced" in error
+    assert f"the table '{path}', line 2, run 'run-0': " in error
     assert said in error
-    assert "Correct the row (docs/runs.md has the format) or leave it out" in error
+    assert "correct the row or leave it out" in error
+
+
+def test_two_rows_of_one_name_are_refused(capsys, late, tmp_path):
+    twice = tmp_path / "twice.csv"
+    twice.write_text(late.read_text().replace("run-2", "run-0"))
+    assert "line 4: column 'id' is 'run-0'; line 2 has it" in refused(
+        capsys, *TRAIN, "--evidence", twice
+    )
 
 
 def test_tables_that_cannot_be_read(capsys, tmp_path):

@@ -70,6 +70,54 @@ def test_a_page_says_what_kernels_are_chosen(tmp_path):
     ) in said
 
 
+@pytest.mark.parametrize(
+    ("on", "software", "line", "said"),
+    [
+        ("h100:8", "megatron", "", "by deepep (the plan names no dispatcher), once to each device"),
+        ("mi300x:8", "megatron", "", "by alltoall (the plan names no dispatcher), once to each of"),
+        ("h100:8", "megatron", "dispatcher: hybridep", "by hybridep, once to each device that has"),
+        ("h100:8", "torchtitan", "", "by an exchange of fsdp's own (the plan names no dispatcher)"),
+        ("h100:8", "megatron", "expert_dispatch: dense", "into slots of a fixed number"),
+    ],
+)
+def test_detail_says_what_sends_tokens_to_experts(capsys, tmp_path, on, software, line, said):
+    path = tmp_path / "plan.yaml"
+    if "dispatch:" not in line:
+        line += "\nexpert_dispatch: ragged"
+    path.write_text(
+        f"model: qwen3-30b-a3b\nslice: {on}\nsoftware: {software}\nmesh: {{expert: 8}}\n"
+        f"batch: 64seq\nlength: 4096\nremat: block\nmicrobatches: 8\n{line}\n"
+    )
+    code, out, err = run(capsys, "plan", "show", path, "--detail")
+    assert code in (0, 3), err
+    assert said in flat(out)
+
+
+@pytest.mark.parametrize(
+    ("model", "line", "said"),
+    [
+        (
+            "llama-3-8b",
+            "cuda_graph: [attn, moe_router]",
+            "has 'moe_router', but llama-3-8b has no r",
+        ),
+        ("llama-3-8b", "cuda_graph: [mamba]", "but llama-3-8b has no recurrent layers"),
+        ("qwen3-30b-a3b", "cuda_graph: [mlp]", "but qwen3-30b-a3b has no MLP that every token"),
+        ("llama-3-8b", "cuda_graph: [full, attn]", "has 'full', the whole step, and attn; leave"),
+        ("llama-3-8b", "dispatcher: deepep", "dispatcher is deepep, but llama-3-8b has no routed"),
+        ("llama-3-8b", "grouped_kernel: fused", "grouped_kernel is fused, but llama-3-8b has no"),
+    ],
+)
+def test_choices_of_layers_that_a_model_lacks_are_refused(capsys, tmp_path, model, line, said):
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        f"model: {model}\nslice: h100:8\nsoftware: megatron\nmesh: {{data: 8}}\nbatch: 64seq\n"
+        f"length: 4096\nmicrobatches: 8\n{line}\n"
+    )
+    for command in (("plan", "show", path), ("export", path, "--to", "megatron")):
+        assert said in refused(capsys, [*command])
+
+
 def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_path):
     path = tmp_path / "book.yaml"
     planned = document(capsys, *SMALL, *HELD, "--constants", "book", "-o", path)["result"]
@@ -131,8 +179,8 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
         ("mesh={fsdp: 4, expert: 2, tensor: 2}", "llama-3-8b has no routed experts"),
         ("remat", "--set 'remat' is not PATH=VALUE; write it like --set remat=block"),
         ("remat=[", "the value of --set remat is no YAML"),
-        ("remat=blok", "key 'remat': input should be"),
-        ("microbatches=many", "key 'microbatches': input should be a valid integer"),
+        ("remat=blok", "key 'remat' is 'blok'; it must be 'none'"),
+        ("microbatches=many", "key 'microbatches' is 'many'; it must be a whole number"),
         ("microbatches=0", "microbatches is 0; it must be at least 1"),
         ("zero=3", "zero is 3; it takes 0, 1 or 2"),
         ("sequence_length=0", "sequence_length is 0; it must be at least 1"),
@@ -297,8 +345,11 @@ length: 2048
     ("lines", "meant"),
     [
         ("mesh: {tp: 8}", "unknown mesh axis 'tp'; here that is 'tensor'"),
-        ("mesh: {fsdp: 8}\nremat: selective", "(got 'selective'); here that is 'matmul_outputs'"),
-        ("mesh: {fsdp: 8}\nremat: full", "(got 'full'); here that is 'block'"),
+        (
+            "mesh: {fsdp: 8}\nremat: selective",
+            "'block' or 'offload'; here that is 'matmul_outputs'",
+        ),
+        ("mesh: {fsdp: 8}\nremat: full", "'block' or 'offload'; here that is 'block'"),
     ],
 )
 def test_words_of_other_programs_are_answered_with_ours(capsys, tmp_path, lines, meant):

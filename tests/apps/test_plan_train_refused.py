@@ -48,8 +48,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
             ),
         ),
         ({"batch": "100"}, "to mean sequences write --batch 100seq, which is 204,800 tokens"),
-        ({"batch": "0"}, "batch '0' must be positive and finite"),
-        ({"batch": "-4Mi"}, "batch '-4Mi' must be positive and finite"),
+        *[({"batch": n}, f"batch '{n}' must be positive and finite") for n in ("0", "-4Mi")],
         ({"batch": "nan"}, "batch 'nan' is not a number such as 1024, 4Mi"),
         ({"batch": "64sqe"}, "16e6, of tokens, or 64seq"),
         ({"batch": "inf"}, "batch 'inf' is not a number"),
@@ -59,8 +58,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"batch": "1e30"}, "batch '1e30' in sequences is 4.88281e+26; at most 1e+12 makes sense"),
         ({"batch": "1e30seq"}, "batch '1e30seq' is 1e+30; at most 1e+12 makes sense"),
         ({"batch": "1e400"}, "batch '1e400' must be positive and finite"),
-        ({"seq": "0"}, "--seq '0' must be positive and finite"),
-        ({"seq": "-5"}, "--seq '-5' must be positive and finite"),
+        *[({"seq": n}, f"--seq '{n}' must be positive and finite") for n in ("0", "-5")],
         ({"seq": "1e30"}, "--seq is 1e+30; at most 1e+12 makes sense"),
         ({"seq": "4096.5"}, "--seq is 4096.5; it must be a whole number"),
         ({"seq": "long"}, "--seq 'long' is not a number"),
@@ -82,10 +80,11 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"pin": "fsdp=17"}, "no part of v5e:4x4 (16 devices) has that"),
         ({"pin": "stage=64"}, "llama-3-8b has 32 layers; every stage needs one"),
         # Shares, lengths of runs, sizes.
-        ({"mfu": "400%", "tokens": "1T"}, "--mfu '400%' is outside 0..100%"),
-        ({"mfu": "0", "tokens": "1T"}, "--mfu '0' is outside 0..100%"),
-        ({"mfu": "nan", "tokens": "1T"}, "--mfu 'nan' is no share; write it like 40% or 0.4"),
-        ({"mfu": "half", "tokens": "1T"}, "--mfu 'half' is no share; write it like 40% or 0.4"),
+        *[({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is outside 0..100%") for n in ("400%", "0")],
+        *[
+            ({"mfu": n, "tokens": "1T"}, f"--mfu '{n}' is no share; write it")
+            for n in ("nan", "half")
+        ],
         ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
         ({"params": "70e9"}, "--params changes only the arithmetic of --mfu"),
         ({"tokens": "-1T"}, "--tokens '-1T' must be positive and finite"),

@@ -48,7 +48,8 @@ def test_the_tables(capsys, few):
         assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
     assert "left out: 1 rows (--detail says why)" in out
     _, out, _ = run(capsys, "validate", "--serving", few, "--detail")
-    assert "left out: 1 rows: a model that the zoo has not" in out
+    assert "left out: 1 rows: a model that the zoo has not (first: line " in out
+    assert ": column 'model' is 'another-1b'; it must be a model of the zoo" in out
     assert any(line.strip().startswith("worst") for line in out.splitlines())
 
 
@@ -78,6 +79,13 @@ def test_one_line_per_run_as_csv(capsys, few, tmp_path):
 
 
 def test_what_cannot_take_effect_or_be_read(capsys, few, tmp_path):
+    with few.open() as file:
+        rows = [{**row, "tpot_ms": "fast"} for row in csv.DictReader(file)]
+    slow = tmp_path / "slow.csv"
+    with slow.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
     empty = tmp_path / "empty.csv"
     empty.write_text("model\n")
     for args, said in (
@@ -85,6 +93,7 @@ def test_what_cannot_take_effect_or_be_read(capsys, few, tmp_path):
         ((few, "--plot", tmp_path / "x.png"), "--plot cannot take effect with --serving"),
         ((few, "--source", "nobody"), "unknown source 'nobody'"),
         ((empty,), "lacks the column"),
+        ((slow,), "the first is line 2: column 'tpot_ms' is 'fast'; it must be a number of at"),
         ((tmp_path / "missing.csv",), "cannot read the table"),
     ):
         code, _, err = run(capsys, "validate", "--serving", *args)

@@ -9,6 +9,7 @@ from shardwise.models import load_model
 from shardwise.planner.features import FEATURES, features_of
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
+from shardwise.roofline.residuals import read_residuals
 
 
 def answer(model="llama-3-8b", on="h100:8", **changes):
@@ -71,3 +72,19 @@ def test_names_tell_nothing():
 def test_the_year_is_that_of_the_software():
     assert features_of(answer(), "2023")["year"] == "2023"
     assert features_of(answer())["year"] > "2023"
+
+
+@pytest.mark.parametrize("on", ["v4:2x2x1", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1"])
+def test_software_that_nobody_published_runs_of_is_less_sure(on):
+    """Our own trainer is priced by compiled programs: its ranges are those of a trainer that was
+    left out, wider than MaxText's (docs/log.md has how many of its compiled steps they hold)."""
+    table, features = read_residuals(), features_of(answer(on=on, stack="xla"))
+    known = table.range_of(features)
+    ours = table.range_of(
+        features | {"trainer": features_of(answer(on=on, stack="jax"))["trainer"]}
+    )
+    trainers = table.features["trainer"]
+    wider = trainers.unseen / trainers.values["xla"].wider
+    assert wider > 1.1
+    assert ours.high - ours.low > 1.1 * (known.high - known.low)
+    assert "no published run of this training software (jax) is known" in ours.why

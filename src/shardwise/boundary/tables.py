@@ -1,7 +1,8 @@
 """CSV tables: a header with unique names, rows as long as it, every message with its line."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,34 @@ class Table:
     lines: tuple[int, ...]
 
     def at(self, index: int) -> str:
-        """How a message names a row."""
+        """Where a row is."""
         return f"{self.what}, line {self.lines[index]}"
+
+
+class WrongCell(BadRequest):
+    """A cell that holds what its column does not take. `rule` says what the column takes and the
+    remedy, where there is one; `kind` is a reason that cells of other values may share."""
+
+    def __init__(self, column: str, value: object, rule: str, kind: str = "") -> None:
+        found = "empty" if value in ("", None) else shown(value)
+        super().__init__(f"column '{column}' is {found}; {rule}")
+        self.kind = kind or str(self)
+
+
+@contextmanager
+def of_column(column: str) -> Iterator[None]:
+    """What is wrong with a value that a column names, with its column."""
+    try:
+        yield
+    except WrongCell:
+        raise
+    except BadRequest as error:
+        raise BadRequest(f"column '{column}': {error}") from None
+
+
+def place_of_row(place: str, name: str) -> str:
+    """How a message names a row."""
+    return f"{place}, run {shown(name)}" if name else place
 
 
 def read_table(path: Path, what: str, *, needed: Sequence[str] = (), remedy: str = "") -> Table:

@@ -12,7 +12,7 @@ from shardwise.planner.search.choices import MICROBATCHES, choices_of, strategie
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import policies, spoken
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluated
-from shardwise.roofline.time_parts import WAITING, TimeParts
+from shardwise.roofline.time_parts import OWN_RUNS, WAITING, TimeParts
 
 ALIKE, HEAVIER = 0.01, 0.1
 """Plans of one kind closer than these in time and in memory are one row (ours)."""
@@ -114,6 +114,7 @@ def _growth(mine: TimeParts, theirs: TimeParts) -> dict[str, float]:
     """By how many seconds each part of a step is longer than another's."""
     after, before = mine.named(), theirs.named()
     grows = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+    grows.pop(OWN_RUNS, None)  # of both plans it is one share of the whole
     waits = {name: grows.pop(name) for name in list(grows) if name.startswith(WAITING)}
     whole = sum(waits.values())
     alone = [name for name, seconds in waits.items() if 0 < seconds <= whole]

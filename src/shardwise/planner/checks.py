@@ -2,7 +2,8 @@
 that cannot take effect, and pins that no mesh can have. Each is a BadRequest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from math import prod
 
 from shardwise.errors import BadRequest, check_known
@@ -10,12 +11,13 @@ from shardwise.hardware import Slice, every_part
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import REMAT_KINDS, TREATMENTS
-from shardwise.models.specs import Moe
+from shardwise.models.specs import Moe, RecurrentMixer
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.plans import TrainPlan
 from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
-from shardwise.plans.train import broken_laws, check_layers, mesh_text
+from shardwise.plans.stacks import GraphScope
+from shardwise.plans.train import USUAL, broken_laws, check_layers, mesh_text
 
 
 def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
@@ -44,7 +46,8 @@ def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
     """Raise BadRequest for the first choice that contradicts the model or cannot take effect."""
     _check_remat(plan)
     _check_frozen(plan, cfg)
-    for problem in (*_attention(plan, cfg), *_experts(plan, cfg), *broken_laws(plan, cfg)):
+    problems = (_attention(plan, cfg), _graphs(plan, cfg), _experts(plan, cfg))
+    for problem in (*chain.from_iterable(problems), *broken_laws(plan, cfg)):
         raise BadRequest(problem)
 
 
@@ -83,6 +86,38 @@ def _attention(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
         )
 
 
+def _has_mlp(cfg: ModelConfig) -> bool:
+    """Whether some layer has an MLP that every token goes through."""
+    mlps = [layer.mlp for layer in cfg.groups if layer.mlp is not None]
+    return any(not isinstance(mlp, Moe) or not mlp.routes_all or mlp.latent_dim for mlp in mlps)
+
+
+_CAPTURES: Mapping[GraphScope, tuple[str, Callable[[ModelConfig], bool]]] = {
+    "attn": ("softmax attention", lambda cfg: any(layer.attention for layer in cfg.groups)),
+    "mamba": (
+        "recurrent layers",
+        lambda cfg: any(isinstance(layer.mixer, RecurrentMixer) for layer in cfg.groups),
+    ),
+    "mlp": ("MLP that every token goes through", _has_mlp),
+    "moe_router": ("routed experts", lambda cfg: cfg.has_experts),
+    "moe_preprocess": ("routed experts", lambda cfg: cfg.has_experts),
+}
+"""By scope of CUDA graphs the layers that it is of, and whether a model has them."""
+
+
+def _graphs(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
+    if "full" in plan.cuda_graph and len(plan.cuda_graph) > 1:
+        others = ", ".join(scope for scope in plan.cuda_graph if scope != "full")
+        yield f"cuda_graph has 'full', the whole step, and {others}; leave out one or the others"
+    for scope in plan.cuda_graph:
+        what, has = _CAPTURES.get(scope, ("", lambda cfg: True))
+        if not has(cfg):
+            yield (
+                f"cuda_graph has '{scope}', but {cfg.name} has no {what}, so it cannot take "
+                "effect; leave it out"
+            )
+
+
 def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
     mixtures = [layer.mlp for layer in cfg.groups if isinstance(layer.mlp, Moe)]
     capacity, imbalance = plan.expert_capacity, plan.expert_imbalance
@@ -91,6 +126,8 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
             ("expert_capacity", capacity != 1),
             ("expert_imbalance", imbalance != 1),
             ("expert_over_tensor", plan.expert_over_tensor),
+            ("dispatcher", plan.dispatcher is not None),
+            ("grouped_kernel", plan.grouped_kernel != USUAL.grouped_kernel),
         ]:
             if changed:
                 yield (

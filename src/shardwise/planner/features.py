@@ -45,9 +45,8 @@ TRAINERS = {"jax_gpu": "jax"}
 def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
     """The value of every feature of a priced plan; `year` is that of its software."""
     plan, chip = answer.plan, answer.piece.chip
-    parts, expected = answer.time_parts.named(), float(answer.step_seconds.expected)
-    math, starts = parts.get("math at peak", 0.0), parts.get("kernel starts", 0.0)
-    waits = float(answer.exposed_seconds)
+    parts, waits = answer.parts_as_priced, answer.exposed_seconds / answer.step_seconds.expected
+    math, starts = parts.math_at_peak / parts.seconds, parts.host / parts.seconds
     return {
         "chip": chip.id,
         "generation": chip.generation if chip.generation not in ("", "others") else chip.id,
@@ -61,9 +60,9 @@ def features_of(answer: TrainAnswer, year: str = NOW) -> dict[str, str]:
         "compiler": "compiled" if plan.fuses_elementwise else "eager",
         "devices": _devices(answer.piece),
         "trained": "adapters" if plan.lora_rank else "all parameters",
-        "math": _kind(math / expected, (0.2, 0.35, 0.5), ("little", "a third", "half", "most")),
-        "waits": _kind(waits / expected, (0.2, 0.4), ("little", "some of the step", "long")),
-        "host": _kind(starts / expected, (0.1,), ("little", "a good part of the step")),
+        "math": _kind(math, (0.2, 0.35, 0.5), ("little", "a third", "half", "most")),
+        "waits": _kind(waits, (0.2, 0.4), ("little", "some of the step", "long")),
+        "host": _kind(starts, (0.1,), ("little", "a good part of the step")),
     }
 
 

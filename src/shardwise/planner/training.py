@@ -28,6 +28,7 @@ from shardwise.planner.price.memory import train_memory
 from shardwise.planner.price.plan import (
     PricedStep,
     Usage,
+    choices_on,
     memory_facts,
     price_step,
     stack_for,
@@ -50,7 +51,7 @@ from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate, Stack
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import Shift
-from shardwise.roofline.time_parts import TimeParts, scaled_to
+from shardwise.roofline.time_parts import TimeParts
 from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
@@ -72,7 +73,7 @@ class TrainAnswer(Usage):
     shift: Shift | None = None
 
     def at(self, shift: Shift | None) -> "TrainAnswer":
-        """The same as runs of one's own move it: all of the expected step by one factor."""
+        """The same as runs of one's own move it: the expected step by one factor."""
         if shift is None:
             return self
         return replace(self, shift=shift, estimate=self.estimate.moved(shift.times))
@@ -113,8 +114,14 @@ class TrainAnswer(Usage):
     @property
     def time_parts(self) -> TimeParts:
         """Where the expected seconds go; the parts add up to them."""
-        found = step_parts(self.plan, self.cfg, self.priced)
-        return scaled_to(found, float(self.estimate.expected)) if self.shift else found
+        found = self.parts_as_priced
+        own = float(self.estimate.expected) - found.seconds if self.shift else 0.0
+        return found + TimeParts(own_runs=own)
+
+    @property
+    def parts_as_priced(self) -> TimeParts:
+        """Where they would go without what runs of one's own say."""
+        return step_parts(self.plan, self.cfg, self.priced)
 
     @property
     def _slice_peak(self) -> float:
@@ -381,7 +388,7 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig, chip: Chip | None = None) -> T
         sequence_length=plan.sequence_length,
         microbatches=float(plan.microbatches),
         stage_share=max(plan.layers_per_stage) / cfg.layers,
-        **plan.choices,
+        **(choices_on(plan, chip) if chip else plan.choices),
     )
 
 

@@ -4,7 +4,6 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 """
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import reduce
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
+from shardwise.boundary.typed import Mistake, first_mistake
 from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
 from shardwise.models.zoo import split_family, with_family
@@ -202,17 +202,19 @@ def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     try:
         return TypeAdapter(cls).validate_python(rest)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
-        here = called_here(str(first["input"]), _words(first))
-        meant = f"; here that is '{here}'" if here else ""
-        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}{meant}") from None
+        raise _mistyped(first_mistake(error.errors(), rest), origin) from None
 
 
-def _words(error: Mapping[str, Any]) -> list[str]:
-    """The words of a closed set, of pydantic's error for one that is not in it."""
-    return re.findall("'([^']*)'", error.get("ctx", {}).get("expected", ""))
+def _mistyped(mistake: Mistake, origin: str, table: str = "") -> BadRequest:
+    """The error for a value of a type that its key does not take; `table` has the key."""
+    where = f"'{origin}': key '{'.'.join(filter(None, (table, mistake.place)))}'"
+    if mistake.missing:
+        return BadRequest(f"{where} is missing; every whole plan has it")
+    here = called_here(str(mistake.value), mistake.choices)
+    meant = f"; here that is '{here}'" if here else ""
+    what = "is empty" if mistake.value is None else f"is {shown(mistake.value)}"
+    what = "has no such name" if mistake.names else what
+    return BadRequest(f"{where} {what}; it must be {mistake.must_be}{meant}")
 
 
 def chip_changes(values: Any, origin: str) -> ChipChanges:
@@ -224,9 +226,7 @@ def chip_changes(values: Any, origin: str) -> ChipChanges:
             _check_keys(values, ChipChanges, origin, "chips.")
         return TypeAdapter(ChipChanges).validate_python(values or {})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, ("chips", *first["loc"])))
-        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}") from None
+        raise _mistyped(first_mistake(error.errors(), values), origin, "chips") from None
 
 
 FORMER_KEY = "reshard_after_forward"

@@ -81,7 +81,8 @@ def worked_out(
         **_workload(data),
     }
     own = {k: v for k, v in data.items() if k not in (*WORD_OF.values(), "mesh", *_LENGTHS)}
-    own["dtypes"] = dtypes | (data.get("dtypes") or {})
+    given = data.get("dtypes") or {}
+    own["dtypes"] = {**dtypes, **given} if isinstance(given, Mapping) else given
     return computed | own
 
 

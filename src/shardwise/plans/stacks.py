@@ -65,7 +65,10 @@ class StackRow:
     not the kernel of the chip; of dealt rows the kernel meets a block at a time, and what merges
     its answers runs beside it, as what puts gathered keys in order does. `stacks_kept`: what layers
     keep for the backward pass goes into one array of all layers and out of it again. `own_flags`:
-    its steps are compiled with the trainer's flags of `plans/software/xla_flags.py`.
+    its steps are compiled with the trainer's flags of `plans/software/xla_flags.py`. `deepep_on`:
+    the vendor of chips on which it sends tokens to experts by DeepEP where a plan names no
+    dispatcher, and elsewhere by an all-to-all; where "" an exchange of its own sends a token once
+    to each device.
     """
 
     name: StackName
@@ -92,6 +95,7 @@ class StackRow:
     tiles_cut_rows: bool = False
     stacks_kept: bool = False
     own_flags: bool = False
+    deepep_on: str = ""
 
     @property
     def fuses_accumulation(self) -> bool:
@@ -114,9 +118,11 @@ STACK_ROWS = (
     # (overlap_p2p_comm), and with sequence parallelism it cuts gathers and scatters of tensor into
     # pieces beside the products (tp_comm_overlap, on in NVIDIA's recipes). Its fused kernels and
     # Transformer Engine: `planner/step/strategies/remat.py`. Its cross entropy writes the softmax
-    # over the f32 logits and returns it as their gradient (core/tensor_parallel/cross_entropy.py)
+    # over the f32 logits and returns it as their gradient (core/tensor_parallel/cross_entropy.py).
+    # Its flex dispatcher wants DeepEP, which is of CUDA (core/transformer/moe/fused_a2a.py).
     StackRow(
         name="megatron",
+        deepep_on="nvidia",
         recompute_whole=True,
         sums_apart=False,
         fuses_mlp=True,

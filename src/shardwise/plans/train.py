@@ -238,6 +238,14 @@ class Structure:
         """Whether experts take as many tokens as choose them, rather than slots."""
         return self.expert_dispatch == "ragged"
 
+    def sent_by(self, vendor: str) -> Dispatcher | None:
+        """What sends tokens to experts on the chips of a vendor: what the choices name, else what
+        the software does; None for an exchange of its own, once to each device. DeepEP has no
+        slots to fill."""
+        if self.dispatcher is not None or not self.stack_row.deepep_on:
+            return self.dispatcher
+        return "deepep" if self.ragged and vendor == self.stack_row.deepep_on else "alltoall"
+
     @property
     def expert_load(self) -> float:
         """By what the work of the experts is multiplied: the busiest device's load over the mean,

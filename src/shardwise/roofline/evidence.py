@@ -113,8 +113,13 @@ class OwnRuns:
         """Rows of the table."""
         return sum(len(run.marks) for run in self.runs)
 
+    def has(self, mark: str) -> bool:
+        """Whether a run is among them."""
+        return any(mark in run.marks for run in self.runs)
+
     def without(self, mark: str) -> "OwnRuns":
-        """The same without a run, which says nothing new of itself."""
+        """The same without a run, which says nothing new of itself, nor do others of its
+        configuration."""
         return replace(self, runs=[run for run in self.runs if mark not in run.marks])
 
     def of(self, features: Mapping[str, str], range_: LogRange, spread: Spread) -> Shift:

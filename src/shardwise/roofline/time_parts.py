@@ -7,6 +7,8 @@
     host               starts of kernels, and what an engine does per sequence
     bubble             what stages of a pipeline wait for one another
     optimizer          the update of the parameters, whole
+    own runs           what a step takes longer (or less, below 0) as runs of one's own took; where
+                       they lost it is not known, and math at peak cannot move
 
 A body's time is its chain's and what its sides show beside it (`bodies.py`): the ops of the chain
 are told apart one by one, and of the sides only the busiest stream has seconds that show, of which
@@ -40,6 +42,7 @@ class TimeParts:
     host: float = 0.0
     bubble: float = 0.0
     optimizer: float = 0.0
+    own_runs: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -71,7 +74,14 @@ _BEFORE = {
     "math_below_peak": "math below peak",
     "memory": "memory-bound ops",
 }
-_AFTER = {"bubble": "pipeline bubble", "host": "kernel starts", "optimizer": "optimizer"}
+OWN_RUNS = "as your runs took"
+"""What a table calls the part that runs of one's own add."""
+_AFTER = {
+    "bubble": "pipeline bubble",
+    "host": "kernel starts",
+    "optimizer": "optimizer",
+    "own_runs": OWN_RUNS,
+}
 """Fields and what a table calls them, before and after what is waited for."""
 
 

@@ -290,7 +290,11 @@ def percent(share: float) -> str:
     >>> percent(0.714), percent(0.0042)
     ('71 %', '0.4 %')
     """
-    return f"{share:.0%}".replace("%", " %") if share >= 0.02 else f"{share:.1%}".replace("%", " %")
+    return (
+        f"{share:.0%}".replace("%", " %")
+        if abs(share) >= 0.02
+        else f"{share:.1%}".replace("%", " %")
+    )
 
 
 def more_line(options: Iterable[str]) -> str:

@@ -139,8 +139,8 @@ def measured_text(run: MeasuredRun) -> str:
 def where_table(parts: Mapping[str, float], title: str) -> TextTable:
     """Seconds and shares of the parts of a step, which add up to it; small ones as one row."""
     whole = sum(parts.values())
-    parts = {name: value for name, value in parts.items() if value > _NOTHING * whole}
-    shown = {name: value for name, value in parts.items() if value >= _LEAST * whole}
+    parts = {name: value for name, value in parts.items() if abs(value) > _NOTHING * whole}
+    shown = {name: value for name, value in parts.items() if abs(value) >= _LEAST * whole}
     small = {name: value for name, value in parts.items() if name not in shown}
     if len(small) > 1:
         small = {f"other ({', '.join(small)})": sum(small.values())}
@@ -170,6 +170,7 @@ def train_detail(
     yield f"  {result.chips_used:,} chips used, {result.chips_idle:,} idle"
     for name in (*first_matmuls(answer.cfg), "activations"):
         yield f"  {name}: {result.layouts[name]}"
+    yield from _sends(answer)
     yield ""
     yield from _bounds(answer, result)
     if measured:
@@ -179,6 +180,19 @@ def train_detail(
     yield from _stages(result.memory_by_stage)
     yield ""
     yield from _ops(result)
+
+
+def _sends(answer: TrainAnswer) -> Page:
+    """How tokens reach experts that lie apart, as it is counted."""
+    plan, sender = answer.plan, answer.plan.sent_by(answer.piece.chip.vendor)
+    if not answer.cfg.has_experts or plan.degree("expert") == 1:
+        return
+    how = "once to each device that has one of their experts"
+    if sender == "alltoall" or not plan.ragged:
+        how = "once to each of their experts" if plan.ragged else "into slots of a fixed number"
+    by = sender or f"an exchange of {plan.stack}'s own"
+    named = "" if plan.dispatcher else " (the plan names no dispatcher)"
+    yield wrapped(f"tokens are sent to experts by {by}{named}, {how}", 2)
 
 
 def _bounds(answer: TrainAnswer, result: PricedPlan) -> Page:

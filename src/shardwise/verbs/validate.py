@@ -1,7 +1,7 @@
 """`validate`: predicted against measured times of published training and serving runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -18,11 +18,11 @@ from shardwise.evidence.serving.validate import (
 )
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
-from shardwise.evidence.training.table import PUBLISHED, read_table
-from shardwise.evidence.training.validate import Validation, validation_result
+from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
+from shardwise.evidence.training.validate import ScoredRun, Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.roofline.evidence import OwnRuns
-from shardwise.units import format_seconds, sig
+from shardwise.units import format_gib, format_seconds, sig
 from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
@@ -43,8 +43,8 @@ class ValidateRequest:
     so that every error is one of a run not seen; the in-sample error stands second. `source` and
     `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
     `detail` names every row that is not priced, and the worst; `evidence` is a table of runs of
-    one's own, by which every other training run is moved. With `check` ("10%") `checked()`
-    raises where the median absolute error is larger.
+    one's own, by which every training run is moved, one that is among them by the others. With
+    `check` ("10%") `checked()` raises where the median absolute error is larger.
     """
 
     path: str | Path | None = field(default=None, kw_only=False)
@@ -84,17 +84,20 @@ class ValidateRequest:
 
     def _runs(self, efficiency: Efficiency, progress: Progress | None) -> Validation:
         own = self._own()
-        rows = _chosen(read_table(self.table).rows, words(self.source), self.grade)
+        table = _chosen(read_table(self.table), words(self.source), self.grade)
         found = validate_training(
-            rows,
+            table.rows,
             folder=self.table.parent,
+            lines=table.lines,
             efficiency=efficiency,
             evidence=own,
             progress=progress,
         )
         if not found.rows:
-            reason = found.left_out[0].reason if found.left_out else "it is empty"
-            raise BadRequest(f"no row of '{self.table}' can be priced; the first: {reason}")
+            reason = "it is empty"
+            for first in found.left_out[:1]:
+                reason = f"the first is {first.place}: {first.reason}"
+            raise BadRequest(f"no row of '{self.table}' can be priced; {reason}")
         return found
 
     def _servers(self, efficiency: Efficiency, progress: Progress | None) -> ServingValidation:
@@ -155,35 +158,36 @@ def _limit(text: float | str) -> float:
     return limit
 
 
-def _chosen(
-    rows: Sequence[Mapping[str, str]], sources: Sequence[str], grade: str | None
-) -> list[Mapping[str, str]]:
+def _chosen(table: RunTable, sources: Sequence[str], grade: str | None) -> RunTable:
     """The rows of the sources and the grade asked for. BadRequest where there are none."""
-    held = dict.fromkeys(row.get("source", "") for row in rows)
+    held = dict.fromkeys(row.get("source", "") for row in table.rows)
     for source in sources:
         if source not in held:
             raise unknown("source", source, held, "a run without --source shows all")
-    grades = dict.fromkeys(row.get("grade") or "" for row in rows)
+    grades = dict.fromkeys(row.get("grade") or "" for row in table.rows)
     if grade is not None and grade not in grades:
         raise unknown("grade", grade, grades)
-    return [
-        row
-        for row in rows
+    kept = [
+        (row, line)
+        for row, line in zip(table.rows, table.lines, strict=True)
         if (not sources or row.get("source", "") in sources) and grade in (None, row.get("grade"))
     ]
+    rows, lines = zip(*kept, strict=True) if kept else ((), ())
+    return replace(table, rows=rows, lines=lines)
 
 
 def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
     """The runs of the sources asked for. BadRequest where there are none."""
     if not runs.runs:
-        reason = next(iter(runs.left_out), "it is empty")
-        raise BadRequest(f"no row of the table can be priced; the first: {reason}")
+        reason = next(iter(runs.first.values() or runs.left_out), "")
+        said = f"the first is {reason}" if reason else "it is empty"
+        raise BadRequest(f"no row of the table can be priced; {said}")
     held = dict.fromkeys(run.source for run in runs.runs)
     for source in sources:
         if source not in held:
             raise unknown("source", source, held, "a run without --source shows all")
     kept = tuple(r for r in runs.runs if not sources or r.source in sources)
-    return ServingTable(rows=runs.rows, runs=kept, left_out=runs.left_out)
+    return replace(runs, runs=kept)
 
 
 def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -> Page:
@@ -194,6 +198,7 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
     few = len(found.rows) + len(found.left_out) <= _FEW
     if few:
         yield _each(found)
+        yield from _peaks(found.rows, "peak memory of a chip")
         if not detail:
             yield from _left_out(found)
         yield ""
@@ -227,15 +232,26 @@ def _own_runs(found: Validation) -> Page:
     shifts = [row.shift for row in found.rows if row.shift is not None]
     if not shifts:
         return
-    of = f"the runs of {shifts[0].name}, each but by itself"
+    name, among = shifts[0].name, sum(row.among for row in found.rows)
+    if among:
+        yield wrapped(
+            f"in {name}, too: {among} of these runs; each is predicted by the others there, itself "
+            "and those of its configuration left out, so that its error is that of a run not seen",
+            hanging=2,
+        )
     moved = [one.times for one in shifts if one.like]
     if not moved:
-        yield f"none of them is like {of}, so that nothing is moved"
+        other = " other" * bool(among)
+        yield wrapped(
+            f"no{other} run of {name} is like one of these, so that nothing is moved; add runs of "
+            "such chips and software to it",
+            hanging=2,
+        )
         return
     widths = median((t.high - t.low) / (t.before.high - t.before.low) for t in shifts if t.like)
     yield wrapped(
-        f"{len(moved)} of them moved by {of}: in the median predicted to take {sig(median(moved))} "
-        f"times as long, with ranges {sig(widths)} times as wide",
+        f"moved by runs of {name}: {len(moved)} of these runs; in the median predicted to take "
+        f"{sig(median(moved))} times as long, with ranges {sig(widths)} times as wide",
         hanging=2,
     )
 
@@ -253,6 +269,24 @@ def _each(found: Validation) -> TextTable:
         for r in found.rows
     ]
     return TextTable(["run", "predicted", "8 of 10 such runs", "measured", "error"], rows)
+
+
+def _peaks(rows: Sequence[ScoredRun], title: str) -> Page:
+    """Predicted and measured peak memory of those of some runs that tell it, as each counts it."""
+    told = [
+        [
+            r.run.id,
+            format_gib(r.reported_peak),
+            format_gib(r.run.peak_mem_bytes),
+            signed_text(r.peak_error),
+            "reserved" if r.run.reserved else "allocated",
+        ]
+        for r in rows
+        if r.reported_peak is not None and r.run.peak_mem_bytes is not None
+    ]
+    if told:
+        yield ""
+        yield TextTable([title, "predicted", "measured", "error", "counted as"], told)
 
 
 def _headline(found: Validation) -> dict[str, Summary]:
@@ -275,8 +309,10 @@ def _checks(result: Mapping[str, Any]) -> Page:
     for name, one in coverage["by_class"].items():
         rows.append([f"  {name} ({one['n']})", share_text(one["inside"])])
     if memory["n"]:
-        what = f"peak memory, median |error| of {memory['n']} runs"
+        what = f"peak memory, median |error| of {memory['n']} runs that tell it"
         rows.append([what, share_text(memory["median_abs_error"])])
+        rows.append(["  in the median", signed_text(memory["median_error"])])
+        rows.append(["  90th % of |error|", share_text(memory["p90_abs_error"])])
     unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
     rows.append(["runs whose counted memory exceeds usable HBM", unfit])
     yield TextTable(["check", ""], rows)
@@ -311,11 +347,14 @@ def _details(found: Validation) -> Page:
         for r in worst
     ]
     yield TextTable(["worst", "predicted", "measured", "error", "bound by"], rows)
+    if len(found.rows) + len(found.left_out) > _FEW:  # else each is there already
+        heavy = sorted(found.rows, key=lambda r: -abs(r.peak_error or 0.0))[:_WORST]
+        yield from _peaks(heavy, "worst peak memory of a chip")
     yield from _left_out(found)
 
 
 def _left_out(found: Validation) -> Page:
-    yield from (f"left out: {row.id}: {row.reason}" for row in found.left_out)
+    yield from (f"left out: {row.place}: {row.reason}" for row in found.left_out)
 
 
 def _serving_page(found: ServingValidation, detail: bool) -> Page:
@@ -361,7 +400,8 @@ def _serving_details(found: ServingValidation) -> Page:
     yield ""
     yield TextTable(["worst", "predicted", "measured", "error"], rows)
     for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
-        yield f"left out: {number:,} rows: {reason}"
+        first = found.table.first.get(reason)
+        yield f"left out: {number:,} rows: {reason}" + (f" (first: {first})" if first else "")
 
 
 def summaries_table(title: str, summaries: Mapping[str, Summary], rank: str) -> TextTable:

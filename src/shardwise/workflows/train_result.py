@@ -409,7 +409,7 @@ def _op(t: OpTime, answer: TrainAnswer) -> TrainOp:
         component=op.component,
         stream=stream,
         count=float(op.count),
-        seconds=float(t.total) * (answer.shift.times if answer.shift else 1.0),
+        seconds=float(t.total),
         limited_by=limit(t),
         roofline_share=roofline_share(t, chip),
         rests_on=rests_on(t, chip, answer.placement, stack_for(answer.plan, chip)),

@@ -160,7 +160,7 @@ def test_a_table_may_lack_the_steps_between_looks_at_the_queue():
     row = next(r for r in published() if r["queue_interval"] == "30")
     assert run_of(row).queue_interval == 30
     assert run_of({k: v for k, v in row.items() if k != "queue_interval"}).queue_interval == 1
-    with pytest.raises(BadRequest, match="no number of 'queue_interval'"):
+    with pytest.raises(BadRequest, match="column 'queue_interval' is 'often'; it must be a whole"):
         run_of({**row, "queue_interval": "often"})
 
 

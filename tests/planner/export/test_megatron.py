@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import export_plan, parse_export
+from shardwise.planner.training import evaluate_train
 from shardwise.plans import model_hash
 
 
@@ -113,6 +114,21 @@ def test_tokens_are_sent_as_the_plan_is_priced(megatron_plan, on, about, sender)
     flex = flags["--moe-token-dispatcher-type"] == "flex"
     assert flags.get("--moe-flex-dispatcher-backend", "alltoall") == sender
     assert flex == (sender != "alltoall")
+
+
+@pytest.mark.parametrize("on", ["4*h100:8", "4*mi300x:8"])
+def test_a_plan_that_names_no_dispatcher_is_priced_as_its_export_sends(megatron_plan, on):
+    plan, cfg, _ = megatron_plan
+    plan = replace(plan, slice=on, expert_dispatch="ragged", stack="megatron")
+    piece = parse_slice(on)
+    flags = megatron_flags(export_plan(plan, cfg, piece, "megatron"))
+    written = flags.get("--moe-flex-dispatcher-backend", "alltoall")
+    seconds = {
+        name: evaluate_train(replace(plan, dispatcher=name), cfg, piece).step_seconds["expected"]
+        for name in (None, "alltoall", "deepep")
+    }
+    assert seconds[None] == seconds[written]
+    assert seconds["alltoall"] > seconds["deepep"]
 
 
 @pytest.mark.parametrize(

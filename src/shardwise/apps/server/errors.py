@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from shardwise.boundary.typed import must_be
 from shardwise.errors import shown
 
 LONGEST = 100
@@ -63,13 +64,15 @@ def invalid(error: ValidationError, model: type[BaseModel]) -> ApiError:
         return bad(None, f"the body has {count:,} mistakes; /openapi.json has what may stand in it")
     found = error.errors(include_url=False)
     first = found[0]
-    if first["type"].startswith("json_") or not first["loc"]:
-        return bad(None, f"the body is no JSON object: {first['msg']}")
+    if not first["loc"]:
+        told = f": {first['msg']}" if first["type"].startswith("json_") else ""
+        return bad(None, f"the body is no JSON object{told}")
     param = str(first["loc"][0])
     mine = [Fault(e, model) for e in found[:MOST] if e["loc"] and str(e["loc"][0]) == param]
     near = max(fault.nearness for fault in mine)
     nearest = [fault for fault in mine if fault.nearness == near]
     said = " or ".join(dict.fromkeys(fault.said for fault in nearest[:4]))
+    said = said.replace(" or it must be ", " or ")
     return bad(param, f"{nearest[0].path[:LONGEST]}: {said}{nearest[0].value}")
 
 
@@ -113,12 +116,14 @@ class Fault:
         self._depth += isinstance(part, int) or known
 
     @property
-    def nearness(self) -> tuple[bool, int, bool, bool]:
-        """Whether it is a message's part that is no text, how deep in the value it is, whether
-        the type there is right, and whether it is a name that is not known."""
+    def nearness(self) -> tuple[bool, int, list[int], bool, bool]:
+        """Whether it is a message's part that is no text, how deep in the value it is and how far
+        along its lists, whether the type there is right, and whether it is a name that is not
+        known."""
         kind, place = self._error["type"], self._error["loc"]
         part = kind == "literal_error" and "content" in place
-        return part, self._depth, not kind.endswith("_type"), kind == "extra_forbidden"
+        along = [index for index in place if isinstance(index, int)]
+        return part, self._depth, along, not kind.endswith("_type"), kind == "extra_forbidden"
 
     @property
     def said(self) -> str:
@@ -127,7 +132,7 @@ class Fault:
         if self.nearness[0]:
             return "this server reads text alone"
         if kind != "extra_forbidden":
-            return _SAYS.get(kind) or str(self._error["msg"])
+            return _SAYS.get(kind) or f"it must be {must_be(self._error)}"
         near = get_close_matches(name, self._known, n=1, cutoff=0.7)
         hint = f"did you mean '{near[0]}'?" if near else "leave it out"
         return f"this server knows no such field; {INSTEAD.get(name, hint)}"

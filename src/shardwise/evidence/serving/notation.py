@@ -16,6 +16,7 @@ one of these ways; a missing number counts as 1, a zero too:
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from shardwise.boundary import number
 from shardwise.errors import BadRequest
 from shardwise.work import grouped
 
@@ -97,7 +98,8 @@ def milliseconds(row: Row) -> str:
     scales = {"ms": 1.0, "s": 1e3}
     if row["unit"] not in scales:
         raise BadRequest("a unit that is neither ms nor s")
-    return f"{float(row['value']) * scales[row['unit']]:.6g}"
+    value = number(row["value"].strip(), "column 'value'", least=1e-9, most=1e15)
+    return f"{value * scales[row['unit']]:.6g}"
 
 
 _EAGER = "vllm-2023"

@@ -15,12 +15,13 @@ run has a reason and is counted. What a row leaves open:
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 from shardwise import boundary
 from shardwise.boundary import number
+from shardwise.boundary.tables import WrongCell
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.serving import notation
 from shardwise.evidence.serving.notation import Row
@@ -172,29 +173,22 @@ class ServingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingTable:
-    """The runs of a table and why how many rows are not among them."""
+    """The runs of a table and why how many rows are not among them; of each reason the first row,
+    where a table says its lines."""
 
     rows: int
     runs: tuple[ServingRun, ...]
     left_out: Mapping[str, int]
+    first: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_serving(path: Path) -> ServingTable:
-    """The runs of a CSV table. Raises BadRequest where it cannot be read, lacks a column, or has a
-    time that no run can have: such a table is damaged."""
+    """The runs of a CSV table. Raises BadRequest where it cannot be read or lacks a column."""
     table = boundary.read_table(path, "the table", remedy="give a CSV file")
     collected = "parallelism" in table.columns
     needed = tuple(column for column in EXPLICIT if column not in LATER)
     boundary.check_columns(table, notation.COLUMNS if collected else needed)
-    times = ("value",) if collected else ("tpot_ms", "ttft_ms")
-    for index, row in enumerate(table.rows):
-        try:
-            for column in times:
-                if row[column].strip() or collected:
-                    number(row[column].strip(), column, least=1e-9, most=1e15)
-        except BadRequest as error:
-            raise BadRequest(f"{table.at(index)}: {error}") from None
-    return collected_runs(table.rows) if collected else serving_runs(table.rows)
+    return collected_runs(table.rows) if collected else serving_runs(table.rows, table.lines)
 
 
 def collected_runs(rows: Sequence[Row]) -> ServingTable:
@@ -206,16 +200,20 @@ def collected_runs(rows: Sequence[Row]) -> ServingTable:
     return replace(found, rows=len(rows), left_out=left_out)
 
 
-def serving_runs(rows: Sequence[Row]) -> ServingTable:
-    """Rows of explicit columns as runs, and the reasons for the others."""
+def serving_runs(rows: Sequence[Row], lines: Sequence[int] = ()) -> ServingTable:
+    """Rows of explicit columns as runs, and the reasons for the others; `lines` are theirs in a
+    file."""
     left_out: dict[str, int] = {}
+    first: dict[str, str] = {}
     runs: list[ServingRun] = []
-    for row in rows:
+    for index, row in enumerate(rows):
         try:
             runs.append(run_of(row))
         except ShardwiseError as error:
-            reason = str(error)
+            reason = error.kind if isinstance(error, WrongCell) else str(error)
             left_out[reason] = left_out.get(reason, 0) + 1
+            if lines:
+                first.setdefault(reason, f"line {lines[index]}: {error}")
     kept, twice, apart = _distinct(runs)
     for reason, rows_out in (
         ("the same configuration and times are there already", twice),
@@ -223,25 +221,30 @@ def serving_runs(rows: Sequence[Row]) -> ServingTable:
     ):
         if rows_out:
             left_out[reason] = rows_out
-    return ServingTable(rows=len(rows), runs=tuple(kept), left_out=left_out)
+    return ServingTable(rows=len(rows), runs=tuple(kept), left_out=left_out, first=first)
 
 
 def run_of(row: Row) -> ServingRun:
-    """One configuration. The message of the BadRequest is a reason shared by many rows."""
-    if row["kind"] not in KINDS or not row["tpot_ms"].strip():
-        raise BadRequest("no time per output token (throughput, phases or percentiles only)")
+    """One configuration. A WrongCell has a `kind`, which many rows may share."""
+    untimed = "no time per output token (throughput, phases or percentiles only)"
+    if row["kind"] not in KINDS:
+        raise WrongCell("kind", row["kind"], f"it must be {' or '.join(KINDS)}", untimed)
+    if not row["tpot_ms"].strip():
+        raise WrongCell("tpot_ms", "", "a run needs its time per output token", untimed)
     cfg = served_model(row["model"], row["weights"])
     tensor, data = _count(row, "tensor"), _count(row, "data")
     piece = served_slice(row["hardware"], tensor * data)
-    lengths = [row[c] for c in ("concurrency", "input_length", "output_length")]
-    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII) for text in lengths):
-        raise BadRequest("no fixed concurrency or no fixed lengths")
+    for column in ("concurrency", "input_length", "output_length"):
+        if not re.fullmatch(r"0*[1-9]\d{0,8}", row[column], re.ASCII):
+            kind = "no fixed concurrency or no fixed lengths"
+            raise WrongCell(column, row[column], "it must be a whole number of at least 1", kind)
     prefill = _prefill(row)
-    for degree in (tensor, prefill.tensor if prefill else 1):
+    degrees = {"tensor": tensor, "prefill_tensor": prefill.tensor if prefill else 1}
+    for column, degree in degrees.items():
         if not heads_divide(cfg, degree):
-            raise BadRequest("a tensor degree that does not divide the model's heads")
+            kind = "a tensor degree that does not divide the model's heads"
+            raise WrongCell(column, degree, f"it must divide the heads of {cfg.name}", kind)
     kv = row["kv"] or notation.kv_of(row["engine"], row["weights"])
-    ttft = row["ttft_ms"].strip()
     return ServingRun(
         source=row["source"].split("/")[0],
         family=row["engine"],
@@ -263,10 +266,10 @@ def run_of(row: Row) -> ServingRun:
         concurrency=int(row["concurrency"]),
         longest_input=int(row["input_length"]),
         longest_output=int(row["output_length"]),
-        shortest=number(row["shortest"] or "1", "shortest", least=0.0, most=1.0),
+        shortest=_number(row, "shortest", 0.0, 1.0) if row["shortest"].strip() else 1.0,
         kind=row["kind"],
-        tpot=_seconds(row["tpot_ms"]),
-        ttft=_seconds(ttft) if ttft else None,
+        tpot=_seconds(row, "tpot_ms"),
+        ttft=_seconds(row, "ttft_ms") if row["ttft_ms"].strip() else None,
     )
 
 
@@ -285,39 +288,53 @@ def _prefill(row: Row) -> PrefillWorkers | None:
 def _count(row: Row, column: str, least: int = 1) -> int:
     text = row[column].strip()
     if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) < least:
-        raise BadRequest(f"no number of '{column}'")
+        rule = f"it must be a whole number of at least {least}"
+        raise WrongCell(column, row[column], rule, f"no number of '{column}'")
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    return number(text.strip(), "value", least=1e-9, most=1e15) * 1e-3
+def _seconds(row: Row, column: str) -> float:
+    return _number(row, column, 1e-9, 1e15) * 1e-3
+
+
+def _number(row: Row, column: str, least: float, most: float) -> float:
+    try:
+        return number(row[column].strip(), column, least=least, most=most)
+    except BadRequest:
+        rule = f"it must be a number of at least {least:g} and at most {most:g}"
+        raise WrongCell(column, row[column], rule, f"no number of '{column}'") from None
 
 
 def served_slice(hardware: str, devices: int) -> Slice:
     """The slice of a server: as few nodes of the chip as hold it; on a torus the most even box."""
     if _CAPPED in hardware:
-        raise BadRequest("a power-capped chip, which the catalogue has not")
+        kind = "a power-capped chip, which the catalogue has not"
+        raise WrongCell("hardware", hardware, kind, kind)
     try:
         chip = load_chip(hardware)
     except BadRequest:
         try:
             chip = load_chip(hardware.lower())
         except BadRequest:
-            raise BadRequest("a chip that the catalogue has not") from None
+            rule = "it must be a chip of the catalogue (`shardwise hw list`)"
+            kind = "a chip that the catalogue has not"
+            raise WrongCell("hardware", hardware, rule, kind) from None
     chips, rest = divmod(devices, chip.jax_devices_per_chip)
     try:
         if isinstance(chip.network, Torus):
             return next(p for p in slices_of(chip) if p.chips == chips and not rest)
         return parse_slice(f"{chip.id}:{chips}")
     except (BadRequest, StopIteration):
-        raise BadRequest("a number of devices that is no slice of the chip") from None
+        kind = "a number of devices that is no slice of the chip"
+        raise WrongCell("tensor", devices, f"with data {kind}", kind) from None
 
 
 @cache
 def served_model(name: str, weights: str) -> ModelConfig:
     """The zoo's model, with its linear layers stored in `weights`."""
     if name not in zoo_names():
-        raise BadRequest("a model that the zoo has not")
+        rule = "it must be a model of the zoo (`shardwise model list`)"
+        raise WrongCell("model", name, rule, "a model that the zoo has not")
     return with_weights(load_model(name), weights)
 
 

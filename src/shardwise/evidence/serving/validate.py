@@ -207,6 +207,7 @@ def serving_result(found: ServingValidation) -> dict[str, Any]:
             "rows": found.table.rows,
             "runs": len(found.table.runs),
             "left_out": dict(found.table.left_out),
+            "first": dict(found.table.first),
         },
     }
 

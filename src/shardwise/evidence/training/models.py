@@ -14,6 +14,7 @@ which
 from dataclasses import replace
 from pathlib import Path
 
+from shardwise.boundary.tables import of_column
 from shardwise.evidence.training.table import RunRow, needed
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import Attention, Layer, Mlp, Moe
@@ -27,7 +28,8 @@ def model_of(row: RunRow, folder: Path) -> ModelConfig:
     """The model of a row; `folder` is the table's. Raises BadRequest where a needed column is
     missing, or where a stated number is not the zoo model's."""
     if row.config:
-        return load_model(folder / row.config)
+        with of_column("config"):
+            return load_model(folder / row.config)
     zoo = load_model(row.model) if row.model in zoo_names() else None
     if zoo is not None and _agrees(row, zoo):
         return _of_zoo(row, zoo)

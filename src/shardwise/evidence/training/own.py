@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardwise.boundary import read_table as read_csv
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest
 from shardwise.evidence.training.folds import configuration
-from shardwise.evidence.training.runs import read_run
+from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 from shardwise.evidence.training.validate import ScoredRun, score
 from shardwise.roofline.evidence import OwnRun, OwnRuns
@@ -55,37 +54,20 @@ def read_own_runs(path: str | Path | OwnRuns | None) -> OwnRuns | None:
     """
     if path is None or isinstance(path, OwnRuns):
         return path
-    rows = tuple(_row(at, cells, Path(path)) for at, cells in _placed(Path(path)))
-    return OwnRuns(name=Path(path).name, runs=looks(rows))
-
-
-def _placed(path: Path) -> list[tuple[str, dict[str, str]]]:
-    """Every row with how a message names it."""
-    table, lines = read_table(path), read_csv(path, "the table")
+    table = read_table(Path(path))
     if not table.rows:
-        raise BadRequest(f"{lines.what} has no run; --evidence takes one a line (docs/runs.md)")
+        raise BadRequest(f"{table.what} has no run; --evidence takes one a line (docs/runs.md)")
     if len(table.rows) > MOST_ROWS:
         raise BadRequest(
-            f"{lines.what} has {len(table.rows)} runs, and --evidence takes at most {MOST_ROWS}; "
+            f"{table.what} has {len(table.rows)} runs, and --evidence takes at most {MOST_ROWS}; "
             "keep those that are most like what you ask for"
         )
-    return [(lines.at(i), dict(cells)) for i, cells in enumerate(table.rows)]
-
-
-def _row(at: str, cells: dict[str, str], path: Path) -> ScoredRun:
-    """A row priced, with its range. A published run, too, is priced as the model is now."""
-    try:
-        found = score([read_run(cells, path.parent)], unseen={})
-    except ShardwiseError as error:
-        raise _unpriced(at, cells, str(error)) from None
-    if not found.rows:
-        raise _unpriced(at, cells, found.left_out[0].reason)
-    return found.rows[0]
-
-
-def _unpriced(at: str, cells: dict[str, str], reason: str) -> BadRequest:
-    name = cells.get("id") or "the run"
-    return BadRequest(
-        f"{at}: {name} cannot be priced, and --evidence takes no run that it cannot price: "
-        f"{reason}. Correct the row (docs/runs.md has the format) or leave it out"
-    )
+    runs, left_out = read_runs(table.rows, Path(path).parent, table.lines)
+    # A published run, too, is priced as the model is now.
+    found = score(runs, left_out, unseen={})
+    for row in found.left_out:
+        raise BadRequest(
+            f"{table.what}, {row.place}: {row.reason}; correct the row or leave it out, --evidence "
+            "takes no run that it cannot price (docs/runs.md has the format)"
+        )
+    return OwnRuns(name=Path(path).name, runs=looks(found.rows))

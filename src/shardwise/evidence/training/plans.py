@@ -22,7 +22,7 @@ from dataclasses import replace
 from math import ceil, prod, sqrt
 from pathlib import Path
 
-from shardwise.errors import BadRequest
+from shardwise.boundary.tables import WrongCell, of_column
 from shardwise.evidence.training.remat import offloads, stated, with_remat
 from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Chip, Slice, Torus, load_chip
@@ -67,7 +67,8 @@ def slice_of(row: RunRow, folder: Path) -> Slice:
         shapes = [s for s in shapes if sorted(s) == sorted(_shape(row.slice))]
     if not shapes:
         stated = f" of shape {row.slice}" if row.slice else ""
-        raise BadRequest(f"{chips} chips in {count} slice(s){stated}: {chip.id} has no such slice")
+        rule = f"in {count} slice(s){stated}: {chip.id} has no such slice; see `shardwise hw show`"
+        raise WrongCell("num_devices", chips, rule)
     return Slice(chip=chip, count=count, shape=shapes[0])
 
 
@@ -79,7 +80,7 @@ def _shape(text: str) -> tuple[int, ...]:
     """
     sizes = text.rpartition(":")[2].split("x")
     if not all(size.strip().isdigit() for size in sizes):
-        raise BadRequest(f"slice is '{text}'; it is the shape of one slice, such as 4x4x8")
+        raise WrongCell("slice", text, "it must be the shape of one slice, such as 4x4x8")
     return tuple(int(size) for size in sizes)
 
 
@@ -88,7 +89,10 @@ def _chip(row: RunRow, folder: Path) -> Chip:
     overlaid = [word.strip() for word in row.hw.split(";") if word.strip()]
     words = [word for word in overlaid if "=" in word]
     files = [folder / word for word in overlaid if "=" not in word]
-    chip = load_chip(row.hardware, hw_files=files, set_=words)
+    with of_column("hardware"):
+        chip = load_chip(row.hardware)
+    with of_column("hw"):
+        chip = load_chip(row.hardware, hw_files=files, set_=words) if overlaid else chip
     if row.nic_gbps_per_device is None or chip.data_centre is None:
         return chip
     oneway = row.nic_gbps_per_device * 1e9 / 8 * chip.jax_devices_per_chip
@@ -110,6 +114,10 @@ def _plan(
     """The plan but for what it recomputes."""
     software = stack_row(stack_of(row))
     layers, schedule, chunks = _pipeline(row, cfg)
+    with of_column("context_method"):
+        context = context_row(row.context_method or software.context_method)
+    with of_column("optimizer"):
+        optimizer = optimizer_row(row.optimizer)
     return TrainPlan(
         model=cfg.name,
         model_hash=model_hash(cfg),
@@ -139,11 +147,11 @@ def _plan(
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
-        context_method=context_row(row.context_method or software.context_method).name,
+        context_method=context.name,
         expert_dispatch="ragged" if row.expert_dispatch == "ragged" else "dense",
         expert_capacity=row.capacity_factor or 1.0,
         expert_over_tensor=row.ep > row.dp * row.fsdp,
-        optimizer=optimizer_row(row.optimizer).name,
+        optimizer=optimizer.name,
         lora_rank=row.lora_rank,
         frozen=row.frozen or (),
         mtp_layers=row.mtp_layers,
@@ -232,7 +240,9 @@ def _mesh(row: RunRow, piece: Slice) -> dict[str, int]:
     degrees = {"replica": replica, "stage": row.pp, "data": data, "fsdp": fsdp}
     degrees |= {"expert": expert, "context": row.cp, "tensor": row.tp}
     if prod(degrees.values()) != devices:
-        raise BadRequest(f"the degrees multiply to {prod(degrees.values())}, not to {devices}")
+        product = prod(degrees.values())
+        rule = f"dp, fsdp, tp, pp, cp and ep multiply to {product}, not to {devices}; make them so"
+        raise WrongCell("num_devices", row.num_devices, rule)
     return {axis: degrees[axis] for axis in MESH_AXES if degrees[axis] > 1}
 
 
@@ -244,7 +254,7 @@ def _subdivided(data: int, fsdp: int, tensor: int, expert: int) -> tuple[int, in
         return data // expert, fsdp, expert
     if expert % data == 0 and fsdp % (expert // data) == 0:
         return 1, fsdp // (expert // data), expert
-    raise BadRequest(f"ep {expert} does not divide the {data} x {fsdp} ranks of dp and fsdp")
+    raise WrongCell("ep", expert, f"it must divide the {data} x {fsdp} ranks of dp and fsdp")
 
 
 def _microbatches(row: RunRow, shards: int, devices: int) -> list[int]:
@@ -254,13 +264,13 @@ def _microbatches(row: RunRow, shards: int, devices: int) -> list[int]:
         each = (row.micro_batch or batch) * devices
         return [max(round(batch / each), 1) if batch % each == 0 else 1]
     if batch % shards:
-        raise BadRequest(f"a batch of {batch} does not divide over {shards} shards")
+        rule = f"it must be a multiple of the {shards} shards of dp, fsdp and ep"
+        raise WrongCell("global_batch_seqs", batch, rule)
     each = batch // shards
     if row.micro_batch is not None:
         if each % row.micro_batch:
-            raise BadRequest(
-                f"microbatches of {row.micro_batch:g} do not divide the {each} of a shard"
-            )
+            rule = f"it must divide the {each} sequences of a shard"
+            raise WrongCell("micro_batch", f"{row.micro_batch:g}", rule)
         return [round(each / row.micro_batch)]
     if row.pp > 1:
         return [each]
@@ -275,7 +285,8 @@ def _pipeline(row: RunRow, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]
     layers, chunks = _layers_per_stage(row, cfg), row.vpp or 0
     several = chunks > 1 or (row.vpp is None and "pipeline" in (row.overlap or ()))
     named = row.schedule or (INTERLEAVED.name if several else PLAIN)
-    stated = schedule_row(named)
+    with of_column("schedule"):
+        stated = schedule_row(named)
     if row.pp == 1:
         return layers, PLAIN, 1
     if len(stated.chunks) == 1:

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary.tables import WrongCell, of_column
+from shardwise.errors import entry_of
 from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
@@ -84,9 +85,11 @@ def stated(text: str) -> tuple[RematPolicy, Kinds]:
     for part in parts:
         how, colon, names = part.partition(":")
         if not colon or how not in TREATMENTS:
-            raise BadRequest(
-                f"remat is '{text}'; it is {', '.join(REMAT_POLICIES)}, or keep:, offload: or "
-                f"recompute: with kinds of {', '.join(REMAT_KINDS)}, or both with `;` between"
+            raise WrongCell(
+                "remat",
+                text,
+                f"it must be {', '.join(REMAT_POLICIES)}, or keep:, offload: or recompute: with "
+                f"kinds of {', '.join(REMAT_KINDS)}, or both with `;` between",
             )
         kinds |= {_kind(name.strip()): how for name in names.split(",")}  # type: ignore[misc]
     if policy:
@@ -100,9 +103,8 @@ def stated(text: str) -> tuple[RematPolicy, Kinds]:
 def _kind(name: str) -> RematKind:
     if name in TENSORS:
         return TENSORS[name]
-    if name not in REMAT_KINDS:
-        raise unknown("kind of activations", name, REMAT_KINDS)
-    return name
+    with of_column("remat"):
+        return entry_of("kind of activations", name, {kind: kind for kind in REMAT_KINDS})
 
 
 def _in_part(

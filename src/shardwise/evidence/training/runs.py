@@ -6,10 +6,12 @@ be expressed has a reason, and is never dropped in silence.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from pathlib import Path
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.boundary.tables import WrongCell, place_of_row
+from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.models import model_of, vocabulary_inferred
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
 from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
@@ -34,7 +36,7 @@ class PublishedRun:
     `release` is the year of its software, with the month where it is known. `reserved`: its peak
     bytes are those that an allocator had taken, not those that tensors lay in. `inferred` says what
     the row leaves open or a plan cannot say, and what was taken. `fingerprint` stands for the row's
-    facts (`unseen.py`)."""
+    facts (`unseen.py`). `line` is the row's, where the table is a file."""
 
     id: str
     source: str
@@ -53,6 +55,7 @@ class PublishedRun:
     release: str = ""
     inferred: tuple[str, ...] = ()
     fingerprint: str = ""
+    line: int | None = None
 
     @property
     def stack(self) -> str:
@@ -71,20 +74,28 @@ class LeftOut:
     id: str
     source: str
     reason: str
+    line: int | None = None
+
+    @property
+    def place(self) -> str:
+        """How a message names it."""
+        return self.id if self.line is None else place_of_row(f"line {self.line}", self.id)
 
 
 def read_runs(
-    rows: Iterable[Mapping[str, str]], folder: Path = PUBLISHED.parent
+    rows: Iterable[Mapping[str, str]],
+    folder: Path = PUBLISHED.parent,
+    lines: Iterable[int] = (),
 ) -> tuple[tuple[PublishedRun, ...], tuple[LeftOut, ...]]:
-    """Every row as a run, or with the reason why not."""
+    """Every row as a run, or with the reason why not; `lines` are theirs in a file."""
     runs: list[PublishedRun] = []
     left_out: list[LeftOut] = []
-    for cells in rows:
+    for cells, line in zip(rows, chain(lines, repeat(None)), strict=False):
         try:
-            runs.append(read_run(cells, folder))
+            runs.append(replace(read_run(cells, folder), line=line))
         except ShardwiseError as error:
             name, source = cells.get("id") or "", cells.get("source") or ""
-            left_out.append(LeftOut(id=name, source=source, reason=str(error)))
+            left_out.append(LeftOut(id=name, source=source, reason=str(error), line=line))
     return tuple(runs), tuple(left_out)
 
 
@@ -125,7 +136,7 @@ def measured_seconds(row: RunRow, cfg: ModelConfig) -> float:
     if row.step_seconds is not None:
         return row.step_seconds
     if row.metric is None or row.value is None:
-        raise BadRequest("the row has neither step_seconds nor a metric with its value")
+        raise WrongCell("step_seconds", "", "state it, or a metric with its value")
     tokens, devices = row.global_batch_seqs * row.seq_len, row.num_devices
     match row.metric:
         case "step_time":

@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from shardwise import boundary
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.boundary.tables import WrongCell
+from shardwise.boundary.typed import first_mistake
+from shardwise.errors import BadRequest, unknown
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
@@ -294,15 +296,18 @@ BOOLEANS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTable:
-    """The rows of a table, as its cells, and what it has that the format does not."""
+    """The rows of a table, as its cells, with the line of the file where each begins; `what` names
+    it in messages, and `warnings` say what it has that the format does not."""
 
+    what: str
     rows: tuple[Mapping[str, str], ...]
+    lines: tuple[int, ...]
     warnings: tuple[str, ...] = ()
 
 
 def read_table(path: Path) -> RunTable:
-    """A CSV table of runs. Raises BadRequest where it cannot be read, lacks a column, or has a row
-    whose measured figure is no positive number."""
+    """A CSV table of runs. Raises BadRequest where it cannot be read, lacks a column, or names two
+    rows alike; what a single row has wrong is found when that is read."""
     table = boundary.read_table(path, "the table", remedy="give a CSV file")
     columns = [FORMER.get(name, name) for name in table.columns]
     missing = [name for name in NEEDED if name not in columns]
@@ -313,18 +318,20 @@ def read_table(path: Path) -> RunTable:
     unread = [name for name in columns if name not in RunRow.model_fields]
     warnings = tuple(f"not read: {unknown('column', name, RunRow.model_fields)}" for name in unread)
     rows = tuple({FORMER.get(k, k): v for k, v in row.items()} for row in table.rows)
+    _check_names(rows, table)
+    return RunTable(what=table.what, rows=rows, lines=table.lines, warnings=warnings)
+
+
+def _check_names(rows: Sequence[Mapping[str, str]], table: boundary.Table) -> None:
+    """Raise BadRequest where two rows have one name, by which answers and charts tell them."""
+    seen: dict[str, int] = {}
     for index, row in enumerate(rows):
-        try:
-            _check_measured(row)
-        except BadRequest as error:
-            raise BadRequest(f"{table.at(index)}: {error}") from None
-    return RunTable(rows=rows, warnings=warnings)
-
-
-def _check_measured(row: Mapping[str, str]) -> None:
-    """Raise BadRequest for a figure that no run can have: such a table is damaged."""
-    column = "step_seconds" if row.get("step_seconds") else "value"
-    boundary.number((row.get(column) or "").strip(), column, above=0, most=1e18)
+        name = row["id"].strip()
+        if name in seen:
+            rule = f"line {table.lines[seen[name]]} has it, too; give every run an id of its own"
+            raise BadRequest(f"{table.at(index)}: {WrongCell('id', name, rule)}")
+        if name:
+            seen[name] = index
 
 
 def row_of(cells: Mapping[str, str]) -> RunRow:
@@ -336,19 +343,19 @@ def row_of(cells: Mapping[str, str]) -> RunRow:
     try:
         return RunRow.model_validate(said)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "a row"
-        if first["type"] == "missing":
-            raise BadRequest(f"{name} is empty; every run must state it") from None
-        told = f"{first['msg'].lower()}; the column is {RunRow.model_fields[name].description}"
-        raise BadRequest(f"{name} is {shown(said.get(name, ''))}: {told}") from None
+        first = first_mistake(error.errors(), said)
+    name = first.place or str(first.errors[0]["loc"][0])
+    if first.missing:
+        raise WrongCell(name, "", "every run must state it")
+    about = RunRow.model_fields[name].description
+    raise WrongCell(name, said.get(name, ""), f"it must be {first.must_be} (the column: {about})")
 
 
 def needed(row: RunRow, columns: Sequence[str], why: str) -> None:
     """Raise BadRequest where a row leaves a column empty that it needs."""
     for name in columns:
         if getattr(row, name) is None:
-            raise BadRequest(f"{name} is empty; {why}")
+            raise WrongCell(name, "", why)
 
 
 def page() -> str:
@@ -372,8 +379,8 @@ that come with shardwise are one (`src/shardwise/evidence/training/data/training
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
 chooses, the same for every row, and `validate --json` lists it under `inferred`. A column that is
 not listed here is named in a warning; a value that a column does not take leaves its row out, with
-the reason. Every table needs either `step_seconds` or `metric` with `value`, and
-{required}.
+its line and the reason. Two rows with one `id` are refused. Every table needs either `step_seconds`
+or `metric` with `value`, and {required}.
 
 ## A few runs of your own as evidence
 
@@ -393,8 +400,11 @@ kernels, year, precision, dense or routed, ...); chips of another vendor say not
 answer tells. Rows of one configuration are one look at it. Rows that differ among themselves widen
 the range; one that lies far from the others moves little. JSON has `expected_80.evidence`: the
 table, its `rows`, how many are `like` the plan, the step over that without them (`times`), and the
-range without them (`low`, `high`). `validate TABLE.csv --evidence RUNS.csv` moves every row of the
-table by the others, never by itself. A row that cannot be priced ends the command with its line
+range without them (`low`, `high`). Of where the step goes it is a line of its own ("as your runs
+took"): where they lost or saved the time is not known. `validate TABLE.csv --evidence RUNS.csv`
+moves every run of the table. A run that is in RUNS.csv, too (`validate RUNS.csv --evidence
+RUNS.csv`), is moved by the others there, itself and those of its configuration left out: its error
+is that of a run not seen. A row that cannot be priced ends the command with its line
 (exit code 2). docs/fit.md has what three runs of a publisher tell of its others, left out.
 """
 

@@ -53,7 +53,7 @@ class ScoredRun:
     `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
     does. `interval` is the 80 % range of the measured seconds, from how runs of other groups that
     share its features were missed; `range_why` says what makes it wide. `shift` is what other runs
-    of one's own did to both.
+    of one's own did to both; where the run is `among` those, they are the others.
     """
 
     run: PublishedRun
@@ -68,6 +68,7 @@ class ScoredRun:
     interval: tuple[float, float] | None = None
     range_why: str = ""
     shift: Shift | None = None
+    among: bool = False
 
     @property
     def measured(self) -> float:
@@ -80,6 +81,17 @@ class ScoredRun:
     @property
     def log_ratio(self) -> float:
         return math.log(self.measured / self.predicted)
+
+    @property
+    def reported_peak(self) -> float | None:
+        """The predicted peak bytes as the run counts its own; None where it tells none."""
+        return self.run.as_reported(self.peak_bytes) if self.run.peak_mem_bytes else None
+
+    @property
+    def peak_error(self) -> float | None:
+        """Of the predicted peak memory, as the run counts it; None where it tells none."""
+        measured = self.run.peak_mem_bytes
+        return self.run.as_reported(self.peak_bytes) / measured - 1 if measured else None
 
     @property
     def measured_mfu(self) -> float:
@@ -146,9 +158,9 @@ class Validation:
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
         pairs = [
-            (r.run.as_reported(r.peak_bytes), r.run.peak_mem_bytes)
+            (r.reported_peak, r.run.peak_mem_bytes)
             for r in self.rows
-            if r.run.peak_mem_bytes
+            if r.reported_peak and r.run.peak_mem_bytes
         ]
         return summary_of([a / b - 1 for a, b in pairs], pairs)
 
@@ -169,6 +181,7 @@ def validate(
     table: RangeTable | None = None,
     unseen: Mapping[str, UnseenPrediction] | None = None,
     evidence: OwnRuns | None = None,
+    lines: Iterable[int] = (),
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
@@ -176,9 +189,9 @@ def validate(
 
     `folder` is the table's. `table` is what ranges are made of, `unseen` what the fit said of
     published runs; the packaged ones where they are None. `evidence` moves every prediction by runs
-    of one's own, but for the run itself.
+    of one's own, but for the run itself. `lines` are those of the rows in their file.
     """
-    runs, left_out = read_runs(rows, folder)
+    runs, left_out = read_runs(rows, folder, lines)
     return score(
         runs,
         left_out,
@@ -207,7 +220,8 @@ def score(
         try:
             scored.append(_scored(run, efficiency))
         except ShardwiseError as error:
-            failed.append(LeftOut(id=run.id, source=run.source, reason=str(error)))
+            reason = str(error)
+            failed.append(LeftOut(id=run.id, source=run.source, reason=reason, line=run.line))
         if progress is not None:
             progress(done, len(runs))
     if efficiency == "fitted":
@@ -283,6 +297,7 @@ def _moved(row: ScoredRun, evidence: OwnRuns) -> ScoredRun:
         mfu=row.mfu / shift.times,
         interval=shift.interval(predicted),
         shift=shift,
+        among=evidence.has(row.run.fingerprint),
     )
 
 
@@ -389,7 +404,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "within_model": within,
         "against_size": {s: against_size(found.rows, s) for s in ranked},
         "rows": [row_result(row) for row in found.rows],
-        "left_out": [{"id": r.id, "source": r.source, "reason": r.reason} for r in found.left_out],
+        "left_out": [asdict(row) for row in found.left_out],
     }
 
 
@@ -415,7 +430,12 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "interval": row.interval,
         "range_why": row.range_why,
         "evidence": row.shift
-        and {"like": row.shift.like, "rows": row.shift.rows, "times": row.shift.times},
+        and {
+            "like": row.shift.like,
+            "rows": row.shift.rows,
+            "times": row.shift.times,
+            "itself_left_out": row.among,
+        },
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,
@@ -424,5 +444,7 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "bound_by": row.bound_by,
         "peak_bytes_per_chip": row.peak_bytes,
         "measured_peak_bytes_per_chip": run.peak_mem_bytes,
+        "predicted_peak_as_measured": row.reported_peak,
+        "peak_error": row.peak_error,
         "inferred": list(run.inferred),
     }

@@ -10,6 +10,7 @@ cannot run: `plans/software/megatron.py`. `megatron_model.py` writes the model's
 """
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from shardwise.hardware import Slice
@@ -27,7 +28,6 @@ from shardwise.plans.software.megatron import (
     RECIPES,
     SUMS,
 )
-from shardwise.plans.stacks import Dispatcher
 
 PIECES = "optim_grads_params"
 """What Megatron-FSDP calls parameters in pieces."""
@@ -91,7 +91,7 @@ def _experts(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
     if not cfg.has_experts:
         return {}
     tensor = plan.degree("tensor")
-    sends = dispatcher_of(plan, piece)
+    sends = replace(plan, stack=MEGATRON.stack).sent_by(piece.chip.vendor)
     flex = sends != "alltoall"
     values: dict[str, Any] = {
         "--moe-token-dispatcher-type": "flex" if flex else sends,
@@ -105,16 +105,6 @@ def _experts(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
         values["--moe-expert-capacity-factor"] = plan.expert_capacity
         values["--moe-pad-expert-input-to-capacity"] = ""
     return values
-
-
-def dispatcher_of(plan: TrainPlan, piece: Slice) -> Dispatcher:
-    """What sends a plan's tokens to experts: where it names nothing, DeepEP, which sends a token
-    once to a device as the plan is priced. It has no slots, and runs on NVIDIA's chips alone:
-    elsewhere the all-to-all, which sends more than is priced."""
-    if plan.dispatcher is not None:
-        return plan.dispatcher
-    deduplicates = plan.ragged and piece.chip.vendor == "nvidia"
-    return "deepep" if deduplicates else "alltoall"
 
 
 def _graphs(plan: TrainPlan) -> dict[str, Any]:

@@ -91,6 +91,11 @@ CAPTURED: Mapping[str, tuple[str, ...]] = {
 """Components whose kernels a scope of CUDA graphs starts."""
 
 
+def choices_on(structure: Structure, chip: Chip) -> dict[str, Any]:
+    """Every choice by name, with the dispatcher that the software takes on such chips."""
+    return structure.choices | {"dispatcher": structure.sent_by(chip.vendor)}
+
+
 def memory_facts(structure: Structure, chip: Chip) -> dict[str, Any]:
     """What a compiler for the chip goes by, as `TrainShape` has it."""
     usable, trained = chip.hbm_usable_bytes, structure.stack_row.own_flags

@@ -26,7 +26,7 @@ from shardwise.planner.price.memory import (
     module_bytes,
     resident,
 )
-from shardwise.planner.price.plan import memory_facts, stack_for
+from shardwise.planner.price.plan import choices_on, memory_facts, stack_for
 from shardwise.planner.price.working import (
     Working,
     gathered_bytes,
@@ -59,7 +59,7 @@ def column_shape(request: TrainRequest, columns: Columns, structure: Structure) 
         sequence_length=request.sequence_length,
         microbatches=microbatches,
         stage_share=np.ceil(layers / d["stage"]) / layers,
-        **structure.choices,
+        **choices_on(structure, request.piece.chip),
     )
 
 

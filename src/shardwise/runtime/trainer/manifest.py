@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from shardwise.boundary import read_json
+from shardwise.boundary.typed import first_mistake
 from shardwise.errors import BadRequest, shown
 
 MANIFEST = "manifest.json"
@@ -78,19 +79,18 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint. Raises BadRequest, naming the first value that is wrong."""
     what = f"'{folder}' is no checkpoint of this trainer"
     try:
-        return Manifest.model_validate(read_json(folder / MANIFEST, "it", most=_MANIFEST_BYTES))
-    except ValidationError as error:
-        raise BadRequest(f"{what}: {_first(error)}") from None
+        said = read_json(folder / MANIFEST, "it", most=_MANIFEST_BYTES)
     except BadRequest:  # its words are for a document that a person writes
         raise BadRequest(f"{what}: its {MANIFEST} cannot be read") from None
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = shown(".".join(map(str, first["loc"]))) if first["loc"] else "the document"
-    got = "" if first["type"] == "missing" else f", not {shown(first['input'])}"
-    rule = first["msg"].removeprefix("Value error, ").lower()
-    return f"its {MANIFEST} cannot be read ({where}: {rule}{got})"
+    try:
+        return Manifest.model_validate(said)
+    except ValidationError as error:
+        first = first_mistake(error.errors(), said)
+    where = shown(first.place) if first.place else "the document"
+    got = "missing" if first.missing else shown(first.value)
+    raise BadRequest(
+        f"{what}: its {MANIFEST} cannot be read ({where} is {got}; it must be {first.must_be})"
+    )
 
 
 def check_identity(
