@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.book.thresholds import book_result
+from shardwise.book.thresholds import BookSays, book_result
 from shardwise.hardware import read_slice
 from shardwise.models import load_model
 from shardwise.planner.training import evaluate_train
@@ -78,7 +78,7 @@ def test_experts_multiply_the_thresholds():
 
 
 def test_no_rules_for_a_full_mesh():
-    assert rules("mi300x:8", {"fsdp": 8}, "llama-3-8b")[0] == {"lines": []}
+    assert rules("mi300x:8", {"fsdp": 8}, "llama-3-8b")[0] == BookSays(lines=[])
 
 
 def test_one_axis_is_ruled_once(tmp_path):
