@@ -16,7 +16,14 @@ from shardwise.verbs.request import Progress, verb
 DATA = Path(__file__).parent / "data" / "schemas"
 
 
-VERBS = {"plan serve": "plan_serve", "plan show": "plan_show", "plan train": "plan_train"}
+VERBS = {
+    "hw diff": "hw_diff",
+    "hw list": "hw_list",
+    "hw show": "hw_show",
+    "plan serve": "plan_serve",
+    "plan show": "plan_show",
+    "plan train": "plan_train",
+}
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 
 
