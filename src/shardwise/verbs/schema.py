@@ -26,6 +26,7 @@ VERBS = {
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",
+    "roofline": "matmul_roofline",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 
