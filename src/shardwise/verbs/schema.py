@@ -23,6 +23,7 @@ VERBS = {
     "model diff": "model_diff",
     "model list": "model_list",
     "model show": "model_show",
+    "plan diff": "plan_diff",
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",
