@@ -26,6 +26,7 @@ VERBS = {
     "plan diff": "plan_diff",
     "plan serve": "plan_serve",
     "plan show": "plan_show",
+    "plan sweep": "plan_sweep",
     "plan train": "plan_train",
     "roofline": "matmul_roofline",
 }
