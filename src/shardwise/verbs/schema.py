@@ -17,6 +17,7 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "export": "export",
     "hw diff": "hw_diff",
     "hw list": "hw_list",
     "hw show": "hw_show",
