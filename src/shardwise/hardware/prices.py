@@ -26,17 +26,18 @@ _LIST = Path(__file__).parent / "data" / "prices.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """US dollars for one chip for one hour.
-
-    `kind` is "on_demand", "spot", "override", ...; `includes_host` says whether the host machine is
-    in the price. A price without a date and a source is not a price.
-    """
+    """US dollars for one chip for one hour; one without a date and a source is not a price."""
 
     usd_per_chip_hour: float
+    """Dollars per chip and hour."""
     as_of: str
+    """Date on which it was asked."""
     source: str
+    """Provider, and where it is published."""
     kind: str
+    """What is sold: on_demand, spot, override (the user's own) and so on."""
     includes_host: bool
+    """Whether the host machine is in it."""
 
     @property
     def provider(self) -> str:

@@ -11,10 +11,11 @@ own, `towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads 
 `parameter.py` is a row of it, `mixer_rows.py` has those of the mixers, `components.py` names the
 parts of a step that rows, ops and named scopes belong to. `counts.py` sums up parameters,
 `flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the backward pass
-needs under the policies of `remat.py`, `training_state.py` gradients and moments; `describe.py`
-shows it all. `numerics.py` is what a forward pass needs beyond shapes, `numerics_table.py` has it
-per model type (`data/numerics.toml`) and `runnable.py` says which models have it. Nothing here
-knows a chip or a time. Read `config.py` first, then `parameters.py`.
+needs under the policies of `remat.py`, `training_state.py` gradients and moments; `facts.py` has
+it all of one model, `describe.py` its decisions in words. `numerics.py` is what a forward pass
+needs beyond shapes, `numerics_table.py` has it per model type (`data/numerics.toml`) and
+`runnable.py` says which models have it. Nothing here knows a chip or a time. Read
+`config.py` first, then `parameters.py`.
 """
 
 from shardwise.models.config import ModelConfig

@@ -1,29 +1,13 @@
-"""What a model's config decides and what follows from it, as plain values for screens."""
+"""What a model's config decides, in words and values for screens, and what is not priced of it."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shardwise.errors import Remark, shown
-from shardwise.models.activations import activation_bytes
 from shardwise.models.config import ModelConfig
-from shardwise.models.counts import (
-    params_active,
-    params_by_component,
-    params_text,
-    params_total,
-    weight_bytes,
-)
-from shardwise.models.flops import (
-    TRAINING,
-    attention_crossover,
-    flops_by_component,
-    forward_flops_per_token,
-    model_flops_per_token,
-    six_nd,
-)
-from shardwise.models.kv import index_bytes, kv_bytes, kv_bytes_per_token, state_bytes
-from shardwise.models.remat import REMAT_POLICIES, remat_row
+from shardwise.models.counts import params_active, params_text
+from shardwise.models.flops import model_flops_per_token
+from shardwise.models.kv import kv_bytes, kv_bytes_per_token
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -38,7 +22,6 @@ from shardwise.models.specs import (
     SelectiveScan,
     ShortConv,
 )
-from shardwise.units import dtype_bytes
 
 Decision = int | float | str | bool | tuple[Any, ...] | None
 """One value, the distinct values of a model's layers in order, or None where it does not apply."""
@@ -94,11 +77,6 @@ def mlp_text(mlp: Mlp | Moe | None) -> str:
     return " + ".join(parts)
 
 
-def layer_facts(cfg: ModelConfig) -> list[dict[str, Any]]:
-    """One row per distinct layer: how often, its mixer and heads, its MLP and widths, its norms."""
-    return [{"layers": count, **_layer(layer)} for layer, count in cfg.layer_groups()]
-
-
 def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Decision]:
     """The table that ch. 6.1 asks for: a model's choices and what they cost, one value each.
 
@@ -140,50 +118,6 @@ def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, De
         "KV bytes per token": kv_bytes_per_token(cfg, dtype),
         "KV bytes per sequence": kv_bytes(cfg, context, dtype),
         "training FLOPs per token": float(model_flops_per_token(cfg, context)),
-    }
-
-
-def model_facts(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Any]:
-    """Everything that `model show` says: counts, FLOPs, weights, cache and activations.
-
-    FLOPs are per token at `context`, with a causal mask. `dtype` is the cache's; activations are
-    kept in it too where it has 2 bytes or more, else in bf16. Weights are as published.
-    """
-    kept = dtype if dtype_bytes(dtype) >= 2 else "bf16"
-    crossover = attention_crossover(cfg, causal=True)
-    return {
-        "name": cfg.name,
-        "architecture": cfg.architecture,
-        "layers": cfg.layers,
-        "layer_groups": layer_facts(cfg),
-        "design": design_decisions(cfg, context, dtype),
-        "params_total": params_total(cfg),
-        "params_text": params_text(cfg),
-        "params_active": params_active(cfg),
-        "params_by_component": params_by_component(cfg),
-        "context": context,
-        "flops_per_token_by_component": {
-            name: {"forward": float(forward), "training": float(TRAINING * forward)}
-            for name, forward in flops_by_component(cfg, context).items()
-        },
-        "forward_flops_per_token": float(forward_flops_per_token(cfg, context)),
-        "training_flops_per_token": float(model_flops_per_token(cfg, context)),
-        "training_flops_per_token_6n": float(six_nd(params_active(cfg))),
-        "attention_crossover": None if math.isinf(crossover) else int(crossover),
-        "kv_dtype": dtype,
-        "kv_bytes_per_token": kv_bytes_per_token(cfg, dtype),
-        "kv_bytes_per_sequence": kv_bytes(cfg, context, dtype),
-        "index_bytes_per_sequence": index_bytes(cfg, context),
-        "state_bytes_per_sequence": state_bytes(cfg),
-        "activation_dtype": kept,
-        "activation_bytes_per_token": {
-            policy: activation_bytes(
-                cfg, policy, dtype=kept, place="host" if remat_row(policy).offloads else "device"
-            )
-            for policy in REMAT_POLICIES
-        },
-        "weight_bytes": weight_bytes(cfg),
-        "weight_dtypes": dict(cfg.weight_dtypes),
     }
 
 
@@ -233,26 +167,6 @@ def pattern_text(cfg: ModelConfig, describe: Callable[[Layer], str]) -> str:
         text = describe(layer)
         counts[text] = counts.get(text, 0) + count
     return "; ".join(f"{count} x {text}" for text, count in counts.items())
-
-
-def _layer(layer: Layer) -> Mapping[str, Any]:
-    a, mlp = layer.attention, layer.mlp
-    moe = mlp if isinstance(mlp, Moe) else None
-    return {
-        "mixer": mixer_text(layer.mixer),
-        "heads": a.heads if a else None,
-        "kv_heads": None if a is None or isinstance(a, LatentAttention) else a.kv_heads,
-        "head_dim": a.head_dim if a else None,
-        "v_head_dim": a.v_head_dim if a else None,
-        "window": getattr(a, "window", None),
-        "mlp": mlp_text(mlp),
-        "d_ff": mlp.d_ff if mlp else None,
-        "experts": moe.experts if moe else None,
-        "experts_per_token": moe.experts_per_token if moe else None,
-        "shared_d_ff": moe.shared_d_ff if moe else None,
-        "norms": list(layer.norms),
-        "parallel": layer.parallel,
-    }
 
 
 def _biases(layer: Layer) -> str:

@@ -12,10 +12,12 @@ Plans: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_
 `served_page.py`, a plan beside the best one in `against_page.py`, days and dollars of a run in
 `run_page.py` (its words in `run_words.py`), the best plans of a search as
 compiled in `second_opinion.py` and `served_opinion.py` (each a `candidate.py`, with compiler flags
-tried in `tune.py`), chips side by side in `side_by_side.py` and `chips_beside.py`. Programs:
+tried in `tune.py`), chips side by side in `side_by_side.py` and `chips_beside.py`
+(rows of both: `swept_result.py`). Programs:
 `compile.py` (an op at every stage: `stages_page.py`; read again: `report.py`), `compare.py`,
 `explain.py` (what they compile: `programs.py`), `profile.py` and `train.py`. Arrays: `shard.py`,
-with the page in `shard_page.py`. Tables: `hw.py`, `model.py`, `roofline.py`. The book: `book.py`
+with the page in `shard_page.py`. Tables: `hw.py` (its pieces:
+`hw_result.py`), `model.py`, `roofline.py`. The book: `book.py`
 lists it, `book_figure.py` has its figures and machines (drawn in `simulation_page.py`),
 `book_show.py` its numbers and quizzes, `book_rule.py` its rules, `book_errata.py` its errata.
 Documents: `schema.py`, with the schemas in `data/`. How right it is: `validate.py`, `calibrate.py`,

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from shardwise.boundary.records import hidden, plain
 from shardwise.models import ModelConfig
 from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import WIDTH, Fact, Facts, wrapped
 from shardwise.verbs.run_page import days_text, own_runs, price_facts, slow_end, wide_ranges
-from shardwise.verbs.side_by_side import BesideRequest, choice_row
+from shardwise.verbs.side_by_side import BesideRequest
+from shardwise.verbs.swept_result import ChipJob, ChipPlan, chip_row
 from shardwise.workflows.deadline import SliceChoice
 from shardwise.workflows.sweep import SIZES, SweepPoint
 
@@ -20,15 +22,20 @@ UNIT = 1e12
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ChipsBeside(LooseAnswer):
+class ChipsBeside(Answer):
     """Chips side by side, each with a slice and its best plan."""
 
-    name: str
-    asked: BesideRequest
-    choices: tuple[SliceChoice, ...]
+    chips: Sequence[ChipPlan | ChipJob]
+    """Each chip, with each batch and length."""
+    verdicts: Sequence[str]
+    """The one to take, what would make it another, and what is late."""
+
+    name: str = hidden()
+    asked: BesideRequest = hidden()
+    choices: tuple[SliceChoice, ...] = hidden()
 
     @property
-    def points(self) -> tuple[SweepPoint, ...]:
+    def jobs(self) -> tuple[SweepPoint, ...]:
         """The planned jobs."""
         return tuple(choice.point for choice in self.choices)
 
@@ -44,7 +51,7 @@ class ChipsBeside(LooseAnswer):
 
     def table(self) -> list[Row]:
         """One row per chip."""
-        return [_flat(row) for row in self.result["chips"]]
+        return [_flat(row) for row in self.chips]
 
     @property
     def chosen(self) -> SweepPoint | None:
@@ -58,14 +65,14 @@ class ChipsBeside(LooseAnswer):
         header = ["slice", *(name for name, _ in self._varied), "chips", "runs in", "tokens/s"]
         header += ["MFU", *(["days"] if run else [])]
         header += ["cost" if run else f"$/{format_count(UNIT)}", "over providers"]
-        rows = [self._cells(choice, run) for choice in self.choices]
+        rows = [self._cells(row, run) for row in self.chips]
         table = TextTable(header, rows, self._title(), left=1, spare=("MFU", "tokens/s"))
         yield table.within(WIDTH)
         yield ""
         yield Facts([Fact(self._label(c), _plan_text(c)) for c in self.choices])
         yield ""
         yield Facts([*price_facts(c.chip for c in self.choices), *self._sizes()])
-        yield from (wrapped(line, 2, 4) for line in ["", *self.result["verdicts"]])
+        yield from (wrapped(line, 2, 4) for line in ["", *self.verdicts])
         if self.chosen and (slow := slow_end(self.chosen.days_80, self.asked.days)):
             yield wrapped(f"{self.chosen.piece}: {slow}", 2, 4)
         answers = [choice.point.answer for choice in self.choices]
@@ -109,20 +116,18 @@ class ChipsBeside(LooseAnswer):
             text += f" within {sig(self.asked.days)} days: {best}"
         return wrapped(text)
 
-    def _cells(self, choice: SliceChoice, run: bool) -> list[str]:
-        point, answer = choice.point, choice.point.answer
-        start = [str(point.piece), *(str(getattr(point, name)) for _, name in self._varied)]
-        start.append(f"{point.piece.chips:,}")
-        if answer is None:
+    def _cells(self, row: ChipPlan | ChipJob, run: bool) -> list[str]:
+        start = [row.slice, *(str(getattr(row, name)) for _, name in self._varied)]
+        start.append(f"{row.chips:,}")
+        if isinstance(row, ChipJob):
             return [*start, "no plan", *[""] * (5 if run else 4)]
-        row = choice_row(choice, self.tokens)
         return [
             *start,
-            row["runs_in"] or "any",
-            format_count(answer.tokens_per_second),
-            f"{answer.mfu:.0%}",
-            *([days_text(point.days or 0.0, point.days_80, self.asked.days)] if run else []),
-            _usd(row, "usd_at_price"),
+            row.runs_in or "any",
+            format_count(row.tokens_per_second),
+            f"{row.mfu:.0%}",
+            *([days_text(row.days or 0.0, row.days_80, self.asked.days)] if run else []),
+            _usd(row.usd_at_price),
             _range_text(row),
         ]
 
@@ -139,12 +144,13 @@ def chips_beside(
     cfg: ModelConfig, asked: BesideRequest, choices: Sequence[SliceChoice]
 ) -> ChipsBeside:
     """The answer."""
-    rows = [choice_row(choice, asked.tokens or UNIT) for choice in choices]
+    rows = [chip_row(choice, asked.tokens or UNIT) for choice in choices]
     return ChipsBeside(
+        chips=rows,
+        verdicts=_verdicts(asked, choices, rows),
         name=cfg.name,
         asked=asked,
         choices=tuple(choices),
-        result={"chips": rows, "verdicts": _verdicts(asked, choices, rows)},
         warnings=unpriced(cfg),
         provenance={c.point.piece.chip.id: c.point.piece.chip.efficiency.source for c in choices},
     )
@@ -175,21 +181,23 @@ def _dollars(choice: SliceChoice, asked: BesideRequest) -> float:
 
 
 def _verdicts(
-    asked: BesideRequest, choices: Sequence[SliceChoice], rows: Sequence[Row]
+    asked: BesideRequest, choices: Sequence[SliceChoice], rows: Sequence[ChipPlan | ChipJob]
 ) -> list[str]:
     """The one to take, where another price or another objective would make it another, and what is
     late."""
     said = []
-    priced = [row for row in rows if row["keeps_deadline"] and "usd_at_price" in row]
+    plans = [row for row in rows if isinstance(row, ChipPlan)]
+    priced = [row for row in plans if row.keeps_deadline and row.price]
     chosen, led = _chosen(asked, choices), _LED.get(asked.choices.objective)
     if led and chosen:
-        row = rows[list(choices).index(chosen)]
-        text = f"{led}: {row['slice']}, {row['chips']:,} chips, {_usd(row, 'usd_at_price')}"
-        said.append(text + _cheaper(chosen, asked, choices))
+        piece, price = chosen.point.piece, chosen.chip.price
+        usd = _usd(_dollars(chosen, asked) if price else None)
+        cheaper = _cheaper(chosen, asked, choices)
+        said.append(f"{led}: {piece}, {piece.chips:,} chips, {usd}{cheaper}")
     elif priced:
-        best = min(priced, key=lambda row: row["usd_at_price"])
-        said.append(f"cheapest: {best['slice']}, {_usd(best, 'usd_at_price')}{_turn(best, priced)}")
-    late = [row["slice"] for row in rows if not row["keeps_deadline"] and not row["miss"]]
+        best = min(priced, key=lambda row: _at_price(row)[0])
+        said.append(f"cheapest: {best.slice}, {_usd(best.usd_at_price)}{_turn(best, priced)}")
+    late = [row.slice for row in plans if not row.keeps_deadline]
     if late and asked.days is not None:
         said.append(
             f"not within {sig(asked.days)} days on any slice looked at, of which these are the "
@@ -217,22 +225,29 @@ def _cheaper(chosen: SliceChoice, asked: BesideRequest, choices: Sequence[SliceC
     )
 
 
-def _turn(best: Row, rows: Sequence[Row]) -> str:
+def _turn(best: ChipPlan, rows: Sequence[ChipPlan]) -> str:
     """Where another chip is the cheapest at a price that some provider asks: which, and from what
     price on."""
-    here, most = best["usd_at_price"], best.get("usd_at_price_high", best["usd_at_price"])
-    for row in (row for row in rows if row["chip"] != best["chip"]):
-        there, least = row["usd_at_price"], row.get("usd_at_price_low", row["usd_at_price"])
+    here, price = _at_price(best)
+    most = here if best.usd_at_price_high is None else best.usd_at_price_high
+    for row in (row for row in rows if row.chip != best.chip):
+        there, own = _at_price(row)
+        least = there if row.usd_at_price_low is None else row.usd_at_price_low
         if least < here:
-            price = row["price"]["usd_per_chip_hour"] * here / there
-            told = f"a chip-hour of {row['chip']} is below ${price:.2f}"
+            told = f"a chip-hour of {row.chip} is below ${own * here / there:.2f}"
         elif there < most:
-            price = best["price"]["usd_per_chip_hour"] * there / here
-            told = f"a chip-hour of {best['chip']} is above ${price:.2f}"
+            told = f"a chip-hour of {best.chip} is above ${price * there / here:.2f}"
         else:
             continue
-        return f" ({_range_text(best)} over providers); {row['slice']} costs less where {told}"
+        return f" ({_range_text(best)} over providers); {row.slice} costs less where {told}"
     return ""
+
+
+def _at_price(row: ChipPlan) -> tuple[float, float]:
+    """Dollars of a row that has a price, and the price."""
+    assert row.price is not None
+    assert row.usd_at_price is not None
+    return row.usd_at_price, row.price.usd_per_chip_hour
 
 
 def _plan_text(choice: SliceChoice) -> str:
@@ -244,22 +259,27 @@ def _plan_text(choice: SliceChoice) -> str:
     return f"{mesh_text(plan.mesh)}, {many}, remat {plan.remat}"
 
 
-def _range_text(row: Row) -> str:
+def _range_text(row: ChipPlan) -> str:
     """The dollars over the providers."""
-    ends = [_usd(row, f"usd_at_{name}") for name in ("price_low", "price_high") if name in row]
+    ends = [_usd(usd) for usd in (row.usd_at_price_low, row.usd_at_price_high) if usd is not None]
     return " to ".join(dict.fromkeys(ends))
 
 
-def _usd(row: Row, name: str) -> str:
-    return format_usd(row[name]) if name in row else "unknown"
+def _usd(usd: float | None) -> str:
+    return "unknown" if usd is None else format_usd(usd)
 
 
-def _flat(row: Row) -> Row:
+def _flat(row: ChipPlan | ChipJob) -> Row:
     """A row of the document with plain values."""
-    flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
-    flat["mesh"] = mesh_text(row["mesh"]) if "mesh" in row else ""
-    for name in ("price", "price_low", "price_high"):
-        if name in row:
-            flat[name] = row[name]["usd_per_chip_hour"]
-            flat[f"{name}_as_of"] = row[name]["as_of"]
+    flat = {k: v for k, v in plain(row).items() if not isinstance(v, dict)}
+    if isinstance(row, ChipJob):
+        return {**flat, "mesh": ""}
+    flat["mesh"] = mesh_text(row.mesh)
+    for name, price in (
+        ("price", row.price),
+        ("price_low", row.price_low),
+        ("price_high", row.price_high),
+    ):
+        if price is not None:
+            flat |= {name: price.usd_per_chip_hour, f"{name}_as_of": price.as_of}
     return flat

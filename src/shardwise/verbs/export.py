@@ -1,12 +1,14 @@
 """`export`: a plan in the words of another framework or launcher, and back."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import yaml
 
 from shardwise.boundary import Command, read_text, spelt
+from shardwise.boundary.records import hidden
 from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
@@ -15,7 +17,7 @@ from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
 from shardwise.plans.servers import SERVING_SOFTWARE
-from shardwise.verbs.answer import LooseAnswer, Page, Row
+from shardwise.verbs.answer import Answer, Page, Row
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.export import export_given, parse_text
 from shardwise.workflows.inputs import whole_number
@@ -49,7 +51,7 @@ class ExportRequest(Command):
     input: int | str | None = None
     output: int | str | None = None
 
-    def answer(self, progress: Progress | None = None) -> "PlanExport":
+    def answer(self, progress: Progress | None = None) -> "PlanWritten | PlanRead":
         """The text for the program, or the plan that a text says."""
         if self.as_ and not self.model:
             raise BadRequest("--as says how --model is read; give that too")
@@ -64,13 +66,14 @@ class ExportRequest(Command):
             return self._read(Path(self.path), self.from_)
         raise BadRequest(f"give either --to or --from, one of {'|'.join(TARGETS)}")
 
-    def _written(self, target: str) -> "PlanExport":
+    def _written(self, target: str) -> "PlanWritten":
         made = export_given(self.path, target)
         lost = made.not_expressed
-        return PlanExport(
-            plan=made.plan,
+        return PlanWritten(
+            target=target,
             text=made.text,
-            result={"target": target, "text": made.text, "not_expressed": lost},
+            not_expressed=lost,
+            value=made.plan,
             resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
             warnings=[
                 *(f"{target} will not do this: {line}" for line in lost),
@@ -78,14 +81,13 @@ class ExportRequest(Command):
             ],
         )
 
-    def _read(self, path: Path, origin: str) -> "PlanExport":
+    def _read(self, path: Path, origin: str) -> "PlanRead":
         text = read_text(path, "the export", most=EXPORT_BYTES)
         model = None if self.model is None else with_family(self.model, self.as_)
         lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
         plan = parse_text(text, origin, model, self.on, lengths)
         notes = [*unread_notes(text, origin), *unfit_notes(plan)]
-        text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
-        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)}, warnings=notes)
+        return PlanRead(plan=flat_plan(plan), value=plan, warnings=notes)
 
 
 def _tokens(given: int | str | None, option: str) -> int | None:
@@ -94,18 +96,49 @@ def _tokens(given: int | str | None, option: str) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlanExport(LooseAnswer):
-    """A plan and its text: for another program, or read back from one as YAML."""
+class PlanExport(Answer):
+    """A plan, as text of another program or from it."""
 
-    plan: TrainPlan | ServePlan
-    text: str
+    output: str | None = None
+    """The file that was written (-o); null where there is none."""
+
+    value: TrainPlan | ServePlan = hidden()
 
     def table(self) -> list[Row]:
         """Every choice of the plan."""
-        return [{"choice": name, "value": value} for name, value in flat_plan(self.plan).items()]
+        return [{"choice": name, "value": value} for name, value in flat_plan(self.value).items()]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanWritten(PlanExport):
+    """A plan in the words of another program."""
+
+    target: str
+    """The program."""
+    text: str
+    """What it reads."""
+    not_expressed: Sequence[str]
+    """Choices of the plan that it will not carry out."""
 
     def page(self) -> Page:
         """The text."""
+        yield self.text.removesuffix("\n")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanRead(PlanExport):
+    """A plan that was read from the text of another program."""
+
+    plan: Mapping[str, Any]
+    """Every choice by its dotted name."""
+
+    @property
+    def text(self) -> str:
+        """The plan's file."""
+        return yaml.safe_dump(plan_dict(self.value), sort_keys=False)
+
+    def page(self) -> Page:
+        """The plan's file."""
         yield self.text.removesuffix("\n")
 
 

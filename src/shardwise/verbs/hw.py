@@ -4,13 +4,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardwise.hardware import Chip, Price, chip_ids, slices_of
+from shardwise.boundary.records import hidden, plain, values
+from shardwise.hardware import Chip, chip_ids, slices_of
 from shardwise.hardware.catalogue import aliases
 from shardwise.hardware.chip import FIELDS, Field, field_of
-from shardwise.hardware.network import Alone, FullMesh, Network, Torus
 from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.hw_result import (
+    BothConstants,
+    ChipNumber,
+    ChipPrices,
+    ChipSummary,
+    NumberPair,
+    chip_number,
+    chip_summary,
+    links_of,
+    network_kind,
+    number_pair,
+    ratio_pair,
+)
 from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import CatalogueWords, HardwareWords, words
@@ -29,124 +42,88 @@ class ChipListRequest(CatalogueWords):
     def answer(self, progress: Progress | None = None) -> "ChipList":
         """Read them all."""
         files = words(self.hw_files)
-        rows = [_summary(self.hardware.chip(chip)) for chip in chip_ids(files)]
         note = "`shardwise hw show CHIP` gives the source of every number"
         return ChipList(
-            constants=str(self.constants), result={"chips": rows}, provenance={"note": note}
+            chips=[chip_summary(self.hardware.chip(chip)) for chip in chip_ids(files)],
+            constants=str(self.constants),
+            provenance={"note": note},
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ChipList(LooseAnswer):
+class ChipList(Answer):
     """The catalogue."""
 
-    constants: str
+    chips: Sequence[ChipSummary]
+    """Every chip."""
+
+    constants: str = hidden()
 
     def table(self) -> list[Row]:
         """One row per chip."""
-        return self.result["chips"]
+        return plain(self.chips)
 
     def page(self) -> Page:
         """One line per chip."""
-        return _list_page(self.table(), self.constants)
+        return _list_page(self.chips, self.constants)
 
 
 hw_list = verb("hw_list", ChipListRequest)
-
-
-def _summary(chip: Chip) -> dict[str, Any]:
-    network = chip.network
-    return {
-        "chip": chip.id,
-        "name": chip.name,
-        "bf16_flops": chip.peak_flops.get("bf16"),
-        "f16_flops": chip.peak_flops.get("f16"),
-        "fp8_flops": chip.peak_flops.get("fp8"),
-        "int8_flops": chip.peak_flops.get("int8"),
-        "hbm_bytes": chip.hbm_bytes,
-        "hbm_usable_bytes": chip.hbm_usable_bytes,
-        "hbm_bandwidth": chip.hbm_bandwidth,
-        "network": _network_kind(network),
-        "links_per_chip": _links(network)[0],
-        "link_oneway": _links(network)[1],
-        "usd_per_chip_hour": chip.price.usd_per_chip_hour if chip.price else None,
-        "price_as_of": chip.price.as_of if chip.price else None,
-        "provider": chip.price.provider if chip.price else None,
-        "unplanned": list(chip.unplanned),
-    }
-
-
-def _network_kind(network: Network) -> str:
-    if isinstance(network, Torus):
-        return "torus " + "x".join(map(str, network.pod))
-    if isinstance(network, Alone):
-        return "none"
-    return f"{'mesh' if isinstance(network, FullMesh) else 'switched'} {network.domain}"
-
-
-def _links(network: Network) -> tuple[int, float]:
-    """Links of one chip and the one-way rate of one."""
-    if isinstance(network, Torus):
-        return 2 * len(network.pod), network.link_oneway
-    if isinstance(network, FullMesh):
-        return network.domain - 1, network.pair_oneway
-    return (0, 0.0) if isinstance(network, Alone) else (network.links_per_chip, network.link_oneway)
 
 
 _SPARE = ("name", "int8", "usable")
 """Columns of the list that a narrow terminal goes without, first ones first."""
 
 
-def _list_page(rows: Sequence[Mapping[str, Any]], constants: str) -> Page:
+def _list_page(chips: Sequence[ChipSummary], constants: str) -> Page:
     def tera(value: float | None) -> str:
         return sig(value / 1e12) if value else "-"
+
+    def gib(value: float | None) -> str:
+        return sig(value / GIB, 4) if value else "-"
 
     header = ["chip", "name", "bf16", "fp8", "int8", "HBM", "usable", "HBM rate", "network"]
     header += ["links", "$/h"]
     units = ["", "", "TFLOP/s", "TFLOP/s", "TOP/s", "GiB", "GiB", "TB/s", "chips", "GB/s", ""]
-    cells = []
-    for r in rows:
-        price = f"{r['usd_per_chip_hour']:.2f}" if r["usd_per_chip_hour"] else "-"
-        links = (
-            f"{r['links_per_chip']} x {sig(r['link_oneway'] / 1e9)}" if r["link_oneway"] else "-"
-        )
-        fast = r["bf16_flops"] or r["f16_flops"]
-        cells.append(
-            [
-                r["chip"],
-                r["name"],
-                tera(fast) + ("" if r["bf16_flops"] else " (f16)"),
-                tera(r["fp8_flops"]),
-                tera(r["int8_flops"]),
-                *(sig(r[k] / GIB, 4) if r[k] else "-" for k in ("hbm_bytes", "hbm_usable_bytes")),
-                sig(r["hbm_bandwidth"] / 1e12) if r["hbm_bandwidth"] else "-",
-                r["network"],
-                links,
-                price,
-            ]
-        )
+    cells = [
+        [
+            c.chip,
+            c.name,
+            tera(c.bf16_flops or c.f16_flops) + ("" if c.bf16_flops else " (f16)"),
+            tera(c.fp8_flops),
+            tera(c.int8_flops),
+            gib(c.hbm_bytes),
+            gib(c.hbm_usable_bytes),
+            tera(c.hbm_bandwidth),
+            c.network,
+            f"{c.links_per_chip} x {sig(c.link_oneway / 1e9)}" if c.link_oneway else "-",
+            f"{c.usd_per_chip_hour:.2f}" if c.usd_per_chip_hour else "-",
+        ]
+        for c in chips
+    ]
     title = f"Catalogue, constants of the {constants}"
     yield TextTable(header, [units, *cells], title, left=2, spare=_SPARE)
     yield f"{DENSE} A dash: not in the catalogue."
     askers: dict[str, list[str]] = {}
-    for r in rows:
-        askers.setdefault(r["provider"], []).append(r["chip"])
-    told = [f"{name} asks for {', '.join(chips)}" for name, chips in askers.items() if name]
+    for c in chips:
+        if c.provider:
+            askers.setdefault(c.provider, []).append(c.chip)
+    told = [f"{name} asks for {', '.join(asked)}" for name, asked in askers.items()]
     yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
-    yield from _unplanned(rows)
+    yield from _unplanned(chips)
     yield "Sources and dates: shardwise hw show CHIP."
 
 
-def _unplanned(rows: Sequence[Mapping[str, Any]]) -> Page:
+def _unplanned(chips: Sequence[ChipSummary]) -> Page:
     """The chips of which no slice is planned, by the number that they lack."""
     lacking: dict[str, list[str]] = {}
-    for r in rows:
-        for name in r["unplanned"]:
-            lacking.setdefault(name, []).append(r["chip"])
-    for name, chips in lacking.items():
+    for c in chips:
+        for name in c.unplanned:
+            lacking.setdefault(name, []).append(c.chip)
+    for name, without in lacking.items():
         yield wrapped(
-            f"not planned: {', '.join(chips)}, whose {name} ({FIELDS[name].about}) no source read "
-            f"gives; with --set chip.{name}=NUMBER they are",
+            f"not planned: {', '.join(without)}, whose {name} ({FIELDS[name].about}) no source "
+            f"read gives; with --set chip.{name}=NUMBER they are",
             0,
             2,
         )
@@ -167,47 +144,81 @@ class ChipRequest(HardwareWords):
             replace(self.hardware, constants=which).chip(self.chip)
             for which in (self.hardware.constants, "vendor", "book")
         )
-        numbers = {path: _number(chosen, vendor, book, path) for path in _paths(vendor, book)}
-        result = {
-            **{k: getattr(chosen, k) for k in ("id", "name", "vendor", "release", "status")},
-            "core_kind": chosen.core_kind,
-            "network": _network_kind(chosen.network),
-            "aliases": [name for name, target in aliases().items() if target == chosen.id],
-            "numbers": numbers,
-            "prices": {role: _price(getattr(chosen, role)) for role in PRICES},
-            "slices": [str(s) for s in slices_of(chosen)],
-            "notes": chosen.notes,
-        }
+        numbers = {p: chip_number(chosen, vendor, book, p) for p in _paths(vendor, book)}
         return ChipNumbers(
+            id=chosen.id,
+            name=chosen.name,
+            vendor=chosen.vendor,
+            release=chosen.release,
+            status=chosen.status,
+            core_kind=chosen.core_kind,
+            network=network_kind(chosen.network),
+            aliases=[name for name, target in aliases().items() if target == chosen.id],
+            numbers=numbers,
+            prices=ChipPrices(
+                price=chosen.price, price_low=chosen.price_low, price_high=chosen.price_high
+            ),
+            slices=[str(s) for s in slices_of(chosen)],
+            notes=chosen.notes,
             chip=chosen,
-            result=result,
             resolved={"chip": {"value": chosen.id, "origin": "argument"}},
-            provenance={path: entry["source"] for path, entry in numbers.items()},
+            provenance={path: number.source for path, number in numbers.items()},
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ChipNumbers(LooseAnswer):
+class ChipNumbers(Answer):
     """One chip."""
 
-    chip: Chip
+    id: str
+    """Its name in commands."""
+    name: str
+    """Its name at its vendor."""
+    vendor: str
+    """Who makes it."""
+    release: str
+    """When it came out; "" where that is not known."""
+    status: str
+    """Whether it can be had; "" where that is not known."""
+    core_kind: str
+    """What its cores are called."""
+    network: str
+    """The kind and size of its fast network."""
+    aliases: Sequence[str]
+    """Names that commands take for it."""
+    numbers: Mapping[str, ChipNumber | BothConstants]
+    """Each number by its dotted name."""
+    prices: ChipPrices
+    """Its prices."""
+    slices: Sequence[str]
+    """Slices of it, as commands take them."""
+    notes: Sequence[str]
+    """What else there is to know."""
+
+    chip: Chip = hidden()
 
     def table(self) -> list[Row]:
         """One row per number."""
-        return [{"number": path, **entry} for path, entry in self.result["numbers"].items()]
+        return [{"number": path, **plain(number)} for path, number in self.numbers.items()]
 
     def page(self) -> Page:
         """What a buyer asks first: rates, memory, network, price, slices."""
-        return _chip_page(self.chip, self.result)
+        chip = self.chip
+        about = (self.vendor, self.release, self.status)
+        yield ", ".join([f"{self.name} ({self.id})", *(said for said in about if said)])
+        yield Facts(_chip_facts(self))
+        for note in self.notes:
+            yield wrapped(f"- {note}", 2, 4)
+        for name in chip.unplanned:
+            lacks = f"no slice is planned: no source read gives {name} ({FIELDS[name].about})"
+            yield wrapped(f"- {lacks}; plan with --set chip.{name}=NUMBER", 2, 4)
 
     def sections(self) -> Mapping[str, Page]:
         """Every number with its source."""
-        return {"detail": _numbers_page(self.chip, self.result)}
+        return {"detail": _numbers_page(self)}
 
 
 hw_show = verb("hw_show", ChipRequest)
-
-PRICES = ("price", "price_low", "price_high")
 
 
 def _paths(*chips: Chip) -> list[str]:
@@ -217,64 +228,33 @@ def _paths(*chips: Chip) -> list[str]:
     return sorted(paths, key=lambda path: tables.index(path.partition(".")[0]))
 
 
-def _number(chosen: Chip, vendor: Chip, book: Chip, path: str) -> dict[str, Any]:
-    field = field_of(path)
-    values = {"vendor": vendor.numbers().get(path), "book": book.numbers().get(path)}
-    return {
-        "value": chosen.numbers().get(path),
-        "unit": field.unit,
-        "about": field.about,
-        "source": chosen.sources.get(path),
-        **(values if values["vendor"] != values["book"] else {}),
-    }
-
-
-def _price(price: Price | None) -> dict[str, Any] | None:
-    if price is None:
-        return None
-    return {field: getattr(price, field) for field in Price.__dataclass_fields__}
-
-
-def _chip_page(chip: Chip, result: Mapping[str, Any]) -> Page:
-    about = (chip.vendor, chip.release, chip.status)
-    yield ", ".join([f"{chip.name} ({chip.id})", *(said for said in about if said)])
-    yield Facts(_chip_facts(chip, result))
-    for note in chip.notes:
-        yield wrapped(f"- {note}", 2, 4)
-    for name in chip.unplanned:
-        lacks = f"no slice is planned: no source read gives {name} ({FIELDS[name].about})"
-        yield wrapped(f"- {lacks}; plan with --set chip.{name}=NUMBER", 2, 4)
-
-
-def _chip_facts(chip: Chip, result: Mapping[str, Any]) -> list[Fact]:
-    numbers = {path: entry["value"] for path, entry in result["numbers"].items()}
+def _chip_facts(found: ChipNumbers) -> list[Fact]:
+    chip = found.chip
+    numbers = {path: number.value for path, number in found.numbers.items()}
 
     def text(path: str) -> str:
         return _text(path, numbers.get(path))
 
     peaks = [path for path in numbers if path.startswith("peak_flops.")]
     rates = ", ".join(f"{path.partition('.')[2]} {text(path)}" for path in peaks)
-    links, rate = _links(chip.network)
-    network = f"{result['network']}, {links} links of {_link_rate(rate)}" if links else "none"
-    kept = [path for path in numbers if path.startswith("efficiency.")]
+    links, rate = links_of(chip.network)
+    network = f"{found.network}, {links} links of {_link_rate(rate)}" if links else "none"
     shares = ", ".join(
-        f"{path.partition('.')[2].replace('_', ' ')} {percent(numbers[path])}"
-        for path in kept
-        if field_of(path).kind == "fraction" and numbers[path]
+        f"{path.partition('.')[2].replace('_', ' ')} {percent(share)}"
+        for path, share in numbers.items()
+        if path.startswith("efficiency.") and field_of(path).kind == "fraction"
+        if isinstance(share, int | float) and share
     )
     return [
         Fact("peak", f"{rates} (dense, a multiply-add is two)"),
-        Fact(
-            "reached",
-            f"{shares} of the peak, as measured or fitted",
-        ),
+        Fact("reached", f"{shares} of the peak, as measured or fitted"),
         Fact("memory", f"{text('hbm_bytes')} nominal, {text('hbm_usable_bytes')} usable"),
         Fact("its rate", text("hbm_bandwidth")),
         Fact("network", network),
         Fact("host", f"{text('chips_per_host')} chips a host, {text('host_link_oneway')} to it"),
         Fact("price", price_text(chip.id, chip.price)),
-        Fact("slices", _slices_line(result["slices"])),
-        Fact("also", ", ".join(result["aliases"][1:]) or "no other name"),
+        Fact("slices", _slices_line(found.slices)),
+        Fact("also", ", ".join(found.aliases[1:]) or "no other name"),
     ]
 
 
@@ -283,29 +263,31 @@ def _link_rate(rate: float) -> str:
     return f"{sig(rate / 1e9)} GB/s"
 
 
-def _numbers_page(chip: Chip, result: Mapping[str, Any]) -> Page:
+def _numbers_page(found: ChipNumbers) -> Page:
     cited: dict[str, int] = {}
-    constants = chip.constants
+    constants = found.chip.constants
     other = "vendor" if constants == "book" else "book"
     rows = []
-    for path, entry in result["numbers"].items():
-        mark = cited.setdefault(entry["source"], len(cited) + 1) if entry["source"] else "-"
-        beside = _text(path, entry[other]) if other in entry else ""
-        rows.append([path, entry["about"], _text(path, entry["value"]), beside, f"[{mark}]"])
-    for role, price in result["prices"].items():
+    for path, number in found.numbers.items():
+        mark = cited.setdefault(number.source, len(cited) + 1) if number.source else "-"
+        beside = ""
+        if isinstance(number, BothConstants):
+            beside = _text(path, number.vendor if other == "vendor" else number.book)
+        rows.append([path, number.about, _text(path, number.value), beside, f"[{mark}]"])
+    for role, price in values(found.prices).items():
         if price is not None:
-            mark = cited.setdefault(price["source"], len(cited) + 1)
-            host = "host included" if price["includes_host"] else "host not included"
-            usd = f"${price['usd_per_chip_hour']:.2f}/h"
-            rows.append([role, f"{Price(**price).label}, {host}", usd, "", f"[{mark}]"])
-    yield f"cores are {chip.core_kind}s"
+            mark = cited.setdefault(price.source, len(cited) + 1)
+            host = "host included" if price.includes_host else "host not included"
+            usd = f"${price.usd_per_chip_hour:.2f}/h"
+            rows.append([role, f"{price.label}, {host}", usd, "", f"[{mark}]"])
+    yield f"cores are {found.core_kind}s"
     yield TextTable(["number", "meaning", constants, other, "source"], rows, DENSE, left=2)
     yield "Sources"
     for source, mark in cited.items():
         yield f"  [{mark}] {source}"
 
 
-def _slices_line(slices: list[str]) -> str:
+def _slices_line(slices: Sequence[str]) -> str:
     shown = slices if len(slices) <= 12 else [*slices[:8], "...", *slices[-3:]]
     return f"{len(slices)}: " + ", ".join(shown)
 
@@ -323,62 +305,59 @@ class ChipDiffRequest(CatalogueWords):
     def answer(self, progress: Progress | None = None) -> "ChipsCompared":
         """Read both."""
         a, b = self.hardware.chip(self.first), self.hardware.chip(self.second)
-        numbers = {path: _pair(a, b, path) for path in _paths(a, b)}
+        numbers = {path: number_pair(a, b, path) for path in _paths(a, b)}
         if a.price or b.price:
             usd = [c.price.usd_per_chip_hour if c.price else None for c in (a, b)]
-            numbers["usd_per_chip_hour"] = _ratio(*usd)
+            numbers["usd_per_chip_hour"] = ratio_pair(*usd)
         return ChipsCompared(
+            first=a.id,
+            second=b.id,
+            numbers=numbers,
             chips=(a, b),
-            result={"first": a.id, "second": b.id, "numbers": numbers},
             provenance={c.id: dict(c.sources) for c in (a, b)},
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ChipsCompared(LooseAnswer):
+class ChipsCompared(Answer):
     """Two chips beside each other."""
 
-    chips: tuple[Chip, Chip]
+    first: str
+    """A chip."""
+    second: str
+    """The chip beside it."""
+    numbers: Mapping[str, NumberPair]
+    """Each number of theirs, by its dotted name, and their price."""
+
+    chips: tuple[Chip, Chip] = hidden()
 
     def table(self) -> list[Row]:
         """One row per number."""
-        a, b = (chip.id for chip in self.chips)
         return [
-            {"number": path, a: entry["first"], b: entry["second"], "ratio": entry["ratio"]}
-            for path, entry in self.result["numbers"].items()
+            {"number": path, self.first: pair.first, self.second: pair.second, "ratio": pair.ratio}
+            for path, pair in self.numbers.items()
         ]
 
     def page(self) -> Page:
         """One line per number that differs."""
-        numbers = self.result["numbers"]
-        differing = {k: v for k, v in numbers.items() if v["first"] != v["second"]}
+        numbers = self.numbers
+        differing = {k: pair for k, pair in numbers.items() if pair.first != pair.second}
         yield from _pair_page(*self.chips, differing)
         yield f"  {len(numbers) - len(differing)} numbers are the same"
 
     def sections(self) -> Mapping[str, Page]:
         """One line per number."""
-        return {"detail": _pair_page(*self.chips, self.result["numbers"])}
+        return {"detail": _pair_page(*self.chips, self.numbers)}
 
 
 hw_diff = verb("hw_diff", ChipDiffRequest)
 
 
-def _pair(a: Chip, b: Chip, path: str) -> dict[str, Any]:
-    return _ratio(a.numbers().get(path), b.numbers().get(path))
-
-
-def _ratio(first: Any, second: Any) -> dict[str, Any]:
-    plain = all(
-        isinstance(v, int | float) and not isinstance(v, bool) and v for v in (first, second)
-    )
-    return {"first": first, "second": second, "ratio": second / first if plain else None}
-
-
-def _pair_page(a: Chip, b: Chip, numbers: Mapping[str, Mapping[str, Any]]) -> Page:
+def _pair_page(a: Chip, b: Chip, numbers: Mapping[str, NumberPair]) -> Page:
     rows = []
-    for path, entry in numbers.items():
-        ratio = "" if entry["ratio"] is None else f"{sig(entry['ratio'])}x"
-        rows.append([path, _text(path, entry["first"]), _text(path, entry["second"]), ratio])
+    for path, pair in numbers.items():
+        ratio = "" if pair.ratio is None else f"{sig(pair.ratio)}x"
+        rows.append([path, _text(path, pair.first), _text(path, pair.second), ratio])
     title = f"{a.name} and {b.name}. {DENSE}"
     yield TextTable(["number", a.id, b.id, f"{b.id} / {a.id}"], rows, title)
 

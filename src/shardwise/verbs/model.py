@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import spelt, whole
+from shardwise.boundary.records import Record, hidden, values
 from shardwise.errors import BadRequest
 from shardwise.models import (
     ModelConfig,
@@ -15,7 +16,8 @@ from shardwise.models import (
     params_total,
     zoo_names,
 )
-from shardwise.models.describe import design_decisions, model_facts, model_warnings
+from shardwise.models.describe import Decision, design_decisions, model_warnings
+from shardwise.models.facts import LayerGroup, ModelCounts, model_counts
 from shardwise.models.remat import remat_row
 from shardwise.models.zoo import with_families, with_family
 from shardwise.units import (
@@ -27,7 +29,7 @@ from shardwise.units import (
     parse_count,
     sig,
 )
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, words
@@ -39,30 +41,53 @@ class ModelListRequest:
 
     def answer(self, progress: Progress | None = None) -> "ModelList":
         """Count them all."""
-        return ModelList(result={"models": [_listed(load_model(name)) for name in zoo_names()]})
+        return ModelList(models=[_listed(load_model(name)) for name in zoo_names()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedModel(Record):
+    """A model of the zoo."""
+
+    name: str
+    """Its name in commands."""
+    architecture: str
+    """The class that its config.json names."""
+    source: str
+    """Its name at Hugging Face."""
+    layers: int
+    """Layers."""
+    params_total: int
+    """All parameters."""
+    params_active: int
+    """Parameters that a token uses."""
+    kv_bytes_per_token: float
+    """Bytes of KV cache in bf16 that a further token takes."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ModelList(LooseAnswer):
+class ModelList(Answer):
     """The zoo."""
+
+    models: Sequence[ListedModel]
+    """Every model."""
 
     def table(self) -> list[Row]:
         """One row per model."""
-        return [dict(zip(_LISTED, facts.values(), strict=True)) for facts in self.result["models"]]
+        return [dict(zip(_LISTED, values(model).values(), strict=True)) for model in self.models]
 
     def page(self) -> Page:
         """One line per model."""
         rows = [
             [
-                f["name"],
-                f["architecture"],
-                f["source"],
-                f"{f['layers']}",
-                format_count(f["params"]),
-                format_count(f["active"]),
-                f"{f['KV bytes per token']:,.0f}",
+                m.name,
+                m.architecture,
+                m.source,
+                f"{m.layers}",
+                format_count(m.params_total),
+                format_count(m.params_active),
+                f"{m.kv_bytes_per_token:,.0f}",
             ]
-            for f in self.table()
+            for m in self.models
         ]
         yield TextTable(_LISTED, rows, f"{len(rows)} models; KV cache in bf16", left=3)
 
@@ -70,16 +95,16 @@ class ModelList(LooseAnswer):
 _LISTED = ("name", "architecture", "source", "layers", "params", "active", "KV bytes per token")
 
 
-def _listed(cfg: ModelConfig) -> dict[str, Any]:
-    return {
-        "name": cfg.name,
-        "architecture": cfg.architecture,
-        "source": cfg.provenance["hf_id"],
-        "layers": cfg.layers,
-        "params_total": params_total(cfg),
-        "params_active": params_active(cfg),
-        "kv_bytes_per_token": kv_bytes_per_token(cfg, "bf16"),
-    }
+def _listed(cfg: ModelConfig) -> ListedModel:
+    return ListedModel(
+        name=cfg.name,
+        architecture=cfg.architecture,
+        source=cfg.provenance["hf_id"],
+        layers=cfg.layers,
+        params_total=params_total(cfg),
+        params_active=params_active(cfg),
+        kv_bytes_per_token=kv_bytes_per_token(cfg, "bf16"),
+    )
 
 
 model_list = verb("model_list", ModelListRequest)
@@ -111,9 +136,9 @@ class ModelRequest(ContextRequest):
     def answer(self, progress: Progress | None = None) -> "ModelFacts":
         """Count it."""
         cfg, context = load_model(with_family(self.name, self.as_)), self.context()
-        return ModelFacts(
+        return ModelFacts.of(
+            model_counts(cfg, context, self.kv),
             cfg=cfg,
-            result=model_facts(cfg, context, self.kv),
             resolved={k: {"value": v, "origin": cfg.defaults_source} for k, v in cfg.defaulted},
             warnings=model_warnings(cfg),
             provenance=cfg.provenance,
@@ -121,23 +146,27 @@ class ModelRequest(ContextRequest):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ModelFacts(LooseAnswer):
+class ModelFacts(ModelCounts, Answer):
     """One model, counted."""
 
-    cfg: ModelConfig
+    cfg: ModelConfig = hidden()
 
     def table(self) -> list[Row]:
         """Parameters by component."""
-        params = self.result["params_by_component"]
+        params = self.params_by_component
         return [{"component": name, "params": count} for name, count in params.items()]
 
     def page(self) -> Page:
         """Size, layers, and what a token costs."""
-        return _model_page(self.cfg, self.result)
+        source = self.cfg.provenance.get("hf_id", "your config.json")
+        yield wrapped(f"{self.name} ({self.architecture}, {source})", hanging=2)
+        yield Facts(_model_facts(self))
+        yield ""
+        yield _layers(self.layer_groups)
 
     def sections(self) -> Mapping[str, Page]:
         """Decisions, parameters and FLOPs by component, and bytes."""
-        return {"detail": _model_detail(self.result)}
+        return {"detail": _model_detail(self)}
 
 
 model_show = verb("model_show", ModelRequest)
@@ -165,83 +194,86 @@ class ModelDiffRequest(ContextRequest):
         rows = {key: [column[key] for column in columns] for key in columns[0]}
         differing = [key for key, values in rows.items() if any(v != values[0] for v in values)]
         return ModelsCompared(
+            models=names,
+            decisions=rows,
+            differing=differing,
             title=f"Sequences of {context:,} tokens, KV cache in {self.kv}",
-            result={"models": list(names), "decisions": rows, "differing": differing},
             warnings=[line for cfg in cfgs for line in model_warnings(cfg)],
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ModelsCompared(LooseAnswer):
+class ModelsCompared(Answer):
     """Models beside each other."""
 
-    title: str
+    models: Sequence[str]
+    """The models, as they were asked for."""
+    decisions: Mapping[str, Sequence[Decision]]
+    """Decisions by name, a value for each model; several distinct values of its layers in order."""
+    differing: Sequence[str]
+    """Decisions in which the models differ."""
+
+    title: str = hidden()
 
     def table(self) -> list[Row]:
         """One row per decision."""
-        names = self.result["models"]
         return [
-            {"decision": key, **dict(zip(names, map(_raw, values), strict=True))}
-            for key, values in self.result["decisions"].items()
+            {"decision": key, **dict(zip(self.models, map(_raw, each), strict=True))}
+            for key, each in self.decisions.items()
         ]
 
     def page(self) -> Page:
         """One line per decision that differs."""
-        same = [key for key in self.result["decisions"] if key not in self.result["differing"]]
-        yield self._table(self.result["differing"])
+        same = [key for key in self.decisions if key not in self.differing]
+        yield self._table(self.differing)
         if same:
             yield wrapped(f"the same in all: {', '.join(same)}", 2, 4)
 
     def sections(self) -> Mapping[str, Page]:
         """One line per decision, * marks what differs."""
-        return {"detail": iter([self._table(list(self.result["decisions"]))])}
+        return {"detail": iter([self._table(list(self.decisions))])}
 
     def _table(self, keys: Sequence[str]) -> TextTable:
-        decisions, differing = self.result["decisions"], self.result["differing"]
         shown = [
-            ["*" if key in differing else "", key, *(_shown(key, v) for v in decisions[key])]
+            [
+                "*" if key in self.differing else "",
+                key,
+                *(_shown(key, v) for v in self.decisions[key]),
+            ]
             for key in keys
         ]
-        return TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
+        return TextTable(["", "decision", *self.models], shown, self.title, left=2)
 
 
 model_diff = verb("model_diff", ModelDiffRequest)
 
 
-def _model_page(cfg: ModelConfig, facts: Mapping[str, Any]) -> Page:
-    source = cfg.provenance.get("hf_id", "your config.json")
-    yield wrapped(f"{cfg.name} ({cfg.architecture}, {source})", hanging=2)
-    yield Facts(_model_facts(facts))
-    yield ""
-    yield _layers(facts)
-
-
-def _model_facts(facts: Mapping[str, Any]) -> list[Fact]:
-    design, context = facts["design"], facts["context"]
-    stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
-    kept = facts["activation_bytes_per_token"]
-    largest = sorted(facts["params_by_component"].items(), key=lambda pair: -pair[1])[:_LARGEST]
-    parts = ", ".join(f"{name} {percent(n / facts['params_total'])}" for name, n in largest)
-    active = format_count(facts["params_active"])
+def _model_facts(facts: ModelCounts) -> list[Fact]:
+    design, context = facts.design, facts.context
+    stored = ", ".join(dict.fromkeys(facts.weight_dtypes.values()))
+    kept = facts.activation_bytes_per_token
+    largest = sorted(facts.params_by_component.items(), key=lambda pair: -pair[1])[:_LARGEST]
+    parts = ", ".join(f"{name} {percent(n / facts.params_total)}" for name, n in largest)
+    active = format_count(facts.params_active)
     return [
-        Fact("parameters", f"{format_count(facts['params_total'])}, {active} active per token"),
+        Fact("parameters", f"{format_count(facts.params_total)}, {active} active per token"),
         Fact("of them", parts),
-        Fact("weights", f"{format_gib(facts['weight_bytes'])} as published ({stored})"),
+        Fact("weights", f"{format_gib(facts.weight_bytes)} as published ({stored})"),
         Fact(
             "shape",
-            f"{facts['layers']} layers, D={_cell(design['d_model D'])}, "
+            f"{facts.layers} layers, D={_cell(design['d_model D'])}, "
             f"vocabulary {_cell(design['vocabulary V'])}, "
             f"made for {_cell(design['max context'])} tokens",
         ),
         Fact(
             "a token",
-            f"{format_flops(facts['forward_flops_per_token'])} forward, "
-            f"{format_flops(facts['training_flops_per_token'])} to train, at {context:,} tokens",
+            f"{format_flops(facts.forward_flops_per_token)} forward, "
+            f"{format_flops(facts.training_flops_per_token)} to train, at {context:,} tokens",
         ),
         Fact(
             "KV cache",
-            f"{facts['kv_bytes_per_token']:,.0f} B a token ({facts['kv_dtype']}), "
-            f"{format_gib(facts['kv_bytes_per_sequence'])} for {context:,} tokens",
+            f"{facts.kv_bytes_per_token:,.0f} B a token ({facts.kv_dtype}), "
+            f"{format_gib(facts.kv_bytes_per_sequence)} for {context:,} tokens",
         ),
         Fact(
             "to train",
@@ -255,8 +287,8 @@ _LARGEST = 4
 """Components of a model that its page names."""
 
 
-def _model_detail(facts: Mapping[str, Any]) -> Page:
-    design = facts["design"]
+def _model_detail(facts: ModelCounts) -> Page:
+    design = facts.design
     names = [key for key, value in design.items() if value is not None and key not in ELSEWHERE]
     yield TextTable(
         ["decision", "value"], [[key, _shown(key, design[key])] for key in names], left=2
@@ -281,13 +313,13 @@ ELSEWHERE = (
 """Decisions that `show` prints in its other tables."""
 
 
-def _layers(facts: Mapping[str, Any]) -> TextTable:
+def _layers(groups: Sequence[LayerGroup]) -> TextTable:
     keys = ("layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "experts_per_token")
     return TextTable(
         ["mixer", "MLP", "norms", "layers", "N", "K", "H", "F", "E", "k"],
         [
-            [row["mixer"], row["mlp"], ", ".join(row["norms"]), *(_cell(row[key]) for key in keys)]
-            for row in facts["layer_groups"]
+            [one.mixer, one.mlp, ", ".join(one.norms), *(_cell(getattr(one, key)) for key in keys)]
+            for one in groups
         ],
         "Layers, by kind",
         left=3,
@@ -295,9 +327,9 @@ def _layers(facts: Mapping[str, Any]) -> TextTable:
     )
 
 
-def _components(facts: Mapping[str, Any]) -> Page:
-    params, flops = facts["params_by_component"], facts["flops_per_token_by_component"]
-    total = facts["params_total"]
+def _components(facts: ModelCounts) -> Page:
+    params, flops = facts.params_by_component, facts.flops_per_token_by_component
+    total = facts.params_total
     rows = []
     for name in dict.fromkeys([*params, *flops]):
         count, cost = params.get(name, 0), flops.get(name)
@@ -306,41 +338,42 @@ def _components(facts: Mapping[str, Any]) -> Page:
                 name,
                 f"{count:,}" if count else "",
                 f"{count / total:.1%}" if count else "",
-                format_flops(cost["forward"]) if cost else "",
-                format_flops(cost["training"]) if cost else "",
+                format_flops(cost.forward) if cost else "",
+                format_flops(cost.training) if cost else "",
             ]
         )
-    whole = (facts["forward_flops_per_token"], facts["training_flops_per_token"])
+    whole = (facts.forward_flops_per_token, facts.training_flops_per_token)
     rows.append(["total", f"{total:,}", "", *map(format_flops, whole)])
     yield TextTable(
         ["component", "params", "of all", "forward per token", "training per token"],
         rows,
-        f"Parameters, and FLOPs per token at {facts['context']:,} tokens (causal)",
+        f"Parameters, and FLOPs per token at {facts.context:,} tokens (causal)",
     )
-    crossover = facts["attention_crossover"]
+    crossover = facts.attention_crossover
     reached = "at no context" if crossover is None else f"at {crossover:,} tokens (causal)"
     yield (
-        f"  6 N of the active parameters: {format_flops(facts['training_flops_per_token_6n'])}; "
+        f"  6 N of the active parameters: {format_flops(facts.training_flops_per_token_6n)}; "
         f"attention costs as much as the layers' matmuls {reached}"
     )
 
 
-def _bytes(facts: Mapping[str, Any]) -> TextTable:
-    kv, kept = facts["kv_dtype"], facts["activation_dtype"]
-    stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
+def _bytes(facts: ModelCounts) -> TextTable:
+    kv, kept = facts.kv_dtype, facts.activation_dtype
+    stored = ", ".join(dict.fromkeys(facts.weight_dtypes.values()))
     rows = [
-        [f"Weights as published ({stored})", format_gib(facts["weight_bytes"])],
-        [f"KV cache per token ({kv})", f"{facts['kv_bytes_per_token']:,.0f} B"],
+        [f"Weights as published ({stored})", format_gib(facts.weight_bytes)],
+        [f"KV cache per token ({kv})", f"{facts.kv_bytes_per_token:,.0f} B"],
         [
-            f"KV cache of {facts['context']:,} tokens ({kv})",
-            format_gib(facts["kv_bytes_per_sequence"]),
+            f"KV cache of {facts.context:,} tokens ({kv})",
+            format_gib(facts.kv_bytes_per_sequence),
         ],
     ]
-    for name, dtype in (("index", "fp8"), ("state", "f32")):
-        size = facts[f"{name}_bytes_per_sequence"]
-        label = {"index": "Indexer keys", "state": "Recurrent state"}[name]
-        rows += [[f"{label} per sequence ({dtype})", format_bytes(size)]] if size else []
-    for policy, size in facts["activation_bytes_per_token"].items():
+    for label, size in (
+        ("Indexer keys per sequence (fp8)", facts.index_bytes_per_sequence),
+        ("Recurrent state per sequence (f32)", facts.state_bytes_per_sequence),
+    ):
+        rows += [[label, format_bytes(size)]] if size else []
+    for policy, size in facts.activation_bytes_per_token.items():
         where = ", in host memory" if remat_row(policy).offloads else ""
         rows.append([f"Activations per token ({kept}), remat {policy}{where}", format_bytes(size)])
     return TextTable(["memory", "bytes"], rows)

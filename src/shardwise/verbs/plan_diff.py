@@ -1,17 +1,17 @@
 """`plan diff`: what changes between two plans, and what it does to the estimate."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary.records import values
+from shardwise.boundary.records import Record, hidden, values
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import GivenPlan, Priced, price_given, shortfall
@@ -21,22 +21,21 @@ from shardwise.workflows.simulate import served_under
 from shardwise.workflows.train_result import PricedPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDiff:
-    """Every pair is (first, second).
+@dataclass(frozen=True, kw_only=True)
+class PlanDiff(Record):
+    """What two plans differ in. Every pair is that of the first plan, then of the second."""
 
-    changed: choices that differ, by dotted name; None where a plan does not name it.
-    effect: the headline numbers, then lower and upper of each time.
-    bound_by: what binds a "step"; for serving "prefill" and "decode".
-    memory_by_kind: bytes per chip at the peak, kinds that either plan has.
-    misses: why a plan does not fit its chips, empty where it does.
-    """
+    changed: Mapping[str, tuple[Any, Any]]
+    """Choices that differ, by dotted name; null where a plan does not name it."""
+    effect: Mapping[str, tuple[float, float]]
+    """The headline numbers; a time with its lower and upper bound."""
+    bound_by: Mapping[str, tuple[str, str]]
+    """What bounds a "step"; for serving "prefill" and "decode"."""
+    memory_by_kind: Mapping[str, tuple[float, float]]
+    """Bytes per chip at the peak, of the kinds that either plan has."""
 
-    changed: dict[str, tuple[Any, Any]]
-    effect: dict[str, tuple[float, float]]
-    bound_by: dict[str, tuple[str, str]]
-    memory_by_kind: dict[str, tuple[float, float]]
-    misses: tuple[str, str]
+    misses: tuple[str, str] = hidden()
+    """Why a plan does not fit its chips; "" where it does."""
 
 
 def diff_plans(first: Priced, second: Priced) -> PlanDiff:
@@ -126,17 +125,11 @@ class PlanDiffRequest(ChipWords):
         a, b = (price_given(plan, self) for plan in both)
         found = diff_plans(a, b)
         misses = zip(names, found.misses, strict=True)
-        return PlansCompared(
-            found=found,
+        return PlansCompared.of(
+            found,
             first=names[0],
             second=names[1],
             prices=list(dict.fromkeys(_price_text(x.answer.piece.chip) for x in (a, b))),
-            result={
-                "changed": found.changed,
-                "effect": found.effect,
-                "bound_by": found.bound_by,
-                "memory_by_kind": found.memory_by_kind,
-            },
             warnings=[
                 *dict.fromkeys([*a.warnings, *b.warnings]),
                 *(f"{name}: {miss}" for name, miss in misses if miss),
@@ -145,31 +138,30 @@ class PlanDiffRequest(ChipWords):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlansCompared(LooseAnswer):
+class PlansCompared(PlanDiff, Answer):
     """Two plans beside each other."""
 
-    found: PlanDiff
-    first: str
-    second: str
-    prices: Sequence[str]
+    first: str = hidden()
+    second: str = hidden()
+    prices: Sequence[str] = hidden()
 
     def table(self) -> list[Row]:
         """The choices that differ, then what they do."""
-        pairs = {**self.found.changed, **self.found.effect}
+        pairs = {**self.changed, **self.effect}
         return [{"name": name, "first": x, "second": y} for name, (x, y) in pairs.items()]
 
     def page(self) -> Page:
         """Choices, estimates and memory, those that differ."""
-        found, both = self.found, (self.first, self.second)
-        rows = [[name, str(old), str(new)] for name, (old, new) in found.changed.items()]
+        both = (self.first, self.second)
+        rows = [[name, str(old), str(new)] for name, (old, new) in self.changed.items()]
         yield TextTable(["choice", *both], rows or [["(no choice differs)", "", ""]])
         yield ""
-        rows = [[name, *_pair(name, x, y)] for name, (x, y) in found.effect.items()]
-        rows += [[f"{phase} bound by", *pair, ""] for phase, pair in found.bound_by.items()]
+        rows = [[name, *_pair(name, x, y)] for name, (x, y) in self.effect.items()]
+        rows += [[f"{phase} bound by", *pair, ""] for phase, pair in self.bound_by.items()]
         yield TextTable(["predicted", *both, "ratio"], rows)
-        if any(name.startswith("usd") for name in found.effect):
+        if any(name.startswith("usd") for name in self.effect):
             yield from (f"  dollars at {price}" for price in self.prices)
-        moved = {kind: pair for kind, pair in found.memory_by_kind.items() if pair[0] != pair[1]}
+        moved = {kind: pair for kind, pair in self.memory_by_kind.items() if pair[0] != pair[1]}
         if moved:
             yield ""
             rows = [

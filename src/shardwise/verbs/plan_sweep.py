@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from shardwise.boundary import Command, number
+from shardwise.boundary.records import hidden, plain, values
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Chip
@@ -16,12 +17,13 @@ from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.layout import Facts, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.run_page import days_text, own_runs, price_facts, slow_end, wide_ranges
 from shardwise.verbs.side_by_side import BesideRequest, side_by_side
+from shardwise.verbs.swept_result import SweepJob, SweepPlan, sweep_row
 from shardwise.workflows.inputs import Words, check_choice, parse_total, words
 from shardwise.workflows.sweep import (
     USUAL_CHIPS,
@@ -29,7 +31,7 @@ from shardwise.workflows.sweep import (
     chosen_point,
     slices_between,
     sweep,
-    sweep_result,
+    verdicts,
 )
 from shardwise.workflows.train_choices import TrainChoices
 
@@ -95,7 +97,7 @@ class SweepRequest(TrainChoices, Command):
             return chips_beside(cfg, asked, side_by_side(asked, progress))
         found = [p for place in places for p in slices_between(place, low, high, self.hardware)]
         pieces = list({str(p): p for p in found}.values())
-        points = sweep(
+        jobs = sweep(
             model,
             pieces,
             batches=batches,
@@ -105,11 +107,12 @@ class SweepRequest(TrainChoices, Command):
             progress=progress,
         )
         return Swept(
+            points=[sweep_row(job) for job in jobs],
+            verdicts=verdicts(jobs, days=days),
             name=cfg.name,
-            points=points,
+            jobs=jobs,
             days=days,
             objective=self.objective,
-            result=sweep_result(points, days),
             warnings=unpriced(cfg),
             provenance={p.chip.id: p.chip.efficiency.source for p in pieces},
         )
@@ -160,53 +163,61 @@ MOST_CHIPS = 1e6  # no job is larger, and the search of one would take minutes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Swept(LooseAnswer):
+class Swept(Answer):
     """A sweep: a point for each slice, batch and length, and what follows from them."""
 
-    name: str
-    points: tuple[SweepPoint, ...]
-    days: float | None
-    objective: str
+    points: Sequence[SweepPlan | SweepJob]
+    """Each slice with each batch and length."""
+    verdicts: Sequence[str]
+    """Where more chips stop being worth it, and what is cheapest in time."""
+
+    name: str = hidden()
+    jobs: tuple[SweepPoint, ...] = hidden()
+    days: float | None = hidden()
+    objective: str = hidden()
 
     @property
     def chosen(self) -> SweepPoint | None:
         """The plan to take: the cheapest within the deadline, or as the objective says; None where
         all are late."""
-        return chosen_point(self.points, self.objective, self.days)
+        return chosen_point(self.jobs, self.objective, self.days)
 
     def table(self) -> list[Row]:
         """One row per point."""
-        rows = []
-        for row in self.result["points"]:
-            step = row.get("step_seconds", {})
-            flat = row | {f"{bound}_s": seconds for bound, seconds in step.items()}
-            flat["mesh"] = mesh_text(row["mesh"]) if "mesh" in row else ""
-            rows.append({name: flat.get(name, "") for name in _COLUMNS})
-        return rows
+        return [_flat(row) for row in self.points]
 
     def page(self) -> Page:
         """The points as a table, why some have no plan, and the verdicts."""
-        run = any(p.days is not None for p in self.points)
+        run = any(p.days is not None for p in self.jobs)
         header = ["slice", "mesh", "batch", "seq", "expected", "tokens/s", "MFU", "eff", "added"]
         header += ["bound by", *(["days", "cost"] if run else []), "front"]
-        title = f"predicted (expected), one search a row; MFU of the {_dtype(self.points)} peak"
-        yield TextTable(header, [_cells(p, run, self.days) for p in self.points], title, left=2)
-        for point in self.points:
+        title = f"predicted (expected), one search a row; MFU of the {_dtype(self.jobs)} peak"
+        yield TextTable(header, [_cells(p, run, self.days) for p in self.jobs], title, left=2)
+        for point in self.jobs:
             if point.miss:
                 yield f"  {point.piece}, batch {point.batch}: {point.miss}"
-        yield from (f"\n{line}" for line in self.result["verdicts"])
+        yield from (f"\n{line}" for line in self.verdicts)
         if self.days and self.chosen and (slow := slow_end(self.chosen.days_80, self.days)):
             yield wrapped(slow, 2, 4)
         if run:
-            yield from (wrapped(line, 2, 4) for line in wide_ranges(p.answer for p in self.points))
-        yield from (wrapped(line, 2, 4) for line in own_runs(p.answer for p in self.points))
+            yield from (wrapped(line, 2, 4) for line in wide_ranges(p.answer for p in self.jobs))
+        yield from (wrapped(line, 2, 4) for line in own_runs(p.answer for p in self.jobs))
         if run:
-            yield Facts(price_facts(p.piece.chip for p in self.points))
-        if self.days and len(self.points) > 1:
+            yield Facts(price_facts(p.piece.chip for p in self.jobs))
+        if self.days and len(self.jobs) > 1:
             yield (
                 "  shown are sizes that double; plan train with --days on a bare chip looks at the "
                 "sizes between, too"
             )
+
+
+def _flat(row: SweepJob) -> Row:
+    """A point in one line of cells."""
+    flat = plain(row)
+    if isinstance(row, SweepPlan):
+        step = {f"{bound}_s": seconds for bound, seconds in values(row.step_seconds).items()}
+        flat |= step | {"mesh": mesh_text(row.mesh)}
+    return {name: flat.get(name, "") for name in _COLUMNS}
 
 
 def _dtype(points: Sequence[SweepPoint]) -> str:

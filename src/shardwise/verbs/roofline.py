@@ -2,15 +2,17 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.boundary.numbers import shown
+from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
 from shardwise.roofline import matmul_roofline as roofline_of
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.chip_roofline import (
     CHANNELS,
     level_bandwidth,
@@ -18,7 +20,7 @@ from shardwise.roofline.chip_roofline import (
     level_path,
 )
 from shardwise.units import format_bytes, format_flops, format_rate, format_seconds, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords, whole_number
 
@@ -56,57 +58,127 @@ class RooflineRequest(ChipWords):
         elements = ElementBytes.of(left=dtype, right=stored, result=dtype)
         chip, level = self.hardware.chip(self.on), level_named(self.level)
 
-        def at(m: int) -> dict[str, Any]:
-            return _result(
+        def at(m: int) -> RooflineFigures:
+            return _figures(
                 roofline_of(m, k, n, chip=chip, dtype=dtype, elements=elements, level=level)
             )
 
-        result = {**at(m), "level": level, "bandwidth": level_bandwidth(chip, level)}
-        if self.batch is not None:
-            result["rows"] = [{"m": m, **at(m)} for m in batches(self.batch)]
+        sizes = None if self.batch is None else batches(self.batch)
+        found = at(m)
         rows = "M" if self.batch is not None else m
         title = f"{dtype}[{rows}, {k}] x {stored}[{k}, {n}] -> {dtype}[{rows}, {n}] on {chip.id}"
         come = "" if level == "hbm" else f", operands from {CHANNELS[level]}"
-        return MatmulAnswer(
+        return MatmulAnswer.of(
+            found,
+            level=level,
+            bandwidth=level_bandwidth(chip, level),
+            rows=sizes and [RooflineRow.of(at(one), m=one) for one in sizes],
             title=f"{title}, computed in {dtype}{come}",
             peak_flops=chip.peak(dtype),
-            result=result,
             resolved={
                 "chip": {"value": chip.id, "origin": "--on"},
                 "constants": {"value": chip.constants, "origin": "--constants"},
                 "weights": {"value": stored, "origin": "--weights" if self.weights else "--dtype"},
                 "level": {"value": level, "origin": "--level"},
             },
-            warnings=_warnings(result),
+            warnings=_warnings(found),
             provenance=_provenance(chip, dtype, level),
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class BytesMoved(Record):
+    """Bytes that a matmul reads and writes, each operand once."""
+
+    read: float
+    """Bytes read."""
+    written: float
+    """Bytes written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticalBatch(Record):
+    """The sizes M at which math takes as long as moving bytes."""
+
+    exact: float | None
+    """M at which both take as long; null where none does."""
+    approximation: float
+    """The rule of thumb, for M much smaller than K and N."""
+    first: float | None
+    """The smallest whole M that reaches the peak; null where none does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineFigures(Record):
+    """The figures of a matmul on a chip."""
+
+    flops: int
+    """FLOPs, a multiply-add counting as two."""
+    padded_flops: float
+    """FLOPs with dims padded to the chip's tile."""
+    bytes: BytesMoved
+    """Bytes that it moves."""
+    intensity: float
+    """FLOPs per byte moved."""
+    critical_intensity: float
+    """Peak FLOP/s over bytes per second."""
+    attainable_flops: float
+    """FLOP/s at its intensity, at peak rates."""
+    math_seconds: float
+    """Seconds of math at the peak rate."""
+    comms_seconds: float
+    """Seconds of moving bytes at the peak rate."""
+    latency_seconds: float
+    """Seconds of one hop; 0 for memories."""
+    sum_at_peak_seconds: float
+    """Seconds of all three, one after another."""
+    seconds: Bounds
+    """Seconds with three bounds."""
+    bound_by: str
+    """What takes longest at peak rates: math, what bytes move over, or latency."""
+    critical_batch: CriticalBatch
+    """The sizes M from which math takes longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineRow(RooflineFigures):
+    """The figures at one of several sizes M."""
+
+    m: int
+    """The size M."""
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MatmulAnswer(LooseAnswer):
+class MatmulAnswer(RooflineFigures, Answer):
     """One matmul on one chip."""
 
-    title: str
-    peak_flops: float
+    level: str
+    """Where the operands lie."""
+    bandwidth: float
+    """Bytes per second from there."""
+    rows: Sequence[RooflineRow] | None = part()
+    """Each size M (--batch)."""
+
+    title: str = hidden()
+    peak_flops: float = hidden()
 
     def table(self) -> list[Row]:
         """Each figure with its note; of several M a row each."""
-        if "rows" in self.result:
-            return [_flat(row) for row in self.result["rows"]]
+        if self.rows is not None:
+            return [_flat(row) for row in self.rows]
         names = ("figure", "value", "note")
-        found = _roofline_table(self.result, self.title)
-        return [dict(zip(names, row, strict=True)) for row in found.rows]
+        return [dict(zip(names, row, strict=True)) for row in _roofline_table(self).rows]
 
     def page(self) -> Page:
         """The same, aligned."""
-        if "rows" not in self.result:
-            yield _roofline_table(self.result, self.title)
+        if self.rows is None:
+            yield _roofline_table(self)
             return
-        yield _batch_table(self.result["rows"], self.title)
-        first, about = (self.result["critical_batch"][n] for n in ("first", "approximation"))
+        yield _batch_table(self.rows, self.title)
+        first = self.critical_batch.first
         said = "no M" if first is None else f"M = {first:,.0f}"
-        critical = sig(self.result["critical_intensity"])
-        yield f"  critical intensity {critical} FLOP/B: {said} (rule of thumb {sig(about)})"
+        about, critical = sig(self.critical_batch.approximation), sig(self.critical_intensity)
+        yield f"  critical intensity {critical} FLOP/B: {said} (rule of thumb {about})"
 
 
 matmul_roofline = verb("matmul_roofline", RooflineRequest)
@@ -141,30 +213,30 @@ def batches(given: str | Sequence[int] | int) -> list[int]:
     return list(dict.fromkeys(round(first * ratio**i) for i in range(points)))
 
 
-def _flat(row: Mapping[str, Any]) -> Row:
+def _flat(row: RooflineRow) -> Row:
     """A row of a sweep in one line of cells."""
     return {
-        "m": row["m"],
-        "intensity": row["intensity"],
-        "attainable_flops": row["attainable_flops"],
-        "math_seconds": row["math_seconds"],
-        "comms_seconds": row["comms_seconds"],
-        **row["seconds"],
-        "bound_by": row["bound_by"],
+        "m": row.m,
+        "intensity": row.intensity,
+        "attainable_flops": row.attainable_flops,
+        "math_seconds": row.math_seconds,
+        "comms_seconds": row.comms_seconds,
+        **plain(row.seconds),
+        "bound_by": row.bound_by,
     }
 
 
-def _batch_table(rows: Sequence[Row], title: str) -> TextTable:
+def _batch_table(rows: Sequence[RooflineRow], title: str) -> TextTable:
     header = ("M", "intensity", "attainable", "T_math", "T_comms", "expected", "bound by")
     cells = [
         [
-            f"{row['m']:,}",
-            f"{sig(row['intensity'])} FLOP/B",
-            format_rate(row["attainable_flops"], "FLOP/s"),
-            format_seconds(row["math_seconds"]),
-            format_seconds(row["comms_seconds"]),
-            format_seconds(row["seconds"]["expected"]),
-            row["bound_by"],
+            f"{row.m:,}",
+            f"{sig(row.intensity)} FLOP/B",
+            format_rate(row.attainable_flops, "FLOP/s"),
+            format_seconds(row.math_seconds),
+            format_seconds(row.comms_seconds),
+            format_seconds(row.seconds.expected),
+            row.bound_by,
         ]
         for row in rows
     ]
@@ -180,71 +252,75 @@ def _provenance(chip: Chip, dtype: str, level: str) -> dict[str, Any]:
     return {p: {"value": numbers[p], "source": chip.sources.get(p)} for p in used}
 
 
-def _result(roof: MatmulRoofline) -> dict[str, Any]:
-    return {
-        "flops": roof.flops,
-        "padded_flops": roof.padded_flops,
-        "bytes": {"read": roof.bytes.read, "written": roof.bytes.written},
-        "intensity": roof.intensity,
-        "critical_intensity": roof.critical_intensity,
-        "attainable_flops": roof.attainable_flops,
-        "math_seconds": roof.at_peak.math_seconds,
-        "comms_seconds": roof.at_peak.comms_seconds,
-        "latency_seconds": roof.at_peak.latency_seconds,
-        "sum_at_peak_seconds": roof.at_peak.upper,
-        "seconds": {"lower": roof.lower, "expected": roof.expected, "upper": roof.upper},
-        "bound_by": roof.at_peak.bound,
-        "critical_batch": {
-            "exact": _finite(roof.critical_batch),
-            "approximation": roof.critical_batch_approx,
-            "first": _finite(roof.first_batch_at_peak),
-        },
-    }
+def _figures(roof: MatmulRoofline) -> RooflineFigures:
+    """The figures of one M as plain numbers."""
+    times = roof.at_peak
+    return RooflineFigures(
+        flops=int(roof.flops),
+        padded_flops=float(roof.padded_flops),
+        bytes=BytesMoved(read=float(roof.bytes.read), written=float(roof.bytes.written)),
+        intensity=float(roof.intensity),
+        critical_intensity=roof.critical_intensity,
+        attainable_flops=float(roof.attainable_flops),
+        math_seconds=float(times.math_seconds),
+        comms_seconds=float(times.comms_seconds),
+        latency_seconds=float(times.latency_seconds),
+        sum_at_peak_seconds=float(times.upper),
+        seconds=Bounds(
+            lower=float(roof.lower), expected=float(roof.expected), upper=float(roof.upper)
+        ),
+        bound_by=times.bound,
+        critical_batch=CriticalBatch(
+            exact=_finite(roof.critical_batch),
+            approximation=float(roof.critical_batch_approx),
+            first=_finite(roof.first_batch_at_peak),
+        ),
+    )
 
 
 def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _warnings(result: Mapping[str, Any]) -> tuple[str, ...]:
-    if result["critical_batch"]["first"] is not None:
+def _warnings(found: RooflineFigures) -> tuple[str, ...]:
+    if found.critical_batch.first is not None:
         return ()
     return (Remark("no batch reaches the peak: K and N are too small for the critical intensity"),)
 
 
-def _latency_row(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _latency_row(found: MatmulAnswer) -> list[tuple[str, str, str]]:
     """One hop, and the bytes from which it is no longer what takes longest; nothing of memories."""
-    hop = result["latency_seconds"]
+    hop = found.latency_seconds
     if not hop:
         return []
-    size = format_bytes(hop * result["bandwidth"])
+    size = format_bytes(hop * found.bandwidth)
     return [("latency", format_seconds(hop), f"one hop; below {size} it binds")]
 
 
-def _roofline_table(result: Mapping[str, Any], title: str) -> TextTable:
-    seconds, batch, moved = result["seconds"], result["critical_batch"], result["bytes"]
-    first = "none" if batch["first"] is None else f"{batch['first']:,.0f}"
+def _roofline_table(found: MatmulAnswer) -> TextTable:
+    seconds, batch = found.seconds, found.critical_batch
+    first = "none" if batch.first is None else f"{batch.first:,.0f}"
     derated = "derated rates, dims padded to the tile"
     rows = [
-        ("FLOPs", format_flops(result["flops"]), ""),
-        ("bytes read", format_bytes(moved["read"]), ""),
-        ("bytes written", format_bytes(moved["written"]), ""),
-        ("intensity", f"{sig(result['intensity'])} FLOP/B", ""),
+        ("FLOPs", format_flops(found.flops), ""),
+        ("bytes read", format_bytes(found.bytes.read), ""),
+        ("bytes written", format_bytes(found.bytes.written), ""),
+        ("intensity", f"{sig(found.intensity)} FLOP/B", ""),
         (
             "critical intensity",
-            f"{sig(result['critical_intensity'])} FLOP/B",
-            f"peak / {CHANNELS[result['level']]} rate",
+            f"{sig(found.critical_intensity)} FLOP/B",
+            f"peak / {CHANNELS[found.level]} rate",
         ),
-        ("attainable", format_rate(result["attainable_flops"], "FLOP/s"), "peak rates"),
-        ("T_math", format_seconds(result["math_seconds"]), "peak rates"),
-        ("T_comms", format_seconds(result["comms_seconds"]), "peak rates"),
-        *_latency_row(result),
-        ("T_math + T_comms", format_seconds(result["sum_at_peak_seconds"]), "peak rates"),
-        ("lower", format_seconds(seconds["lower"]), "full overlap, peak rates"),
-        ("expected", format_seconds(seconds["expected"]), f"full overlap, {derated}"),
-        ("upper", format_seconds(seconds["upper"]), f"no overlap, {derated}"),
-        ("bound by", result["bound_by"], "peak rates"),
+        ("attainable", format_rate(found.attainable_flops, "FLOP/s"), "peak rates"),
+        ("T_math", format_seconds(found.math_seconds), "peak rates"),
+        ("T_comms", format_seconds(found.comms_seconds), "peak rates"),
+        *_latency_row(found),
+        ("T_math + T_comms", format_seconds(found.sum_at_peak_seconds), "peak rates"),
+        ("lower", format_seconds(seconds.lower), "full overlap, peak rates"),
+        ("expected", format_seconds(seconds.expected), f"full overlap, {derated}"),
+        ("upper", format_seconds(seconds.upper), f"no overlap, {derated}"),
+        ("bound by", found.bound_by, "peak rates"),
         ("critical batch", first, "smallest M that reaches the peak"),
-        ("rule of thumb", sig(batch["approximation"]), "for M much smaller than K and N"),
+        ("rule of thumb", sig(batch.approximation), "for M much smaller than K and N"),
     ]
-    return TextTable(("", "value", "note"), rows, title=title, left=1)
+    return TextTable(("", "value", "note"), rows, title=found.title, left=1)

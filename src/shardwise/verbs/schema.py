@@ -16,7 +16,21 @@ from shardwise.verbs.request import Progress, verb
 DATA = Path(__file__).parent / "data" / "schemas"
 
 
-VERBS = {"plan serve": "plan_serve", "plan show": "plan_show", "plan train": "plan_train"}
+VERBS = {
+    "export": "export",
+    "hw diff": "hw_diff",
+    "hw list": "hw_list",
+    "hw show": "hw_show",
+    "model diff": "model_diff",
+    "model list": "model_list",
+    "model show": "model_show",
+    "plan diff": "plan_diff",
+    "plan serve": "plan_serve",
+    "plan show": "plan_show",
+    "plan sweep": "plan_sweep",
+    "plan train": "plan_train",
+    "roofline": "matmul_roofline",
+}
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 
 

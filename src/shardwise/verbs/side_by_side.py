@@ -6,14 +6,12 @@ of so many chips. Each is planned for the program that the chip's users run, unl
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice, Spelling
 from shardwise.verbs.request import Progress
 from shardwise.workflows.deadline import DatedRun, SliceChoice
-from shardwise.workflows.sweep import SweepPoint, slices_offered, sweep_row
-from shardwise.workflows.train_result import runs_in
+from shardwise.workflows.sweep import SweepPoint, slices_offered
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,26 +63,3 @@ def side_by_side(asked: BesideRequest, progress: Progress | None = None) -> tupl
     if all(choice.point.answer is None for choice in found):
         raise NoFeasiblePlan(f"none of the chips has a plan; the last: {found[-1].point.miss}")
     return tuple(found)
-
-
-def choice_row(choice: SliceChoice, tokens: float) -> dict[str, Any]:
-    """A chip's row of a document; the dollars are those of `tokens`."""
-    point = choice.point
-    row: dict[str, Any] = {**sweep_row(point), "keeps_deadline": choice.keeps}
-    if point.answer is None:
-        return row
-    row["runs_in"] = runs_in(point.answer)
-    found = {"price": choice.chip.price}
-    if choice.prices is not None:
-        found |= {"price_low": choice.prices.low, "price_high": choice.prices.high}
-        row["providers"] = choice.prices.providers
-    for name, price in found.items():
-        if price is not None:
-            row[name] = {
-                "usd_per_chip_hour": price.usd_per_chip_hour,
-                "as_of": price.as_of,
-                "source": price.source,
-                "stale": price.stale(),
-            }
-            row[f"usd_at_{name}"] = choice.dollars(price, tokens)
-    return row

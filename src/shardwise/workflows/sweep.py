@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
-from shardwise.planner.expected import expected_range
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
@@ -283,43 +281,3 @@ def _stop(series: Sequence[SweepPoint]) -> str:
                 f"{format_count(point.answer.plan.tokens / point.piece.chips)} tokens per chip"
             )
     return ""
-
-
-def sweep_result(points: Sequence[SweepPoint], days: float | None) -> dict[str, Any]:
-    """The sweep as a document's `result`."""
-    return {"points": [sweep_row(p) for p in points], "verdicts": verdicts(points, days=days)}
-
-
-def sweep_row(point: SweepPoint) -> dict[str, Any]:
-    """One point in a document."""
-    row: dict[str, Any] = {
-        "slice": str(point.piece),
-        "chip": point.piece.chip.id,
-        "chips": point.piece.chips,
-        "batch": point.batch,
-        "sequence_length": point.sequence_length,
-        "miss": point.miss,
-    }
-    if point.answer is None:
-        return row
-    answer = point.answer
-    return row | {
-        "software": answer.plan.software,
-        "batch_tokens": answer.plan.tokens,
-        "mesh": dict(answer.plan.mesh),
-        "microbatches": answer.plan.microbatches,
-        "remat": answer.plan.remat,
-        "step_seconds": answer.step_seconds,
-        "tokens_per_second": answer.tokens_per_second,
-        "mfu": answer.mfu,
-        "mfu_dtype": answer.plan.dtypes.compute,
-        "bound_by": answer.estimate.bound_by(),
-        "peak_bytes_per_chip": answer.peak_bytes_per_chip,
-        "efficiency": point.efficiency,
-        "marginal": point.marginal,
-        "days": point.days,
-        "days_80": point.days_80,
-        "expected_80": expected_range(answer),
-        "usd": point.usd,
-        "on_front": point.on_front,
-    }

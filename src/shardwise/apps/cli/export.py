@@ -40,14 +40,14 @@ def export(**options: Any) -> None:
     if file is not None and options["to"]:
         write_text(file, answer.text, option="-o")
     elif file is not None:
-        save_plan(answer.plan, file)
+        save_plan(answer.value, file)
     more: tuple[str, ...] = ()
     if file is not None and options["from_"]:
         shown = next_step("next:", spelt("plan show", [file], {}))
-        more = (shown, *against_lines(file, answer.plan))
+        more = (shown, *against_lines(file, answer.value))
     way = "to" if options["to"] else "from"
     show_answer(
-        replace(answer, result={**answer.result, "output": file and str(file)}),
+        replace(answer, output=file and str(file)),
         options,
         inputs={"path": str(options["path"]), way: options["to"] or options["from_"]},
         page=[f"wrote {file}"] if file else None,

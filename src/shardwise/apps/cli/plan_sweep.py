@@ -72,6 +72,6 @@ def sweep(**options: Any) -> None:
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
-        plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
+        plot_sweep(answer.jobs, answer.name, options["plot_path"], answer.days)
     if path and not more:
         raise NoFeasiblePlan(f"no row keeps the deadline, so {path} was not written")

@@ -12,19 +12,18 @@ from shardwise.verbs.roofline import MatmulAnswer
 def draw_roofline(answer: MatmulAnswer, path: Path) -> None:
     """min(C, I W) against I, and a point for every M. Raises MissingPart without matplotlib and
     BadRequest where the file cannot be written."""
-    result = answer.result
-    rows = result.get("rows", [result])
-    critical, peak = result["critical_intensity"], answer.peak_flops
-    at = [row["intensity"] for row in rows]
+    rows, critical = answer.rows or (), answer.critical_intensity
+    points = [(one.intensity, one.attainable_flops) for one in rows or (answer,)]
+    at = [intensity for intensity, _ in points]
     x = np.geomspace(min(*at, critical) / 4, max(*at, critical) * 4, 200)
+    attained = attainable_flops(x, answer.peak_flops, answer.bandwidth)
     figure = new_figure(8, 5)
     axes = figure.add_subplot()
-    axes.plot(x, attainable_flops(x, peak, result["bandwidth"]), label=CHANNELS[result["level"]])
-    axes.plot(at, [row["attainable_flops"] for row in rows], "o", label="this product")
+    axes.plot(x, attained, label=CHANNELS[answer.level])
+    axes.plot(*zip(*points, strict=True), "o", label="this product")
     for row in rows:
-        if "m" in row:
-            axes.annotate(f"M={row['m']:,}", (row["intensity"], row["attainable_flops"]),
-                          textcoords="offset points", xytext=(4, -10), fontsize=7)  # fmt: skip
+        axes.annotate(f"M={row.m:,}", (row.intensity, row.attainable_flops),
+                      textcoords="offset points", xytext=(4, -10), fontsize=7)  # fmt: skip
     axes.axvline(critical, linestyle=":", color="grey", label=f"critical intensity {critical:.0f}")
     axes.set_xscale("log")
     axes.set_yscale("log")

@@ -37,7 +37,7 @@ def _slices(chip: str) -> list[str]:
     import shardwise
 
     load_chip(chip)
-    return list(shardwise.hw_show(chip).result["slices"])
+    return list(shardwise.hw_show(chip).slices)
 
 
 def _power(number: int) -> bool:

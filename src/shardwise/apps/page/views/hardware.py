@@ -8,7 +8,10 @@ from shardwise.apps.page.controls import State, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS
+from shardwise.boundary.records import values
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.hw import ChipList, ChipNumbers, ChipsCompared
+from shardwise.verbs.hw_result import ChipSummary
 
 UNITS = {"bf16_flops": "FLOP/s", "fp8_flops": "FLOP/s", "int8_flops": "FLOP/s"}
 UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "bytes/s"}
@@ -30,47 +33,44 @@ def _calls(state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    chips, shown = answers[0].result["chips"], answers[1].result
+    listed, shown, pair = answers
+    assert isinstance(listed, ChipList)
+    assert isinstance(shown, ChipNumbers)
+    assert isinstance(pair, ChipsCompared)
     return Drawn(
-        figures=[_plane(chips, state)],
-        tables=[
-            _both(answers[2].result, _units(shown)),
-            _numbers(shown),
-            _prices(shown),
-            _list(chips),
-        ],
-        lines=[f"{shown['name']}: {shown['network']}.", *shown["notes"]],
+        figures=[_plane(listed.chips, state)],
+        tables=[_both(pair, _units(shown)), _numbers(shown), _prices(shown), _list(listed.chips)],
+        lines=[f"{shown.name}: {shown.network}.", *shown.notes],
         formula="catalogue",
         source="each number has its own, below",
     )
 
 
-def _units(shown: Mapping[str, Any]) -> dict[str, str]:
-    found = {name: one["unit"] or "" for name, one in shown["numbers"].items()}
+def _units(shown: ChipNumbers) -> dict[str, str]:
+    found = {name: one.unit for name, one in shown.numbers.items()}
     return {**found, "usd_per_chip_hour": "USD/h"}
 
 
-def _both(found: Mapping[str, Any], units: Mapping[str, str]) -> TableData:
-    first, second = found["first"], found["second"]
+def _both(pair: ChipsCompared, units: Mapping[str, str]) -> TableData:
     rows = [
-        [name, *(_cell(one[side]) for side in ("first", "second")), one["ratio"], units.get(name)]
-        for name, one in found["numbers"].items()
+        [name, _cell(one.first), _cell(one.second), one.ratio, units.get(name)]
+        for name, one in pair.numbers.items()
     ]
-    header = ("", first, f"{second} ", "ratio", "unit")
-    return TableData(title=f"{first} beside {second}", header=header, rows=rows)
+    header = ("", pair.first, f"{pair.second} ", "ratio", "unit")
+    return TableData(title=f"{pair.first} beside {pair.second}", header=header, rows=rows)
 
 
-def _plane(chips: Sequence[Mapping[str, Any]], state: State) -> FigureData:
+def _plane(chips: Sequence[ChipSummary], state: State) -> FigureData:
     x, y = state["x"], state["y"]
-    known = [one for one in chips if one[x] and one[y]]
+    known = [one for one in chips if getattr(one, x) and getattr(one, y)]
     named = dict.fromkeys((state["chip"], state["beside"]))
     marks = []
     for label, own in (
-        ("other chips", [one for one in known if one["chip"] not in named]),
-        *((name, [one for one in known if one["chip"] == name]) for name in named),
+        ("other chips", [one for one in known if one.chip not in named]),
+        *((name, [one for one in known if one.chip == name]) for name in named),
     ):
-        xs, ys = ([one[axis] for one in own] for axis in (x, y))
-        marks.append(Mark(kind="dot", label=label, x=xs, y=ys, text=[one["chip"] for one in own]))
+        xs, ys = ([getattr(one, axis) for one in own] for axis in (x, y))
+        marks.append(Mark(kind="dot", label=label, x=xs, y=ys, text=[one.chip for one in own]))
     return FigureData(
         id="plane",
         title="Chips of the catalogue",
@@ -80,13 +80,12 @@ def _plane(chips: Sequence[Mapping[str, Any]], state: State) -> FigureData:
     )
 
 
-def _numbers(shown: Mapping[str, Any]) -> TableData:
+def _numbers(shown: ChipNumbers) -> TableData:
     rows = [
-        [name, _cell(one["value"]), one["source"] or "", one["unit"] or ""]
-        for name, one in shown["numbers"].items()
+        [name, _cell(one.value), one.source or "", one.unit] for name, one in shown.numbers.items()
     ]
     header = ("", "value", "source", "unit")
-    return TableData(title=f"Numbers of {shown['id']}", header=header, rows=rows)
+    return TableData(title=f"Numbers of {shown.id}", header=header, rows=rows)
 
 
 def _cell(value: Any) -> Any:
@@ -95,17 +94,19 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
-def _prices(shown: Mapping[str, Any]) -> TableData:
+def _prices(shown: ChipNumbers) -> TableData:
     header = ("", "USD per chip-hour", "as of", "kind", "source")
-    names = ("usd_per_chip_hour", "as_of", "kind", "source")
-    found = shown["prices"].items()
-    rows = [[name, *(_cell(one[n]) for n in names)] for name, one in found if one]
+    rows = [
+        [name, one.usd_per_chip_hour, one.as_of, one.kind, one.source]
+        for name, one in values(shown.prices).items()
+        if one
+    ]
     return TableData(title="Prices", header=header, rows=rows)
 
 
-def _list(chips: Sequence[Mapping[str, Any]]) -> TableData:
+def _list(chips: Sequence[ChipSummary]) -> TableData:
     header = ("chip", *UNITS, "price_as_of")
-    rows = [[one[name] if one[name] is not None else "" for name in header] for one in chips]
+    rows = [["" if (v := getattr(one, n)) is None else v for n in header] for one in chips]
     return TableData(title="Catalogue", header=header, rows=rows, units=UNITS)
 
 

@@ -9,6 +9,7 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.models import zoo_names
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.model import ModelFacts
 
 NAMES = ("params_total", "params_active", "layers", "context", "forward_flops_per_token")
 NAMES += ("training_flops_per_token", "attention_crossover", "kv_bytes_per_token")
@@ -25,32 +26,27 @@ def _calls(state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = {one.result["name"]: one.result for one in answers}
-    params = {name: one["params_by_component"] for name, one in found.items()}
+    found = {one.name: one for one in answers if isinstance(one, ModelFacts)}
+    params = {name: one.params_by_component for name, one in found.items()}
     flops = {
-        name: {part: both["forward"] for part, both in one["flops_per_token_by_component"].items()}
+        name: {part: both.forward for part, both in one.flops_per_token_by_component.items()}
         for name, one in found.items()
     }
-    design = dict.fromkeys(row for one in found.values() for row in one["design"])
+    design = dict.fromkeys(row for one in found.values() for row in one.design)
+    decided = [[row, *(_cell(one.design.get(row)) for one in found.values())] for row in design]
+    counted = [[row, *(_cell(getattr(one, row)) for one in found.values())] for row in NAMES]
     return Drawn(
         figures=[
             _bars("params", "Parameters by component", "parameters", params),
             _bars("flops", "Forward FLOPs per token", "FLOP", flops),
         ],
         tables=[
-            TableData(title="Design", header=("", *found), rows=_rows(design, found, "design")),
-            TableData(title="Counts", header=("", *found), rows=_rows(NAMES, found)),
+            TableData(title="Design", header=("", *found), rows=decided),
+            TableData(title="Counts", header=("", *found), rows=counted),
         ],
         formula="training FLOPs per token = 6 params + attention; KV bytes = 2 K H L bytes",
         source="ch. 4; each model's config.json",
     )
-
-
-def _rows(
-    names: Sequence[str] | Mapping[str, Any], found: Mapping[str, Any], within: str = ""
-) -> list[list[Any]]:
-    each = [one[within] if within else one for one in found.values()]
-    return [[name, *(_cell(one.get(name)) for one in each)] for name in names]
 
 
 def _cell(value: Any) -> Any:

@@ -8,7 +8,13 @@ from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, NONE
+from shardwise.boundary.records import values
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.hw import ChipNumbers
+from shardwise.verbs.roofline import MatmulAnswer
+
+Found = Mapping[str, MatmulAnswer]
+"""A chip -> the product on it."""
 
 BATCHES = "1:16384:141"
 """Sizes M of the curves; ten for each factor of two, so that the steps of the tile show."""
@@ -46,11 +52,12 @@ def _call(state: State, chip: str) -> VerbCall:
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     chips = _chips(state)
-    found = {chip: one.result for chip, one in zip(chips, answers, strict=False)}
-    tiles = {
-        chip: " x ".join(map(str, one.result["numbers"]["matmul_tile"]["value"]))
-        for chip, one in zip(chips, answers[len(chips) :], strict=True)
-    }
+    found, tiles = {}, {}
+    for chip, roof, shown in zip(chips, answers, answers[len(chips) :], strict=False):
+        assert isinstance(roof, MatmulAnswer)
+        assert isinstance(shown, ChipNumbers)
+        found[chip] = roof
+        tiles[chip] = " x ".join(map(str, shown.chip.matmul_tile))
     return Drawn(
         figures=[_roof(found), _seconds(found, state["m"]), _padded(found, tiles, state["m"])],
         tables=[
@@ -67,13 +74,14 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     )
 
 
-def _roof(found: Mapping[str, Any]) -> FigureData:
+def _roof(found: Found) -> FigureData:
     marks = []
     for chip, one in found.items():
-        x, y = ([row[name] for row in one["rows"]] for name in ("intensity", "attainable_flops"))
+        rows = one.rows or ()
+        x, y = [row.intensity for row in rows], [row.attainable_flops for row in rows]
         marks.append(Mark(kind="line", label=chip, x=x, y=y))
     for chip, one in found.items():
-        x, y = [one["intensity"]], [one["attainable_flops"]]
+        x, y = [one.intensity], [one.attainable_flops]
         marks.append(Mark(kind="dot", label=chip, x=x, y=y))
     return FigureData(
         id="roofline",
@@ -84,14 +92,15 @@ def _roof(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _seconds(found: Mapping[str, Any], m: int) -> FigureData:
+def _seconds(found: Found, m: int) -> FigureData:
     marks = []
     for chip, one in found.items():
-        sizes = [row["m"] for row in one["rows"]]
-        for name, label in (("math_seconds", "T_math"), ("comms_seconds", "T_comms")):
-            y = [row[name] for row in one["rows"]]
+        rows = one.rows or ()
+        sizes = [row.m for row in rows]
+        math, comms = [row.math_seconds for row in rows], [row.comms_seconds for row in rows]
+        for label, y in (("T_math", math), ("T_comms", comms)):
             marks.append(Mark(kind="line", label=f"{label}, {chip}", x=sizes, y=y, dashed=True))
-        y = [row["seconds"]["expected"] for row in one["rows"]]
+        y = [row.seconds.expected for row in rows]
         marks.append(Mark(kind="line", label=f"expected, {chip}", x=sizes, y=y))
     marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
     return FigureData(
@@ -103,15 +112,15 @@ def _seconds(found: Mapping[str, Any], m: int) -> FigureData:
     )
 
 
-def _padded(found: Mapping[str, Any], tiles: Mapping[str, str], m: int) -> FigureData:
+def _padded(found: Found, tiles: Mapping[str, str], m: int) -> FigureData:
     """FLOPs that are asked for, and those of whole tiles, which are a staircase."""
     marks = []
     for chip, one in found.items():
-        sizes = [row["m"] for row in one["rows"]]
-        y = [row["padded_flops"] for row in one["rows"]]
+        rows = one.rows or ()
+        sizes, y = [row.m for row in rows], [row.padded_flops for row in rows]
         marks.append(Mark(kind="line", label=f"{chip}, tiles of {tiles[chip]}", x=sizes, y=y))
-    rows = next(iter(found.values()))["rows"]
-    x, y = ([row[name] for row in rows] for name in ("m", "flops"))
+    rows = next(iter(found.values())).rows or ()
+    x, y = [row.m for row in rows], [row.flops for row in rows]
     marks.append(Mark(kind="line", label="asked for", x=x, y=y, dashed=True))
     marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
     return FigureData(
@@ -123,19 +132,19 @@ def _padded(found: Mapping[str, Any], tiles: Mapping[str, str], m: int) -> Figur
     )
 
 
-def _figures(one: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: one[name] for name in UNITS}
-    return {**rest, **{f"{k} seconds": v for k, v in one["seconds"].items()}}
+def _figures(one: MatmulAnswer) -> dict[str, Any]:
+    rest = {name: getattr(one, name) for name in UNITS}
+    return {**rest, **{f"{k} seconds": v for k, v in values(one.seconds).items()}}
 
 
-def _said(chip: str, one: Mapping[str, Any]) -> str:
-    first = one["critical_batch"]["first"]
+def _said(chip: str, one: MatmulAnswer) -> str:
+    first = one.critical_batch.first
     until = (
         "no batch reaches the peak"
         if first is None
         else f"the peak is reached from M = {first:.0f}"
     )
-    return f"{chip}: bound by {one['bound_by']}; {until}."
+    return f"{chip}: bound by {one.bound_by}; {until}."
 
 
 VIEW = PageView(
