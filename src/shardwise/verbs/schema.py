@@ -17,9 +17,11 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "compile": "compile",
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",
+    "report": "report",
     "validate": "validate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
