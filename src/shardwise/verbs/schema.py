@@ -18,6 +18,7 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 VERBS = {
     "compile": "compile",
+    "explain": "explain",
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",

@@ -1,9 +1,9 @@
 """One op at every stage of the compiler, as a part of a page."""
 
-from shardwise.profiler.stages import Stages
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
+from shardwise.workflows.compile_result import Stages
 
 SHOWN = 2
 """Equations, ops and instructions of a stage on a page."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shardwise.boundary.records import Record, part
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.ahead import Buffer
-from shardwise.profiler.stages import Stages
+from shardwise.profiler.stages import Stages as Stages
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline.bounds import Bounds
 from shardwise.workflows.compile import PlanProgram, chunk_tokens, cycles_of, shortfall
