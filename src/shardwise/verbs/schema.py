@@ -17,6 +17,7 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "compare": "compare",
     "compile": "compile",
     "explain": "explain",
     "plan serve": "plan_serve",
