@@ -9,7 +9,7 @@ import pytest
 from tests.apps.commands import document, flat, run
 
 from shardwise.verbs.report import SAMPLE
-from shardwise.workflows import compile_report
+from shardwise.workflows import report_result
 
 
 @pytest.fixture
@@ -47,10 +47,11 @@ def test_a_report_without_stages_says_how_to_have_them(capsys, folder):
     ("change", "message"),
     [
         (lambda program: program.update(stages={"op": 1}), "damaged stages"),
+        (lambda program: program.pop("peak_bytes"), "damaged figures of"),
         (lambda program: program.pop("phase"), "phase"),
         (lambda program: program.update(phase="decode"), "has no times of 'decode'"),
     ],
-    ids=["stages", "phase", "times"],
+    ids=["stages", "figures", "phase", "times"],
 )
 def test_a_damaged_report_is_refused_with_the_remedy(capsys, folder, change, message):
     changed(folder, change)
@@ -86,7 +87,7 @@ SPAN = '{"ph": "X", "ts": 1, "dur": 1, "name": "f", "cat": "loops"}'
     ],
 )
 def test_a_damaged_timeline_is_refused_with_the_remedy(capsys, folder, monkeypatch, text, message):
-    monkeypatch.setattr(compile_report, "MOST_EVENTS", 10)
+    monkeypatch.setattr(report_result, "MOST_EVENTS", 10)
     timeline(folder, text)
     code, out, err = run(capsys, "report", folder)
     assert (code, out) == (2, "")
@@ -101,10 +102,10 @@ def test_events_of_a_timeline_that_nothing_draws_are_not_kept(folder):
     for count in (1, 100_000):
         timeline(folder, f'{{"traceEvents": [{other * count}{SPAN}]}}')
         tracemalloc.start()
-        found = compile_report.read_report(folder, None, 3)
+        found = report_result.read_report(folder, None, 3)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert [span["op"] for span in found["spans"]] == ["f"]
+        assert [span.op for span in found.spans] == ["f"]
     assert peaks[1] - peaks[0] < 25e6
 
 

@@ -3,13 +3,14 @@
 import pytest
 from tests.workflows.dumps import NAMES, program
 
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainPlan, model_hash
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.buffer_kinds import memory_of, places
 from shardwise.profiler.trace import read_trace
-from shardwise.workflows.compare import Row, compare_program, compared_result, memory_sentences
+from shardwise.workflows.compare import compare_program, figure_of, memory_sentences
 
 L, D, F, V = 6, 256, 768, 1280
 CFG = from_hf(
@@ -82,7 +83,7 @@ def test_arguments_are_told_by_their_names():
 def test_weights_that_stay_gathered_are_named_where_the_plan_drops_them(reshard, said):
     p = plan({"fsdp": 8}, weight_gather="per_pass" if reshard else "per_microbatch")
     found = places([buffer(f"bf16[{L},{D},{F}]", size=int(1.2 * 2**30))], p, CFG)
-    rows = [Row("memory", "peak", 2.0**31, 2.0**31)]
+    rows = [figure_of("memory", "peak", 2.0**31, 2.0**31)]
     sentences = list(memory_sentences(p, None, rows, found))
     want = (
         "XLA keeps the gathered mlp.gate, mlp.up, mlp.down of 6 layers alive for the backward "
@@ -96,10 +97,10 @@ def test_a_kind_that_differs_names_its_largest_buffer():
     made = buffer(f"bf16[{L},2,64,{D}]", size=2**30, op="jit(f)/while/norm", source="a/b/c/x.py:7")
     found = places([made], p, CFG)
     rows = [
-        Row("memory", "peak", 2.0**32, 2.0**32),
-        Row("memory", "checkpoints", 2.0**28, 2.0**30),
-        Row("memory", "params", 2.0**30, 2.0**29),
-        Row("memory", "optimizer", 2.0**30, 2.0**30),
+        figure_of("memory", "peak", 2.0**32, 2.0**32),
+        figure_of("memory", "checkpoints", 2.0**28, 2.0**30),
+        figure_of("memory", "params", 2.0**30, 2.0**29),
+        figure_of("memory", "optimizer", 2.0**30, 2.0**30),
     ]
     more, less = memory_sentences(p, None, rows, found)
     assert more == (
@@ -113,41 +114,41 @@ def test_a_kind_that_differs_names_its_largest_buffer():
 def test_a_dump_has_every_part(name):
     priced, made = program(name)
     found = compare_program(priced, made)
-    parts = {row.part for row in found.rows}
-    assert {"step", "seconds", "flops", "hbm_bytes", "collective_bytes", "memory"} <= parts
-    peak = found.of("memory")[0]
+    for part in ("step", "seconds", "flops", "hbm_bytes", "collective_bytes", "memory"):
+        assert found.figures(part)
+    peak = found.figures("memory")[0]
     assert (peak.what, peak.compiled) == ("peak", made.compiled.needed_bytes)
     assert peak.predicted == made.predicted["peak_bytes"]
-    flops = sum(row.compiled for row in found.of("flops"))
+    flops = sum(row.compiled for row in found.figures("flops"))
     assert flops == pytest.approx(float(made.work.work.flops()))
-    state = [row for row in found.of("memory") if row.what in ("params", "optimizer")]
+    state = [row for row in found.figures("memory") if row.what in ("params", "optimizer")]
     for row in state:  # the largest 60 buffers are kept of a dump
         assert row.compiled <= 1.001 * row.predicted
-    assert found.sentences
+    assert found.differences
 
 
 def test_a_collective_that_is_missing_in_the_plan_is_named_with_its_line():
     """A ring that stands for a reduce-scatter, with the matmul that it is cut for."""
     found = compare_program(*program("zero-1"))
     assert any(
-        text.endswith("less reduce-scatter over data than planned") for text in found.sentences
+        text.endswith("less reduce-scatter over data than planned") for text in found.differences
     )
-    ring = next(text for text in found.sentences if "more permute over data" in text)
+    ring = next(text for text in found.differences if "more permute over data" in text)
     assert "dot_general (" in ring
     assert ".py:" in ring
 
 
 def test_the_rewrites_that_explain_a_difference_are_named():
     found = compare_program(*program("zero-1"))
-    assert any(text.startswith("explained by 'ring': reduce-scatter") for text in found.sentences)
-    assert not any("explained by no rewrite" in text for text in found.sentences)
+    assert any(text.startswith("explained by 'ring': reduce-scatter") for text in found.differences)
+    assert not any("explained by no rewrite" in text for text in found.differences)
 
 
 def test_a_comparison_is_a_document():
     found = compare_program(*program("zero-1"))
-    doc = compared_result(found)
+    doc = plain(found)
     assert doc["phase"] == "train"
-    assert doc["differences"] == list(found.sentences)
+    assert doc["differences"] == found.differences
     assert {"what", "predicted", "compiled"} == set(doc["collective_bytes"][0])
 
 
@@ -180,6 +181,6 @@ def test_what_is_measured_stands_beside_both(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(str({"traceEvents": events}).replace("'", '"'))
     found = compare_program(priced, made, read_trace(path))
-    measured = sum(row.measured or 0.0 for row in found.of("seconds"))
+    measured = sum(row.measured or 0.0 for row in found.figures("seconds"))
     assert measured == pytest.approx(1e-6 * len(events), rel=0.01)
-    assert "measured" in compared_result(found)["seconds"][0]
+    assert "measured" in plain(found)["seconds"][0]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.apps.cli import main
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
@@ -27,10 +28,10 @@ from shardwise.workflows.compile import (
     compile_plan,
     held_at_once,
     predicted_of,
-    program_result,
     shortfall,
 )
 from shardwise.workflows.compile_report import write_report
+from shardwise.workflows.compile_result import program_result
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
 from shardwise.workflows.predict import plan_training
@@ -151,7 +152,7 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_their_lines(here, lim
     assert "8 GiB (8.59 GB) temporary bf16[131072,32768]: " in text
     assert "mycode.py:3" in text
     assert "argument bf16[131072,16384]: x" in text
-    assert program_result(program)["fits"] is False
+    assert program_result(program).fits is False
 
 
 @pytest.mark.slow
@@ -162,18 +163,18 @@ def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path
     (program,) = done.programs
     result = program_result(program, planning.best.plan)
     assert program.phase == "train"
-    assert result["fits"]
+    assert result.fits
     predicted = done.priced.answer.work
     kernels = float(program.work.work.where(lambda op: op.op_class == "attention").flops())
     matmuls = float(predicted.where(lambda op: op.op_class == "matmul").flops())
-    assert result["flops"]["compiled"] - kernels == matmuls
+    assert result.flops.compiled - kernels == matmuls
     # Of a kernel the products asked for are counted: the causal half, forward and backward.
     attention = float(predicted.where(lambda op: op.op_class == "attention").flops())
     assert kernels == attention
-    assert set(result["memory_by_kind"]["arguments"]) >= {"state['params']", "state['optimizer']"}
+    assert set(result.memory_by_kind.arguments) >= {"state['params']", "state['optimizer']"}
     assert "splash" in program.compiled.hlo  # the TPU's kernel, not the T x T scores
     assert {kind for kind, _ in program.collectives} & {"all_gather", "all_reduce"}
-    files = write_report(tmp_path / "report", done.programs, planning.best.plan, result)
+    files = write_report(tmp_path / "report", done.programs, planning.best.plan, plain(result))
     assert sorted(p.name for p in (tmp_path / "report").iterdir()) == sorted(files)
     assert (tmp_path / "report" / "train.hlo.txt").read_text() == program.compiled.hlo
     started = time.monotonic()

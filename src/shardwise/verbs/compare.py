@@ -6,14 +6,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.records import hidden, plain
 from shardwise.errors import BadRequest
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest, is_function
 from shardwise.verbs.request import verb
 from shardwise.verbs.train_page import where_table
-from shardwise.workflows.compare import Compared, compare_program, compared_result, read_trace
+from shardwise.workflows.compare import Compared, ComparedFigure, compare_program, read_trace
 from shardwise.workflows.compile import shortfall
 from shardwise.workflows.inputs import words
 
@@ -58,53 +59,54 @@ class CompareRequest(ProgramRequest):
         compared = tuple(compare_program(done.priced, p, captured) for p in done.programs)
         lacking = [p for p in done.programs if not p.compiled.fits]
         return ProgramsCompared(
-            compared=compared,
+            programs=compared,
             misses=[shortfall(program, done.priced.plan) for program in lacking],
-            result={"programs": [compared_result(one) for one in compared]},
             warnings=[*done.notes, *done.priced.warnings],
             provenance={"versions": dict(next(iter(done.programs)).compiled.versions)},
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ProgramsCompared(LooseAnswer):
+class ProgramsCompared(Answer):
     """Each program of a plan beside the plan; `misses` says why programs do not fit."""
 
-    compared: tuple[Compared, ...]
-    misses: Sequence[str]
+    programs: Sequence[Compared]
+    """Each program, in the order of the phases."""
+
+    misses: Sequence[str] = hidden()
 
     def table(self) -> list[Row]:
         """One row per figure."""
         return [
-            {"phase": result["phase"], "part": part, **row}
-            for result in self.result["programs"]
+            {"phase": one.phase, "part": part, **plain(row)}
+            for one in self.programs
             for part in PARTS
-            for row in result.get(part, [])
+            for row in one.figures(part)
         ]
 
     def page(self) -> Page:
         """Of each program its step and memory beside the plan's, and in sentences what differs."""
-        for result in self.result["programs"]:
-            yield from _compared_page(result)
+        for one in self.programs:
+            yield from _compared_page(one)
 
     def sections(self) -> Mapping[str, Page]:
         """Each part as a table."""
-        return {"detail": chain(*map(_parts_page, self.result["programs"]))}
+        return {"detail": chain(*map(_parts_page, self.programs))}
 
 
 compare = verb("compare", CompareRequest)
 
 
-def _compared_page(result: Mapping[str, Any]) -> Page:
-    fits = "fits" if result["fits"] else "does not fit"
-    yield f"{result['phase']} on {result['slice']}: {fits}"
-    yield where_table(result["where_it_goes"], "where the planned step goes")
+def _compared_page(one: Compared) -> Page:
+    fits = "fits" if one.fits else "does not fit"
+    yield f"{one.phase} on {one.slice}: {fits}"
+    yield where_table(one.where_it_goes, "where the planned step goes")
     for part in _FIRST:
-        if rows := result.get(part, []):
+        if rows := one.figures(part):
             yield _table(PARTS[part][0], rows, PARTS[part][1], ruled=False)
-    if not result["differences"]:
+    if not one.differences:
         yield "Nothing differs by more than 2 %."
-    for sentence in result["differences"]:
+    for sentence in one.differences:
         yield wrapped(f"- {sentence}", 2, 4)
 
 
@@ -112,30 +114,33 @@ _FIRST = ("step", "memory")
 """Parts that a page has; --detail has them all."""
 
 
-def _parts_page(result: Mapping[str, Any]) -> Page:
-    yield f"{result['phase']} on {result['slice']}"
+def _parts_page(one: Compared) -> Page:
+    yield f"{one.phase} on {one.slice}"
     for part, (title, text) in PARTS.items():
-        if part not in _FIRST and (rows := _worth(part, result.get(part, []))):
+        if part not in _FIRST and (rows := _worth(part, one.figures(part))):
             yield ""
             yield _table(title, rows, text)
 
 
-def _worth(part: str, rows: Sequence[Row]) -> Sequence[Row]:
+def _worth(part: str, rows: Sequence[ComparedFigure]) -> Sequence[ComparedFigure]:
     """The rows that are shown; of those by key, the large ones."""
-    sizes = [max(row["predicted"] or 0.0, row["compiled"] or 0.0) for row in rows]
+    sizes = [max(row.predicted or 0.0, row.compiled or 0.0) for row in rows]
     least = LEAST * max(sizes, default=0.0) if part.endswith("_by_key") else 0.0
     return [row for row, size in zip(rows, sizes, strict=True) if size >= least]
 
 
 def _table(
     title: str,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[ComparedFigure],
     text: Callable[[float], str],
     ruled: bool = True,
 ) -> TextTable:
-    sides = ["predicted", "compiled", *(["measured"] if any("measured" in r for r in rows) else [])]
+    sides = ["predicted", "compiled"]
+    if any(row.measured is not None for row in rows):
+        sides.append("measured")
     cells = [
-        [row["what"], *(_figure(row.get(side), text) for side in sides), _part(row)] for row in rows
+        [row.what, *(_figure(getattr(row, side), text) for side in sides), _part(row)]
+        for row in rows
     ]
     return TextTable([title, *sides, "compiled/predicted"], cells, ruled=ruled)
 
@@ -144,6 +149,6 @@ def _figure(value: float | None, text: Callable[[float], str]) -> str:
     return "-" if value is None else text(value)
 
 
-def _part(row: Mapping[str, Any]) -> str:
-    one, other = row["predicted"], row["compiled"]
+def _part(row: ComparedFigure) -> str:
+    one, other = row.predicted, row.compiled
     return f"{100 * (other / one - 1):+.1f} %" if one and other else ""

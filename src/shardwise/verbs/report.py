@@ -1,17 +1,17 @@
 """`report`: what a folder that `compile --out` wrote says of a program."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import whole
+from shardwise.boundary.records import hidden, plain
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.stages_page import stages_page
-from shardwise.workflows.compile_report import Stages, read_report
+from shardwise.workflows.report_result import OpTimes, ReportedProgram, read_report
 
 SAMPLE = Path(__file__).parent / "data" / "report"
 """A step of Llama-3.2-1B on four v5e, compiled by libtpu 0.0.42.1, without its program text."""
@@ -40,43 +40,39 @@ class ReportRequest:
     def answer(self, progress: Progress | None = None) -> "ReportAnswer":
         """Read it."""
         most = None if self.top is None else whole(self.top, "--top", least=1, most=10_000)
-        return ReportAnswer(
-            result=read_report(Path(self.folder or SAMPLE), self.phase, most or _KEPT),
+        return ReportAnswer.of(
+            read_report(Path(self.folder or SAMPLE), self.phase, most or _KEPT),
             sample=not self.folder,
             shown=most or _SHOWN,
         )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ReportAnswer(LooseAnswer):
+class ReportAnswer(ReportedProgram, Answer):
     """One compiled program, as its report has it; `shown` are the ops of a page, `sample` says
     that it is none of the user's own."""
 
-    sample: bool = False
-    shown: int = _SHOWN
+    sample: bool = hidden(False)
+    shown: int = hidden(_SHOWN)
 
     def table(self) -> list[Row]:
         """A row per op, in the order of the schedule."""
-        return [
-            {name: value for name, value in op.items() if name != "place"}
-            for op in self.result["ops"]
-        ]
+        return [plain(OpTimes.part_of(op)) for op in self.ops]
 
     def page(self) -> Page:
         """Step and memory, then the dearest ops."""
-        found = self.result
-        mesh = " x ".join(f"{axis}={n}" for axis, n in found["mesh"].items() if n > 1)
-        fits = "fits" if found["fits"] else "does not fit"
-        yield f"{found['phase']} on {found['slice']}, {mesh or 'one device'}: {fits}"
+        mesh = " x ".join(f"{axis}={n}" for axis, n in self.mesh.items() if n > 1)
+        fits = "fits" if self.fits else "does not fit"
+        yield f"{self.phase} on {self.slice}, {mesh or 'one device'}: {fits}"
         if self.sample:
             yield wrapped(_IS_SAMPLE, 2)
-        yield TextTable(["per device", "predicted", "compiled"], _figures(found))
-        yield from _fullest(found)
-        ops = sorted(found["ops"], key=lambda op: -op["spent_seconds"])
-        total = sum(op["spent_seconds"] for op in ops) + found["left_seconds"]
+        yield TextTable(["per device", "predicted", "compiled"], _figures(self))
+        yield from _fullest(self)
+        ops = sorted(self.ops, key=lambda op: -op.spent_seconds)
+        total = sum(op.spent_seconds for op in ops) + self.left_seconds
         rows = [_row(op, total) for op in ops[: self.shown]]
         yield TextTable(["dearest ops", "seconds", "share", "bound by", "of roofline"], rows)
-        rest = total - sum(op["spent_seconds"] for op in ops[: self.shown])
+        rest = total - sum(op.spent_seconds for op in ops[: self.shown])
         yield f"  all others {format_seconds(rest)}"
 
     def sections(self) -> Mapping[str, Page]:
@@ -84,25 +80,25 @@ class ReportAnswer(LooseAnswer):
         return {"detail": self._detail(), "stages": self._stages()}
 
     def _stages(self) -> Page:
-        if self.result["stages"] is None:
+        if self.stages is None:
             yield "no op was followed to the schedule: `shardwise compile --stages --out` does that"
             return
-        yield from stages_page(Stages.of(self.result["stages"]), more="--json")
+        yield from stages_page(self.stages, more="--json")
 
     def _detail(self) -> Page:
-        names = {op["id"]: op["op"] for op in self.result["ops"]}
+        names = {op.id: op.op for op in self.ops}
         after: dict[str, list[str]] = {name: [] for name in names}
-        for one in self.result["waits"]:
-            after[one["target"]].append(names[one["source"]])
+        for one in self.waits:
+            after[one.target].append(names[one.source])
         rows = [
             [
-                op["op"],
-                op["stream"],
-                format_seconds(op["spent_seconds"]),
-                _short(op["scope"].rpartition("/")[2]),
-                _short(", ".join(after[op["id"]])),
+                op.op,
+                op.stream,
+                format_seconds(op.spent_seconds),
+                _short(op.scope.rpartition("/")[2]),
+                _short(", ".join(after[op.id])),
             ]
-            for op in self.result["ops"]
+            for op in self.ops
         ]
         header = ["op, as scheduled", "stream", "seconds", "scope", "waits for"]
         yield TextTable(header, rows, left=1)
@@ -111,41 +107,38 @@ class ReportAnswer(LooseAnswer):
 report = verb("report", ReportRequest)
 
 
-def _figures(found: Mapping[str, Any]) -> list[list[str]]:
-    seconds = found["step_seconds"]
-    steps = {side: seconds[side] and seconds[side]["expected"] for side in _SIDES}
+def _figures(found: ReportedProgram) -> list[list[str]]:
+    planned, compiled = found.step_seconds.predicted, found.step_seconds.compiled
+    peak, flops = found.peak_bytes, found.flops
+    steps = (planned and planned.expected, compiled and compiled.expected)
     rows = [
-        ["step time, expected", *(_text(steps[side], format_seconds) for side in _SIDES)],
-        ["peak memory", *(_text(found["peak_bytes"][side], format_gib) for side in _SIDES)],
-        ["FLOPs per step", *(_text(found["flops"][side], format_count) for side in _SIDES)],
+        ["step time, expected", *(_text(seconds, format_seconds) for seconds in steps)],
+        ["peak memory", *(_text(n, format_gib) for n in (peak.predicted, peak.compiled))],
+        ["FLOPs per step", *(_text(n, format_count) for n in (flops.predicted, flops.compiled))],
     ]
-    for one in found["collectives"]:
-        moved = [one[side] and one[side]["bytes"] for side in _SIDES]
-        name = f"{one['kind']} over {'+'.join(one['axes']) or '?'}"
+    for one in found.collectives:
+        moved = (one.predicted and one.predicted.bytes, one.compiled.bytes)
+        name = f"{one.kind} over {'+'.join(one.axes) or '?'}"
         rows.append([name, *(_text(size, format_bytes) for size in moved)])
     return rows
 
 
-_SIDES = ("predicted", "compiled")
-
-
-def _fullest(found: Mapping[str, Any]) -> Page:
+def _fullest(found: ReportedProgram) -> Page:
     """When most HBM is in use."""
-    if found["memory"]:
-        most = max(found["memory"], key=lambda one: one["bytes"])
-        when = format_seconds(most["seconds"])
-        yield f"  most HBM in use: {format_gib(most['bytes'])}, {when} from the start of the step"
+    if found.memory:
+        most = max(found.memory, key=lambda one: one.bytes)
+        when = format_seconds(most.seconds)
+        yield f"  most HBM in use: {format_gib(most.bytes)}, {when} from the start of the step"
 
 
 def _short(text: str, most: int = 26) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _text(value: float | None, text: Any) -> str:
+def _text(value: float | None, text: Callable[[float], str]) -> str:
     return "-" if value is None else text(value)
 
 
-def _row(op: Mapping[str, Any], total: float) -> list[str]:
-    share = f"{op['spent_seconds'] / total:.1%}" if total else "-"
-    reached = f"{op['of_roofline']:.0%}"
-    return [op["op"], format_seconds(op["spent_seconds"]), share, op["bound_by"], reached]
+def _row(op: OpTimes, total: float) -> list[str]:
+    share = f"{op.spent_seconds / total:.1%}" if total else "-"
+    return [op.op, format_seconds(op.spent_seconds), share, op.bound_by, f"{op.of_roofline:.0%}"]

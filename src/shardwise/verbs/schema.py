@@ -17,6 +17,9 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "compare": "compare",
+    "compile": "compile",
+    "explain": "explain",
     "export": "export",
     "hw diff": "hw_diff",
     "hw list": "hw_list",
@@ -29,7 +32,9 @@ VERBS = {
     "plan show": "plan_show",
     "plan sweep": "plan_sweep",
     "plan train": "plan_train",
+    "report": "report",
     "roofline": "matmul_roofline",
+    "validate": "validate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 

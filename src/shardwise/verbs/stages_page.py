@@ -3,7 +3,7 @@
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
-from shardwise.workflows.compile_report import Stages
+from shardwise.workflows.compile_result import Stages
 
 SHOWN = 2
 """Equations, ops and instructions of a stage on a page."""

@@ -1,29 +1,30 @@
 """`validate`: predicted against measured times of published training and serving runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
+from shardwise.boundary.records import Record, hidden, plain
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
 from shardwise.evidence.serving.validate import (
     ServingValidation,
-    serving_result,
-    tpot_summary,
-    ttft_summary,
     validate_serving,
     worst,
 )
+from shardwise.evidence.serving.validation_result import ServingRuns, serving_runs
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
-from shardwise.evidence.training.validate import ScoredRun, Validation, validation_result
+from shardwise.evidence.training.validate import ScoredRun, Validation
 from shardwise.evidence.training.validate import validate as validate_training
+from shardwise.evidence.training.validation_result import TrainingRuns, training_runs
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib, format_seconds, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Own, Words, parse_share, words
@@ -56,18 +57,21 @@ class ValidateRequest:
     detail: bool = False
     evidence: Own | None = None
 
-    def answer(self, progress: Progress | None = None) -> "Validated":
+    def answer(self, progress: Progress | None = None) -> "TrainingValidated | ServingValidated":
         """Price them all."""
         limit = None if self.check is None else _limit(self.check)
         efficiency = "roofline" if self.no_fit else "fitted"
-        found = (self._servers if self.serving else self._runs)(efficiency, progress)
-        training = isinstance(found, Validation)
-        return Validated(
+        if self.serving:
+            servers = self._servers(efficiency, progress)
+            told = serving_runs(servers)
+            return ServingValidated.of(told, found=servers, limit=limit, detail=self.detail)
+        found = self._runs(efficiency, progress)
+        return TrainingValidated.of(
+            training_runs(found),
             found=found,
             limit=limit,
             detail=self.detail,
-            result=validation_result(found) if training else serving_result(found),
-            warnings=() if self.serving else read_table(self.table).warnings,
+            warnings=read_table(self.table).warnings,
         )
 
     @property
@@ -109,36 +113,20 @@ class ValidateRequest:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validated(LooseAnswer):
+class Validated(Answer):
     """Runs with their predicted and measured times."""
 
-    found: Validation | ServingValidation
-    limit: float | None
-    detail: bool
+    limit: float | None = hidden()
+    detail: bool = hidden()
 
-    def table(self) -> list[Row]:
-        """One row per run; a range as two columns."""
-        left_out = ("interval", "mesh", "inferred", "evidence")
-        rows = []
-        for row in self.result["rows"]:
-            low, high = row["interval"] or ("", "")
-            flat = {name: value for name, value in row.items() if name not in left_out}
-            rows.append({**flat, "interval_low": low, "interval_high": high})
-        return rows
-
-    def page(self) -> Page:
-        """Errors by source, chip and the like."""
-        if isinstance(self.found, Validation):
-            return _training_page(self.found, self.result, self.detail)
-        return _serving_page(self.found, self.detail)
+    @abstractmethod
+    def watched(self) -> tuple[Summary, str]:
+        """The errors that --check limits, and of what they are."""
 
     def checked(self) -> None:
         """Raise ThresholdMissed where the median absolute error is beyond what was asked for; of
         servers that of TPOT."""
-        if isinstance(self.found, Validation):
-            summary, of = self.found.summary, ""
-        else:
-            summary, of = tpot_summary(self.found.rows), " of TPOT"
+        summary, of = self.watched()
         median = summary.median_abs_error
         if self.limit is not None and median is not None and median > self.limit:
             raise ThresholdMissed(
@@ -147,7 +135,56 @@ class Validated(LooseAnswer):
             )
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingValidated(TrainingRuns, Validated):
+    """Training runs with their predicted and measured seconds per step."""
+
+    found: Validation = hidden()
+
+    def watched(self) -> tuple[Summary, str]:
+        """The errors of steps."""
+        return self.summary, ""
+
+    def table(self) -> list[Row]:
+        """One row per run; a range as two columns."""
+        return _rows(self.rows)
+
+    def page(self) -> Page:
+        """Errors by source, chip and the like."""
+        return _training_page(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServingValidated(ServingRuns, Validated):
+    """Serving runs with their predicted and measured times."""
+
+    found: ServingValidation = hidden()
+
+    def watched(self) -> tuple[Summary, str]:
+        """The errors of times per output token."""
+        return self.summary, " of TPOT"
+
+    def table(self) -> list[Row]:
+        """One row per run; a range as two columns."""
+        return _rows(self.rows)
+
+    def page(self) -> Page:
+        """Errors by source, chip and the like."""
+        return _serving_page(self)
+
+
 validate = verb("validate", ValidateRequest)
+
+
+def _rows(runs: Sequence[Record]) -> list[Row]:
+    """Runs as rows; a range as two columns."""
+    left_out = ("interval", "mesh", "inferred", "evidence")
+    rows = []
+    for row in map(plain, runs):
+        low, high = row["interval"] or ("", "")
+        flat = {name: value for name, value in row.items() if name not in left_out}
+        rows.append({**flat, "interval_low": low, "interval_high": high})
+    return rows
 
 
 def _limit(text: float | str) -> float:
@@ -190,7 +227,8 @@ def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
     return replace(runs, runs=kept)
 
 
-def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -> Page:
+def _training_page(told: TrainingValidated) -> Page:
+    found, detail, errors = told.found, told.detail, told.summary
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
     yield from _own_runs(found)
@@ -202,15 +240,13 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
         if not detail:
             yield from _left_out(found)
         yield ""
-    yield summaries_table("error of", _headline(found), "rank of MFU")
-    keys: dict[str, Callable[..., str]] = {
-        "source": lambda r: r.run.source,
-        "chip": lambda r: r.run.chip,
-        "bound by": lambda r: r.bound_by,
-        "software": lambda r: r.run.stack,
-    }
-    groups = {title: found.by(key) for title, key in keys.items()} | {
-        "runs that are": found.gates()
+    yield summaries_table("error of", _headline(told), "rank of MFU")
+    groups = {
+        "source": errors.by_source,
+        "chip": errors.by_chip,
+        "bound by": errors.by_bound,
+        "software": errors.by_stack,
+        "runs that are": errors.gates,
     }
     for title, sums in groups.items():
         held = {name: one for name, one in sums.items() if one.n} if few else sums
@@ -218,9 +254,9 @@ def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -
             yield ""
             yield summaries_table(title, held, "rank of MFU")
     yield ""
-    yield from _orders(result)
+    yield from _orders(told)
     yield ""
-    yield from _checks(result)
+    yield from _checks(told)
     if detail:
         yield from _details(found)
     elif found.left_out and not few:
@@ -289,46 +325,44 @@ def _peaks(rows: Sequence[ScoredRun], title: str) -> Page:
         yield TextTable([title, "predicted", "measured", "error", "counted as"], told)
 
 
-def _headline(found: Validation) -> dict[str, Summary]:
+def _headline(told: TrainingRuns) -> dict[str, Summary]:
     """The error of runs not seen first, the baseline beside it, the in-sample error last."""
-    seen = found.in_sample()
+    errors, seen = told.summary, told.summary.in_sample
     if not seen.n:
-        return {"chip rates" if found.efficiency == "roofline" else "runs not seen": found.summary}
-    own = "runs, each by a fit without its group" if seen.n == len(found.rows) else "runs not seen"
+        return {"chip rates" if told.efficiency == "roofline" else "runs not seen": errors}
+    own = "runs, each by a fit without its group" if seen.n == len(told.rows) else "runs not seen"
     return {
-        own: found.summary,
-        "a constant MFU per dtype, likewise": found.constant_mfu(),
+        own: errors,
+        "a constant MFU per dtype, likewise": errors.constant_mfu,
         "in-sample: runs that were fitted on": seen,
     }
 
 
-def _checks(result: Mapping[str, Any]) -> Page:
+def _checks(told: TrainingRuns) -> Page:
     """Ranges and memory."""
-    coverage, memory = result["coverage"], result["memory"]
-    rows = [["runs inside their 80 % range", share_text(coverage["all"])]]
-    for name, one in coverage["by_class"].items():
-        rows.append([f"  {name} ({one['n']})", share_text(one["inside"])])
-    if memory["n"]:
-        what = f"peak memory, median |error| of {memory['n']} runs that tell it"
-        rows.append([what, share_text(memory["median_abs_error"])])
-        rows.append(["  in the median", signed_text(memory["median_error"])])
-        rows.append(["  90th % of |error|", share_text(memory["p90_abs_error"])])
-    unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
+    coverage, memory = told.coverage, told.memory
+    rows = [["runs inside their 80 % range", share_text(coverage.all)]]
+    for name, one in coverage.by_class.items():
+        rows.append([f"  {name} ({one.n})", share_text(one.inside)])
+    if memory.n:
+        what = f"peak memory, median |error| of {memory.n} runs that tell it"
+        rows.append([what, share_text(memory.median_abs_error)])
+        rows.append(["  in the median", signed_text(memory.median_error)])
+        rows.append(["  90th % of |error|", share_text(memory.p90_abs_error)])
+    unfit = f"{len(told.would_not_fit)} of {len(told.rows)}"
     rows.append(["runs whose counted memory exceeds usable HBM", unfit])
     yield TextTable(["check", ""], rows)
 
 
-def _orders(result: Mapping[str, Any]) -> Page:
+def _orders(told: TrainingRuns) -> Page:
     """How well plans of one model are ordered, and all plans of its source beside a plain guess."""
     rows = []
-    for source, every in result["against_size"].items():
-        for one in (o for o in result["within_model"] if o["source"] == source):
-            ours = rank_text(one["rank_correlation"])
-            rows.append(
-                [f"MFU of {one['model']}, each of its dtype's peak", str(one["n"]), ours, ""]
-            )
-        ranks = [rank_text(every["predicted"]), rank_text(every["one_over_parameters"])]
-        rows.append([f"tokens/s per chip of {source}", str(every["n"]), *ranks])
+    for source, every in told.against_size.items():
+        for one in (o for o in told.within_model if o.source == source):
+            ours = rank_text(one.rank_correlation)
+            rows.append([f"MFU of {one.model}, each of its dtype's peak", str(one.n), ours, ""])
+        ranks = [rank_text(every.predicted), rank_text(every.one_over_parameters)]
+        rows.append([f"tokens/s per chip of {source}", str(every.n), *ranks])
     if rows:
         yield TextTable(["order of plans by", "runs", "rank", "rank of 1/parameters"], rows)
 
@@ -357,33 +391,34 @@ def _left_out(found: Validation) -> Page:
     yield from (f"left out: {row.place}: {row.reason}" for row in found.left_out)
 
 
-def _serving_page(found: ServingValidation, detail: bool) -> Page:
+def _serving_page(told: ServingValidated) -> Page:
+    found, errors = told.found, told.summary
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}"
     yield "\nTime per output token; throughput is concurrency / TPOT"
     if found.left_out:
-        left = {f"a {fold} left out": pair[0] for fold, pair in found.left_out.items()}
+        left = {f"a {fold} left out": one.tpot for fold, one in found.left_out.items()}
         yield summaries_table("predicted by a fit with", left, "rank")
         yield ""
-    yield summaries_table("in-sample", {"all": tpot_summary(found.rows)}, "rank")
-    keys = {
-        "source": lambda r: r.run.source,
-        "chip": lambda r: r.run.chip,
-        "model": lambda r: r.run.model,
-        "engine": lambda r: r.run.family,
+    yield summaries_table("in-sample", {"all": errors}, "rank")
+    groups = {
+        "source": errors.by_source,
+        "chip": errors.by_chip,
+        "model": errors.by_model,
+        "engine": errors.by_engine,
     }
-    for title, key in keys.items():
+    for title, sums in groups.items():
         yield ""
-        yield summaries_table(title, found.by(key), "rank")
+        yield summaries_table(title, sums, "rank")
     if found.coverage is not None:
         yield f"\n{found.coverage:.0%} of them inside their 80 % range"
     yield "\nTime to the first token"
     if found.left_out:
-        left = {f"a {fold} left out": pair[1] for fold, pair in found.left_out.items()}
+        left = {f"a {fold} left out": one.ttft for fold, one in found.left_out.items()}
         yield summaries_table("predicted by a fit with", left, "rank")
         yield ""
-    yield summaries_table("in-sample", {"all": ttft_summary(found.rows)}, "rank")
-    if detail:
+    yield summaries_table("in-sample", {"all": told.ttft}, "rank")
+    if told.detail:
         yield ""
         yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")
         yield from _serving_details(found)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shardwise.boundary.records import Record, hidden
+from shardwise.boundary.records import part as optional
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.buffer_kinds import REST, BufferPlace, memory_of, places
@@ -22,7 +24,7 @@ from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace import Capture, MeasuredProgram, measure
 from shardwise.profiler.trace import read_trace as read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.work import Key, Op, Work, tally
+from shardwise.work import Key, Op, Work, grouped, tally
 from shardwise.workflows.compile import (
     PlanProgram,
     planned_lines,
@@ -47,16 +49,19 @@ LEFT = 1e-3
 """Share of the peak from which what no kind of memory has is a row: figures have three digits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure by its three producers; None where one has none. `part` is step, flops, hbm_bytes,
-    collective_bytes (each also by key), collective_runs, memory or seconds."""
+@dataclass(frozen=True, kw_only=True)
+class ComparedFigure(Record):
+    """One figure by its three producers."""
 
-    part: str
     what: str
+    """Of what it is."""
     predicted: float | None
+    """As planned; null where nothing is."""
     compiled: float | None
-    measured: float | None = None
+    """As compiled; null where the program has none."""
+    measured: float | None = optional()
+    """As captured (--capture)."""
+    part: str = hidden()
 
     @property
     def unit(self) -> str:
@@ -69,20 +74,58 @@ class Row:
         return (self.compiled or 0.0) - (self.predicted or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """The rows of one program, and what differs, in sentences, the largest first."""
+def figure_of(
+    part: str,
+    what: str,
+    predicted: float | None,
+    compiled: float | None,
+    measured: float | None = None,
+) -> ComparedFigure:
+    """A figure of a part of `Compared`."""
+    return ComparedFigure(
+        part=part, what=what, predicted=predicted, compiled=compiled, measured=measured
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Record):
+    """One program beside its plan, part by part, each of a device and a step; parts without a
+    figure are left out."""
 
     phase: str
+    """train, decode or prefill."""
     slice: str
+    """The chips, as COUNT*CHIP:SHAPE."""
     fits: bool
-    where: Mapping[str, float]
-    rows: tuple[Row, ...]
-    sentences: tuple[str, ...]
+    """Whether the program fits a device's memory."""
+    where_it_goes: Mapping[str, float]
+    """Seconds of each part of the planned step; {} of prefill."""
+    step: Sequence[ComparedFigure] | None = optional()
+    """Seconds of the step: lower, expected, upper."""
+    seconds: Sequence[ComparedFigure] | None = optional()
+    """Seconds by op class, one after the other."""
+    flops: Sequence[ComparedFigure] | None = optional()
+    """FLOPs by op class."""
+    hbm_bytes: Sequence[ComparedFigure] | None = optional()
+    """HBM bytes by op class."""
+    collective_bytes: Sequence[ComparedFigure] | None = optional()
+    """V in bytes by collective and axes."""
+    collective_runs: Sequence[ComparedFigure] | None = optional()
+    """Runs by collective and axes."""
+    flops_by_key: Sequence[ComparedFigure] | None = optional()
+    """FLOPs by phase, component and class."""
+    hbm_bytes_by_key: Sequence[ComparedFigure] | None = optional()
+    """HBM bytes by phase, component and class."""
+    collective_bytes_by_key: Sequence[ComparedFigure] | None = optional()
+    """V in bytes by phase, component and collective."""
+    memory: Sequence[ComparedFigure] | None = optional()
+    """Bytes at the peak by kind."""
+    differences: Sequence[str]
+    """What differs, in sentences, the largest first."""
 
-    def of(self, part: str) -> tuple[Row, ...]:
-        """The rows of one part."""
-        return tuple(row for row in self.rows if row.part == part)
+    def figures(self, name: str) -> Sequence[ComparedFigure]:
+        """The figures of one part."""
+        return getattr(self, name) or ()
 
 
 def compare_program(
@@ -121,9 +164,9 @@ def compare_program(
         phase=program.phase,
         slice=program.compiled.slice,
         fits=program.compiled.fits,
-        where=_where_it_goes(priced, program.phase),
-        rows=rows,
-        sentences=tuple(sentences),
+        where_it_goes=_where_it_goes(priced, program.phase),
+        **grouped(rows, lambda row: row.part),
+        differences=sentences,
     )
 
 
@@ -180,16 +223,16 @@ def _doing(key: Key) -> str:
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def _step(program: PlanProgram, measured: MeasuredProgram | None) -> Iterator[Row]:
+def _step(program: PlanProgram, measured: MeasuredProgram | None) -> Iterator[ComparedFigure]:
     t, said = program.timeline, program.predicted["seconds"]
     for bound in ("lower", "expected", "upper"):
         spent = measured.step_seconds if measured is not None and bound == "expected" else None
-        yield Row("step", bound, said[bound], t and getattr(t, bound), spent)
+        yield figure_of("step", bound, getattr(said, bound), t and getattr(t, bound), spent)
 
 
 def _seconds(
     priced: Priced, program: PlanProgram, measured: MeasuredProgram | None
-) -> Iterator[Row]:
+) -> Iterator[ComparedFigure]:
     """Seconds by op class."""
     _, estimate = said_of(priced, program.phase)
     rows = program.timeline.rows if program.timeline else ()
@@ -201,14 +244,14 @@ def _seconds(
     for what in _either(*sides):
         figures = [side.get(what) for side in sides]
         if any(figures):
-            yield Row("seconds", what, *figures)
+            yield figure_of("seconds", what, *figures)
 
 
 AMOUNTS = {part: part for part in BY_KEY} | {"collective_runs": "runs"}
 """Parts that are made of keys, and what they add up."""
 
 
-def _by_part(said: Sums, made: Sums) -> Iterator[Row]:
+def _by_part(said: Sums, made: Sums) -> Iterator[ComparedFigure]:
     """FLOPs and HBM bytes by op class, collectives by kind and axes."""
     for part, amount in AMOUNTS.items():
         wires = part.startswith("collective")
@@ -220,7 +263,7 @@ def _by_part(said: Sums, made: Sums) -> Iterator[Row]:
         yield from sorted(rows, key=lambda row: row.what) if wires else rows
 
 
-def _by_key(said: Sums, made: Sums) -> Iterator[Row]:
+def _by_key(said: Sums, made: Sums) -> Iterator[ComparedFigure]:
     """Every key; None where a side has nothing under it."""
     for part in BY_KEY:
         for key in _either(said, made):
@@ -228,7 +271,7 @@ def _by_key(said: Sums, made: Sums) -> Iterator[Row]:
                 float(side[key][part]) or None if key in side else None for side in (said, made)
             ]
             if any(figures):
-                yield Row(f"{part}_by_key", key_text(key), *figures)
+                yield figure_of(f"{part}_by_key", key_text(key), *figures)
 
 
 def _either(*sides: Mapping[Any, Any]) -> dict[Any, None]:
@@ -236,21 +279,23 @@ def _either(*sides: Mapping[Any, Any]) -> dict[Any, None]:
     return dict.fromkeys(what for side in sides for what in side)
 
 
-def _pairs(part: str, said: Mapping[str, float], made: Mapping[str, float]) -> Iterator[Row]:
+def _pairs(
+    part: str, said: Mapping[str, float], made: Mapping[str, float]
+) -> Iterator[ComparedFigure]:
     for what in _either(said, made):
         pair = said.get(what, 0.0), made.get(what, 0.0)
         if any(pair):
-            yield Row(part, what, *pair)
+            yield figure_of(part, what, *pair)
 
 
-def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[Row]:
+def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[ComparedFigure]:
     peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
-    yield Row("memory", "peak", *peak)
+    yield figure_of("memory", "peak", *peak)
     sides = program.predicted["memory_by_kind"], memory_of(found)
     yield from _pairs("memory", *sides)
     rest = [whole - sum(kinds.values()) for whole, kinds in zip(peak, sides, strict=True)]
     if any(abs(left) > LEFT * whole for left, whole in zip(rest, peak, strict=True)):
-        yield Row("memory", REST, *rest)
+        yield figure_of("memory", REST, *rest)
 
 
 # Sentences ----------------------------------------------------------------------------------------
@@ -259,7 +304,7 @@ def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[Row]
 def memory_sentences(
     plan: TrainPlan | ServePlan,
     program: PlanProgram,
-    rows: Sequence[Row],
+    rows: Sequence[ComparedFigure],
     found: Sequence[BufferPlace],
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
@@ -290,7 +335,9 @@ def memory_sentences(
             yield f"the program assigns {format_gib(-row.difference)} less {what} than planned"
 
 
-def difference_sentences(program: PlanProgram, rows: Sequence[Row], part: str) -> Iterator[str]:
+def difference_sentences(
+    program: PlanProgram, rows: Sequence[ComparedFigure], part: str
+) -> Iterator[str]:
     """The rows of a part that differ by more than a little of its total: by how much, and the
     operation of JAX that has most of what is more."""
     mine = {row.what: row for row in rows if row.part == part}
@@ -308,14 +355,14 @@ def difference_sentences(program: PlanProgram, rows: Sequence[Row], part: str) -
         )
 
 
-def _named(row: Row) -> str:
+def _named(row: ComparedFigure) -> str:
     kind, over, axes = row.what.partition(" over ")
     if over:
         return f"{kind.replace('_', '-')} over {axes}"
     return f"{'FLOPs' if row.part == 'flops' else 'HBM bytes'} in {row.what} ops"
 
 
-def _remark(program: PlanProgram, rows: Mapping[str, Row], row: Row) -> str:
+def _remark(program: PlanProgram, rows: Mapping[str, ComparedFigure], row: ComparedFigure) -> str:
     """Of all-reduces that they stand for reduce-scatters, of matmuls what runs again."""
     twin = rows.get(row.what.replace("all_reduce", "reduce_scatter"), row)
     if row.difference > 0 > twin.difference:
@@ -385,21 +432,3 @@ def scope_sentences(made: Sums) -> Iterator[str]:
         lost += [f"{none / total:.1%} of its {name}"] if total else []
     if lost:
         yield f"of the program no named scope covers {', '.join(lost)}"
-
-
-def compared_result(found: Compared) -> Mapping[str, Any]:
-    """Plain values for a document."""
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for row in found.rows:
-        entry = {"what": row.what, "predicted": row.predicted, "compiled": row.compiled}
-        if row.measured is not None:
-            entry["measured"] = row.measured
-        parts.setdefault(row.part, []).append(entry)
-    return {
-        "phase": found.phase,
-        "slice": found.slice,
-        "fits": found.fits,
-        "where_it_goes": dict(found.where),
-        **parts,
-        "differences": list(found.sentences),
-    }

@@ -5,7 +5,7 @@ does not fit names the buffers that are too much, where they are made, and what 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -47,8 +47,6 @@ from shardwise.workflows.plan_file import REMEDIES, Priced, price_plan
 PLAN_BUILDER = "shardwise.runtime.programs:plan_program"
 USER_BUILDER = "shardwise.profiler.ahead.user:user_program"
 PHASES = {TrainPlan: ("train",), ServePlan: ("decode", "prefill")}
-MOST_BUFFERS = 50
-"""Of those that a document lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +142,10 @@ def chunk_of(plan: TrainPlan | ServePlan) -> ServePlan | None:
     """The same plan for a prompt of one chunk, where its prompts have several."""
     if isinstance(plan, TrainPlan) or plan.input_length <= plan.prefill_chunk:
         return None
-    return replace(plan, input_length=_chunk_tokens(plan))
+    return replace(plan, input_length=chunk_tokens(plan))
 
 
-def _chunk_tokens(plan: ServePlan) -> int:
+def chunk_tokens(plan: ServePlan) -> int:
     """Tokens of a chunk: prompts are cut evenly."""
     return ceil(plan.input_length / ceil(plan.input_length / plan.prefill_chunk))
 
@@ -363,90 +361,6 @@ def short_source(source: str) -> str:
     return "/".join(source.split("/")[-3:])
 
 
-# ---- the document --------------------------------------------------------------------------------
-
-
-def program_result(
-    program: PlanProgram, plan: TrainPlan | ServePlan | None = None
-) -> dict[str, Any]:
-    """One program: predicted and compiled side by side, per device. Bytes and FLOPs are of one
-    step, with loops counted as often as they run."""
-    compiled, said = program.compiled, program.predicted
-    return {
-        "phase": program.phase,
-        **_load(program.phase, plan),
-        "slice": compiled.slice,
-        "mesh": dict(compiled.mesh),
-        "devices": compiled.devices,
-        "notes": list(compiled.notes),
-        "fits": compiled.fits,
-        "refusal": compiled.refusal,
-        "shortfall": shortfall(program, plan),
-        "usable_bytes": compiled.capacity_bytes,
-        "peak_bytes": {"predicted": said.get("peak_bytes"), "compiled": compiled.needed_bytes},
-        "memory_by_kind": {
-            "predicted": said.get("memory_by_kind"),
-            "compiled": dict(compiled.memory),
-            "arguments": compiled.arguments_by_name(),
-        },
-        "flops": {
-            "predicted": said.get("flops"),
-            "compiled": float(program.work.work.flops()),
-            "compiled_cycles": cycles_of(program),
-        },
-        "step_seconds": {"predicted": said.get("seconds"), "compiled": _seconds(program)},
-        "collectives": collective_rows(program),
-        "unknown_ops": [item.name for item in program.work.unknown()],
-        "buffers": [asdict(b) for b in compiled.buffers[:MOST_BUFFERS]],
-        "cached": compiled.cached,
-        "seconds": dict(compiled.seconds),
-        "process_peak_bytes": compiled.process_peak_bytes,
-        "versions": dict(compiled.versions),
-        "key": compiled.key,
-    }
-
-
-def _load(phase: str, plan: TrainPlan | ServePlan | None) -> dict[str, int | None]:
-    """What one step of a server works on: the sequences that decode, or the tokens of a prompt."""
-    if not isinstance(plan, ServePlan):
-        return {"sequences": None, "tokens": None}
-    if phase == "decode":
-        return {"sequences": plan.batch, "tokens": plan.batch}
-    return {"sequences": 1, "tokens": _chunk_tokens(plan)}
-
-
-def _seconds(program: PlanProgram) -> dict[str, Any] | None:
-    """The timeline of the compiled schedule; None for a program on a part of its slice."""
-    t = program.timeline
-    if t is None:
-        return None
-    exposed = {stream: s for stream, s in t.exposed.items() if s}
-    bounds = {"lower": t.lower, "expected": t.expected, "upper": t.upper}
-    return {**bounds, "exposed": exposed} if exposed else bounds
-
-
 def cycles_of(program: PlanProgram) -> float:
     """The compiler's estimates, each as often as it runs; ops without one count nothing."""
     return sum(item.cycles * float(item.op.count) for item in program.work.ops if item.cycles)
-
-
-def collective_rows(program: PlanProgram) -> list[dict[str, Any]]:
-    """Each kind over each set of axes: runs per step and V in bytes, predicted and compiled."""
-    said, made = program.predicted.get("collectives", {}), program.collectives
-    rows = []
-    for kind, axes in sorted({*said, *made}, key=lambda key: (key[0], key[1])):
-        one, other = said.get((kind, axes)), made.get((kind, axes))
-        rows.append(
-            {
-                "kind": kind,
-                "axes": list(axes),
-                "predicted": _counted(one) if program.predicted else None,
-                "compiled": _counted(other),
-            }
-        )
-    return rows
-
-
-def _counted(pair: tuple[float, float] | None) -> dict[str, float]:
-    runs, size = pair or (0.0, 0.0)
-    return {"count": runs, "bytes": size}

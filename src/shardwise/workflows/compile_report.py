@@ -1,4 +1,4 @@
-"""The report folder of a compile, written and read: what was found, in files that other tools open.
+"""The report folder of a compile: what was found, in files that other tools open.
 
     compile.json          what the command printed, as one document
     plan.yaml             the plan, where there was one
@@ -11,7 +11,7 @@
     PHASE.jaxpr.txt       PHASE.stablehlo.txt and PHASE.given.hlo.txt
 
 Times are those of the timeline (`profiler/timeline.py`), per device. A loop's body is drawn once,
-in its first round; the track "loops" shows how long all rounds take. What is read back is
+in its first round; the track "loops" shows how long all rounds take. `report_result.py` reads back
 `compile.json`, the ops and the trace.
 """
 
@@ -22,21 +22,13 @@ from typing import Any
 
 from shardwise.boundary import (
     finite,
-    is_file,
-    number,
-    read_json,
-    read_packed,
-    read_table,
     to_json,
     write_table,
     write_text,
 )
-from shardwise.boundary.items import json_items
-from shardwise.errors import BadRequest, ShardwiseError, check_known
-from shardwise.hardware import parse_slice
+from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
-from shardwise.profiler.explain.graph import waits
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.stages import Stages, StageTexts, read_stages, stages_of
 from shardwise.profiler.timeline import HloTimeline, OpRow
@@ -251,139 +243,3 @@ def _memory(line: HloTimeline, occupancy: Sequence[tuple[str, int]]) -> Iterator
             "name": "HBM in use",
             "args": {"bytes": size},
         }
-
-
-# ---- reading -----------------------------------------------------------------------------------
-
-WORDS = ("id", "op", "class", "phase", "scope", "source", "stream", "bound_by")
-AMOUNTS = ("runs", "seconds", "seconds_per_step", "exposed_seconds", "flops", "hbm_bytes")
-AMOUNTS += ("flops_per_byte", "of_roofline")
-"""Columns of PHASE.ops.csv that are read."""
-MOST_EVENTS = 300_000
-"""Spans and counters of a timeline that are kept."""
-REMEDY = "give a folder that `shardwise compile --out` wrote"
-
-
-def read_report(folder: Path, phase: str | None, most: int) -> dict[str, Any]:
-    """A program of a report: its spans, its `most` dearest ops in the order of the schedule with
-    what they wait for, and HBM in use over the step. Seconds are per device.
-
-    Raises BadRequest for what is no such folder, a phase that it lacks, or a program without times.
-    """
-    whole = _key(read_json(folder / "compile.json", "report", remedy=REMEDY), "result")
-    programs = {_key(one, "phase"): one for one in _key(whole, "programs")}
-    check_known("program of the report", phase or next(iter(programs), ""), programs)
-    program = programs[phase or next(iter(programs))]
-    stem = program["phase"].replace(":", ".")
-    if not is_file(folder / f"{stem}.ops.csv"):
-        raise BadRequest(f"report '{folder}' has no times of '{program['phase']}'; {REMEDY}")
-    rows = read_table(folder / f"{stem}.ops.csv", "ops", needed=("after", *WORDS, *AMOUNTS)).rows
-    ops = [_op(row) for row in rows]
-    dear = {op["id"] for op in sorted(ops, key=lambda op: -op["spent_seconds"])[:most]}
-    found = _nearest(waits([(row["id"], row["after"].split()) for row in rows], dear))
-    named = {op["op"] for op in ops if op["id"] in dear}
-    spans, memory = _timeline(folder / f"{stem}.trace.json.gz", named)
-    return {
-        **{name: program[name] for name in ("phase", "slice", "mesh", "fits", "usable_bytes")},
-        **{name: program[name] for name in ("peak_bytes", "flops", "step_seconds", "collectives")},
-        "phases": list(programs),
-        "stages": _stages(program.get("stages"), folder),
-        "device": _device(program["slice"]),
-        "ops": _placed([op for op in ops if op["id"] in dear]),
-        "waits": [{"source": a, "target": b} for b, sources in found.items() for a in sources],
-        "left_seconds": sum(op["spent_seconds"] for op in ops if op["id"] not in dear),
-        "spans": spans,
-        "memory": memory,
-    }
-
-
-def _stages(found: Any, folder: Path) -> dict[str, Any] | None:
-    """The op that was followed from JAX to the schedule, if one was."""
-    try:
-        return found and Stages.of(found).result()
-    except (TypeError, KeyError):
-        raise BadRequest(f"report '{folder}' has damaged stages of an op; {REMEDY}") from None
-
-
-def _placed(ops: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With a place in a drawing: one after the other, three rows for each stream."""
-    streams = sorted({op["stream"] for op in ops}, key=lambda name: (name != "compute", name))
-    rows = {name: 4 * i for i, name in enumerate(streams)}
-    return [{**op, "place": {"x": i, "y": rows[op["stream"]] + i % 3}} for i, op in enumerate(ops)]
-
-
-def _nearest(found: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Of what each op waits for the last ones: without those that one of the others waits for."""
-    bit = {name: 1 << i for i, name in enumerate(found)}
-    before: dict[str, int] = {}
-    nearest = {}
-    for name, sources in found.items():
-        earlier = 0
-        for source in sources:
-            earlier |= before.get(source, 0)
-        nearest[name] = [source for source in sources if not bit[source] & earlier]
-        before[name] = earlier | sum(bit[source] for source in sources)
-    return nearest
-
-
-def _key(document: Any, name: str) -> Any:
-    if not isinstance(document, dict) or name not in document:
-        raise BadRequest(f"the report has no '{name}'; {REMEDY}")
-    return document[name]
-
-
-def _op(row: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {name: row[name] for name in WORDS}
-    for name in AMOUNTS:
-        found[name] = None if row[name] == "inf" else number(row[name], f"column {name} of ops")
-    seconds = found["seconds"]
-    found["attained_flops"] = found["flops"] / seconds if seconds else 0.0
-    waited = found["stream"] != "compute"
-    found["spent_seconds"] = found["exposed_seconds" if waited else "seconds_per_step"]
-    return found
-
-
-def _timeline(path: Path, names: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Of a trace the runs of these ops and loops, and HBM in use, read event by event. Raises
-    BadRequest for another document."""
-    data = read_packed(path, "timeline", remedy=REMEDY)
-    spans, memory = [], []
-    for event in json_items(data, "traceEvents", path, "timeline", remedy=REMEDY):
-        try:
-            if event["ph"] == "X":
-                span = _span(event)
-                if span["op"] in names or span["stream"] == "loops":
-                    spans.append(span)
-            elif event["ph"] == "C":
-                held = number(event["args"]["bytes"], "bytes of an event")
-                memory.append({"seconds": _seconds(event, "ts"), "bytes": held})
-        except (TypeError, KeyError, ShardwiseError):
-            raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
-        if len(spans) + len(memory) > MOST_EVENTS:
-            raise BadRequest(
-                f"timeline '{path}' has more than {MOST_EVENTS:,} spans and counters that are "
-                "drawn; ask for fewer ops (--top)"
-            )
-    return spans, memory
-
-
-def _span(event: Mapping[str, Any]) -> dict[str, Any]:
-    found = {"op": event["name"], "stream": event["cat"]}
-    if not all(isinstance(name, str) for name in found.values()):
-        raise TypeError
-    return {**found, "start": _seconds(event, "ts"), "seconds": _seconds(event, "dur")}
-
-
-def _seconds(event: Mapping[str, Any], key: str) -> float:
-    return number(event[key], f"{key} of an event") / 1e6
-
-
-def _device(slice_name: str) -> dict[str, Any]:
-    """Peak rates of a device, unknown where the catalogue lacks its chip."""
-    try:
-        chip = parse_slice(slice_name).chip
-    except ShardwiseError:
-        return {"chip": None, "bf16_flops": None, "hbm_bandwidth": None}
-    each = chip.jax_devices_per_chip
-    rates = {"bf16_flops": chip.peak_flops.get("bf16"), "hbm_bandwidth": chip.hbm_bandwidth}
-    return {"chip": chip.id, **{k: v / each if v else None for k, v in rates.items()}}

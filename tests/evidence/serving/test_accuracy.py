@@ -16,11 +16,11 @@ from shardwise.evidence.serving.times import features, stacked
 from shardwise.evidence.serving.validate import (
     FOLDS,
     read_left_out,
-    serving_result,
     tpot_summary,
     ttft_summary,
     validate_serving,
 )
+from shardwise.evidence.serving.validation_result import serving_runs
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.roofline.engines import ENGINE_CONSTANTS
 
@@ -117,19 +117,19 @@ def test_time_per_output_token_of_each_engine_in_sample(found, family):
 
 
 def test_the_document_leads_with_what_was_left_out(found, runs):
-    result = serving_result(found)
-    assert set(result["left_out"]) == set(FOLDS)
+    result = serving_runs(found)
+    assert set(result.left_out) == set(FOLDS)
     for fold in FOLDS:
-        assert result["left_out"][fold]["tpot"]["n"] == len(runs)
-        assert result["left_out"][fold]["tpot"]["median_abs_error"] <= ALL
-    assert result["summary"]["n"] == len(runs)
-    assert set(result["summary"]["by_release"]) > {"vllm 0.12", "trtllm 1.0"}
+        assert result.left_out[fold].tpot.n == len(runs)
+        assert result.left_out[fold].tpot.median_abs_error <= ALL
+    assert result.summary.n == len(runs)
+    assert set(result.summary.by_release) > {"vllm 0.12", "trtllm 1.0"}
 
 
 def test_throughput_is_concurrency_over_tpot(found):
-    row = serving_result(found)["rows"][0]
+    row = serving_runs(found).rows[0]
     run = found.rows[0].run
-    assert row["tokens_per_second_measured"] == pytest.approx(run.concurrency / run.tpot)
+    assert row.tokens_per_second_measured == pytest.approx(run.concurrency / run.tpot)
     assert tpot_summary(found.rows).rank_correlation > 0.9
 
 

@@ -149,7 +149,7 @@ def test_it_is_half_as_good_again_as_a_constant_mfu(found, name):
 
 @pytest.mark.parametrize("model", NANOTRON)
 def test_plans_of_one_model_are_ordered(found, model):
-    ranks = {row["model"]: row["rank_correlation"] for row in within_models(found.rows)}
+    ranks = {row.model: row.rank_correlation for row in within_models(found.rows)}
     assert ranks[model] >= 0.8
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.evidence.training.test_runs import ROWS, TABLE
 
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.scores import spearman
@@ -25,9 +26,9 @@ from shardwise.evidence.training.validate import (
     score,
     summarise,
     validate,
-    validation_result,
     within_models,
 )
+from shardwise.evidence.training.validation_result import training_runs
 from shardwise.roofline.residuals import RangeTable
 
 FLAT = RangeTable(features={}, low=-0.1, high=0.2, runs=100, groups=5)
@@ -116,13 +117,13 @@ def test_rank_within_models_and_against_size(found):
     ]
     assert within_models(some[1:]) == []
     (row,) = within_models(some)
-    assert (row["model"], row["n"]) == ("nanotron-llama-1B", RANKED)
+    assert (row.model, row.n) == ("nanotron-llama-1B", RANKED)
     order = spearman([r.mfu for r in some], [r.measured_mfu for r in some])
-    assert row["rank_correlation"] == order
+    assert row.rank_correlation == order
     # Tokens/s per chip: 35,325 and 30,186 of the 1B model, 16,385 of the 3B.
     exact = against_size([with_error(r, 0.0) for r in found.rows], source)
-    assert exact["predicted"] == 1
-    half = against_size(found.rows, source)["one_over_parameters"]
+    assert exact.predicted == 1
+    half = against_size(found.rows, source).one_over_parameters
     assert half == pytest.approx(math.sqrt(3) / 2)  # a tie of the two larger, then in order
 
 
@@ -260,7 +261,7 @@ def test_left_out_runs_round_trip_a_file(found, tmp_path):
 
 
 def test_result_has_the_names_of_the_design(found):
-    result = validation_result(found)
+    result = plain(training_runs(found))
     numbers = {"n", "median_abs_error", "p90_abs_error", "rank_correlation"}
     assert numbers <= set(result["summary"])
     for group in ("by_group", "by_source", "by_chip", "by_bound", "by_grade", "by_stack", "gates"):

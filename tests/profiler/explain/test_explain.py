@@ -72,7 +72,6 @@ def test_a_planted_fault_is_found_with_its_cost_and_a_remedy(label):
     assert found.findings[0] is mine[0], "another finding costs more"
     for f in mine:
         assert WORTH * found.timeline.expected <= f.seconds
-        assert f.microseconds == f.seconds * 1e6
         assert f.where
         assert f.what
         assert f.remedy

@@ -8,7 +8,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES, compile_options, program_inputs, refuse_misses
 from shardwise.apps.cli.options import request_of
-from shardwise.apps.cli.output import document_of, show_answer
+from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.progress import stage_line
 
 
@@ -33,5 +33,5 @@ def compare(**options: Any) -> None:
 
     with stage_line() as watch:
         answer = request_of(CompareRequest, options).answer(watch)
-    show_answer(answer, options, doc=document_of(answer, program_inputs(options)))
+    show_answer(answer, options, inputs=program_inputs(options))
     refuse_misses(answer.misses)

@@ -1,6 +1,7 @@
 """`shardwise compile`: a plan, or any JAX function, by the real compiler for a slice elsewhere."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -67,18 +68,18 @@ def compile_(**options: Any) -> None:
 
     with stage_line() as watch:
         answer = request_of(CompileRequest, options).answer(watch)
-    doc, out = document_of(answer, program_inputs(options)), options["out"]
+    inputs, out = program_inputs(options), options["out"]
     more = [] if out is None else [f"Report in {out}"]
     if options["plot_path"] is not None:
         from shardwise.apps.cli.compile_plot import plot_memory
 
-        plot_memory(answer.programs, options["plot_path"])
+        plot_memory(answer.made, options["plot_path"])
         more.append(f"Plot in {options['plot_path']}")
     if out is not None:
-        doc["result"]["files"] = write_report(
-            out, answer.programs, answer.plan, plain(doc), answer.followed
-        )
-    show_answer(answer, options, doc=doc, more=more)
+        doc = plain(document_of(answer, inputs))
+        files = write_report(out, answer.made, answer.plan, doc, answer.followed)
+        answer = replace(answer, files=files)
+    show_answer(answer, options, inputs=inputs, more=more)
     refuse_misses(answer.misses)
 
 

@@ -8,7 +8,7 @@ from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES, compile_options, program_inputs, refuse_misses
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import request_of
-from shardwise.apps.cli.output import document_of, show_answer
+from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.progress import stage_line
 
 
@@ -31,7 +31,7 @@ def explain(**options: Any) -> None:
     with stage_line() as watch:
         answer = request_of(ExplainRequest, options).answer(watch)
     if path is not None:
-        write_graph(path, answer.graph, f"{answer.program.phase} on {answer.result['slice']}")
+        write_graph(path, answer.graph, f"{answer.program.phase} on {answer.slice}")
     more = [] if path is None else [f"Graph in {path}"]
-    show_answer(answer, options, doc=document_of(answer, program_inputs(options)), more=more)
+    show_answer(answer, options, inputs=program_inputs(options), more=more)
     refuse_misses(answer.misses)

@@ -42,7 +42,7 @@ def validate(**options: Any) -> None:
     constants were fitted on those, so each is predicted by a fit without its group; what the
     constants of today say of it comes second, as the in-sample error.
     """
-    from shardwise.verbs.validate import ValidateRequest
+    from shardwise.verbs.validate import TrainingValidated, ValidateRequest
 
     check_outputs()
     if options["serving"] and options["plot_path"]:
@@ -55,5 +55,6 @@ def validate(**options: Any) -> None:
     if options["plot_path"]:
         from shardwise.apps.cli.validate_plot import plot
 
-        plot(answer.found, options["plot_path"])  # type: ignore[arg-type]
+        assert isinstance(answer, TrainingValidated)
+        plot(answer, options["plot_path"])
     answer.checked()

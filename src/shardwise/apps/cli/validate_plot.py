@@ -4,13 +4,13 @@ from pathlib import Path
 
 from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.evidence.training.validate import Validation
 from shardwise.units import format_seconds
+from shardwise.verbs.validate import TrainingValidated
 
 MARKERS = "osD^vPX*"
 
 
-def plot(found: Validation, path: Path) -> None:
+def plot(found: TrainingValidated, path: Path) -> None:
     """One point per run, coloured by chip, marked by software; bands of 10 % and 25 %.
 
     Raises MissingPart without matplotlib and BadRequest where the file cannot be written.
@@ -23,11 +23,11 @@ def plot(found: Validation, path: Path) -> None:
         low, high = ([end * (1 + sign * share) for end in ends] for sign in (-1, 1))
         axes.fill_between(ends, low, high, color="grey", alpha=alpha, lw=0, label=f"{share:.0%}")
     axes.plot(ends, ends, color="grey", lw=0.8)
-    chips = dict.fromkeys(row.run.chip for row in found.rows)
-    stacks = dict.fromkeys(row.run.stack for row in found.rows)
+    chips = dict.fromkeys(row.chip for row in found.rows)
+    stacks = dict.fromkeys(row.stack for row in found.rows)
     for i, chip in enumerate(chips):
         for j, stack in enumerate(stacks):
-            some = [r for r in found.rows if (r.run.chip, r.run.stack) == (chip, stack)]
+            some = [r for r in found.rows if (r.chip, r.stack) == (chip, stack)]
             if some:
                 axes.scatter(
                     [r.measured for r in some],

@@ -9,15 +9,16 @@ in-sample; what runs of a model, a chip or a release cost that the fit had not s
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from shardwise.boundary.records import Record
 from shardwise.evidence.serving.runs import ServingRun, ServingTable
 from shardwise.evidence.serving.times import RunFeatures, features
-from shardwise.evidence.training.scores import Summary, plain_summaries, share_inside, summary_of
+from shardwise.evidence.training.scores import Summary, share_inside, summary_of
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, engine_names, load_engine
 
 OTHERS = "others"
@@ -56,6 +57,16 @@ def read_left_out(path: Path = LEFT_OUT) -> LeftOutTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimesErrors(Record):
+    """Errors of both times of some runs."""
+
+    tpot: Summary
+    """Of the time per output token."""
+    ttft: Summary
+    """Of the time to the first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredServingRun:
     """One run priced; seconds. `interval` is the 80 % range of the TPOT that the engine's constants
     expect."""
@@ -83,7 +94,7 @@ class ServingValidation:
     efficiency: Literal["fitted", "roofline"]
     rows: tuple[ScoredServingRun, ...]
     table: ServingTable
-    left_out: Mapping[str, tuple[Summary, Summary]]
+    left_out: Mapping[str, TimesErrors]
 
     @property
     def coverage(self) -> float | None:
@@ -116,7 +127,7 @@ def validate_serving(
     return ServingValidation(efficiency=efficiency, rows=rows, table=table, left_out=left)
 
 
-def left_out_summaries(runs: Sequence[ServingRun]) -> dict[str, tuple[Summary, Summary]]:
+def left_out_summaries(runs: Sequence[ServingRun]) -> dict[str, TimesErrors]:
     """TPOT and TTFT of published runs, each by the fit that had not seen its model (chip, release);
     nothing where some run is not among them."""
     found = read_left_out()
@@ -130,15 +141,13 @@ def left_out_summaries(runs: Sequence[ServingRun]) -> dict[str, tuple[Summary, S
     }
 
 
-def times_summaries(
-    runs: Sequence[ServingRun], tpot: np.ndarray, ttft: np.ndarray
-) -> tuple[Summary, Summary]:
+def times_summaries(runs: Sequence[ServingRun], tpot: np.ndarray, ttft: np.ndarray) -> TimesErrors:
     """Of predicted TPOT and TTFT."""
     rows = [
         ScoredServingRun(run=run, engine="", tpot=float(a), ttft=float(b))
         for run, a, b in zip(runs, tpot, ttft, strict=True)
     ]
-    return tpot_summary(rows), ttft_summary(rows)
+    return TimesErrors(tpot=tpot_summary(rows), ttft=ttft_summary(rows))
 
 
 def scored(
@@ -181,55 +190,6 @@ def ttft_summary(rows: Sequence[ScoredServingRun]) -> Summary:
         [r.ttft / r.run.ttft - 1 for r in known if r.run.ttft],
         [(r.ttft, r.run.ttft) for r in known if r.run.ttft],
     )
-
-
-def serving_result(found: ServingValidation) -> dict[str, Any]:
-    """The document's `result`; `summary` is of TPOT with constants that saw the runs, `left_out` of
-    fits that had not seen their model, chip or release."""
-    return {
-        "efficiency": found.efficiency,
-        "left_out": {
-            fold: {"tpot": asdict(tpot), "ttft": asdict(ttft)}
-            for fold, (tpot, ttft) in found.left_out.items()
-        },
-        "summary": {
-            **asdict(tpot_summary(found.rows)),
-            "by_source": plain_summaries(found.by(lambda r: r.run.source)),
-            "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
-            "by_model": plain_summaries(found.by(lambda r: r.run.model)),
-            "by_engine": plain_summaries(found.by(lambda r: r.run.family)),
-            "by_release": plain_summaries(found.by(lambda r: r.run.release)),
-        },
-        "ttft": asdict(ttft_summary(found.rows)),
-        "coverage": found.coverage,
-        "rows": [_row(row) for row in found.rows],
-        "filter": {
-            "rows": found.table.rows,
-            "runs": len(found.table.runs),
-            "left_out": dict(found.table.left_out),
-            "first": dict(found.table.first),
-        },
-    }
-
-
-def _row(r: ScoredServingRun) -> dict[str, Any]:
-    run = r.run
-    return {
-        "id": run.id,
-        "source": run.source,
-        "engine": run.engine,
-        "constants": r.engine,
-        "chip": run.chip,
-        "model": run.model,
-        "predicted": r.tpot,
-        "measured": run.tpot,
-        "error": r.error,
-        "interval": r.interval,
-        "ttft_predicted": r.ttft,
-        "ttft_measured": run.ttft,
-        "tokens_per_second_predicted": run.concurrency / r.tpot,
-        "tokens_per_second_measured": run.concurrency / run.tpot,
-    }
 
 
 def worst(rows: Sequence[ScoredServingRun], number: int) -> list[ScoredServingRun]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 
+from shardwise.boundary.records import Record
 from shardwise.boundary.tables import WrongCell, place_of_row
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.models import model_of, vocabulary_inferred
@@ -21,6 +22,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan
+from shardwise.plans.stacks import StackName
 
 RESERVED = 1.11
 """Peak bytes that PyTorch's allocator reserves over our count of tensors: the median of the runs
@@ -58,7 +60,7 @@ class PublishedRun:
     line: int | None = None
 
     @property
-    def stack(self) -> str:
+    def stack(self) -> StackName:
         """The software that ran it."""
         return self.plan.stack
 
@@ -68,13 +70,17 @@ class PublishedRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Record):
     """A row that no plan can express, and why."""
 
     id: str
+    """Its name."""
     source: str
+    """Where it was published."""
     reason: str
+    """Why."""
     line: int | None = None
+    """Its line in the file; null where it is of none."""
 
     @property
     def place(self) -> str:

@@ -3,23 +3,29 @@
 error = predicted / measured - 1.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.boundary.records import Record
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Errors of some runs. `rank_correlation` is Spearman's, of predicted and measured MFU; None
-    below three runs or where all are equal. Zero runs have no medians."""
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Record):
+    """Errors of some runs, as shares of what was measured."""
 
     n: int
+    """Runs."""
     median_abs_error: float | None = None
+    """Median of their sizes; null of no runs."""
     p90_abs_error: float | None = None
+    """The size that 9 of 10 do not exceed; null of no runs."""
     rank_correlation: float | None = None
+    """Spearman's, of predicted and measured MFU (of servers, throughput); null below three runs or
+    where all are equal."""
     median_error: float | None = None
+    """Median with its sign; null of no runs."""
 
 
 def summary_of(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
@@ -61,8 +67,3 @@ def share_inside(ranges: Iterable[tuple[tuple[float, float] | None, float]]) -> 
     """Share of the measured seconds that lie in their range, of those with a range."""
     inside = [range_[0] <= seconds <= range_[1] for range_, seconds in ranges if range_ is not None]
     return float(np.mean(inside)) if inside else None
-
-
-def plain_summaries(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    """Summaries as plain values."""
-    return {name: asdict(summary) for name, summary in summaries.items()}

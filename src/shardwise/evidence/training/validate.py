@@ -12,17 +12,17 @@ other run is unseen as it is.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from shardwise.boundary.records import Record
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.runs import LeftOut, PublishedRun, read_runs
 from shardwise.evidence.training.scores import (
     Summary,
-    plain_summaries,
     share_inside,
     spearman,
     summary_of,
@@ -42,6 +42,33 @@ EfficiencyOf = Literal["fitted", "roofline"]
 CLASS_RUNS, CLASS_GROUPS = 30, 3
 """Runs and groups from which a class of runs says how often its ranges hold."""
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOrder(Record):
+    """How well the plans of one model are ordered."""
+
+    source: str
+    """Where its runs were published."""
+    model: str
+    """The model."""
+    n: int
+    """Its runs."""
+    rank_correlation: float | None
+    """Spearman's, of predicted and measured MFU; null where all are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeOrder(Record):
+    """How well all plans of a source are ordered: rank correlations of tokens per second per chip,
+    null below three runs or where all are equal."""
+
+    n: int
+    """Its runs."""
+    predicted: float | None
+    """Of what is predicted."""
+    one_over_parameters: float | None
+    """Of 1 / parameters, a guess that knows nothing of plan and chips."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +340,7 @@ def summarise(rows: Sequence[ScoredRun]) -> Summary:
     return summary_of([r.error for r in rows], [(r.mfu, r.measured_mfu) for r in rows])
 
 
-def within_models(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
+def within_models(rows: Sequence[ScoredRun]) -> list[ModelOrder]:
     """Rank correlation of MFU among the runs of one model of one source, of those with at least
     `RANKED` runs: how well the plans of one model are ordered."""
     models = dict.fromkeys((r.run.source, r.run.model) for r in rows)
@@ -322,22 +349,22 @@ def within_models(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
         some = [r for r in rows if (r.run.source, r.run.model) == (source, model)]
         if len(some) >= RANKED:
             ours = spearman([r.mfu for r in some], [r.measured_mfu for r in some])
-            row = {"source": source, "model": model, "n": len(some), "rank_correlation": ours}
+            row = ModelOrder(source=source, model=model, n=len(some), rank_correlation=ours)
             found.append(row)
     return found
 
 
-def against_size(rows: Sequence[ScoredRun], source: str) -> dict[str, float | int | None]:
+def against_size(rows: Sequence[ScoredRun], source: str) -> SizeOrder:
     """Rank correlation over all runs of a source of tokens per second per chip: predicted, and of
     the guess 1 / parameters, which knows nothing of plan and chips."""
     some = [r for r in rows if r.run.source == source]
     measured = [_rate(r, r.measured) for r in some]
     guess = [1 / float(params_total(r.run.cfg)) for r in some]
-    return {
-        "n": len(some),
-        "predicted": spearman([_rate(r, r.predicted) for r in some], measured),
-        "one_over_parameters": spearman(guess, measured),
-    }
+    return SizeOrder(
+        n=len(some),
+        predicted=spearman([_rate(r, r.predicted) for r in some], measured),
+        one_over_parameters=spearman(guess, measured),
+    )
 
 
 RANKED = 8
@@ -372,79 +399,3 @@ GATES: Mapping[str, Callable[[ScoredRun], bool]] = {
     "pipelined": lambda row: row.run.plan.degree("stage") > 1,
 }
 """Named subsets whose errors are watched."""
-
-
-def validation_result(found: Validation) -> dict[str, Any]:
-    """The document's `result`, under the names that the design fixes."""
-    within = within_models(found.rows)
-    ranked = dict.fromkeys(row["source"] for row in within)
-    return {
-        "efficiency": found.efficiency,
-        "summary": {
-            **asdict(found.summary),
-            "in_sample": asdict(found.in_sample()),
-            "constant_mfu": asdict(found.constant_mfu()),
-            "by_group": plain_summaries(found.by(lambda r: r.run.group)),
-            "by_source": plain_summaries(found.by(lambda r: r.run.source)),
-            "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
-            "by_bound": plain_summaries(found.by(lambda r: r.bound_by)),
-            "by_grade": plain_summaries(found.by(lambda r: r.run.grade)),
-            "by_stack": plain_summaries(found.by(lambda r: r.run.stack)),
-            "gates": plain_summaries(found.gates()),
-        },
-        "memory": asdict(found.memory()),
-        "would_not_fit": found.unfit(),
-        "coverage": {
-            "all": found.coverage(),
-            "by_class": {
-                name: {"n": n, "inside": inside}
-                for name, (n, inside) in found.coverage_by_class().items()
-            },
-        },
-        "within_model": within,
-        "against_size": {s: against_size(found.rows, s) for s in ranked},
-        "rows": [row_result(row) for row in found.rows],
-        "left_out": [asdict(row) for row in found.left_out],
-    }
-
-
-def row_result(row: ScoredRun) -> dict[str, Any]:
-    """One run of the document."""
-    run = row.run
-    return {
-        "id": run.id,
-        "source": run.source,
-        "group": run.group,
-        "chip": run.chip,
-        "slice": str(run.piece),
-        "stack": run.stack,
-        "grade": run.grade,
-        "moe": run.moe,
-        "model": run.model,
-        "mesh": dict(run.plan.mesh),
-        "predicted": row.predicted,
-        "measured": row.measured,
-        "error": row.error,
-        "in_sample": row.in_sample,
-        "constant_mfu": row.constant_mfu,
-        "interval": row.interval,
-        "range_why": row.range_why,
-        "evidence": row.shift
-        and {
-            "like": row.shift.like,
-            "rows": row.shift.rows,
-            "times": row.shift.times,
-            "itself_left_out": row.among,
-        },
-        "lower": row.bounds[0],
-        "upper": row.bounds[1],
-        "mfu": row.mfu,
-        "mfu_dtype": run.plan.dtypes.compute,
-        "measured_mfu": row.measured_mfu,
-        "bound_by": row.bound_by,
-        "peak_bytes_per_chip": row.peak_bytes,
-        "measured_peak_bytes_per_chip": run.peak_mem_bytes,
-        "predicted_peak_as_measured": row.reported_peak,
-        "peak_error": row.peak_error,
-        "inferred": list(run.inferred),
-    }

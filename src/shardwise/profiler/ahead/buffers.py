@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
+from shardwise.boundary.records import Record
 from shardwise.profiler.hlo.sources import read_frames
 from shardwise.work import grouped
 
@@ -28,20 +29,21 @@ HOST = "5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffer:
-    """Bytes of one place in a device's memory.
-
-    `kind` is argument, output, temporary or constant (or host, of any of them); `shape` that of the
-    largest value there, `name` its instruction, `op` the JAX operation (for an argument its name)
-    and `source` file:line, both empty where the compiler does not say.
-    """
+class Buffer(Record):
+    """Bytes of one place in a device's memory."""
 
     bytes: int
+    """Its size."""
     kind: str
+    """argument, output, temporary or constant, or host, of any of them."""
     name: str
+    """The instruction of the largest value there."""
     shape: str
+    """The shape of that value."""
     op: str
+    """The JAX operation that makes it, of an argument its name; "" where that is not told."""
     source: str
+    """file:line of the operation; "" where that is not told."""
 
 
 @dataclass(frozen=True, slots=True)

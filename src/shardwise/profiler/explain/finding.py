@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from shardwise.boundary.records import Record
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.timeline import OpRow
 from shardwise.work import grouped
@@ -12,20 +13,19 @@ WORTH = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """`seconds` per step and device that the fault costs, `where` it is (file:line, or arguments),
-    `what` it is with its figures, and the `remedy`."""
+class Finding(Record):
+    """A mistake in a compiled program."""
 
     rule: str
+    """The rule that found it."""
     seconds: float
+    """Seconds that it costs, per step and device."""
     where: str
+    """file:line, or arguments."""
     what: str
+    """What it is, with its figures."""
     remedy: str
-
-    @property
-    def microseconds(self) -> float:
-        """The cost as reports show it."""
-        return self.seconds * 1e6
+    """What to write instead."""
 
 
 Rule = Callable[[Evidence], Iterable[Finding]]

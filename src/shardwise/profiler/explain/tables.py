@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shardwise.boundary.records import Record
 from shardwise.models.components import CORE, SCAN
 from shardwise.profiler.explain.evidence import TO_READERS, Evidence
 from shardwise.profiler.hlo.scopes import component_in, scope_of
@@ -23,21 +24,29 @@ PARTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeShare:
-    """Ops of one source line, component or scope. `seconds` are of the compute stream per step plus
-    what is `exposed` of copies and collectives; `hidden` is their time behind it. `bound_by` is
-    what bounds most of the seconds, `flops` and `hbm_bytes` are per step and device."""
+class TimeShare(Record):
+    """Ops of one source line, component or scope, per step and device."""
 
     where: str
+    """The line, component or scope."""
     seconds: float
+    """Seconds of the compute stream, with what is exposed of copies and collectives."""
     exposed: float
+    """Seconds that compute waits for copies and collectives."""
     hidden: float
+    """Seconds of copies and collectives behind compute."""
     share: float
+    """Share of the step."""
     bound_by: str
+    """What bounds most of the seconds."""
     flops: float
+    """FLOPs."""
     hbm_bytes: float
+    """HBM bytes."""
     phases: tuple[str, ...]
+    """The passes that the ops belong to."""
     ops: int
+    """How many ops."""
 
 
 def by_line(e: Evidence) -> tuple[TimeShare, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from shardwise.boundary.records import Record
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding
 from shardwise.profiler.explain.tables import spent
@@ -16,18 +17,23 @@ TOLD = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unexplained:
-    """`seconds` of a step, `share` of it, that neither products, bytes and waits nor a finding
-    explain; `most` of them at `where`, by the op of that `name`, which takes `takes` where its
-    products, bytes and vector operations need `needs`."""
+class Unexplained(Record):
+    """What of a step neither products, bytes and waits nor a finding explain."""
 
     seconds: float
+    """Seconds per step."""
     share: float
+    """Share of the step."""
     where: str
+    """file:line of most of it."""
     most: float
+    """Seconds of it there."""
     name: str
+    """The op that has most of it there."""
     takes: float
+    """Seconds that this op takes."""
     needs: float
+    """Seconds that its products, bytes and vector operations need."""
 
 
 def unexplained(e: Evidence, findings: Sequence[Finding]) -> Unexplained | None:

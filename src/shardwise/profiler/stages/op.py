@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import read_packed
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest, shown
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.text import Module
@@ -33,46 +34,49 @@ class StageTexts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A part of the schedule: an op on its stream, when its first run begins, and how long that
-    takes; `own` is of the chosen op."""
+class Turn(Record):
+    """A part of the schedule."""
 
     name: str
+    """The instruction."""
     opcode: str
+    """What it does."""
     stream: str
+    """What it runs on."""
     start: float
+    """Seconds from the start of the step to that of its first run."""
     seconds: float
+    """Seconds of its first run."""
     own: bool
+    """Whether it is of the op that is followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """One op at every stage. `seconds` are of a step, with the waits for it, `share` of the step;
-    both None without a timeline. `jaxpr` are its equations, `stablehlo` its ops, `hlo` its
-    instructions in the optimised program, `schedule` what runs around the longest of them."""
+class Stages(Record):
+    """One op at every stage of the compiler."""
 
     op: str
+    """What JAX calls it."""
     source: str
+    """Its file:line; "" where the program tells none."""
     seconds: float | None
+    """Seconds of a step, with the waits for it; null without a timeline."""
     share: float | None
+    """The same as a share of the step; null without a timeline."""
     jaxpr: Sequence[str]
+    """Its equations in the jaxpr."""
     stablehlo: Sequence[str]
+    """Its ops in StableHLO."""
     hlo: Sequence[str]
+    """Its instructions in the optimised program."""
     schedule: Sequence[Turn]
+    """What runs around the longest of them, in the order of the schedule."""
     changes: Sequence[PassChange]
-
-    def result(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            **{name: getattr(self, name) for name in ("op", "source", "seconds", "share")},
-            **{name: list(getattr(self, name)) for name in ("jaxpr", "stablehlo", "hlo")},
-            "schedule": [asdict(turn) for turn in self.schedule],
-            "changes": [asdict(change) for change in self.changes],
-        }
+    """What each pass of the compiler changed of it."""
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> "Stages":
-        """Of the plain values again. Raises TypeError or KeyError where they are others."""
+    def read(cls, result: Mapping[str, Any]) -> "Stages":
+        """Of the plain values of a document. Raises TypeError or KeyError where they are others."""
         schedule = [Turn(**turn) for turn in result["schedule"]]
         changes = [PassChange(**change) for change in result["changes"]]
         return cls(**{**result, "schedule": schedule, "changes": changes})

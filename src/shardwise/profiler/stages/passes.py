@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.profiler.hlo.collectives import KINDS
 from shardwise.profiler.hlo.shapes import VMEM, Array, arrays
@@ -52,15 +53,19 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassChange:
-    """What one pass changed: its number among those that changed anything, its name with that of
-    its pipeline, in a word each what it did, and the places that differ, before and after."""
+class PassChange(Record):
+    """What one pass changed of an op."""
 
     number: int
+    """Its number among the passes that changed anything."""
     name: str
+    """Its name with that of its pipeline."""
     kinds: tuple[str, ...]
+    """What it did, in a word each."""
     before: tuple[str, ...]
+    """The places that differ, before it."""
     after: tuple[str, ...]
+    """The same after it."""
 
 
 def changes(passes: Iterable[tuple[str, str]], key: OpKey) -> Iterator[PassChange]:

@@ -1,13 +1,14 @@
 """A compiled program: timeline, ops against the roofline, memory over time, graph of its ops."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.report import ReportAnswer
+from shardwise.workflows.compile_result import CollectiveBeside
 
 COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
 COLUMNS += ("scope", "source")
@@ -21,37 +22,38 @@ def _calls(state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = answers[0].result
+    found = answers[0]
+    assert isinstance(found, ReportAnswer)
     return Drawn(
         figures=[_timeline(found), _roofline(found), _memory(found), _graph(found)],
         tables=[_figures(found), _collectives(found), _ops(found)],
         lines=[
-            f"{found['phase']} on {found['slice']}: the program fits."
-            if found["fits"]
-            else f"{found['phase']} on {found['slice']}: the program does not fit.",
-            f"Programs of this report: {', '.join(found['phases'])}.",
+            f"{found.phase} on {found.slice}: the program fits."
+            if found.fits
+            else f"{found.phase} on {found.slice}: the program does not fit.",
+            f"Programs of this report: {', '.join(found.phases)}.",
         ],
         formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds",
         source="the report's folder: compile.json, ops.csv, trace.json.gz",
     )
 
 
-def _timeline(found: Mapping[str, Any]) -> FigureData:
-    streams = list(dict.fromkeys(span["stream"] for span in found["spans"]))
+def _timeline(found: ReportAnswer) -> FigureData:
+    streams = list(dict.fromkeys(span.stream for span in found.spans))
     streams.sort(key=lambda name: (name != "compute", name))
     marks = []
     for row, stream in enumerate(streams):
-        own = [span for span in found["spans"] if span["stream"] == stream]
-        starts = [span["start"] for span in own]
+        own = [span for span in found.spans if span.stream == stream]
+        starts = [span.start for span in own]
         marks.append(
             Mark(
                 kind="rect",
                 label=stream,
                 x=starts,
                 y=[row] * len(own),
-                x2=[span["start"] + span["seconds"] for span in own],
+                x2=[span.start + span.seconds for span in own],
                 y2=[row + 0.8] * len(own),
-                text=[span["op"] for span in own],
+                text=[span.op for span in own],
             )
         )
     return FigureData(
@@ -63,15 +65,15 @@ def _timeline(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _roofline(found: Mapping[str, Any]) -> FigureData:
-    known = [op for op in found["ops"] if op["flops"] and op["flops_per_byte"]]
+def _roofline(found: ReportAnswer) -> FigureData:
+    known = [op for op in found.ops if op.flops and op.flops_per_byte]
     marks = []
-    for bound in dict.fromkeys(op["bound_by"] for op in known):
-        own = [op for op in known if op["bound_by"] == bound]
-        x, y = ([op[name] for op in own] for name in ("flops_per_byte", "attained_flops"))
-        words = [op["op"] for op in own]
+    for bound in dict.fromkeys(op.bound_by for op in known):
+        own = [op for op in known if op.bound_by == bound]
+        x, y = [op.flops_per_byte for op in own], [op.attained_flops for op in own]
+        words = [op.op for op in own]
         marks.append(Mark(kind="dot", label=f"bound by {bound}", x=x, y=y, text=words))
-    if peak := found["device"]["bf16_flops"]:
+    if peak := found.device.bf16_flops:
         marks.append(Mark(kind="rule", label="peak, bf16", y=[peak]))
     return FigureData(
         id="roofline",
@@ -82,10 +84,10 @@ def _roofline(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _memory(found: Mapping[str, Any]) -> FigureData:
-    x, y = ([one[name] for one in found["memory"]] for name in ("seconds", "bytes"))
+def _memory(found: ReportAnswer) -> FigureData:
+    x, y = [one.seconds for one in found.memory], [one.bytes for one in found.memory]
     marks = [Mark(kind="line", label="HBM in use", x=x, y=y)]
-    marks.append(Mark(kind="rule", label="usable", y=[found["usable_bytes"]]))
+    marks.append(Mark(kind="rule", label="usable", y=[found.usable_bytes]))
     return FigureData(
         id="memory",
         title="Memory over the step",
@@ -95,11 +97,11 @@ def _memory(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _graph(found: Mapping[str, Any]) -> FigureData:
+def _graph(found: ReportAnswer) -> FigureData:
     """Ops from left to right as scheduled, three rows per stream; arrows to what waits."""
-    streams = list(dict.fromkeys(op["stream"] for op in found["ops"]))
-    places = {op["id"]: (op["place"]["x"], op["place"]["y"]) for op in found["ops"]}
-    ends = [(places[one["source"]], places[one["target"]]) for one in found["waits"]]
+    streams = list(dict.fromkeys(op.stream for op in found.ops))
+    places = {op.id: (op.place.x, op.place.y) for op in found.ops}
+    ends = [(places[one.source], places[one.target]) for one in found.waits]
     marks = [
         Mark(
             kind="arrow",
@@ -111,9 +113,9 @@ def _graph(found: Mapping[str, Any]) -> FigureData:
         )
     ]
     for stream in streams:
-        own = [op for op in found["ops"] if op["stream"] == stream]
-        x, y = ([places[op["id"]][k] for op in own] for k in (0, 1))
-        words = [f"{op['op']}: {op['scope']}" for op in own]
+        own = [op for op in found.ops if op.stream == stream]
+        x, y = ([places[op.id][k] for op in own] for k in (0, 1))
+        words = [f"{op.op}: {op.scope}" for op in own]
         marks.append(Mark(kind="dot", label=stream, x=x, y=y, text=words))
     return FigureData(
         id="graph",
@@ -124,38 +126,37 @@ def _graph(found: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _figures(found: Mapping[str, Any]) -> TableData:
-    seconds, peak, flops = (found[name] for name in ("step_seconds", "peak_bytes", "flops"))
+def _figures(found: ReportAnswer) -> TableData:
+    seconds, peak, flops = found.step_seconds, found.peak_bytes, found.flops
     said, units = {}, {}
-    for side in ("predicted", "compiled"):
-        both = seconds[side] or {}
+    for side, step, held, counted in (
+        ("predicted", seconds.predicted, peak.predicted, flops.predicted),
+        ("compiled", seconds.compiled, peak.compiled, flops.compiled),
+    ):
         for name, value, unit in (
-            (f"step, {side}", both.get("expected"), "s"),
-            (f"peak memory, {side}", peak[side], "bytes"),
-            (f"FLOPs per step, {side}", flops[side], "FLOP"),
+            (f"step, {side}", step and step.expected, "s"),
+            (f"peak memory, {side}", held, "bytes"),
+            (f"FLOPs per step, {side}", counted, "FLOP"),
         ):
             said[name], units[name] = value, unit
-    said["ops not drawn"], units["ops not drawn"] = found["left_seconds"], "s"
+    said["ops not drawn"], units["ops not drawn"] = found.left_seconds, "s"
     return facts("Predicted and compiled, per device", said, units)
 
 
-def _collectives(found: Mapping[str, Any]) -> TableData:
-    rows = [
-        [f"{one['kind']} over {'+'.join(one['axes'])}", *_moved(one)]
-        for one in found["collectives"]
-    ]
+def _collectives(found: ReportAnswer) -> TableData:
+    rows = [[f"{one.kind} over {'+'.join(one.axes)}", *_moved(one)] for one in found.collectives]
     header = ("", "predicted", "compiled", "runs predicted", "runs compiled")
     units = {"predicted": "bytes", "compiled": "bytes"}
     return TableData(title="Collectives", header=header, rows=rows, units=units)
 
 
-def _moved(one: Mapping[str, Any]) -> list[Any]:
-    sides = [one[side] or {} for side in ("predicted", "compiled")]
-    return [side.get(name) for name in ("bytes", "count") for side in sides]
+def _moved(one: CollectiveBeside) -> list[float | None]:
+    planned, made = one.predicted, one.compiled
+    return [planned and planned.bytes, made.bytes, planned and planned.count, made.count]
 
 
-def _ops(found: Mapping[str, Any]) -> TableData:
-    rows = [[op[name] for name in COLUMNS] for op in found["ops"]]
+def _ops(found: ReportAnswer) -> TableData:
+    rows = [[getattr(op, name) for name in COLUMNS] for op in found.ops]
     return TableData(title="Dearest ops, as scheduled", header=COLUMNS, rows=rows, units=UNITS)
 
 

@@ -8,8 +8,12 @@ from shardwise.apps.page.controls import State, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, read_serving
+from shardwise.evidence.serving.validation_result import ValidatedServing
+from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.evidence.training.validation_result import ValidatedRun
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.validate import ServingValidated, TrainingValidated
 
 TRAINING, SERVING = "training: ", "serving: "
 EVERY = "every run"
@@ -31,6 +35,7 @@ def _counts() -> dict[str, int]:
 
 RUNS: Mapping[str, int] = _counts()
 COLUMNS = ("id", "source", "chip", "model", "predicted", "measured", "error", "bound_by")
+NAMES = ("n", "median_abs_error", "p90_abs_error")
 SERVED = ("id", "source", "chip", "model", "predicted", "measured", "error", "engine")
 
 
@@ -52,16 +57,16 @@ def _many(state: State) -> list[VerbCall]:
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     if not answers:
         return Drawn(lines=[f"{RUNS[state['runs']]:,} runs are being priced."], **_SAID)
-    found = answers[0].result
-    served = state["runs"].startswith(SERVING)
-    names = ("n", "median_abs_error", "p90_abs_error")
-    figures = {f"{name}, left out": found["summary"][name] for name in names}
-    if not served:
-        figures |= {f"{name}, in sample": found["summary"]["in_sample"][name] for name in names}
-    columns = SERVED if served else COLUMNS
-    rows = [[one.get(name) for name in columns] for one in found["rows"]]
+    found = answers[0]
+    assert isinstance(found, TrainingValidated | ServingValidated)
+    figures = _figures(found.summary, "left out")
+    if isinstance(found, TrainingValidated):
+        figures |= _figures(found.summary.in_sample, "in sample")
+    columns = COLUMNS if isinstance(found, TrainingValidated) else SERVED
+    rows = [[getattr(one, name) for name in columns] for one in found.rows]
+    what = "Step time" if isinstance(found, TrainingValidated) else "Time per output token"
     return Drawn(
-        figures=[_plane(found["rows"], state["by"], served)],
+        figures=[_plane(found.rows, state["by"], what)],
         tables=[
             facts("Errors", figures),
             TableData(
@@ -70,7 +75,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
                 rows=rows,
                 units={"predicted": "s", "measured": "s"},
             ),
-            *(_folds(found["left_out"]) if served else _unpriced(found["left_out"])),
+            *_left_out(found),
         ],
         **_SAID,
     )
@@ -82,33 +87,35 @@ _SAID: Any = {
 }
 
 
-def _folds(found: Mapping[str, Any]) -> list[TableData]:
-    """Of servers the errors with each kind of group left out of the fit."""
-    names = ("n", "median_abs_error", "p90_abs_error")
+def _figures(errors: Summary, of: str) -> dict[str, float | None]:
+    return {f"{name}, {of}": getattr(errors, name) for name in NAMES}
+
+
+def _left_out(found: TrainingValidated | ServingValidated) -> list[TableData]:
+    """Of servers the errors with each kind of group left out of the fit; else runs not priced."""
+    if isinstance(found, TrainingValidated):
+        rows = [[one.id, one.reason] for one in found.left_out]
+        table = TableData(title="Runs that cannot be priced", header=("id", "why"), rows=rows)
+        return [table] * bool(rows)
     rows = [
-        [fold, which.upper(), *(one[which][name] for name in names)]
-        for fold, one in found.items()
-        for which in ("tpot", "ttft")
+        [fold, which, *(getattr(errors, name) for name in NAMES)]
+        for fold, one in found.left_out.items()
+        for which, errors in (("TPOT", one.tpot), ("TTFT", one.ttft))
     ]
-    return [TableData(title="Left out of the fit", header=("fold", "of", *names), rows=rows)]
+    return [TableData(title="Left out of the fit", header=("fold", "of", *NAMES), rows=rows)]
 
 
-def _unpriced(rows: Sequence[Mapping[str, Any]]) -> list[TableData]:
-    shown = [[one["id"], one["reason"]] for one in rows]
-    header = ("id", "why")
-    return [TableData(title="Runs that cannot be priced", header=header, rows=shown)] * bool(rows)
-
-
-def _plane(rows: Sequence[Mapping[str, Any]], by: str, served: bool) -> FigureData:
+def _plane(
+    rows: Sequence[ValidatedRun] | Sequence[ValidatedServing], by: str, what: str
+) -> FigureData:
     marks = []
-    for name in dict.fromkeys(str(one[by]) for one in rows):
-        own = [one for one in rows if str(one[by]) == name]
-        x, y = ([one[which] for one in own] for which in ("measured", "predicted"))
-        marks.append(Mark(kind="dot", label=name, x=x, y=y, text=[one["id"] for one in own]))
-    measured = sorted(one["measured"] for one in rows)
+    for name in dict.fromkeys(str(getattr(one, by)) for one in rows):
+        own = [one for one in rows if str(getattr(one, by)) == name]
+        x, y = [one.measured for one in own], [one.predicted for one in own]
+        marks.append(Mark(kind="dot", label=name, x=x, y=y, text=[one.id for one in own]))
+    measured = sorted(one.measured for one in rows)
     ends = [measured[0], measured[-1]]
     marks.append(Mark(kind="line", label="predicted = measured", x=ends, y=ends, dashed=True))
-    what = "Time per output token" if served else "Step time"
     return FigureData(
         id="plane",
         title=f"{what}, predicted against measured",
