@@ -16,7 +16,12 @@ from shardwise.verbs.request import Progress, verb
 DATA = Path(__file__).parent / "data" / "schemas"
 
 
-VERBS = {"plan serve": "plan_serve", "plan show": "plan_show", "plan train": "plan_train"}
+VERBS = {
+    "plan serve": "plan_serve",
+    "plan show": "plan_show",
+    "plan train": "plan_train",
+    "simulate": "simulate",
+}
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
 
 
