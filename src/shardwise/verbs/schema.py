@@ -20,6 +20,7 @@ VERBS = {
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",
+    "shard": "shard",
     "simulate": "simulate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
