@@ -17,6 +17,9 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "book errata": "book_errata",
+    "book list": "book_list",
+    "book rule": "book_rule",
     "plan serve": "plan_serve",
     "plan show": "plan_show",
     "plan train": "plan_train",
