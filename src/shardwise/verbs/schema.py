@@ -18,6 +18,7 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 VERBS = {
     "book errata": "book_errata",
+    "book figure": "book_figure",
     "book list": "book_list",
     "book rule": "book_rule",
     "plan serve": "plan_serve",

@@ -16,7 +16,7 @@ from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
-    from shardwise.book.figures import Figure
+    from shardwise.verbs.book_figure import FigureAnswer
     from shardwise.verbs.book_rule import RuleSweep
 
 
@@ -87,18 +87,19 @@ def figure_(**options: Any) -> None:
     if options["html_path"]:
         from shardwise.apps.cli.simulation_html import write_simulation
 
-        write_simulation(answer.result, options["html_path"])
+        assert isinstance(answer, SimulationAnswer)
+        write_simulation(answer, options["html_path"])
 
 
 def _draw(answer: Any, path: Path) -> None:
     from shardwise.verbs.book_figure import FigureAnswer
 
     if isinstance(answer, FigureAnswer):
-        _plot(answer.figure, path)
+        _plot(answer, path)
         return
     from shardwise.apps.cli.simulation_pictures import draw_simulation
 
-    draw_simulation(answer.simulation, path)
+    draw_simulation(answer, path)
 
 
 @book.command("show")
@@ -195,9 +196,8 @@ def _plot_sweep(found: "RuleSweep", path: Path) -> None:
     save_figure(drawing, path)
 
 
-def _plot(found: "Figure", path: Path) -> None:
+def _plot(found: "FigureAnswer", path: Path) -> None:
     from shardwise.apps.cli.pictures import new_figure, save_figure
-    from shardwise.verbs.book_figure import axis_text
 
     drawing = new_figure(8, 5)
     axes = drawing.add_subplot()
@@ -205,11 +205,11 @@ def _plot(found: "Figure", path: Path) -> None:
         drawn = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y > 0]
         if drawn:
             axes.plot(*zip(*drawn, strict=True), label=series.label, marker="." * (len(drawn) < 20))
-    axes.set_xlabel(axis_text(found, "x"))
-    axes.set_ylabel(axis_text(found, "y"))
-    if "x" in found.log:
+    axes.set_xlabel(str(found.x))
+    axes.set_ylabel(str(found.y))
+    if found.x.log:
         axes.set_xscale("log")
-    if "y" in found.log:
+    if found.y.log:
         axes.set_yscale("log")
     axes.set_title(f"{found.title}\n{found.source}", fontsize=10)
     axes.legend(fontsize=8)
