@@ -95,10 +95,10 @@ def speed(traces: Path, rounds: int) -> None:
         told = summary(simulate(requests, fleet))
         print(f"\n{name}: CPU {spread(cpus[name])}, wall {spread(walls[name])}")
         print(
-            f"  {told['completed']:,} requests, {told['steps']:,} steps in "
-            f"{told['duration']:,.0f} simulated s; hit rate {told['hit_rate']:.1%}; "
-            f"TTFT p50 {told['median_ttft_ms']:.0f} ms, p99 {told['p99_ttft_ms']:.0f} ms; "
-            f"TPOT p50 {told['median_tpot_ms']:.1f} ms"
+            f"  {told.completed:,} requests, {told.steps:,} steps in "
+            f"{told.duration:,.0f} simulated s; hit rate {told.hit_rate:.1%}; "
+            f"TTFT p50 {told.median_ttft_ms:.0f} ms, p99 {told.p99_ttft_ms:.0f} ms; "
+            f"TPOT p50 {told.median_tpot_ms:.1f} ms"
         )
 
 
@@ -168,15 +168,15 @@ def conserved(traces: Path) -> None:
             assert all(job.conserved() for job in done)
             told = summary(outcome)
             decoded = sum(job.decoded for job in done)
-            computed = told["prefilled_tokens"] + told["hit_tokens"] + decoded
-            prompt, emitted = told["total_input_tokens"], told["total_output_tokens"]
-            assert computed == prompt + emitted - len(done) + told["recomputed_tokens"]
+            computed = told.prefilled_tokens + told.hit_tokens + decoded
+            prompt, emitted = told.total_input_tokens, told.total_output_tokens
+            assert computed == prompt + emitted - len(done) + told.recomputed_tokens
             assert prompt == sum(r.prompt for r in requests)
             assert emitted == sum(r.output for r in requests)
             print(
-                f"  {trace}, {policy}: {told['prefilled_tokens']:,} + {told['hit_tokens']:,} + "
+                f"  {trace}, {policy}: {told.prefilled_tokens:,} + {told.hit_tokens:,} + "
                 f"{decoded:,} = {prompt:,} + {emitted:,} - {len(done):,} + "
-                f"{told['recomputed_tokens']:,}"
+                f"{told.recomputed_tokens:,}"
             )
 
 

@@ -6,8 +6,11 @@ import json
 import pytest
 from tests.apps.commands import over
 
+import shardwise as sw
 from shardwise.apps.cli.shard import shard
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.verbs.shard import Sharded, ShardedArray
+from shardwise.verbs.sharded_result import TimedStrategy
 
 QUIZ = ("A[I_XY, J]", "--dims", "I=128,J=2048", "--mesh", "X=2,Y=8,Z=2", "--dtype", "int8")
 
@@ -442,3 +445,18 @@ def test_a_small_collective_waits_for_hops(capsys):
         assert row["turning_bytes"] == pytest.approx(turn)
     run(*product, "--dims", "I=8,J=1024,K=64")
     assert "step 2 waits for hops: 12 µs for" in capsys.readouterr().out
+
+
+def test_python_reads_fields():
+    """Times are there on a slice alone; of an array are blocks, of a product strategies."""
+    product, sizes = "A[I, J_X] * B[J_X, K] -> C[I, K]", "I=8,J=8,K=8"
+    timed = sw.shard(product, dims=sizes, mesh="X=4", on="v5e:2x2")
+    assert isinstance(timed, Sharded)
+    assert all(isinstance(one, TimedStrategy) for one in timed.strategies)
+    assert [one.bound_by for one in timed.collectives] == ["latency"]
+    plain = sw.shard(product, dims=sizes, mesh="X=4")
+    assert not any(isinstance(one, TimedStrategy) for one in plain.strategies)
+    assert "bound_by" not in plain.result["collectives"][0]
+    held = sw.shard("A[I_X, J]", dims="I=8,J=4", mesh="X=2")
+    assert isinstance(held, ShardedArray)
+    assert held.devices[1].block == [(4, 8), (0, 4)]

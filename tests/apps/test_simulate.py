@@ -10,8 +10,10 @@ from tests.apps.commands import document, flat, over, run
 from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
+import shardwise as sw
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, Workload, model_hash, save_plan
+from shardwise.verbs.simulate import LoadSimulated, OverloadedSimulated, SteadySimulated
 
 MADE = ("--rate", "20", "--requests", "60", "--input", "500", "--output", "40")
 
@@ -309,6 +311,20 @@ def test_a_load_that_holds_is_said_to(plan_file, capsys):
     path = plan_file(engine="vllm", workload=LOADED)
     _, out, _ = run(capsys, "simulate", path)
     assert "within targets in this run: 100.0% of the requests" in out
+
+
+def test_each_kind_of_run_has_its_own_fields(plan_file):
+    """Those of the steady state only where there is one, and a rate only where it is asked for."""
+    path = plan_file(engine="vllm", workload=LOADED)
+    steady = sw.simulate(path, requests=30)
+    assert isinstance(steady, SteadySimulated)
+    assert (steady.holds, steady.good_share) == (True, 1.0)
+    burst = sw.simulate(path, rate=5, requests=30, cv=2)
+    assert type(burst) is LoadSimulated
+    assert not hasattr(burst, "holds")
+    over = sw.simulate(path, rate=5000, requests=30)
+    assert isinstance(over, OverloadedSimulated)
+    assert over.result["holds_about"] == over.holds_about
 
 
 RATES = ("request_throughput", "output_throughput", "total_token_throughput", "request_goodput")

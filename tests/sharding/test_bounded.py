@@ -8,7 +8,8 @@ from shardwise.errors import BadRequest
 from shardwise.sharding import Einsum, Layout, Mesh, resolve
 from shardwise.sharding.bounded import orders_of
 from shardwise.sharding.reshard import few_arrangements
-from shardwise.workflows.shard import shard_expression, shard_result
+from shardwise.verbs.sharded_result import sharded_product
+from shardwise.workflows.shard import shard_expression
 
 HANGS = "D[I_{data,fsdp}, K, B_X, J_Z] * C[L_Z, K_fsdp, F_Y]{U_X}"
 SIZES = "B=8,F=8,I=64,J=512,K=1024,L=64"
@@ -26,7 +27,7 @@ def test_axes_of_one_device_are_not_searched():
     assert answer.resolution.enumerated == plain.resolution.enumerated
     assert answer.notes == ("X, Z, data cut nothing, with one device, and are left out of layouts",)
     # Axis Z of one device stands in no way of a local product.
-    assert shard_result(answer)["obstacles"] == shard_result(plain)["obstacles"]
+    assert sharded_product(answer).obstacles == sharded_product(plain).obstacles
 
 
 def test_a_mesh_of_one_device_still_answers():

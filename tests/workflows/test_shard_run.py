@@ -8,7 +8,7 @@ from shardwise.errors import BadRequest
 from shardwise.profiler import run_source
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.steps import Program, ShardStep
-from shardwise.workflows.shard_run import run_all, run_program, to_source
+from shardwise.workflows.shard_run import Counted, run_all, run_program, to_source
 
 
 def step(kind, before, after, axes="", dim="", to_dim=""):
@@ -56,14 +56,14 @@ def runs():
 
 @pytest.mark.parametrize("name", ["long", "sums", "moved", "scattered"])
 def test_both_programs_equal_the_dense_product_and_its_gradient(runs, name):
-    for style, run in runs[name].runs.items():
+    for style, run in runs[name].programs.items():
         assert run.equal
         gradient = None if style == "explicit" else 0.0
         assert (run.error, run.gradient_error) == (0.0, gradient)
 
 
 def test_three_styles_run_where_explicit_has_a_word_for_all(runs):
-    styles = {name: tuple(run.runs) for name, run in runs.items()}
+    styles = {name: tuple(run.programs) for name, run in runs.items()}
     three = ("shard_map", "jit", "explicit")
     assert styles == {"long": three, "sums": three[:2], "moved": three, "scattered": three}
     assert any(note.startswith("explicit: not run") for note in runs["sums"].notes)
@@ -80,23 +80,23 @@ def test_what_explicit_mode_says_to_an_ambiguous_product(runs):
 @pytest.mark.parametrize("name", ["long", "sums", "moved", "scattered"])
 def test_the_shard_map_program_has_the_predicted_collectives(runs, name):
     assert runs[name].as_predicted
-    for row in runs[name].rows:
+    for row in runs[name].collectives:
         assert row.predicted == row.shard_map
 
 
 def test_rows_and_notes_name_what_xla_chose_instead(runs):
-    rows = {(r.kind, r.axes): r for r in runs["scattered"].rows}
-    assert rows["reduce_scatter", ("X",)].predicted == (1, 512.0)
-    assert rows["all_reduce", ("X",)].jit == (1, 512.0)
+    rows = {(r.kind, r.axes): r for r in runs["scattered"].collectives}
+    assert rows["reduce_scatter", ("X",)].predicted == Counted(count=1, bytes=512.0)
+    assert rows["all_reduce", ("X",)].jit == Counted(count=1, bytes=512.0)
     note, _ = runs["scattered"].notes
     assert "an all-reduce and a slice stand for the reduce-scatter over X" in note
 
 
 def test_widened_floats_are_shown_at_the_programs_dtype(runs):
-    rows = {(r.kind, r.axes): r for r in runs["sums"].rows}
+    rows = {(r.kind, r.axes): r for r in runs["sums"].collectives}
     # C[I_X, K] is [8, 8] in bf16; the CPU sends float32.
-    assert rows["all_reduce", ("Y",)].shard_map == (1, 128.0)
-    assert [c.bytes for c in runs["sums"].runs["shard_map"].compiled] == [256.0]
+    assert rows["all_reduce", ("Y",)].shard_map == Counted(count=1, bytes=128.0)
+    assert [c.bytes for c in runs["sums"].programs["shard_map"].compiled] == [256.0]
     notes = " ".join(runs["sums"].notes)
     assert "bytes are shown at bf16" in notes
     assert "jit: has no word for the partial sums" in notes
@@ -127,6 +127,6 @@ def test_large_programs_run_in_small():
     run = run_program(program(*steps, mesh="X=2,Y=4", I=2**15, J=2**15, K=2**16), gradients=False)
     assert run.run_sizes == {"I": 64, "J": 64, "K": 64}
     assert run.as_predicted
-    assert run.runs["jit"].equal
-    assert run.rows[0].shard_map == (1, 4 * 2.0**30)
+    assert run.programs["jit"].equal
+    assert run.collectives[0].shard_map == Counted(count=1, bytes=4 * 2.0**30)
     assert run.notes[0] == "compiled at the sizes given; values compared at I=64, J=64, K=64"

@@ -17,6 +17,7 @@ import numpy as np
 from shardwise.book.rules.mlp import MlpTimes, mlp_times
 from shardwise.book.rules.training import x_opt
 from shardwise.boundary import read_json
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest, check_known
 from shardwise.hardware import Chip, load_chip, parse_slice, place
 from shardwise.hardware.totals import link_both_ways, torus_axes
@@ -30,12 +31,15 @@ POINTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Record):
     """One curve."""
 
     label: str
+    """Its name."""
     x: tuple[float, ...]
+    """Where its points are."""
     y: tuple[float, ...]
+    """Their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

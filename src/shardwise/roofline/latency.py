@@ -4,25 +4,26 @@ Source: book ch. 3.2 and 7.6.3: a shard of less than 45 kB on v5e takes less tha
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+from shardwise.boundary.records import Record
 from shardwise.hardware.placement import Placement
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.work import Collective
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireBound:
-    """Seconds of a collective's bytes and of its hops, at peak rates. `turning_bytes` is the V at
-    which both take as long; None where bytes take no time."""
+@dataclass(frozen=True, kw_only=True)
+class WireBound(Record):
+    """Seconds of a collective's bytes and of its hops, at peak rates."""
 
     bandwidth_seconds: float
+    """Seconds of its bytes."""
     latency_seconds: float
+    """Seconds of its hops."""
     turning_bytes: float | None
-
-    @property
-    def bound(self) -> str:
-        """What takes longer: "latency" or "bandwidth"; for one collective."""
-        return "latency" if self.latency_seconds > self.bandwidth_seconds else "bandwidth"
+    """The V in bytes at which both take as long; null where bytes take no time."""
+    bound_by: Literal["latency", "bandwidth"]
+    """Which takes longer."""
 
 
 def wire_bound(wire: Collective, placement: Placement) -> WireBound:
@@ -39,4 +40,5 @@ def wire_bound(wire: Collective, placement: Placement) -> WireBound:
         bandwidth_seconds=moving,
         latency_seconds=waiting,
         turning_bytes=float(wire.bytes) * waiting / moving if moving else None,
+        bound_by="latency" if waiting > moving else "bandwidth",
     )

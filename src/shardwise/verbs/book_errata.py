@@ -1,12 +1,13 @@
 """`book errata`: where the book prints another number than its rules give, worked out anew."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.book.questions import LEAST_OFF, BookEntry, Edition, agrees, book_answer, entries
+from shardwise.boundary.records import Record, values
 from shardwise.errors import BadRequest
 from shardwise.units import many
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.book_show import number_text
 from shardwise.verbs.layout import next_step
 from shardwise.verbs.request import Progress, verb
@@ -33,49 +34,76 @@ class BookErrataRequest:
             raise BadRequest(f"chapter '{wanted}' has no numbers; there are {chapters}")
         printed = [e for e in every if e.printed(self.edition) is not None]
         rows = [r for e in printed for r in _rows(e, self.edition, self.constants)]
-        return BookErrata(result={"edition": self.edition, "checked": len(printed), "errata": rows})
+        return BookErrata(edition=self.edition, checked=len(printed), errata=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erratum(Record):
+    """A number that the book prints and its rules do not give."""
+
+    id: str
+    """The entry that it is of."""
+    chapter: str
+    """The chapter that it is in."""
+    printed: float
+    """What the edition prints."""
+    computed: float
+    """What the rules give."""
+    unit: str
+    """The unit of both."""
+    off_by: float | None
+    """By which share of the computed one the printed one is off; null where that is 0."""
+    note: str
+    """Why they differ."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BookErrata(LooseAnswer):
+class BookErrata(Answer):
     """Numbers that differ."""
+
+    edition: Edition
+    """The edition of the book."""
+    checked: int
+    """Entries of it that print a number."""
+    errata: Sequence[Erratum]
+    """Numbers of these that differ."""
 
     def table(self) -> list[Row]:
         """One row per number."""
-        return self.result["errata"]
+        return [values(e) for e in self.errata]
 
     def page(self) -> Page:
         """One line per number, then how many agree."""
         rows = [
-            [r["id"], r["note"], number_text(r["printed"]), number_text(r["computed"]), r["unit"]]
-            for r in self.table()
+            [e.id, e.note, number_text(e.printed), number_text(e.computed), e.unit]
+            for e in self.errata
         ]
         header = ["id", "why", "printed", "computed", "unit"]
         yield TextTable(header, rows, left=2, spare=("why",))
-        differ = len({r["id"] for r in self.table()})
-        checked = many(self.result["checked"], "entry").replace("entrys", "entries")
-        yield f"{differ} of {checked} of the {self.result['edition']} edition differ."
+        differ = len({e.id for e in self.errata})
+        checked = many(self.checked, "entry").replace("entrys", "entries")
+        yield f"{differ} of {checked} of the {self.edition} edition differ."
         yield next_step("the steps to one:", "shardwise book show ID")
 
 
 book_errata = verb("book_errata", BookErrataRequest)
 
 
-def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[dict[str, Any]]:
+def _rows(asked: BookEntry, edition: Edition, constants: str | None) -> list[Erratum]:
     found = book_answer(asked.id, edition=edition, constants=constants)
     printed = asked.printed(edition)
     prints = printed if isinstance(printed, list) else [printed]
     units = [asked.unit] * len(prints) if isinstance(asked.unit, str) else asked.unit
     rows = [
-        {
-            "id": asked.id,
-            "chapter": asked.chapter,
-            "printed": was,
-            "computed": now,
-            "unit": unit,
-            "off_by": abs(was - now) / abs(now) if now else None,
-            "note": asked.note,
-        }
+        Erratum(
+            id=asked.id,
+            chapter=asked.chapter,
+            printed=was,
+            computed=now,
+            unit=unit,
+            off_by=abs(was - now) / abs(now) if now else None,
+            note=asked.note,
+        )
         # An edition may print the first of several numbers alone.
         for was, now, unit in zip(prints, found.values, units, strict=False)
         if not agrees(now, was, max(asked.rounding(edition), LEAST_OFF), asked.abs_tol)

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from shardwise.book.figure_index import figure, figure_settings
-from shardwise.book.figures import Figure
+from shardwise.book.figures import Series
 from shardwise.book.questions import plain
-from shardwise.book.simulators import Animation
+from shardwise.book.simulators import Animation, kinds_of
+from shardwise.boundary.records import Record
 from shardwise.units import sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.book_show import read_sets
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
@@ -17,7 +18,6 @@ from shardwise.verbs.simulation_page import (
     frames_page,
     settings_line,
     simulation_page,
-    simulation_result,
     simulation_rows,
 )
 
@@ -43,94 +43,127 @@ class FigureRequest:
         origin = {n: "--set" if n in given else "the book" for n in settings}
         resolved = {n: {"value": v, "origin": origin[n]} for n, v in settings.items()}
         if isinstance(found, Animation):
-            result = simulation_result(found)
-            return SimulationAnswer(simulation=found, result=result, resolved=resolved)
+            return SimulationAnswer.of(
+                found,
+                settings=plain(found.settings),
+                kind="simulation",
+                kinds=kinds_of(found),
+                resolved=resolved,
+            )
         return FigureAnswer(
-            figure=found, result={**_result(found), "settings": settings}, resolved=resolved
+            kind="figure",
+            id=found.id,
+            chapter=found.chapter,
+            title=found.title,
+            source=found.source,
+            x=Scale(label=found.x_label, unit=found.x_unit, log="x" in found.log),
+            y=Scale(label=found.y_label, unit=found.y_unit, log="y" in found.log),
+            series=found.series,
+            readings=found.readings,
+            notes=found.notes,
+            settings=settings,
+            resolved=resolved,
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scale(Record):
+    """An axis of a figure."""
+
+    label: str
+    """What it shows."""
+    unit: str
+    """Its unit; "" where it has none."""
+    log: bool
+    """Whether equal ratios are equally far apart."""
+
+    def __str__(self) -> str:
+        return f"{self.label} [{self.unit}]" if self.unit else self.label
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FigureAnswer(LooseAnswer):
+class FigureAnswer(Answer):
     """One figure."""
 
-    figure: Figure
+    kind: Literal["figure"]
+    """That it is a figure, not a simulation."""
+    id: str
+    """Its name."""
+    chapter: str
+    """The chapter that it is in."""
+    title: str
+    """What it shows."""
+    source: str
+    """Where the book has it."""
+    x: Scale
+    """The axis across."""
+    y: Scale
+    """The axis up."""
+    series: Sequence[Series]
+    """Its curves."""
+    readings: Mapping[str, float]
+    """What the text reads off it."""
+    notes: Sequence[str]
+    """Where curves that should agree do not, by how much, and why."""
+    settings: Mapping[str, Any]
+    """What it was computed with."""
 
     def table(self) -> list[Row]:
         """One row per point."""
-        x_name, y_name = axis_text(self.figure, "x"), axis_text(self.figure, "y")
+        x_name, y_name = str(self.x), str(self.y)
         return [
             {"series": s.label, x_name: x, y_name: y}
-            for s in self.figure.series
+            for s in self.series
             for x, y in zip(s.x, s.y, strict=True)
         ]
 
     def page(self) -> Page:
-        """Title, settings, readings, and so many points of every curve as a terminal takes."""
-        yield from _figure_page(self.figure)
-        if self.result["settings"]:
+        """Title, readings, so many points of every curve as a terminal takes, and the settings."""
+        yield f"{self.title} ({self.source})"
+        for note in self.notes:
+            yield wrapped(note, 2, 2)
+        if self.readings:
+            cells = [[k, sig(v, 4)] for k, v in self.readings.items()]
             yield ""
-            yield settings_line(self.result["settings"])
+            yield TextTable(["reading", "value"], cells)
+        for series in self.series:
+            yield ""
+            yield self._points(series)
+        if self.settings:
+            yield ""
+            yield settings_line(self.settings)
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SimulationAnswer(LooseAnswer):
-    """A machine, step by step."""
-
-    simulation: Animation
-
-    def table(self) -> list[Row]:
-        """One row per bar, move or cell."""
-        return simulation_rows(self.simulation)
-
-    def page(self) -> Page:
-        """What came out, and a drawing."""
-        return simulation_page(self.simulation)
-
-    def sections(self) -> Mapping[str, Page]:
-        """Every frame."""
-        return {"detail": frames_page(self.simulation)}
-
-
-book_figure = verb("book_figure", FigureRequest)
-
-
-def axis_text(found: Figure, which: str) -> str:
-    """An axis with its unit."""
-    label, unit = getattr(found, f"{which}_label"), getattr(found, f"{which}_unit")
-    return f"{label} [{unit}]" if unit else label
-
-
-def _result(found: Figure) -> dict[str, Any]:
-    return {
-        "kind": "figure",
-        "id": found.id,
-        "chapter": found.chapter,
-        "title": found.title,
-        "source": found.source,
-        "x": {"label": found.x_label, "unit": found.x_unit, "log": "x" in found.log},
-        "y": {"label": found.y_label, "unit": found.y_unit, "log": "y" in found.log},
-        "series": [{"label": s.label, "x": list(s.x), "y": list(s.y)} for s in found.series],
-        "readings": dict(found.readings),
-        "notes": list(found.notes),
-    }
-
-
-def _figure_page(found: Figure) -> Page:
-    """Title, readings, and so many points of every curve as a terminal takes."""
-    yield f"{found.title} ({found.source})"
-    for note in found.notes:
-        yield wrapped(note, 2, 2)
-    if found.readings:
-        yield ""
-        yield TextTable(["reading", "value"], [[k, sig(v, 4)] for k, v in found.readings.items()])
-    for series in found.series:
+    def _points(self, series: Series) -> TextTable:
         step = -(-len(series.x) // _SHOWN)
         points = list(zip(series.x, series.y, strict=True))[::step]
-        yield ""
-        yield TextTable(
-            [axis_text(found, "x"), axis_text(found, "y")],
+        return TextTable(
+            [str(self.x), str(self.y)],
             [[sig(x), sig(y, 4)] for x, y in points],
             title=series.label + (f" (every {step}th point)" if step > 1 else ""),
             left=0,
         )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SimulationAnswer(Animation, Answer):
+    """A machine, step by step."""
+
+    kind: Literal["simulation"]
+    """That it is a simulation, not a figure."""
+    kinds: Sequence[str]
+    """The kinds of its cells and moves, in the order in which they come."""
+
+    def table(self) -> list[Row]:
+        """One row per bar, move or cell."""
+        return simulation_rows(self)
+
+    def page(self) -> Page:
+        """What came out, and a drawing."""
+        return simulation_page(self)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Every frame."""
+        return {"detail": frames_page(self)}
+
+
+book_figure = verb("book_figure", FigureRequest)

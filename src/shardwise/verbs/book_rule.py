@@ -1,5 +1,6 @@
 """`book rule`: one closed form of the book with any chip, lists of values, or a sweep."""
 
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
@@ -13,11 +14,12 @@ from shardwise.book.registry import RULES, ClosedForm, rule
 from shardwise.book.rules.chips import axis_alpha
 from shardwise.book.seed import CONSTANTS, book_chip
 from shardwise.boundary import Command, command_of
+from shardwise.boundary.records import Record, hidden, values
 from shardwise.errors import BadRequest, check_known, shown
 from shardwise.hardware import Chip, Torus
 from shardwise.hardware.slices import domain_of
 from shardwise.hardware.totals import link_both_ways, switched_of
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.book_show import read_sets, value_text
 from shardwise.verbs.layout import Fact, Facts, next_step, wrapped
 from shardwise.verbs.request import Progress, verb
@@ -45,26 +47,29 @@ class BookRuleRequest(Command):
     edition: Edition = "latest"
     constants: str | None = None
 
-    def answer(self, progress: Progress | None = None) -> "RuleAnswer":
+    def answer(self, progress: Progress | None = None) -> "Rules":
         """Compute it, or describe it where no argument is given."""
         check_known("edition", self.edition, ("latest", "first"))
         if self.name is None:
             self._refuse_arguments()
-            return RuleAnswer(
-                rule=None, asked=self, result={"rules": [_row(one) for one in RULES.values()]}
-            )
+            return RuleList(rules=[_row(one) for one in RULES.values()])
         found = rule(self.name)
         given = read_sets(self.sets)
         check_whole(found.parameters, given)
         implied = self._implied(found, given)
         arguments = {**implied, **given, **{n: c for n, c in implied.items() if n == "chip"}}
-        described = {**_row(found), "arguments": _parameters(found, arguments)}
+        described: dict[str, Any] = {
+            **values(_row(found)),
+            "arguments": _parameters(found, arguments),
+            "rule": found,
+            "asked": self,
+        }
         if self.sweep is not None:
-            return self._swept(found, arguments, described)
+            name, rows = self._swept(found, arguments)
+            return RuleSweep(**described, sweep=name, rows=rows)
         if not given and self.on is None and _lacking(found, arguments):
-            return RuleAnswer(rule=found, asked=self, result=described)
-        value = plain(found(**arguments))
-        return RuleAnswer(rule=found, asked=self, result={**described, "value": value})
+            return RuleShown(**described)
+        return RuleValue(**described, value=plain(found(**arguments)))
 
     def _refuse_arguments(self) -> None:
         for flag, value in (("--on", self.on), ("--set", self.sets), ("--sweep", self.sweep)):
@@ -94,8 +99,9 @@ class BookRuleRequest(Command):
         return implied
 
     def _swept(
-        self, found: ClosedForm, arguments: Mapping[str, Any], described: Mapping[str, Any]
-    ) -> "RuleAnswer":
+        self, found: ClosedForm, arguments: Mapping[str, Any]
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """The argument that is swept, and the rule's value at each of its points."""
         name, points = _points(self.sweep or "")
         if name in found.parameters and is_counted(found.parameters[name]):
             points = list(dict.fromkeys(round(x) for x in points))
@@ -103,77 +109,157 @@ class BookRuleRequest(Command):
         for x in points:
             value = plain(found(**{**arguments, name: x}))
             rows.append({name: x, **_named(found, value)})
-        return RuleAnswer(rule=found, asked=self, result={**described, "sweep": name, "rows": rows})
+        return name, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleRow(Record):
+    """A rule of the book."""
+
+    name: str
+    """Its name."""
+    function: str
+    """The Python function that computes it."""
+    formula: str
+    """Its formula."""
+    unit: str
+    """The unit of its value; "" where it has none."""
+    source: str
+    """Where the book has it."""
+    about: str
+    """What it gives."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RuleAnswer(LooseAnswer):
-    """A rule with its value, its sweep or its arguments; or all rules."""
+class RuleList(Answer):
+    """All rules."""
 
-    rule: ClosedForm | None
-    asked: BookRuleRequest
+    rules: Sequence[RuleRow]
+    """Each of them."""
 
     def table(self) -> list[Row]:
-        """The points of a sweep, the value, or the rules."""
-        if "rows" in self.result:
-            return self.result["rows"]
-        if self.rule is None:
-            return self.result["rules"]
-        return [_named(self.rule, self.result["value"])] if "value" in self.result else []
-
-    def _value_text(self, argument: Row) -> str:
-        if argument["value"] is not None or self.rule is None:
-            return value_text(argument["value"])
-        default = self.rule.parameters[argument["name"]].default
-        return "needed" if default is Parameter.empty else "not given"
+        """The rules."""
+        return [values(one) for one in self.rules]
 
     def page(self) -> Page:
-        """The formula, the arguments, and the value or the sweep."""
-        if self.rule is None:
-            yield from _rules_page(self.result["rules"])
-            return
-        yield wrapped(f"{self.rule.name} ({self.rule.source}): {self.rule.about}")
-        yield Facts([Fact("formula", self.rule.formula), Fact("unit", self.rule.unit or "-")])
-        rows = [[a["name"], self._value_text(a), a["unit"]] for a in self.result["arguments"]]
-        yield TextTable(["argument", "value", "unit"], rows, left=1, ruled=False)
-        if "rows" in self.result:
-            names = list(self.result["rows"][0])
-            cells = [[value_text(row[n]) for n in names] for row in self.result["rows"]]
-            yield TextTable(names, cells, left=0, ruled=False)
-        elif "value" in self.result:
-            yield Facts([Fact(n, value_text(v)) for n, v in self.table()[0].items()])
-        else:
-            needed = [a["name"] for a in self.result["arguments"] if a["value"] is None]
-            sets = {**read_sets(self.asked.sets), **dict.fromkeys(needed, "...")}
-            yield next_step("ask it:", command_of(self.asked, sets=sets))
+        """One line each."""
+        cells = [[one.name, one.formula, one.unit, one.source] for one in self.rules]
+        yield TextTable(["rule", "formula", "unit", "source"], cells, left=4)
+        yield next_step("one of them:", "shardwise book rule NAME")
 
+
+@dataclass(frozen=True, kw_only=True)
+class RuleArgument(Record):
+    """What a rule takes."""
+
+    name: str
+    """Its name."""
+    unit: str
+    """Its unit; "" where it has none."""
+    value: Any
+    """What was given, what the chip has, or the rule's own; null where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OneRule(RuleRow, Answer, ABC):
+    """A rule with its arguments."""
+
+    arguments: Sequence[RuleArgument]
+    """What it takes."""
+
+    rule: ClosedForm = hidden()
+    asked: BookRuleRequest = hidden()
+
+    def head(self) -> Page:
+        """The formula and the arguments."""
+        yield wrapped(f"{self.name} ({self.source}): {self.about}")
+        yield Facts([Fact("formula", self.formula), Fact("unit", self.unit or "-")])
+        rows = [[one.name, self._value_text(one), one.unit] for one in self.arguments]
+        yield TextTable(["argument", "value", "unit"], rows, left=1, ruled=False)
+
+    def _value_text(self, argument: RuleArgument) -> str:
+        if argument.value is not None:
+            return value_text(argument.value)
+        default = self.rule.parameters[argument.name].default
+        return "needed" if default is Parameter.empty else "not given"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuleShown(OneRule):
+    """A rule with its arguments, some of which it still needs."""
+
+    def table(self) -> list[Row]:
+        """Nothing: it has no value."""
+        return []
+
+    def page(self) -> Page:
+        """The formula, the arguments, and what to type for a value."""
+        yield from self.head()
+        needed = [one.name for one in self.arguments if one.value is None]
+        sets = {**read_sets(self.asked.sets), **dict.fromkeys(needed, "...")}
+        yield next_step("ask it:", command_of(self.asked, sets=sets))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuleValue(OneRule):
+    """A rule with its value."""
+
+    value: Any
+    """Its value for the arguments, in its unit: a number, numbers, or numbers by name."""
+
+    def table(self) -> list[Row]:
+        """The value."""
+        return [_named(self.rule, self.value)]
+
+    def page(self) -> Page:
+        """The formula, the arguments and the value."""
+        yield from self.head()
+        yield Facts([Fact(n, value_text(v)) for n, v in self.table()[0].items()])
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuleSweep(OneRule):
+    """A rule with its values over a range."""
+
+    sweep: str
+    """The argument that is swept."""
+    rows: Sequence[Mapping[str, Any]]
+    """Each of its values with the rule's."""
+
+    def table(self) -> list[Row]:
+        """The points."""
+        return list(self.rows)
+
+    def page(self) -> Page:
+        """The formula, the arguments and the points."""
+        yield from self.head()
+        names = list(self.rows[0])
+        cells = [[value_text(row[n]) for n in names] for row in self.rows]
+        yield TextTable(names, cells, left=0, ruled=False)
+
+
+Rules = RuleList | RuleShown | RuleValue | RuleSweep
 
 book_rule = verb("book_rule", BookRuleRequest)
 
 
-def _rules_page(rows: Sequence[Row]) -> Page:
-    cells = [[r["name"], r["formula"], r["unit"], r["source"]] for r in rows]
-    yield TextTable(["rule", "formula", "unit", "source"], cells, left=4)
-    yield next_step("one of them:", "shardwise book rule NAME")
+def _row(one: ClosedForm) -> RuleRow:
+    return RuleRow(
+        name=one.name,
+        function=f"shardwise.book.{one.name}",
+        formula=one.formula,
+        unit=one.unit,
+        source=one.source,
+        about=one.about,
+    )
 
 
-def _row(one: ClosedForm) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "function": f"shardwise.book.{one.name}",
-        "formula": one.formula,
-        "unit": one.unit,
-        "source": one.source,
-        "about": one.about,
-    }
-
-
-def _parameters(found: ClosedForm, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _parameters(found: ClosedForm, arguments: Mapping[str, Any]) -> list[RuleArgument]:
     rows = []
     for name, parameter in found.parameters.items():
         default = None if parameter.default is Parameter.empty else parameter.default
         value = plain(arguments.get(name, default))
-        rows.append({"name": name, "unit": found.units()[name], "value": value})
+        rows.append(RuleArgument(name=name, unit=found.units()[name], value=value))
     return rows
 
 

@@ -17,6 +17,10 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "book errata": "book_errata",
+    "book figure": "book_figure",
+    "book list": "book_list",
+    "book rule": "book_rule",
     "compare": "compare",
     "compile": "compile",
     "explain": "explain",
@@ -34,6 +38,8 @@ VERBS = {
     "plan train": "plan_train",
     "report": "report",
     "roofline": "matmul_roofline",
+    "shard": "shard",
+    "simulate": "simulate",
     "validate": "validate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from math import inf
-from typing import Any
 
 from shardwise.boundary import flag_of
+from shardwise.boundary.records import Record, hidden, part
 from shardwise.errors import BadRequest, Remark, unknown
 from shardwise.sharding import (
     Einsum,
@@ -29,17 +29,19 @@ from shardwise.sharding import (
 )
 from shardwise.sharding.backward import backward_boxes
 from shardwise.sharding.notation import read_product
-from shardwise.sharding.simulate import trace_frames
+from shardwise.sharding.simulate import CollectiveFrames, trace_frames
 from shardwise.units import format_bytes, parse_bytes
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Verbatim
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.shard_page import (
     HEADER_BYTES,
     HEADER_TIME,
+    beside_page,
     product_page,
     strategy_rows,
 )
+from shardwise.verbs.sharded_result import ShardedProduct, sharded_product
 from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
@@ -47,7 +49,7 @@ from shardwise.workflows.inputs import (
     whole_number,
     words,
 )
-from shardwise.workflows.shard import Sharding, first_movement, shard_expression, shard_result
+from shardwise.workflows.shard import Sharding, first_movement, shard_expression
 from shardwise.workflows.shard_run import ShardRun, run_program, to_source
 
 MOST_ROWS = 12
@@ -90,7 +92,7 @@ class ShardRequest(HardwareWords):
             raise BadRequest("--store and --no-parameter belong to --backward; add it")
         if self.is_listing:
             self._refuse(_NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
-            return Listing(result={"backward": self._backward(None).splitlines()})
+            return Listing(backward=self._backward(None).splitlines())
         if self.is_array:
             rule = "does nothing for a single array; give a product, or a reshard with '->'"
             self._refuse(_FOR_PRODUCTS, rule)
@@ -125,17 +127,28 @@ class ShardRequest(HardwareWords):
         for name in sizes:
             if name not in layout.letters:
                 raise unknown("dim", name, layout.letters, f"the array is '{layout}'")
-        result = _result(layout, sizes, mesh, self.dtype)
         rows = [(at, block(layout, sizes, mesh, at)) for at in islice(mesh.devices(), MOST_LISTED)]
-        devices = [{"at": at, "block": [(s.start, s.stop) for s in held]} for at, held in rows]
         cut = Remark(f"the first {MOST_LISTED:,} of {mesh.size:,} devices are listed")
+        name = layout.name or str(layout)
         return ShardedArray(
+            array=str(layout),
+            mesh=dict(mesh),
+            spec=layout.spec(),
+            unreduced=layout.unreduced,
+            global_shapes={name: global_shape(layout, sizes)},
+            local_shapes={name: local_shape(layout, sizes, mesh)},
+            blocks=int(shards(layout, mesh)),
+            copies=copies(layout, mesh),
+            bytes_per_device=bytes_per_device(layout, sizes, mesh, self.dtype),
+            bytes_total=bytes_total(layout, sizes, mesh, self.dtype),
+            devices=[
+                DeviceBlock(at=at, block=[(s.start, s.stop) for s in held]) for at, held in rows
+            ],
             layout=layout,
-            mesh=mesh,
+            degrees=mesh,
             sizes=sizes,
             dtype=self.dtype,
             rows=rows,
-            result=result | {"devices": devices},
             warnings=(cut,) if mesh.size > MOST_LISTED else (),
         )
 
@@ -158,33 +171,23 @@ class ShardRequest(HardwareWords):
             top=5 if self.top is None else whole_number(self.top, "--top", least=-1),
             hardware=self.hardware,
         )
-        extras = self._extras(found)
-        result = shard_result(found) | extras
-        limit = "--max-hbm" if self.max_hbm else "the chip" if self.on else ""
-        return Sharded(
-            found=found,
-            extras=extras,
-            result=result,
-            resolved={
-                "expression": {"value": str(found.einsum), "origin": "computed"},
-                "max_bytes_per_device": {"value": result["max_bytes_per_device"], "origin": limit},
-            },
-            warnings=found.notes,
-        )
-
-    def _extras(self, found: Sharding) -> dict[str, Any]:
-        """Only what was asked for, to go into the result."""
         if (self.run or self.to) and not found.best.program.steps:
             flag = "--run" if self.run else "--to"
             raise BadRequest(f"{flag}: '{found.einsum}' takes no step, so there is nothing to run")
-        extras: dict[str, Any] = {}
-        if self.backward:
-            extras["backward"] = self._backward(found.einsum).splitlines()
-        if self.to:
-            extras["source"] = to_source(found.best.program, self.to)  # type: ignore[arg-type]
-        if self.run:
-            extras["run"] = _run_result(run_program(found.best.program))
-        return extras
+        result, program = sharded_product(found), found.best.program
+        limit = "--max-hbm" if self.max_hbm else "the chip" if self.on else ""
+        return Sharded.of(
+            result,
+            backward=self._backward(found.einsum).splitlines() if self.backward else None,
+            source=to_source(program, self.to) if self.to else None,  # type: ignore[arg-type]
+            run=run_program(program) if self.run else None,
+            found=found,
+            resolved={
+                "expression": {"value": str(found.einsum), "origin": "computed"},
+                "max_bytes_per_device": {"value": result.max_bytes_per_device, "origin": limit},
+            },
+            warnings=found.notes,
+        )
 
     def _backward(self, einsum: Einsum | None) -> str:
         """The derived steps of forward and backward; of a listing where there is no einsum."""
@@ -207,27 +210,63 @@ _NOT_FOR_LISTINGS = ("on", "result", "free", "max_hbm", "top", "to", "run", *_CH
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Listing(LooseAnswer):
+class Listing(Answer):
     """Forward and backward of a longer computation."""
+
+    backward: Sequence[str]
+    """The lines."""
 
     def table(self) -> list[Row]:
         """One row per line."""
-        return [{"line": line} for line in self.result["backward"]]
+        return [{"line": line} for line in self.backward]
 
     def page(self) -> Page:
         """The lines."""
-        yield "\n".join(self.result["backward"])
+        yield "\n".join(self.backward)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceBlock(Record):
+    """What one device holds."""
+
+    at: Sequence[int]
+    """Its place along each mesh axis."""
+    block: Sequence[tuple[int, int]]
+    """Of each dim the first element that it holds, and the one after the last."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ShardedArray(LooseAnswer):
+class ShardedArray(Answer):
     """What each device holds of an array."""
 
-    layout: Layout
-    mesh: Mesh
-    sizes: Sizes
-    dtype: str
-    rows: Rows
+    array: str
+    """The array in the notation."""
+    mesh: Mapping[str, int]
+    """Mesh axis -> degree, outermost first."""
+    spec: Sequence[str | Sequence[str] | None]
+    """The arguments of a JAX PartitionSpec: one entry per dim."""
+    unreduced: Sequence[str]
+    """Mesh axes over which devices hold partial sums."""
+    global_shapes: Mapping[str, Sequence[int]]
+    """The shape of the array, by its name."""
+    local_shapes: Mapping[str, Sequence[int]]
+    """The shape of a device's block, by the array's name."""
+    blocks: int
+    """Different blocks."""
+    copies: int
+    """Devices that hold the same block."""
+    bytes_per_device: float
+    """Bytes that a device holds."""
+    bytes_total: float
+    """Bytes that all devices hold."""
+    devices: Sequence[DeviceBlock]
+    """What each device holds."""
+
+    layout: Layout = hidden()
+    degrees: Mesh = hidden()
+    sizes: Sizes = hidden()
+    dtype: str = hidden()
+    rows: Rows = hidden()
 
     def table(self) -> list[Row]:
         """One row per device: where it is, and what it holds of each dim."""
@@ -236,85 +275,53 @@ class ShardedArray(LooseAnswer):
 
     def page(self) -> Page:
         """Shapes, bytes and blocks."""
-        return _array_page(self.layout, self.mesh, self.dtype, self.result, self.rows)
+        return _array_page(self)
 
     def sections(self) -> Mapping[str, Page]:
         """Who holds what, device by device."""
-        return {"detail": iter([_holders(self.layout, self.mesh, self.rows)])}
+        return {"detail": iter([_holders(self, self.rows)])}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Sharded(LooseAnswer):
-    """The cheapest ways to compute with sharded arrays; `extras` are what was asked beside it."""
+class Sharded(ShardedProduct, Answer):
+    """The cheapest ways to compute with sharded arrays, and what was asked beside them."""
 
-    found: Sharding
-    extras: Mapping[str, Any]
+    backward: Sequence[str] | None = part()
+    """Forward and backward pass, derived from the layouts as written (--backward)."""
+    source: str | None = part()
+    """A runnable program of the best strategy (--to)."""
+    run: ShardRun | None = part()
+    """The best strategy compiled and run on virtual CPU devices (--run)."""
+    animation: CollectiveFrames | None = part()
+    """The first collective of the best strategy hop by hop (--animate -)."""
+
+    found: Sharding = hidden()
 
     @property
     def best(self) -> Strategy:
         """The quickest strategy on the slice; without one that which sends the fewest bytes."""
         return self.found.best
 
-    def movement(self) -> dict[str, Any]:
-        """The first collective of the best strategy hop by hop, as `animation`: devices, and per
-        round who sends what. Raises BadRequest where nothing moves or no slice was given."""
-        return {"animation": trace_frames(first_movement(self.found))}
+    def movement(self) -> CollectiveFrames:
+        """The first collective of the best strategy hop by hop. Raises BadRequest where nothing
+        moves or no slice was given."""
+        return trace_frames(first_movement(self.found))
 
     def table(self) -> list[Row]:
         """One row per strategy."""
         header = HEADER_TIME if self.found.ranking else HEADER_BYTES
-        return [dict(zip(header, row, strict=True)) for row in strategy_rows(self.result)]
+        return [dict(zip(header, row, strict=True)) for row in strategy_rows(self)]
 
     def page(self) -> Page:
         """Steps, arrays and strategies; the program alone, where one was asked for, so that it can
         be piped."""
-        if "source" in self.extras:
-            yield Verbatim(self.extras["source"])
+        if self.source is not None:
+            yield Verbatim(self.source)
             return
-        yield from product_page(self.found, self.result, self.extras)
+        yield from product_page(self.found, self, beside_page(self.backward, self.run))
 
 
 shard = verb("shard", ShardRequest)
-
-
-def _run_result(run: ShardRun) -> dict[str, Any]:
-    names = ("predicted", "shard_map", "jit", "explicit")
-    return {
-        "programs": {
-            style: {
-                "equal": ran.equal,
-                "error": ran.error,
-                "gradient_error": ran.gradient_error,
-            }
-            for style, ran in run.runs.items()
-        },
-        "as_predicted": run.as_predicted,
-        "collectives": [
-            {
-                "kind": row.kind,
-                "axes": list(row.axes),
-                **{n: dict(zip(("count", "bytes"), getattr(row, n), strict=True)) for n in names},
-            }
-            for row in run.rows
-        ],
-        "notes": list(run.notes),
-    }
-
-
-def _result(layout: Layout, sizes: Sizes, mesh: Mesh, dtype: str) -> dict[str, Any]:
-    name = layout.name or str(layout)
-    return {
-        "array": str(layout),
-        "mesh": dict(mesh),
-        "spec": layout.spec(),
-        "unreduced": layout.unreduced,
-        "global_shapes": {name: global_shape(layout, sizes)},
-        "local_shapes": {name: local_shape(layout, sizes, mesh)},
-        "blocks": shards(layout, mesh),
-        "copies": copies(layout, mesh),
-        "bytes_per_device": bytes_per_device(layout, sizes, mesh, dtype),
-        "bytes_total": bytes_total(layout, sizes, mesh, dtype),
-    }
 
 
 def _cells(rows: Rows) -> list[list[str]]:
@@ -326,17 +333,15 @@ def _exact(size: float) -> str:
     return f"{exact} ({format_bytes(size)})" if size >= 1000 else exact
 
 
-def _array_page(
-    layout: Layout, mesh: Mesh, dtype: str, result: Mapping[str, Any], rows: Rows
-) -> Page:
-    name = layout.name or str(layout)
-    each, total = result["bytes_per_device"], result["bytes_total"]
+def _array_page(held: ShardedArray) -> Page:
+    layout, mesh, dtype = held.layout, held.degrees, held.dtype
+    (whole,), (local,) = held.global_shapes.values(), held.local_shapes.values()
     facts = [
-        ("global shape", f"{dtype}{list(result['global_shapes'][name])}"),
-        ("local shape", f"{dtype}{list(result['local_shapes'][name])}"),
-        ("blocks x copies", f"{result['blocks']} x {result['copies']}"),
-        ("bytes per device", _exact(each)),
-        ("bytes in total", _exact(total)),
+        ("global shape", f"{dtype}{list(whole)}"),
+        ("local shape", f"{dtype}{list(local)}"),
+        ("blocks x copies", f"{held.blocks} x {held.copies}"),
+        ("bytes per device", _exact(held.bytes_per_device)),
+        ("bytes in total", _exact(held.bytes_total)),
     ]
     if layout.unreduced:
         facts.append(("partial sums over", ", ".join(layout.unreduced)))
@@ -344,10 +349,10 @@ def _array_page(
         ("", "value"), facts, title=f"{layout} on mesh {mesh} ({mesh.size:,} devices)", left=2
     )
     yield ""
-    yield _holders(layout, mesh, rows[:MOST_ROWS])
+    yield _holders(held, held.rows[:MOST_ROWS])
     if mesh.size > MOST_ROWS:
         yield f"  and {mesh.size - MOST_ROWS:,} more devices (--detail, --json or --csv lists them)"
 
 
-def _holders(layout: Layout, mesh: Mesh, rows: Rows) -> TextTable:
-    return TextTable([*mesh, *layout.letters], _cells(rows), title="Who holds what")
+def _holders(held: ShardedArray, rows: Rows) -> TextTable:
+    return TextTable([*held.mesh, *held.layout.letters], _cells(rows), title="Who holds what")

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shardwise.boundary import Command, command_of
+from shardwise.boundary.records import hidden, values
 from shardwise.errors import BadRequest, ThresholdMissed
 from shardwise.models.zoo import split_family
 from shardwise.planner.serve.answer import mesh_text
@@ -20,13 +21,19 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.plan_serve import ServePlanRequest
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import chip_of, parse_share, places_of, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan, targets
+from shardwise.workflows.simulated_result import (
+    LargestRateFigures,
+    LoadFigures,
+    OverloadedFigures,
+    SteadyFigures,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,7 @@ class SimulateRequest(Load, Command):
 
     def answer(
         self, progress: Progress | None = None, *, keep_steps: bool = False
-    ) -> "LoadSimulated":
+    ) -> "LoadSimulated | SteadySimulated | LargestRateSimulated | OverloadedSimulated":
         """Simulate it; every step is kept for a trace file where asked."""
         objectives, least = self._objectives(), None
         if self.check is not None:
@@ -72,12 +79,12 @@ class SimulateRequest(Load, Command):
             keep_steps=keep_steps,
             progress=progress,
         )
-        return LoadSimulated(
+        return SIMULATED[type(found.result)].of(
+            found.result,
             simulated=found,
             asked=self if isinstance(self.path, str | Path) else replace(self, path="plan.yaml"),
             objectives=found.objectives,
             least=least,
-            result=found.result,
             resolved={
                 k: {"value": v, "origin": "flag" if k in fields else "file"}
                 for k, v in flat_plan(plan).items()
@@ -113,17 +120,20 @@ def _software_of(plan: ServePlan) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LoadSimulated(LooseAnswer):
+class LoadSimulated(LoadFigures, Answer):
     """What a plan did under a load; `least` is the share of `check`."""
 
-    simulated: Simulated
-    asked: SimulateRequest
-    objectives: Objectives
-    least: float | None
+    simulated: Simulated = hidden()
+    asked: SimulateRequest = hidden()
+    objectives: Objectives = hidden()
+    least: float | None = hidden(None)
 
     def verify(self) -> None:
         """Raise ThresholdMissed where fewer requests than `least` met the objectives."""
-        if self.least is not None and (share := self.result["good_share"]) < self.least:
+        if self.least is None:
+            return
+        assert self.good_share is not None, "--check has objectives"
+        if (share := self.good_share) < self.least:
             raise ThresholdMissed(
                 f"{share:.1%} of the requests met the objectives, below --check {self.least:.1%}"
             )
@@ -135,39 +145,39 @@ class LoadSimulated(LooseAnswer):
 
     def page(self) -> Page:
         """The fleet, latencies, load, cache and cost."""
-        plan, result = self.simulated.plan, self.result
+        plan = self.simulated.plan
         yield wrapped(
             f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
             f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, "
             f"{plan.prefill_chunk:,} tokens a step, "
-            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}",
+            f"{self.cache.pages:,} pages of {self.cache.page_size}",
             hanging=2,
         )
         yield from self._verdict()  # with the first lines, which --brief shows
         yield ""
         rows = [
-            [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
+            [name.upper(), *(_ms(getattr(self, f"{kind}_{name}_ms")) for kind in _KINDS)]
             for name in ("ttft", "tpot", "itl", "e2el")
         ]
         yield TextTable(["simulated", *_KINDS], rows)
         yield ""
-        yield TextTable(["", "simulated"], _figures(result, self.objectives, plan.batch))
+        yield TextTable(["", "simulated"], _figures(self, self.objectives, plan.batch))
 
     def _verdict(self) -> Page:
         """Whether this run is within the targets, what holds, and what to type next."""
-        result = self.result
-        if "largest_rate" in result:
-            found = sig(result["largest_rate"])
-            yield f"largest rate that holds, in slow runs too: {found} requests/s"
-        elif result.get("holds", self.objectives.given):  # a trace or a burst is one run
-            share = f"within targets in this run: {result['good_share']:.1%} of the requests"
-            yield share if self.objectives.given else "all that comes is answered in this run"
-        elif "holds" in result:
-            yield wrapped(f"DOES NOT HOLD: {self._short()}; {self._rather()}", 0, 2)
+        if isinstance(self, LargestRateFigures):
+            yield f"largest rate that holds, in slow runs too: {sig(self.largest_rate)} requests/s"
+        elif isinstance(self, OverloadedFigures):
+            yield wrapped(f"DOES NOT HOLD: {self._short(self.rate)}; {_rather(self)}", 0, 2)
             yield next_step("next:", command_of(self.asked, find_rate=True, rate=None, check=None))
-            yield next_step("or, for more servers:", command_of(self._more_servers()))
+            more = command_of(self._more_servers(self.rate))
+            yield next_step("or, for more servers:", more)
+        elif self.objectives.given:
+            yield f"within targets in this run: {self.good_share:.1%} of the requests"
+        elif isinstance(self, SteadyFigures):  # a trace or a burst is one run
+            yield "all that comes is answered in this run"
 
-    def _more_servers(self) -> ServePlanRequest:
+    def _more_servers(self, rate: float) -> ServePlanRequest:
         """The search for servers that hold this load on such chips."""
         plan, load, chips = self.simulated.plan, self.asked, self.simulated.chips
         (model, family), goal = split_family(plan.model), self.objectives
@@ -181,7 +191,7 @@ class LoadSimulated(LooseAnswer):
             input=None if trace else lengths[0],
             output=None if trace else lengths[1],
             trace=trace or None,
-            rate=f"{self.result['rate']:g}",
+            rate=f"{rate:g}",
             ttft=_target(goal.ttft),
             tpot=_target(goal.tpot),
             e2e=_target(goal.e2el),
@@ -197,46 +207,60 @@ class LoadSimulated(LooseAnswer):
             spot=chips.spot,
         )
 
-    def _short(self) -> str:
+    def _short(self, rate: float) -> str:
         """What is missed, in words."""
-        result = self.result
-        said = f"{sig(result['request_throughput'])} of {sig(result['rate'])} requests/s answered"
+        said = f"{sig(self.request_throughput or 0.0)} of {sig(rate)} requests/s answered"
         if self.objectives.given:
-            said += f", {result['good_share']:.1%} of the requests within the targets"
+            said += f", {self.good_share:.1%} of the requests within the targets"
         return said
-
-    def _rather(self) -> str:
-        """What may hold."""
-        rate = self.result["holds_about"]
-        if rate is None:
-            return "no rate holds: even a request alone misses the targets"
-        return f"by one short run about {sig(rate)} requests/s may hold; --find-rate says"
 
     def sections(self) -> Mapping[str, Page]:
         """Each server, and what the figures mean."""
         return {"detail": self._detail()}
 
     def _detail(self) -> Page:
-        result = self.result
         yield TextTable(
             ["replica", "requests", "busy", "waiting", "running", "most waiting", "cache at most"],
             [
                 [
-                    f"{r['index']}" + (" (prefill)" if r["role"] == "prefill" else ""),
-                    f"{r['requests']:,}",
-                    f"{r['utilisation']:.0%}",
-                    sig(r["mean_waiting"]),
-                    sig(r["mean_running"]),
-                    f"{r['max_waiting']:,}",
-                    f"{r['peak_cache_use']:.0%}",
+                    f"{r.index}" + (" (prefill)" if r.role == "prefill" else ""),
+                    f"{r.requests:,}",
+                    f"{r.utilisation:.0%}",
+                    sig(r.mean_waiting),
+                    sig(r.mean_running),
+                    f"{r.max_waiting:,}",
+                    f"{r.peak_cache_use:.0%}",
                 ]
-                for r in result["replicas"]
+                for r in self.replicas
             ],
         )
         yield "\nDefinitions, as of vllm bench where it has them"
         for name, text in DEFINITIONS.items():
             yield wrapped(f"{name}: {text}", 2, 4)
 
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SteadySimulated(SteadyFigures, LoadSimulated):
+    """What a plan did in the steady state of a load that it holds in this run."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LargestRateSimulated(LargestRateFigures, LoadSimulated):
+    """What a plan did at the largest rate that it holds (--find-rate)."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OverloadedSimulated(OverloadedFigures, LoadSimulated):
+    """What a plan did in the steady state of a load that it does not hold."""
+
+
+SIMULATED: Mapping[type[LoadFigures], type[LoadSimulated]] = {
+    LoadFigures: LoadSimulated,
+    SteadyFigures: SteadySimulated,
+    LargestRateFigures: LargestRateSimulated,
+    OverloadedFigures: OverloadedSimulated,
+}
+"""The answer that has the figures of each kind of run."""
 
 simulate = verb("simulate", SimulateRequest)
 
@@ -259,35 +283,43 @@ def _per_second(value: float | None, of: str = "") -> str:
     return "-" if value is None else f"{sig(value)}{of}/s"
 
 
-def _running(result: Mapping[str, Any]) -> str:
+def _rather(result: OverloadedFigures) -> str:
+    """What may hold."""
+    if result.holds_about is None:
+        return "no rate holds: even a request alone misses the targets"
+    about = sig(result.holds_about)
+    return f"by one short run about {about} requests/s may hold; --find-rate says"
+
+
+def _running(result: LoadFigures) -> str:
     """Sequences on a server that answers, at the mean."""
-    found = [r["mean_running"] for r in result["replicas"] if r["role"] == "serve"]
+    found = [r.mean_running for r in result.replicas if r.role == "serve"]
     return sig(sum(found) / len(found))
 
 
-def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> list[list[str]]:
-    span = format_seconds(result["duration"])
-    over = f"of those that came in {span}" if "warm_up_requests" in result else f"in {span}"
+def _figures(result: LoadFigures, objectives: Objectives, batch: int) -> list[list[str]]:
+    span = format_seconds(result.duration)
+    over = f"of those that came in {span}" if isinstance(result, SteadyFigures) else f"in {span}"
     rows = [
-        ["completed", f"{result['completed']:,} {over}"],
-        ["request_throughput", _per_second(result["request_throughput"])],
-        ["output_throughput", _per_second(result["output_throughput"], " tokens")],
-        ["total_token_throughput", _per_second(result["total_token_throughput"], " tokens")],
+        ["completed", f"{result.completed:,} {over}"],
+        ["request_throughput", _per_second(result.request_throughput)],
+        ["output_throughput", _per_second(result.output_throughput, " tokens")],
+        ["total_token_throughput", _per_second(result.total_token_throughput, " tokens")],
     ]
     if objectives.given:
-        share = f"{result['good_share']:.1%} of the requests"
-        rows.append(["request_goodput", f"{_per_second(result['request_goodput'])}, {share}"])
+        share = f"{result.good_share:.1%} of the requests"
+        rows.append(["request_goodput", f"{_per_second(result.request_goodput)}, {share}"])
     rows += [
-        ["steps run", f"{result['utilisation']:.1%} of the time"],
+        ["steps run", f"{result.utilisation:.1%} of the time"],
         ["running", f"{_running(result)} sequences of at most {batch:,} on a server"],
-        ["hit_rate", f"{result['hit_rate']:.1%}"],
-        ["preemptions", f"{result['preemptions']:,}, {result['recomputed_tokens']:,} tokens lost"],
-        ["steps", f"{result['steps']:,}"],
-        ["chips", f"{many(result['chips'], 'chip')}, {sig(result['chip_hours'])} chip-hours"],
+        ["hit_rate", f"{result.hit_rate:.1%}"],
+        ["preemptions", f"{result.preemptions:,}, {result.recomputed_tokens:,} tokens lost"],
+        ["steps", f"{result.steps:,}"],
+        ["chips", f"{many(result.chips, 'chip')}, {sig(result.chip_hours)} chip-hours"],
     ]
-    usd = result["usd_per_million_tokens"]
-    if result["usd"] is not None:
+    if result.usd is not None and result.price is not None:
+        usd = values(result.usd_per_million_tokens)
         parts = ", ".join(f"{format_usd(v)} {k}" for k, v in usd.items() if v is not None)
         rows.append(["usd_per_million_tokens", parts])
-        rows.append(["at a price of", result["price"]["text"]])
+        rows.append(["at a price of", result.price.text])
     return rows

@@ -1,10 +1,9 @@
-"""A simulated machine for people: what came out, and a drawing in letters; and as plain data."""
+"""A simulated machine for people: what came out, and a drawing in letters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shardwise.book.questions import plain
-from shardwise.book.simulators import Animation, Cell, Frame
+from shardwise.book.simulators import Animation, Cell, Frame, kinds_of
 from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Page, Row
 from shardwise.verbs.layout import WIDTH, Fact, Facts, Verbatim, wrapped
@@ -12,14 +11,6 @@ from shardwise.verbs.layout import WIDTH, Fact, Facts, Verbatim, wrapped
 MOST_ROWS, MOST_MOVES, SIDE_BY_SIDE = 12, 8, 3
 FILLS = "=-~:+.*#"
 """What the bars of each kind are filled with, in the order of the kinds."""
-
-
-def simulation_result(found: Animation) -> dict[str, Any]:
-    """The whole simulation as plain values."""
-    names = ("id", "chapter", "title", "source", "settings", "readings", "units", "x_label",
-             "x_unit", "rows", "kinds", "bars", "places", "frames", "frames_left_out", "curves",
-             "curve_axes", "notes")  # fmt: skip
-    return {"kind": "simulation", **{name: plain(getattr(found, name)) for name in names}}
 
 
 def simulation_rows(found: Animation) -> list[Row]:
@@ -111,7 +102,7 @@ def gantt(found: Animation) -> Iterator[str]:
     end = max(bar.x + bar.width for bar in found.bars)
     label = max(map(len, found.rows))
     room = WIDTH - label - 5
-    kinds = [kind for kind in found.kinds if any(bar.kind == kind for bar in found.bars)]
+    kinds = [kind for kind in kinds_of(found) if any(bar.kind == kind for bar in found.bars)]
     fill = {kind: FILLS[i % len(FILLS)] for i, kind in enumerate(kinds)}
     for number, name in enumerate(found.rows[:MOST_ROWS]):
         line = [" "] * room

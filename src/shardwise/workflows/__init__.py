@@ -4,7 +4,8 @@
 `predict.py` trains (`train_choices.py` is what its search may not choose); for serving
 `serve_words.py` makes the requests, `served_result.py` shapes the answer; `sweep.py` plans one job
 many times, `deadline.py` finds the slice that a run needs. Saved plans: `plan_file.py` prices one,
-`export.py` writes one for another framework, `simulate.py` puts a load on one, `train.py` runs one.
+`export.py` writes one for another framework, `simulate.py` puts a load on one
+(`simulated_result.py` has its figures), `train.py` runs one.
 Programs: `compile.py` compiles (`compile_result.py` shapes the answer, `compile_report.py` keeps
 what was found in files, `report_result.py` reads those), `explain.py` says where time goes,
 `profile.py` measures and `compare.py` sets a plan beside its program. `serving.py` serves a

@@ -1,35 +1,27 @@
-"""Shard an expression: read it, resolve it, price it, and shape the answer as a `result`."""
+"""Shard an expression: read it, resolve it and price it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf, prod
-from typing import Any
 
 from shardwise.errors import BadRequest, Remark, check_known
-from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
-from shardwise.roofline import PricedStrategy, Ranking, rank, seconds
-from shardwise.roofline.latency import wire_bound
+from shardwise.hardware import Placement, Slice, Spelling, place_or_refuse
+from shardwise.roofline import Ranking, rank, seconds
 from shardwise.sharding import (
     Einsum,
     Layout,
     Mesh,
-    Program,
     Resolution,
     Strategy,
     distinct,
-    global_shape,
-    group_bytes,
-    local_shape,
     padded_sizes,
     parse_sizes,
     resolve,
 )
-from shardwise.sharding.bounded import without_units
 from shardwise.sharding.chain import told_apart
-from shardwise.sharding.count import count, step_exchange
+from shardwise.sharding.count import step_exchange
 from shardwise.sharding.simulate import CollectiveTrace, fabric_of, simulate, targets_of
 from shardwise.units import format_bytes, sig
-from shardwise.work import Collective
 from shardwise.workflows.inputs import Hardware
 
 _PRICED = 32
@@ -206,105 +198,6 @@ def first_movement(found: Sharding) -> CollectiveTrace:
     if step.kind == "permute":
         targets = targets_of(step_exchange(step, axes), found.placement)
     return simulate(step.kind, fabric, targets=targets)  # type: ignore[arg-type]
-
-
-def shard_result(answer: Sharding) -> dict[str, Any]:
-    """The answer under the stable names of the design."""
-    best, einsum = answer.best, answer.einsum
-    arrays = named_arrays(answer)
-    return {
-        "expression": str(einsum),
-        "result_free": einsum.free,
-        "mesh": dict(answer.mesh),
-        "slice": str(answer.piece) if answer.piece else None,
-        "slice_means": describe(answer.piece) if answer.piece else None,
-        "placement": list(answer.placement.describe()) if answer.placement else None,
-        "sizes": dict(answer.sizes),
-        "obstacles": list(without_units(einsum, answer.mesh)[0].obstacles()),
-        "ranked_by": "expected seconds" if answer.ranking else "bytes on the wire",
-        "steps": [str(step) for step in best.program.steps],
-        "layouts": {name: str(layout) for name, layout in arrays.items()},
-        "global_shapes": {name: global_shape(a, answer.sizes) for name, a in arrays.items()},
-        "local_shapes": {
-            name: local_shape(a, answer.sizes, answer.mesh) for name, a in arrays.items()
-        },
-        "collectives": collectives(best.program, answer.placement),
-        "peak_bytes_per_device": best.peak_bytes,
-        "max_bytes_per_device": answer.limit if answer.limit < inf else None,
-        "strategies": _strategies(answer),
-        "enumerated": answer.resolution.enumerated,
-        "why": list(answer.reasons),
-    }
-
-
-def named_arrays(answer: Sharding) -> dict[str, Layout]:
-    """The best strategy's inputs and result by name; a result named like an input gets a prime."""
-    arrays = {layout.name: layout for layout in answer.best.inputs}
-    result = answer.best.result
-    if arrays.get(result.name) != result:
-        arrays[f"{result.name}'" if result.name in arrays else result.name] = result
-    return arrays
-
-
-def collectives(program: Program, placement: Placement | None = None) -> list[dict[str, Any]]:
-    """Every step that moves bytes: its kind, axes, array, V in bytes and where it is; on a slice
-    the seconds of its bytes and of its hops, which of them binds, and the V where that turns."""
-    rows = []
-    wires = iter([op.collective for op in count(program).ops if op.collective is not None])
-    for number, step in enumerate(program.steps, 1):
-        if step.communicates:
-            dtypes = {step.inputs[0].name: program.dtype}
-            rows.append(
-                {
-                    "step": number,
-                    "kind": step.kind,
-                    "axes": list(step.axes),
-                    "array": step.inputs[0].name,
-                    "dim": step.dim or None,
-                    "to_dim": step.to_dim or None,
-                    "bytes": group_bytes(step, program.sizes, program.mesh, dtypes),
-                    **_bound_of(next(wires), placement),
-                }
-            )
-    return rows
-
-
-def _bound_of(wire: Collective, placement: Placement | None) -> dict[str, Any]:
-    if placement is None:
-        return {}
-    found = wire_bound(wire, placement)
-    return {**asdict(found), "bound_by": found.bound}
-
-
-def _strategies(answer: Sharding) -> list[dict[str, Any]]:
-    if answer.ranking is not None:
-        return [_priced_row(priced) for priced in answer.ranking.strategies]
-    return [_row(strategy, strategy.summary) for strategy in answer.resolution.strategies]
-
-
-def _row(strategy: Strategy, summary: str) -> dict[str, Any]:
-    work = strategy.work
-    return {
-        "summary": summary,
-        "steps": [str(step) for step in strategy.program.steps],
-        "wire_bytes_per_device": strategy.wire_bytes,
-        "flops_per_device": work.flops(),
-        "hbm_bytes_per_device": work.hbm_bytes(),
-        "peak_bytes_per_device": strategy.peak_bytes,
-    }
-
-
-def _priced_row(priced: PricedStrategy) -> dict[str, Any]:
-    estimate = priced.estimate
-    bounds = ("lower", "expected", "upper")
-    return {
-        **_row(priced.strategy, priced.summary),
-        "wire_bytes_per_device": priced.sent_bytes,
-        "seconds": {name: float(getattr(estimate, name)) for name in bounds},
-        "bound_by": estimate.bound_by() if estimate.resources else None,
-        "resource_seconds": {name: float(s) for name, s in estimate.resources.items()},
-        "collective_matmul": priced.overlapped or None,
-    }
 
 
 def _byte_reasons(resolution: Resolution) -> tuple[str, ...]:

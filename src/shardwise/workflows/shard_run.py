@@ -11,66 +11,90 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shardwise.boundary.records import Record, hidden
 from shardwise.errors import BadRequest, unknown
 from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
 from shardwise.sharding.lowering import predicted_collectives, small_sizes
 from shardwise.sharding.program_text import Style, program_source, unsaid_source
 from shardwise.sharding.steps import Program
-from shardwise.work import Collective
+from shardwise.work import Collective, CollectiveKind
 
 MOST_DEVICES = 64
 RESOLUTION = {"f32": 1e-6, "bf16": 2.0**-7, "f16": 2.0**-10, "int8": 0.0}
 """The largest difference from the dense product, over its largest value, that counts as equal."""
 
-Key = tuple[str, tuple[str, ...]]
+Key = tuple[CollectiveKind, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StyleRun:
+class StyleRun(Record):
     """One compiled program: its errors against the dense product and its gradient, and its HLO.
 
     `collectives` are over the mesh's axes, at the program's dtype; `widened` are the names of those
     that the compiler sends in a wider dtype, `partial` of those over a part of an axis.
     """
 
-    style: Style
-    error: float
-    gradient_error: float | None
     equal: bool
-    collectives: tuple[Collective, ...]
-    compiled: tuple[CompiledCollective, ...]
-    widened: tuple[str, ...]
-    partial: tuple[str, ...]
+    """Whether it computes the dense product."""
+    error: float
+    """Largest difference from it, over its largest value."""
+    gradient_error: float | None
+    """The same of its gradient; null where that was not run."""
+    style: Style = hidden()
+    collectives: tuple[Collective, ...] = hidden()
+    compiled: tuple[CompiledCollective, ...] = hidden()
+    widened: tuple[str, ...] = hidden()
+    partial: tuple[str, ...] = hidden()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StyleRow:
-    """One kind of collective over the same axes: (how many, V in bytes together) by producer."""
+class Counted(Record):
+    """Collectives of one kind over the same axes."""
 
-    kind: str
+    count: int = 0
+    """How many."""
+    bytes: float = 0.0
+    """V of all of them together, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StyleRow(Record):
+    """One kind of collective over the same axes, by producer."""
+
+    kind: CollectiveKind
+    """What it does."""
     axes: tuple[str, ...]
-    predicted: tuple[int, float]
-    shard_map: tuple[int, float]
-    jit: tuple[int, float]
-    explicit: tuple[int, float]
+    """Mesh axes that it goes over."""
+    predicted: Counted
+    """Those of the program's steps."""
+    shard_map: Counted
+    """Those of the compiled shard_map program."""
+    jit: Counted
+    """Those of the compiled jit program."""
+    explicit: Counted
+    """Those of the compiled explicit program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRun:
-    """The programs side by side; `as_predicted` compares the shard_map program byte for byte.
+class ShardRun(Record):
+    """The programs side by side.
 
     `run_sizes` are those that the values were compared at. `ambiguous` is what JAX says to the
     explicit program where its products do not say how their results lie; "" where it takes it.
     """
 
-    program: Program
-    run_sizes: Mapping[str, int]
-    runs: Mapping[str, StyleRun]
-    rows: tuple[StyleRow, ...]
+    programs: Mapping[Style, StyleRun]
+    """Each style that was run."""
     as_predicted: bool
-    ambiguous: str
+    """Whether the shard_map program sends what was predicted, byte for byte."""
+    collectives: tuple[StyleRow, ...]
+    """Collectives by kind and axes."""
     notes: tuple[str, ...]
+    """Why the programs differ."""
+    program: Program = hidden()
+    run_sizes: Mapping[str, int] = hidden()
+    ambiguous: str = hidden()
 
 
 def run_program(program: Program, *, gradients: bool = True, seconds: float = 300.0) -> ShardRun:
@@ -149,17 +173,19 @@ def explicit_case(program: Program) -> dict[str, Any] | None:
 def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
     """The child's answer for one program as the two runs side by side."""
     styles: tuple[Style, ...] = ("shard_map", "jit", "explicit")
-    runs = {style: _style_run(program, style, answer[style]) for style in styles if style in answer}
+    runs: dict[Style, StyleRun] = {
+        style: _style_run(program, style, answer[style]) for style in styles if style in answer
+    }
     predicted = predicted_collectives(program)
     rows = _rows(predicted, runs)
     ambiguous = answer.get("unsaid", "")
     return ShardRun(
         program=program,
         run_sizes=small_sizes(program),
-        runs=runs,
-        rows=rows,
+        programs=runs,
+        collectives=rows,
         as_predicted=not runs["shard_map"].partial
-        and all(row.predicted[1] == row.shard_map[1] for row in rows),
+        and all(row.predicted.bytes == row.shard_map.bytes for row in rows),
         ambiguous=ambiguous,
         notes=(*_notes(program, rows, runs), *_said(runs, ambiguous)),
     )
@@ -195,7 +221,7 @@ def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> Sty
     )
 
 
-def _said(runs: Mapping[str, StyleRun], ambiguous: str) -> list[str]:
+def _said(runs: Mapping[Style, StyleRun], ambiguous: str) -> list[str]:
     """What the explicit style cannot say, or must be told."""
     if "explicit" not in runs:
         return ["explicit: not run, as it would multiply partial sums or hand them back"]
@@ -204,26 +230,20 @@ def _said(runs: Mapping[str, StyleRun], ambiguous: str) -> list[str]:
     return []
 
 
-def _rows(predicted: Sequence[Collective], runs: Mapping[str, StyleRun]) -> tuple[StyleRow, ...]:
-    styles = ("shard_map", "jit", "explicit")
+def _rows(predicted: Sequence[Collective], runs: Mapping[Style, StyleRun]) -> tuple[StyleRow, ...]:
+    styles: tuple[Style, ...] = ("shard_map", "jit", "explicit")
     made = [runs[style].collectives if style in runs else () for style in styles]
     each = [sums(some) for some in (predicted, *made)]
-    keys = dict.fromkeys(key for some in each for key in some)
-    none = (0, 0.0)
-    return tuple(
-        StyleRow(
-            kind=kind,
-            axes=axes,
-            predicted=each[0].get((kind, axes), none),
-            shard_map=each[1].get((kind, axes), none),
-            jit=each[2].get((kind, axes), none),
-            explicit=each[3].get((kind, axes), none),
-        )
-        for kind, axes in keys
-    )
+    rows = []
+    for kind, axes in dict.fromkeys(key for some in each for key in some):
+        found = [some.get((kind, axes), (0, 0.0)) for some in each]
+        cells = [Counted(count=count, bytes=size) for count, size in found]
+        named = dict(zip(("predicted", *styles), cells, strict=True))
+        rows.append(StyleRow(kind=kind, axes=axes, **named))
+    return tuple(rows)
 
 
-def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[str, StyleRun]) -> list[str]:
+def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[Style, StyleRun]) -> list[str]:
     """Why the three lists differ, one sentence per reason."""
     notes = []
     small = small_sizes(program)
@@ -236,8 +256,8 @@ def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[str, StyleR
     for style, run in runs.items():
         if run.partial:
             notes.append(f"{style}: {', '.join(run.partial)} run over a part of a mesh axis")
-    if any(row.predicted[1] == row.shard_map[1] for row in rows) and any(
-        row.predicted[0] != row.shard_map[0] and row.predicted[1] == row.shard_map[1]
+    if any(row.predicted.bytes == row.shard_map.bytes for row in rows) and any(
+        row.predicted.count != row.shard_map.count and row.predicted.bytes == row.shard_map.bytes
         for row in rows
     ):
         notes.append("shard_map: XLA joined collectives of one kind over the same axes into one")
@@ -248,8 +268,8 @@ def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[str, StyleR
 
 def _other_choices(rows: Sequence[StyleRow]) -> list[str]:
     """What XLA chose where it did not choose the predicted collectives."""
-    more = [row for row in rows if row.jit[1] > row.predicted[1]]
-    less = [row for row in rows if row.jit[1] < row.predicted[1]]
+    more = [row for row in rows if row.jit.bytes > row.predicted.bytes]
+    less = [row for row in rows if row.jit.bytes < row.predicted.bytes]
     notes = []
     for row in more:
         scatter = next((r for r in less if r.kind == "reduce_scatter"), None)

@@ -1,15 +1,13 @@
 """A serving plan under a load: the plan becomes a fleet, the load a list of requests."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shardwise.boundary import number
-from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
@@ -17,6 +15,7 @@ from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.served import Served, served_plan
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.demand import Demand, demand_of
+from shardwise.planner.simulate.figures import RunFigures
 from shardwise.planner.simulate.metrics import Objectives, over_time, summary
 from shardwise.planner.simulate.rates import about_rate, largest_rate
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
@@ -49,7 +48,14 @@ from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, places_of, plan_changes, whole_number
 from shardwise.workflows.plan_file import Priced, stale
-from shardwise.workflows.serve_result import price_of
+from shardwise.workflows.serve_result import ChipPrice, price_of
+from shardwise.workflows.simulated_result import (
+    LargestRateFigures,
+    LoadFigures,
+    OverloadedFigures,
+    ReplicaCache,
+    SteadyFigures,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +136,7 @@ class Simulated:
     plan: ServePlan
     fleet: SimulatedFleet
     outcome: Outcome
-    result: dict[str, Any]
+    result: LoadFigures
     warnings: list[str]
     chips: ChipChanges = AS_LISTED
     objectives: Objectives = field(default_factory=Objectives)
@@ -161,19 +167,22 @@ def simulate_plan(
     fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     given = objectives if objectives is not None and objectives.given else targets(plan)
     if find_rate or (plan.workload is not None and load.plain):
-        found = _steady(plan, cfg, fleet, load, given, find_rate, progress)
+        price = price_of(piece.chip)
+        found = _steady(plan, cfg, fleet, price, load, given, find_rate, progress)
         kept = hardware.kept_of(*places_of(plan))
-        return replace(
-            found, chips=kept, result={**found.result, "price": plain(price_of(piece.chip))}
-        )
+        return replace(found, chips=kept)
     objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)
     outcome = simulate(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
-    result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
-    result |= {"price": plain(price_of(piece.chip)), "over_time": over_time(outcome)}
+    result = LoadFigures.of(
+        summary(outcome, objectives),
+        cache=cache_of(fleet),
+        price=price_of(piece.chip),
+        over_time=over_time(outcome),
+    )
     return Simulated(
         plan=plan,
         fleet=fleet,
@@ -210,20 +219,22 @@ def served_under(priced: Priced) -> Served:
     return served_plan(plan, answer.cfg, answer.piece, answer.prefill_piece, demand_for(plan))
 
 
-_WHOLE = ("chips", "chip_hours", "usd", "request_throughput", "request_goodput")
+_WHOLE = ("chip_hours", "usd", "request_throughput", "request_goodput")
 _WHOLE += ("output_throughput", "total_token_throughput")
 
 
-def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
+def _of_all(result: RunFigures, factor: float) -> RunFigures:
     """The figures of a part of a fleet as those of all of it."""
-    whole = {k: result[k] * factor for k in _WHOLE if result.get(k) is not None}
-    return {**result, **whole, "chips": round(whole["chips"])}
+    known = {name: value for name in _WHOLE if (value := getattr(result, name)) is not None}
+    whole = {name: value * factor for name, value in known.items()}
+    return replace(result, **whole, chips=round(result.chips * factor))
 
 
 def _steady(
     plan: ServePlan,
     cfg: ModelConfig,
     fleet: SimulatedFleet,
+    price: ChipPrice | None,
     load: Load,
     objectives: Objectives,
     find_rate: bool,
@@ -256,15 +267,23 @@ def _steady(
     part, share = part_of(fleet, demand, rate)
     run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
-    result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
-    result |= {"cache": cache_of(fleet), "over_time": over_time(outcome)}
-    result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
-    result["holds"] = run.keeps(objectives)
+    result = SteadyFigures.of(
+        _of_all(steady_summary(run, outcome, objectives), rate / share),
+        good_share=run.good(objectives),
+        cache=cache_of(fleet),
+        price=price,
+        over_time=over_time(outcome),
+        answered=run.begun,
+        warm_up_requests=run.first,
+        rate=rate,
+        simulated_servers=parts,
+        holds=run.keeps(objectives),
+    )
     if found is not None:
-        result["largest_rate"] = rate
-    elif not result["holds"]:
+        result = LargestRateFigures.of(result, largest_rate=rate)
+    elif not result.holds:
         near = about_rate(fleet, demand, objectives, _near(fleet, demand, rate))
-        result["holds_about"] = None if near is None else near.rate
+        result = OverloadedFigures.of(result, holds_about=near and near.rate)
     said = engine_warning(plan.engine, "--set engine=vllm")
     whole = plan.replicas + plan.prefill_replicas
     if parts < whole:
@@ -390,15 +409,15 @@ def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
     return scaled(requests, speed) if speed is not None else requests
 
 
-def cache_of(fleet: SimulatedFleet) -> dict[str, int]:
+def cache_of(fleet: SimulatedFleet) -> ReplicaCache:
     """The pages of one replica."""
     config = fleet.pool.config
-    return {
-        "pages": config.pages,
-        "page_size": config.page_size,
-        "tokens": config.pages * config.page_size,
-        "host_pages": config.host_pages,
-    }
+    return ReplicaCache(
+        pages=config.pages,
+        page_size=config.page_size,
+        tokens=config.pages * config.page_size,
+        host_pages=config.host_pages,
+    )
 
 
 _FEWEST = 20
@@ -434,7 +453,7 @@ _OVERLOADED = 0.1
 
 
 def _cautions(
-    plan: ServePlan, requests: list[Request], outcome: Outcome, result: Mapping[str, Any]
+    plan: ServePlan, requests: list[Request], outcome: Outcome, result: LoadFigures
 ) -> list[str]:
     """What a reader should know before trusting the figures."""
     said = list[str]()
@@ -462,8 +481,8 @@ def _cautions(
             f"those of the last third {last}: more come than are answered, so latencies grow with "
             "the length of the load"
         )
-    if result["refused"]:
-        reasons = ", ".join(f"{n:,} {reason}" for reason, n in result["refused"].items())
+    if result.refused:
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in result.refused.items())
         said.append(f"refused: {reasons}")
     if outcome.replicas[0].model.usd_per_hour is None:
         chip = plan.slice

@@ -23,7 +23,7 @@ def test_one_server_of_fixed_time_waits_as_m_d_1_says(load):
     outcome = simulate(requests, fleet(ALONE, batch=1, policy="interleaved"))
     wait = latencies(outcome).ttft.mean() - SERVICE
     assert wait == pytest.approx(load * SERVICE / (2 * (1 - load)), rel=0.05)
-    assert summary(outcome)["utilisation"] == pytest.approx(load, rel=0.02)
+    assert summary(outcome).utilisation == pytest.approx(load, rel=0.02)
 
 
 def test_even_arrivals_never_wait():
@@ -53,8 +53,8 @@ def test_a_saturated_interleaved_batch():
     prefill = SERVER.base + SERVER.prefill * PROMPT
     each = prefill + (ANSWER - 1) * decode_step() / BATCH
     told = summary(outcome)
-    assert told["request_throughput"] == pytest.approx(1 / each, rel=0.05)
-    assert told["output_throughput"] == pytest.approx(ANSWER / each, rel=0.05)
+    assert told.request_throughput == pytest.approx(1 / each, rel=0.05)
+    assert told.output_throughput == pytest.approx(ANSWER / each, rel=0.05)
 
 
 def test_a_saturated_chunked_batch():
@@ -63,8 +63,8 @@ def test_a_saturated_chunked_batch():
     outcome = simulate(together(2000), fleet(SERVER, batch=BATCH, budget=512))
     step = decode_step() + SERVER.prefill * BATCH * PROMPT / ANSWER
     told = summary(outcome)
-    assert told["output_throughput"] == pytest.approx(BATCH / step, rel=0.05)
-    assert told["mean_itl_ms"] == pytest.approx(step * 1e3, rel=0.05)
+    assert told.output_throughput == pytest.approx(BATCH / step, rel=0.05)
+    assert told.mean_itl_ms == pytest.approx(step * 1e3, rel=0.05)
 
 
 def test_static_batches_take_the_longest_of_each():
@@ -80,7 +80,7 @@ def test_static_batches_take_the_longest_of_each():
     total = sum(
         prefill + (n - 1) * (fixed + SERVER.read * BATCH * (PROMPT + (n - 2) / 2)) for n in longest
     )
-    assert summary(outcome)["duration"] == pytest.approx(total, rel=1e-6)
+    assert summary(outcome).duration == pytest.approx(total, rel=1e-6)
 
 
 # Book 8.1.2: prefill of 8192 tokens takes 0.91 s, a decode step of batch 32 takes 19 ms, answers
@@ -115,8 +115,7 @@ def test_the_ratio_of_prefill_to_decode_servers_of_the_book():
     ratio = decode_rate * 0.91
     assert ratio == pytest.approx(3, rel=0.01)
     throughput = {
-        p: summary(disaggregated(p, book_requests(1500)))["request_throughput"]
-        for p in (1, 2, 3, 4)
+        p: summary(disaggregated(p, book_requests(1500))).request_throughput for p in (1, 2, 3, 4)
     }
     for prefills in (1, 2):
         assert throughput[prefills] == pytest.approx(prefills / 0.91, rel=0.05)
@@ -126,7 +125,7 @@ def test_the_ratio_of_prefill_to_decode_servers_of_the_book():
 
 def test_both_sides_are_busy_at_that_ratio():
     outcome = disaggregated(3, book_requests(1500))
-    use = [r["utilisation"] for r in summary(outcome)["replicas"]]
+    use = [r.utilisation for r in summary(outcome).replicas]
     assert min(use) > 0.95
 
 

@@ -140,7 +140,7 @@ def test_the_tokens_between_are_the_tokens():
         assert times.itl.size == sum(job.emitted - 1 for job in jobs)
         spans = sum((job.finished - job.first_token) / 1e15 for job in jobs)
         assert abs(times.itl.sum() - spans) < 1e-9 * spans
-        assert summary(outcome)["total_output_tokens"] == sum(job.request.output for job in jobs)
+        assert summary(outcome).total_output_tokens == sum(job.request.output for job in jobs)
 
 
 def test_a_router_sees_what_steps_that_have_begun_evicted():

@@ -9,7 +9,9 @@ from tests.planner.price.test_trace import check_trace
 from tests.planner.simulate.servers import Linear, fleet, pool
 from tests.planner.simulate.test_bulk import workload
 
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
+from shardwise.planner.simulate.figures import UsdOfRun
 from shardwise.planner.simulate.metrics import (
     DEFINITIONS,
     REQUEST_COLUMNS,
@@ -49,33 +51,33 @@ def test_times_by_hand():
 def test_a_summary_by_hand():
     outcome = simulate(three(), fleet(STEP, usd=36.0, chips=4))
     told = summary(outcome, Objectives(ttft=0.12, tpot=1))
-    assert told["completed"] == 3
-    assert told["duration"] == pytest.approx(2.1)
-    assert (told["total_input_tokens"], told["total_output_tokens"]) == (48, 7)
-    assert told["request_throughput"] == pytest.approx(3 / 2.1)
-    assert told["output_throughput"] == pytest.approx(7 / 2.1)
-    assert told["total_token_throughput"] == pytest.approx(55 / 2.1)
-    assert told["request_goodput"] == pytest.approx(2 / 2.1)
-    assert told["good_share"] == pytest.approx(2 / 3)
-    assert told["mean_ttft_ms"] == pytest.approx(350 / 3)
-    assert told["median_e2el_ms"] == pytest.approx(250)
-    assert told["p99_itl_ms"] == pytest.approx(100)
-    assert told["utilisation"] == pytest.approx(0.5 / 2.1)
-    assert told["steps"] == 5
-    assert told["chip_hours"] == pytest.approx(4 * 2.1 / 3600)
-    assert told["usd"] == pytest.approx(36 * 2.1 / 3600)
+    assert told.completed == 3
+    assert told.duration == pytest.approx(2.1)
+    assert (told.total_input_tokens, told.total_output_tokens) == (48, 7)
+    assert told.request_throughput == pytest.approx(3 / 2.1)
+    assert told.output_throughput == pytest.approx(7 / 2.1)
+    assert told.total_token_throughput == pytest.approx(55 / 2.1)
+    assert told.request_goodput == pytest.approx(2 / 2.1)
+    assert told.good_share == pytest.approx(2 / 3)
+    assert told.mean_ttft_ms == pytest.approx(350 / 3)
+    assert told.median_e2el_ms == pytest.approx(250)
+    assert told.p99_itl_ms == pytest.approx(100)
+    assert told.utilisation == pytest.approx(0.5 / 2.1)
+    assert told.steps == 5
+    assert told.chip_hours == pytest.approx(4 * 2.1 / 3600)
+    assert told.usd == pytest.approx(36 * 2.1 / 3600)
     # Chunks alone made two of the five steps; the mixed one took no longer for its chunk.
-    assert told["prompt_share_of_time"] == pytest.approx(2 / 5)
-    usd = told["usd_per_million_tokens"]
-    assert usd["input"] * 48 + usd["output"] * 7 == pytest.approx(1e6 * told["usd"])
-    assert usd["all"] == pytest.approx(1e6 * told["usd"] / 55)
+    assert told.prompt_share_of_time == pytest.approx(2 / 5)
+    usd = told.usd_per_million_tokens
+    assert usd.input * 48 + usd.output * 7 == pytest.approx(1e6 * told.usd)
+    assert usd.all == pytest.approx(1e6 * told.usd / 55)
 
 
 def test_no_price_no_dollars_and_no_objectives_no_goodput():
     told = summary(simulate(three(), fleet(STEP)))
-    assert told["usd"] is None
-    assert told["usd_per_million_tokens"] == {"input": None, "output": None, "all": None}
-    assert "request_goodput" not in told
+    assert told.usd is None
+    assert told.usd_per_million_tokens == UsdOfRun(input=None, output=None, all=None)
+    assert "request_goodput" not in plain(told)
 
 
 def test_hits_refusals_and_rows():
@@ -87,9 +89,9 @@ def test_hits_refusals_and_rows():
     ]
     outcome = simulate(requests, fleet(STEP))
     told = summary(outcome)
-    assert told["hit_rate"] == pytest.approx(48 / 97)
-    assert told["prefilled_tokens"] == 49
-    assert told["refused"] == {"longer than the cache": 1}
+    assert told.hit_rate == pytest.approx(48 / 97)
+    assert told.prefilled_tokens == 49
+    assert told.refused == {"longer than the cache": 1}
     rows = [dict(zip(REQUEST_COLUMNS, row, strict=True)) for row in request_rows(outcome)]
     assert [r["hit_tokens"] for r in rows] == [0, 48, 0]
     assert "the cache has 1,000" in rows[2]["refusal"]
@@ -98,7 +100,7 @@ def test_hits_refusals_and_rows():
 
 
 def test_every_metric_is_defined_and_named_as_vllm_names_it():
-    told = summary(simulate(three(), fleet(STEP)), Objectives(ttft=1))
+    told = plain(summary(simulate(three(), fleet(STEP)), Objectives(ttft=1)))
     for name in ("request_throughput", "request_goodput", "output_throughput"):
         assert name in told
         assert name in DEFINITIONS
@@ -110,24 +112,24 @@ def test_every_metric_is_defined_and_named_as_vllm_names_it():
 
 def test_levels_over_time():
     outcome = simulate([request(i, 0, 16, 11) for i in range(4)], fleet(STEP, batch=2))
-    (replica,) = summary(outcome)["replicas"]
-    assert replica["max_waiting"] == replica["max_running"] == 2
+    (replica,) = summary(outcome).replicas
+    assert replica.max_waiting == replica.max_running == 2
     # 2.2 s in all: two wait for the first 1.1 s, two run throughout.
-    assert replica["mean_waiting"] == pytest.approx(1.0)
-    assert replica["mean_running"] == pytest.approx(2.0)
+    assert replica.mean_waiting == pytest.approx(1.0)
+    assert replica.mean_running == pytest.approx(2.0)
     moments = levels(outcome.replicas[0])[:, 0]
     assert all(a < b for a, b in pairwise(moments))
     # Two of a second each, and two seconds of nothing between them.
     outcome = simulate([request(0, 0, 16, 10), request(1, 3, 16, 10)], fleet(STEP))
-    (replica,) = summary(outcome)["replicas"]
-    assert replica["mean_running"] == pytest.approx(2 / 4)
+    (replica,) = summary(outcome).replicas
+    assert replica.mean_running == pytest.approx(2 / 4)
 
 
 def test_guesses_cost_their_share_of_a_step():
     def duration(cost):
         guess = Speculation(method="draft", tokens=2, acceptance=0, cost=cost)
         parts = SimulatedFleet(pool=pool(STEP, lookahead=2), speculation=guess)
-        return summary(simulate([request(0, 0, 16, 11)], parts))["duration"]
+        return summary(simulate([request(0, 0, 16, 11)], parts)).duration
 
     assert duration(0.0) == pytest.approx(1.1)
     assert duration(0.25) == pytest.approx(1.1 + 10 * 2 * 0.25 * 0.1)
@@ -144,11 +146,11 @@ def test_the_trace_has_every_step_and_request():
     check_trace({**document, "traceEvents": _without_async(document)})
     steps = [e for e in document["traceEvents"] if e.get("cat") == "step"]
     told = summary(outcome)
-    assert len(steps) == told["steps"]
+    assert len(steps) == told.steps
     busy = sum(e["dur"] for e in steps) / 1e6
-    assert busy == pytest.approx(told["utilisation"] * told["duration"] * 2, rel=1e-4)
+    assert busy == pytest.approx(told.utilisation * told.duration * 2, rel=1e-4)
     begins = [e for e in document["traceEvents"] if e["ph"] == "b"]
-    assert len(begins) == 2 * told["completed"]
+    assert len(begins) == 2 * told.completed
     early = step_events(outcome, until=1.0)["traceEvents"]
     assert 0 < len(early) < len(document["traceEvents"])
     assert max(e["ts"] for e in early if e["ph"] == "X") < 1e6

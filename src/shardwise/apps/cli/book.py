@@ -1,7 +1,7 @@
 """`shardwise book`: its numbers, rules, figures, errata and quizzes, worked out live."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
-    from shardwise.book.figures import Figure
+    from shardwise.verbs.book_figure import FigureAnswer
+    from shardwise.verbs.book_rule import RuleSweep
 
 
 set_option = click.option(
@@ -86,18 +87,19 @@ def figure_(**options: Any) -> None:
     if options["html_path"]:
         from shardwise.apps.cli.simulation_html import write_simulation
 
-        write_simulation(answer.result, options["html_path"])
+        assert isinstance(answer, SimulationAnswer)
+        write_simulation(answer, options["html_path"])
 
 
 def _draw(answer: Any, path: Path) -> None:
     from shardwise.verbs.book_figure import FigureAnswer
 
     if isinstance(answer, FigureAnswer):
-        _plot(answer.figure, path)
+        _plot(answer, path)
         return
     from shardwise.apps.cli.simulation_pictures import draw_simulation
 
-    draw_simulation(answer.simulation, path)
+    draw_simulation(answer, path)
 
 
 @book.command("show")
@@ -137,7 +139,10 @@ def rule_(**options: Any) -> None:
     answer = request_of(BookRuleRequest, options).answer()
     show_answer(answer, options)
     if options["plot_path"]:
-        _plot_sweep(answer.result, answer.table(), options["plot_path"])
+        from shardwise.verbs.book_rule import RuleSweep
+
+        assert isinstance(answer, RuleSweep)
+        _plot_sweep(answer, options["plot_path"])
 
 
 @book.command("quiz")
@@ -172,28 +177,27 @@ def errata_(**options: Any) -> None:
     show_answer(request_of(BookErrataRequest, options).answer(), options)
 
 
-def _plot_sweep(result: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def _plot_sweep(found: "RuleSweep", path: Path) -> None:
     from shardwise.apps.cli.pictures import new_figure, save_figure
 
-    x, drawing = result["sweep"], new_figure(8, 5)
+    x, rows, drawing = found.sweep, found.rows, new_figure(8, 5)
     axes = drawing.add_subplot()
     for name in rows[0]:
         if name != x and all(isinstance(row[name], int | float) for row in rows):
             axes.plot([row[x] for row in rows], [row[name] for row in rows], label=name, marker=".")
-    units = {one["name"]: one["unit"] for one in result["arguments"]}
+    units = {one.name: one.unit for one in found.arguments}
     axes.set_xlabel(f"{x} [{units[x]}]" if units.get(x) else x)
-    axes.set_ylabel(f"{result['name']} [{result['unit']}]" if result["unit"] else result["name"])
+    axes.set_ylabel(f"{found.name} [{found.unit}]" if found.unit else found.name)
     axes.set_xscale("log")
     if all(line.get_ydata().min() > 0 for line in axes.lines):
         axes.set_yscale("log")
-    axes.set_title(f"{result['name']} = {result['formula']}\n{result['source']}", fontsize=10)
+    axes.set_title(f"{found.name} = {found.formula}\n{found.source}", fontsize=10)
     axes.legend(fontsize=8)
     save_figure(drawing, path)
 
 
-def _plot(found: "Figure", path: Path) -> None:
+def _plot(found: "FigureAnswer", path: Path) -> None:
     from shardwise.apps.cli.pictures import new_figure, save_figure
-    from shardwise.verbs.book_figure import axis_text
 
     drawing = new_figure(8, 5)
     axes = drawing.add_subplot()
@@ -201,11 +205,11 @@ def _plot(found: "Figure", path: Path) -> None:
         drawn = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y > 0]
         if drawn:
             axes.plot(*zip(*drawn, strict=True), label=series.label, marker="." * (len(drawn) < 20))
-    axes.set_xlabel(axis_text(found, "x"))
-    axes.set_ylabel(axis_text(found, "y"))
-    if "x" in found.log:
+    axes.set_xlabel(str(found.x))
+    axes.set_ylabel(str(found.y))
+    if found.x.log:
         axes.set_xscale("log")
-    if "y" in found.log:
+    if found.y.log:
         axes.set_yscale("log")
     axes.set_title(f"{found.title}\n{found.source}", fontsize=10)
     axes.legend(fontsize=8)

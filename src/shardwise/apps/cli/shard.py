@@ -83,12 +83,12 @@ def _show_array(request: Any, options: dict[str, Any]) -> None:
     rule = "does nothing for a single array; give a product, or a reshard with '->'"
     refuse(("animate_path",), rule)
     answer = request.answer()
-    inputs = {"array": options["expression"], "dims": answer.sizes, "mesh": dict(answer.mesh)}
+    inputs = {"array": options["expression"], "dims": answer.sizes, "mesh": answer.mesh}
     show_answer(answer, options, inputs={**inputs, "dtype": options["dtype"]})
     if any(options[name] for name in _PICTURES):
         from shardwise.apps.cli.shard_pictures import picture_arrays
 
-        picture_arrays(options, (answer.layout,), answer.sizes, answer.mesh)
+        picture_arrays(options, (answer.layout,), answer.sizes, answer.degrees)
 
 
 def _show_product(request: Any, options: dict[str, Any]) -> None:
@@ -98,9 +98,7 @@ def _show_product(request: Any, options: dict[str, Any]) -> None:
     answer = request.answer()
     asked = {k: v for k, v in options.items() if v is not None and k not in _NOT_INPUTS}
     if options["as_json"] and str(options["animate_path"]) == "-":
-        show_answer(
-            replace(answer, result=answer.result | answer.movement()), options, inputs=asked
-        )
+        show_answer(replace(answer, animation=answer.movement()), options, inputs=asked)
         return
     show_answer(answer, options, inputs=asked)
     if any(options[name] for name in _PICTURES):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwise.boundary import write_text
+from shardwise.boundary.records import plain
 from shardwise.sharding.simulate import CollectiveTrace, trace_frames
 from shardwise.units import format_bytes
 
@@ -24,7 +25,7 @@ def animate(trace: CollectiveTrace, path: Path) -> None:
     they carry (named by the device they come from, or are summed for) and their bytes; below stand
     the bytes so far on the busiest link. Raises BadRequest where the file cannot be written.
     """
-    data = {**trace_frames(trace), "palette": PALETTE}
+    data = {**plain(trace_frames(trace)), "palette": PALETTE}
     text = _PAGE.replace("__DATA__", json.dumps(data, allow_nan=False).replace("</", "<\\/"))
     write_text(path, text, option="path")
 
@@ -32,12 +33,12 @@ def animate(trace: CollectiveTrace, path: Path) -> None:
 def animate_terminal(trace: CollectiveTrace) -> Iterator[str]:
     """One frame of text per round: what every device sends, and the busiest link so far."""
     data = trace_frames(trace)
-    yield f"{data['title']}\n{data['algorithm']}"
-    for number, moves in enumerate(data["rounds"], 1):
-        lines = [f"round {number} of {len(data['rounds'])}"]
-        lines += [f"  {m['from']} -> {m['to']}  {m['text']}" for m in moves]
+    yield f"{data.title}\n{data.algorithm}"
+    for number, moves in enumerate(data.rounds, 1):
+        lines = [f"round {number} of {len(data.rounds)}"]
+        lines += [f"  {m.from_} -> {m.to}  {m.text}" for m in moves]
         yield "\n".join(
-            [*lines, f"  most over one link so far: {format_bytes(data['busiest'][number])}"]
+            [*lines, f"  most over one link so far: {format_bytes(data.busiest[number])}"]
         )
 
 

@@ -38,7 +38,7 @@ def plot_simulation(found: Simulated, path: Path) -> None:
 def _loads(found: Simulated, axis) -> None:
     levels = over_time(found.outcome, _MOST_POINTS)
     for name in ("waiting", "running"):
-        axis.plot(levels["seconds"], levels[name], label=name, linewidth=1)
+        axis.plot(levels.seconds, getattr(levels, name), label=name, linewidth=1)
     title = f"{len(found.outcome.jobs):,} requests on {len(found.outcome.replicas)} replicas"
     titled(axis, "seconds", "requests, all replicas", title)
     legend(axis)

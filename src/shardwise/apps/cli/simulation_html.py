@@ -4,17 +4,16 @@ It draws what `book figure NAME --json` has, and nothing else: rectangles, arrow
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from shardwise.apps.cli.shard_animation import PALETTE
 from shardwise.boundary import write_text
+from shardwise.verbs.book_figure import SimulationAnswer
 
 
-def write_simulation(result: Mapping[str, Any], path: Path) -> None:
-    """Write the page of a simulation's document. Raises BadRequest where that fails."""
-    data = json.dumps({**result, "palette": PALETTE}, allow_nan=False).replace("</", "<\\/")
+def write_simulation(found: SimulationAnswer, path: Path) -> None:
+    """Write the page of a simulation. Raises BadRequest where that fails."""
+    data = json.dumps({**found.result, "palette": PALETTE}, allow_nan=False).replace("</", "<\\/")
     write_text(path, _PAGE.replace("__DATA__", data), option="--html")
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from shardwise.book.figures import Series
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureAxis:
@@ -65,16 +67,16 @@ class TableData:
         return asdict(self)
 
 
-def lines(found: Iterable[Mapping[str, Any]], dashed: Sequence[str] = ()) -> list[Mark]:
-    """A line of each series of a result; points that a logarithmic axis cannot have are left out
+def lines(found: Iterable[Series], dashed: Sequence[str] = ()) -> list[Mark]:
+    """A line of each series of a figure; points that a logarithmic axis cannot have are left out
     by the page."""
     return [
         Mark(
             kind="line",
-            label=one["label"],
-            x=one["x"],
-            y=one["y"],
-            dashed=one["label"] in dashed,
+            label=one.label,
+            x=one.x,
+            y=one.y,
+            dashed=one.label in dashed,
         )
         for one in found
     ]

@@ -12,7 +12,7 @@ from shardwise.book.simulators.batching import batching
 from shardwise.book.simulators.collective import collective
 from shardwise.book.simulators.copies import hbm
 from shardwise.book.simulators.pipeline import pipeline
-from shardwise.book.simulators.simulation import Animation, Arrow, Cell, Curve, Frame
+from shardwise.book.simulators.simulation import Animation, Arrow, Cell, Curve, Frame, kinds_of
 from shardwise.book.simulators.systolic import systolic
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "batching",
     "collective",
     "hbm",
+    "kinds_of",
     "pipeline",
     "systolic",
 ]

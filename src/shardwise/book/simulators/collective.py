@@ -17,7 +17,13 @@ from shardwise.book.simulators.simulation import (
     first_frames,
 )
 from shardwise.errors import BadRequest, check_known, shown
-from shardwise.sharding.simulate import CollectiveTrace, Fabric, simulate, trace_frames
+from shardwise.sharding.simulate import (
+    CollectiveFrames,
+    CollectiveTrace,
+    Fabric,
+    simulate,
+    trace_frames,
+)
 from shardwise.sharding.simulate.fabric import AxisKind, AxisPiece, Physical
 from shardwise.sharding.simulate.schedule import grain
 
@@ -59,11 +65,11 @@ def collective(
     scale = check_size("bytes", bytes) / _whole(trace)
     data = trace_frames(trace)
     frames, left_out = first_frames(_frames(data, scale))
-    busiest = [scale * size for size in data["busiest"]]
+    busiest = [scale * size for size in data.busiest]
     return Animation(
         id="collective",
         chapter="12" if network in ("tree", "switch", "sharp", "full_mesh") else "3",
-        title=f"{kind} over {data['title'].partition(' over ')[2]}, {network}: {data['algorithm']}",
+        title=f"{kind} over {data.title.partition(' over ')[2]}, {network}: {data.algorithm}",
         source="ch. 12" if network in ("tree", "sharp") else "ch. 3.2 and 3.3",
         settings={
             "kind": kind, "network": network, "shape": "x".join(map(str, sizes)), "bytes": bytes,
@@ -151,17 +157,17 @@ def _whole(trace: CollectiveTrace) -> float:
     return block * blocks.get(trace.kind, trace.fabric.size)
 
 
-def _places(data: dict) -> tuple[Cell, ...]:
+def _places(data: CollectiveFrames) -> tuple[Cell, ...]:
     """Devices on a circle, or on a grid: of three axes the planes lie beside each other."""
-    used = [i for i, size in enumerate(data["shape"]) if size > 1]
+    used = [i for i, size in enumerate(data.shape) if size > 1]
     found = []
-    for name, place in zip(data["devices"], data["places"], strict=True):
+    for name, place in zip(data.devices, data.places, strict=True):
         if len(used) <= 1:
-            devices = len(data["devices"])
+            devices = len(data.devices)
             x, y = _round(place[used[0]] if used else 0, devices, 1.5 + devices / 4)
         else:
             *outer, row, column = (place[i] for i in used)
-            width = data["shape"][used[-1]]
+            width = data.shape[used[-1]]
             x, y = column + sum(outer) * (width + 1), row
         found.append(Cell(x=x, y=y, text=name, kind="device"))
     inner = [_round(i, len(_switches(data)), 1.0) for i in range(len(_switches(data)))]
@@ -170,10 +176,10 @@ def _places(data: dict) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def _switches(data: dict) -> list[str]:
+def _switches(data: CollectiveFrames) -> list[str]:
     """The ends of moves that are no devices: where a switch adds up what it is sent."""
-    moves = [move for moves in data["rounds"] for move in moves]
-    ends = [m[name] for m in moves for name, at in (("from", "src"), ("to", "dst")) if m[at] < 0]
+    moves = [move for moves in data.rounds for move in moves]
+    ends = [end for m in moves for end, at in ((m.from_, m.src), (m.to, m.dst)) if at < 0]
     return list(dict.fromkeys(ends))
 
 
@@ -183,17 +189,17 @@ def _round(number: int, count: int, radius: float) -> tuple[float, float]:
     return round(radius * cos(angle), 6), round(radius * sin(angle), 6)
 
 
-def _frames(data: dict, scale: float) -> list[Frame]:
+def _frames(data: CollectiveFrames, scale: float) -> list[Frame]:
     found = [Frame(at=0, label="before the first round")]
-    place = {name: i for i, name in enumerate([*data["devices"], *_switches(data)])}
-    for number, moves in enumerate(data["rounds"], 1):
+    place = {name: i for i, name in enumerate([*data.devices, *_switches(data)])}
+    for number, moves in enumerate(data.rounds, 1):
         marks = tuple(
             Arrow(
-                source=place[move["from"]],
-                target=place[move["to"]],
-                text=f"{move['from']} -> {move['to']}: {move['text'].rpartition(',')[0]}",
-                kind=data["devices"][move["colour"]],
-                bytes=scale * move["bytes"],
+                source=place[move.from_],
+                target=place[move.to],
+                text=f"{move.from_} -> {move.to}: {move.text.rpartition(',')[0]}",
+                kind=data.devices[move.colour],
+                bytes=scale * move.bytes,
             )
             for move in moves
         )

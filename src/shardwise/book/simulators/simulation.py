@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 
 MOST_FRAMES = 512
@@ -17,79 +18,111 @@ MOST_FRAMES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """A rectangle at (x, y): what it says, of which kind it is, and the numbers behind it."""
+class Cell(Record):
+    """A rectangle."""
 
     x: float
+    """Its left side: a column, or when it starts."""
     y: float
+    """Its upper side: a row."""
     text: str
+    """What it says."""
     kind: str
+    """Of which kind it is."""
     width: float = 1.0
+    """Columns, or how long it takes."""
     height: float = 1.0
-    values: Mapping[str, float] = field(default_factory=dict)
+    """Rows."""
+    values: Mapping[str, float | bool] = field(default_factory=dict)
+    """The numbers behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrow:
-    """Something on its way from one place to another, by their numbers, and its bytes."""
+class Arrow(Record):
+    """Something on its way from one place to another."""
 
     source: int
+    """The number of the place that it comes from."""
     target: int
+    """The number of the place that it goes to."""
     text: str
+    """What it says."""
     kind: str
+    """Of which kind it is."""
     bytes: float
+    """Its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A moment `at` (a cycle, a round, seconds): what it is called, its cells and its moves."""
+class Frame(Record):
+    """A moment."""
 
     at: float
+    """When: a cycle, a round, or seconds."""
     label: str
+    """What it is called."""
     cells: tuple[Cell, ...] = ()
+    """Its cells."""
     moves: tuple[Arrow, ...] = ()
+    """Its moves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class Curve(Record):
     """A line over the whole simulation, or over one of its settings."""
 
     label: str
+    """Its name."""
     x: tuple[float, ...]
+    """Where its points are."""
     y: tuple[float, ...]
+    """Their values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Animation:
-    """A simulated machine: its settings with their units, what came out, and how it went.
-
-    `x_unit` is that of the frames' moments, `rows` names the rows of the bars, `places` are the
-    devices of a network as cells. `curves` have axes of their own.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Animation(Record):
+    """A simulated machine: its settings with their units, what came out, and how it went."""
 
     id: str
+    """Its name."""
     chapter: str
+    """The chapter that it is of."""
     title: str
+    """What is simulated."""
     source: str
+    """Where the book has it."""
     settings: Mapping[str, Any]
+    """What it was simulated with."""
     readings: Mapping[str, float]
+    """What came out."""
     units: Mapping[str, str]
+    """The units of settings and readings that have one."""
     x_label: str
+    """What the frames' moments are."""
     x_unit: str
+    """Their unit."""
     rows: tuple[str, ...] = ()
+    """Names of the rows of the bars."""
     bars: tuple[Cell, ...] = ()
+    """What takes how long, over time."""
     places: tuple[Cell, ...] = ()
+    """The devices of a network."""
     frames: tuple[Frame, ...] = ()
+    """The moments."""
     frames_left_out: int = 0
+    """Moments that are not kept."""
     curves: tuple[Curve, ...] = ()
+    """Lines, on axes of their own."""
     curve_axes: tuple[str, str] = ("", "")
+    """What these axes show, with their units."""
     notes: tuple[str, ...] = ()
+    """What to know of it."""
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of its cells and moves, in the order in which they come."""
-        every = [*self.bars, *(mark for f in self.frames for mark in (*f.cells, *f.moves))]
-        return tuple(dict.fromkeys(mark.kind for mark in every))
+
+def kinds_of(found: Animation) -> tuple[str, ...]:
+    """The kinds of its cells and moves, in the order in which they come."""
+    every = [*found.bars, *(mark for f in found.frames for mark in (*f.cells, *f.moves))]
+    return tuple(dict.fromkeys(mark.kind for mark in every))
 
 
 def check_whole(what: str, value: Any, least: int, most: int) -> int:

@@ -5,7 +5,7 @@ be laid beside a simulated one; `DEFINITIONS` says each in a line.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import Lag
+from shardwise.planner.simulate.figures import OverTime, ReplicaLoad, RunFigures, UsdOfRun
 from shardwise.planner.simulate.replica import Replica
 from shardwise.planner.simulate.run import Outcome
 from shardwise.scheduling.requests import Sequence as Job
@@ -116,8 +117,8 @@ def _gaps(replicas: Sequence[Replica]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def summary(outcome: Outcome, objectives: Objectives | None = None) -> dict[str, Any]:
-    """Everything above as plain numbers: times in ms, as `vllm bench` prints them."""
+def summary(outcome: Outcome, objectives: Objectives | None = None) -> RunFigures:
+    """Everything above: times in ms, as `vllm bench` prints them."""
     times, done = latencies(outcome), completed(outcome)
     duration = (outcome.end - outcome.start) / TICKS
 
@@ -127,23 +128,25 @@ def summary(outcome: Outcome, objectives: Objectives | None = None) -> dict[str,
 
     prompt = sum(job.request.prompt for job in done)
     emitted = sum(job.emitted for job in done)
-    result: dict[str, Any] = {
-        "completed": len(done),
-        "refused": dict(Counter(_kind(job) for job in outcome.jobs if job.refusal)),
-        "duration": duration,
-        "total_input_tokens": prompt,
-        "total_output_tokens": emitted,
-        "request_throughput": rate(len(done)),
-        "output_throughput": rate(emitted),
-        "total_token_throughput": rate(prompt + emitted),
-    }
-    if objectives is not None and objectives.given:
-        good = _good(times, objectives)
-        result["request_goodput"] = rate(int(good.sum()))
-        result["good_share"] = float(good.sum()) / len(outcome.jobs)
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        result |= _spread(name, getattr(times, name))
-    return result | _cache(done) | _load(outcome) | _dollars(outcome, prompt, emitted)
+    spreads = [_spread(name, getattr(times, name)) for name in ("ttft", "tpot", "itl", "e2el")]
+    given = objectives if objectives is not None and objectives.given else None
+    good = None if given is None else int(_good(times, given).sum())
+    return RunFigures(
+        **{key: value for spread in spreads for key, value in spread.items()},
+        completed=len(done),
+        refused=Counter(_kind(job) for job in outcome.jobs if job.refusal),
+        duration=duration,
+        total_input_tokens=prompt,
+        total_output_tokens=emitted,
+        request_throughput=rate(len(done)),
+        output_throughput=rate(emitted),
+        total_token_throughput=rate(prompt + emitted),
+        request_goodput=None if good is None else rate(good),
+        good_share=None if good is None else good / len(outcome.jobs),
+        **_cache(done),
+        **_load(outcome),
+        **_dollars(outcome, prompt, emitted),
+    )
 
 
 def _kind(job: Job) -> str:
@@ -197,25 +200,25 @@ def _load(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _replica_load(replica: Replica, outcome: Outcome) -> dict[str, Any]:
+def _replica_load(replica: Replica, outcome: Outcome) -> ReplicaLoad:
     """Averages over time; a level holds from its moment to the next."""
     record = replica.record
     span = max(outcome.end - outcome.start, 1)
     moment, waiting, running, pages = levels(replica).T
     lasts = np.diff(moment, append=outcome.end)
     size = replica.scheduler.config.pages
-    return {
-        "index": replica.index,
-        "role": "prefill" if replica.scheduler.config.policy == "prefill" else "serve",
-        "requests": sum(1 for place in outcome.placed if place == replica.index),
-        "utilisation": record.busy / span,
-        "steps": record.step_count,
-        "mean_waiting": float(waiting @ lasts / span),
-        "max_waiting": int(waiting.max(initial=0)),
-        "mean_running": float(running @ lasts / span),
-        "max_running": int(running.max(initial=0)),
-        "peak_cache_use": float(pages.max(initial=0) / size),
-    }
+    return ReplicaLoad(
+        index=replica.index,
+        role="prefill" if replica.scheduler.config.policy == "prefill" else "serve",
+        requests=sum(1 for place in outcome.placed if place == replica.index),
+        utilisation=record.busy / span,
+        steps=record.step_count,
+        mean_waiting=float(waiting @ lasts / span),
+        max_waiting=int(waiting.max(initial=0)),
+        mean_running=float(running @ lasts / span),
+        max_running=int(running.max(initial=0)),
+        peak_cache_use=float(pages.max(initial=0) / size),
+    )
 
 
 def levels(replica: Replica) -> np.ndarray:
@@ -232,19 +235,19 @@ def _dollars(outcome: Outcome, prompt: int, emitted: int) -> dict[str, Any]:
     share = sum(r.record.prompt_ticks for r in outcome.replicas) / busy if busy else 0.0
     known = [p for p in prices if p is not None]
     total = sum(known) * hours if len(known) == len(prices) else None
-    usd: Mapping[str, float | None] = {"input": None, "output": None, "all": None}
+    usd = UsdOfRun(input=None, output=None, all=None)
     if total is not None:
-        usd = {
-            "input": 1e6 * total * share / prompt if prompt else None,
-            "output": 1e6 * total * (1 - share) / emitted if emitted else None,
-            "all": 1e6 * total / (prompt + emitted) if prompt + emitted else None,
-        }
+        usd = UsdOfRun(
+            input=1e6 * total * share / prompt if prompt else None,
+            output=1e6 * total * (1 - share) / emitted if emitted else None,
+            all=1e6 * total / (prompt + emitted) if prompt + emitted else None,
+        )
     return {
         "chips": chips,
         "chip_hours": chips * hours,
         "prompt_share_of_time": share,
         "usd": total,
-        "usd_per_million_tokens": dict(usd),
+        "usd_per_million_tokens": usd,
     }
 
 
@@ -300,20 +303,25 @@ MOMENTS = 96
 """Points of a run over time."""
 
 
-def over_time(outcome: Outcome, moments: int = MOMENTS) -> dict[str, list[float | None]]:
+def over_time(outcome: Outcome, moments: int = MOMENTS) -> OverTime:
     """Waiting and running requests of all replicas at so many moments, and the median TTFT and TPOT
     of those that came between one moment and the next; None where none came."""
     # As floats: after 18,447 s ticks are beyond the integers of 64 bits.
     at = np.linspace(float(outcome.start), float(outcome.end), moments)
-    found: dict[str, Any] = {"seconds": (at - outcome.start) / TICKS}
-    for column, name in ((1, "waiting"), (2, "running")):
-        found[name] = sum(_level(levels(one), column, at) for one in outcome.replicas)
+    waiting, running = (
+        np.sum([_level(levels(one), column, at) for one in outcome.replicas], axis=0)
+        for column in (1, 2)
+    )
     came = np.array([job.request.arrival for job in completed(outcome)], float)
     window = np.searchsorted(at, came, side="right") - 1
     times = latencies(outcome)
-    for name in ("ttft", "tpot"):
-        found[f"{name}_seconds"] = _medians(getattr(times, name), window, moments)
-    return {name: list(map(_plain, values)) for name, values in found.items()}
+    return OverTime(
+        seconds=((at - outcome.start) / TICKS).tolist(),
+        waiting=waiting.tolist(),
+        running=running.tolist(),
+        ttft_seconds=_medians(times.ttft, window, moments),
+        tpot_seconds=_medians(times.tpot, window, moments),
+    )
 
 
 def _level(rows: np.ndarray, column: int, at: np.ndarray) -> np.ndarray:
@@ -323,10 +331,6 @@ def _level(rows: np.ndarray, column: int, at: np.ndarray) -> np.ndarray:
     return np.where(place >= 0, rows[place, column], 0.0)
 
 
-def _medians(seconds: np.ndarray, window: np.ndarray, count: int) -> list[float]:
+def _medians(seconds: np.ndarray, window: np.ndarray, count: int) -> list[float | None]:
     known = [seconds[(window == i) & ~np.isnan(seconds)] for i in range(count)]
-    return [float(np.median(one)) if one.size else float("nan") for one in known]
-
-
-def _plain(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return [float(np.median(one)) if one.size else None for one in known]

@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, inf
-from typing import Any
 
 import numpy as np
 
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.demand import Demand
+from shardwise.planner.simulate.figures import RunFigures, UsdOfRun
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments, prompt_share
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
@@ -222,7 +222,7 @@ def prompt_share_of(outcome: Outcome) -> float:
     return prompt_share(outcome.fleet, prompts, busy)
 
 
-def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> dict[str, Any]:
+def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> RunFigures:
     """What `metrics.summary` says, of the counted requests; rates are of what is answered while as
     many come, which under overload is less, and dollars are for that; load of the servers over the
     whole run."""
@@ -232,17 +232,23 @@ def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> 
     whole, found = summary(outcome, objectives), summary(counted, objectives)
     rates = ("request_throughput", "output_throughput", "total_token_throughput")
     rates += ("request_goodput",) if objectives.given else ()
-    found |= {name: found[name] * run.begun for name in rates}
-    found |= {name: whole[name] for name in ("utilisation", "steps", "replicas")}
-    if found["usd"] is not None and run.begun > 0:
-        whole_cost, share = 1e6 * found["usd"] / run.begun, run.moments.prompt_share
-        prompt, emitted = found["total_input_tokens"], found["total_output_tokens"]
-        found["usd_per_million_tokens"] = {
-            "input": whole_cost * share / prompt,
-            "output": whole_cost * (1 - share) / emitted,
-            "all": whole_cost / (prompt + emitted),
-        }
-    return found | {"answered": run.begun, "warm_up_requests": run.first}
+    found = replace(
+        found,
+        **{name: getattr(found, name) * run.begun for name in rates},
+        utilisation=whole.utilisation,
+        steps=whole.steps,
+        replicas=whole.replicas,
+    )
+    if found.usd is None or run.begun <= 0:
+        return found
+    whole_cost, share = 1e6 * found.usd / run.begun, run.moments.prompt_share
+    prompt, emitted = found.total_input_tokens, found.total_output_tokens
+    usd = UsdOfRun(
+        input=whole_cost * share / prompt,
+        output=whole_cost * (1 - share) / emitted,
+        all=whole_cost / (prompt + emitted),
+    )
+    return replace(found, usd_per_million_tokens=usd)
 
 
 def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:

@@ -11,12 +11,14 @@ but `placed.py`, which makes the fabric under the axes of a placed mesh. Read `s
 
 from shardwise.sharding.simulate.collectives import simulate
 from shardwise.sharding.simulate.fabric import Device, Fabric, Link
-from shardwise.sharding.simulate.frames import trace_frames
+from shardwise.sharding.simulate.frames import BlockMove, CollectiveFrames, trace_frames
 from shardwise.sharding.simulate.placed import fabric_of, targets_of
 from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
 
 __all__ = [
+    "BlockMove",
     "BlockTransfer",
+    "CollectiveFrames",
     "CollectiveTrace",
     "Device",
     "Fabric",

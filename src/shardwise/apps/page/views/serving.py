@@ -11,6 +11,7 @@ from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.models import kv_bytes_per_token, load_model, params_total
 from shardwise.units import many
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.book_figure import FigureAnswer
 from shardwise.verbs.plan_serve import ServePlanned
 
 MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
@@ -52,7 +53,7 @@ def _search(state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    figures = [_curves(one.result) for one in answers[:2]]
+    figures = [_curves(one) for one in answers[:2]]
     said: Any = {
         "formula": "t = KV bytes / W + max(weight bytes / W, 2 params B / C)",
         "source": "ch. 8, interactive figures; the plan: simulated (docs/serving.md)",
@@ -111,14 +112,15 @@ def _fronts(found: ServePlanned) -> list[FigureData]:
     ]
 
 
-def _curves(found: Mapping[str, Any]) -> FigureData:
-    x, y = found["x"], found["y"]
+def _curves(found: Answer) -> FigureData:
+    assert isinstance(found, FigureAnswer)
+    x, y = found.x, found.y
     return FigureData(
-        id=found["id"],
-        title=found["title"],
-        x=FigureAxis(label=x["label"], unit=x["unit"], log=x["log"]),
-        y=FigureAxis(label=y["label"], unit=y["unit"], log=y["log"]),
-        marks=lines(found["series"]),
+        id=found.id,
+        title=found.title,
+        x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
+        y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
+        marks=lines(found.series),
     )
 
 

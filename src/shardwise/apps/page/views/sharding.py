@@ -1,8 +1,7 @@
 """Sharding: the notation, who holds what of each array, and the strategies with their cost."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, slider, text
@@ -10,6 +9,8 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.sharding import Layout
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.shard import Sharded, ShardedArray
+from shardwise.verbs.sharded_result import TimedStrategy
 
 SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 
@@ -47,21 +48,20 @@ def _sizes(state: State, arrays: Sequence[str]) -> str:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = answers[0].result
-    if "strategies" not in found:
+    found = answers[0]
+    if isinstance(found, ShardedArray):
         return Drawn(
             figures=_maps(answers),
-            tables=[_held(answers[0])],
-            lines=[
-                f"{found['array']}: {found['blocks']} blocks, {found['copies']} copies of each."
-            ],
+            tables=[_held(found)],
+            lines=[f"{found.array}: {found.blocks} blocks, {found.copies} copies of each."],
             formula="block = dim / degree of its axes",
             source="ch. 3",
         )
-    shown = found["strategies"][: state["top"]]
-    ways = {f"{i}. {one['summary']}": one for i, one in enumerate(shown, 1)}
-    seconds = [one["seconds"]["expected"] for one in ways.values()]
-    moved = [one["wire_bytes_per_device"] for one in ways.values()]
+    assert isinstance(found, Sharded)
+    timed = [one for one in found.strategies if isinstance(one, TimedStrategy)]
+    ways = {f"{i}. {one.summary}": one for i, one in enumerate(timed[: state["top"]], 1)}
+    seconds = [one.seconds.expected for one in ways.values()]
+    moved = [one.wire_bytes_per_device for one in ways.values()]
     return Drawn(
         figures=[
             _bars("seconds", "Strategies by expected seconds", "time", "s", ways, seconds),
@@ -69,7 +69,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
             *_maps(answers[1:]),
         ],
         tables=[_shapes(found), _steps(found)],
-        lines=[found["slice_means"], *found["why"]],
+        lines=[found.slice_means or "", *found.why],
         formula="bytes on the wire: (n - 1) / n of the array per axis, twice for an AllReduce",
         source="ch. 3",
     )
@@ -79,32 +79,31 @@ def _maps(answers: Sequence[Answer]) -> list[FigureData]:
     """Of every array its blocks, each with the devices that hold it."""
     maps = []
     for one in answers:
-        found = one.result
-        if len(found["devices"]) <= MOST_DEVICES and len(found["devices"][0]["block"]) in (1, 2):
-            maps.append(_map(found))
+        assert isinstance(one, ShardedArray)
+        if len(one.devices) <= MOST_DEVICES and len(one.devices[0].block) in (1, 2):
+            maps.append(_map(one))
     return maps
 
 
-def _map(found: Mapping[str, Any]) -> FigureData:
+def _map(found: ShardedArray) -> FigureData:
     holders: dict[tuple[tuple[int, int], ...], list[str]] = {}
-    for one in found["devices"]:
-        block = tuple(map(tuple, one["block"]))
-        holders.setdefault(block, []).append("".join(map(str, one["at"])))
+    for one in found.devices:
+        holders.setdefault(tuple(one.block), []).append("".join(map(str, one.at)))
     sides = [((0, 1), *block)[-2:] for block in holders]
     mark = Mark(
         kind="rect",
-        label=f"block of {found['array']}",
+        label=f"block of {found.array}",
         x=[columns[0] for _, columns in sides],
         y=[rows[0] for rows, _ in sides],
         x2=[columns[1] for _, columns in sides],
         y2=[rows[1] for rows, _ in sides],
         text=[" ".join(names) for names in holders.values()],
     )
-    axes = ", ".join(found["mesh"])
-    copies = f"{found['copies']} copies" if found["copies"] > 1 else "one copy"
+    axes = ", ".join(found.mesh)
+    copies = f"{found.copies} copies" if found.copies > 1 else "one copy"
     return FigureData(
-        id=f"held-{found['array']}",
-        title=f"Who holds what of {found['array']}, devices as ({axes}); {copies}",
+        id=f"held-{found.array}",
+        title=f"Who holds what of {found.array}, devices as ({axes}); {copies}",
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
         marks=[mark],
@@ -121,27 +120,23 @@ def _bars(id: str, title: str, label: str, unit: str, names, x: list[float]) -> 
     )
 
 
-def _shapes(found) -> TableData:
+def _shapes(found: Sharded) -> TableData:
+    shapes = (found.global_shapes, found.local_shapes)
     rows = [
-        [name, found["layouts"].get(name, ""), *(
-            " x ".join(map(str, found[which][name])) for which in ("global_shapes", "local_shapes")
-        )]
-        for name in found["local_shapes"]
-    ]  # fmt: skip
+        [name, layout, *(" x ".join(map(str, shape[name])) for shape in shapes)]
+        for name, layout in found.layouts.items()
+    ]
     return TableData(title="Arrays", header=("", "layout", "whole", "on each device"), rows=rows)
 
 
-def _steps(found) -> TableData:
-    return TableData(
-        title="Steps of the best", header=("step",), rows=[[s] for s in found["steps"]]
-    )
+def _steps(found: Sharded) -> TableData:
+    return TableData(title="Steps of the best", header=("step",), rows=[[s] for s in found.steps])
 
 
-def _held(answer: Answer) -> TableData:
-    devices = answer.result["devices"]
+def _held(found: ShardedArray) -> TableData:
     rows = [
-        [", ".join(map(str, one["at"])), " x ".join(f"{a}:{b}" for a, b in one["block"])]
-        for one in devices[:64]
+        [", ".join(map(str, one.at)), " x ".join(f"{a}:{b}" for a, b in one.block)]
+        for one in found.devices[:64]
     ]
     return TableData(title="Who holds what", header=("device", "block"), rows=rows)
 

@@ -1,18 +1,19 @@
 """Machines step by step: the simulators of `book figure`, a frame at a time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import Control, State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
+from shardwise.book.simulators import Cell, Frame
 from shardwise.book.simulators.collective import NETWORKS
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.book_figure import SimulationAnswer
 
 STEP = "step"
 """The control that says which frame; every other is a setting of the simulator."""
@@ -31,77 +32,78 @@ def _calls(figure_id: str, state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = answers[0].result
-    frames = found["frames"]
+    found = answers[0]
+    assert isinstance(found, SimulationAnswer)
+    frames = found.frames
     frame = frames[min(state[STEP], len(frames) - 1)] if frames and STEP in state else None
-    figures = [_bars(found, frame)] if found["bars"] else []
-    figures += [_places(found, frame)] if frame and found["places"] else []
-    figures += [_cells(found, frame)] if frame and not found["bars"] and frame["cells"] else []
-    figures += [_curves(found)] if found["curves"] else []
+    figures = [_bars(found, frame)] if found.bars else []
+    figures += [_places(found, frame)] if frame and found.places else []
+    figures += [_cells(found, frame)] if frame and not found.bars and frame.cells else []
+    figures += [_curves(found)] if found.curves else []
     return Drawn(
         figures=figures,
-        tables=[facts("What came out", found["readings"], found["units"])],
-        lines=[*_shown(frame, len(frames)), *found["notes"]],
+        tables=[facts("What came out", found.readings, found.units)],
+        lines=[*_shown(frame, len(frames)), *found.notes],
         formula="simulated; the closed forms stand under `shardwise book rule`",
-        source=found["source"],
+        source=found.source,
     )
 
 
-def _shown(frame: Mapping[str, Any] | None, frames: int) -> list[str]:
-    return [f"Shown: {frame['label']}, of {frames} frames."] if frame else []
+def _shown(frame: Frame | None, frames: int) -> list[str]:
+    return [f"Shown: {frame.label}, of {frames} frames."] if frame else []
 
 
-def _rects(cells: Sequence[Mapping[str, Any]], kinds: Sequence[str], x0: float = 0.0) -> list[Mark]:
-    named = [kind for kind in kinds if any(cell["kind"] == kind for cell in cells)]
-    named += sorted({cell["kind"] for cell in cells} - set(named))
+def _rects(cells: Sequence[Cell], kinds: Sequence[str], x0: float = 0.0) -> list[Mark]:
+    named = [kind for kind in kinds if any(cell.kind == kind for cell in cells)]
+    named += sorted({cell.kind for cell in cells} - set(named))
     marks = []
     for kind in named:
-        own = [cell for cell in cells if cell["kind"] == kind]
+        own = [cell for cell in cells if cell.kind == kind]
         marks.append(
             Mark(
                 kind="rect",
                 label=kind,
-                x=[cell["x"] for cell in own],
-                y=[cell["y"] for cell in own],
-                x2=[cell["x"] + cell["width"] for cell in own],
-                y2=[cell["y"] + cell["height"] for cell in own],
-                text=[cell["text"] for cell in own],
+                x=[cell.x for cell in own],
+                y=[cell.y for cell in own],
+                x2=[cell.x + cell.width for cell in own],
+                y2=[cell.y + cell.height for cell in own],
+                text=[cell.text for cell in own],
             )
         )
     return marks
 
 
-def _bars(found: Mapping[str, Any], frame: Mapping[str, Any] | None) -> FigureData:
-    marks = _rects(found["bars"], found["kinds"])
+def _bars(found: SimulationAnswer, frame: Frame | None) -> FigureData:
+    marks = _rects(found.bars, found.kinds)
     if frame:
-        marks.append(Mark(kind="rule", label="shown", x=[frame["at"]]))
-    first, last = (found["rows"][i] for i in (0, -1))
+        marks.append(Mark(kind="rule", label="shown", x=[frame.at]))
+    first, last = (found.rows[i] for i in (0, -1))
     return FigureData(
         id="bars",
-        title=f"{found['title']}; rows from {first} to {last}",
-        x=FigureAxis(label=found["x_label"], unit=found["x_unit"]),
+        title=f"{found.title}; rows from {first} to {last}",
+        x=FigureAxis(label=found.x_label, unit=found.x_unit),
         y=FigureAxis(bare=True),
         marks=marks,
     )
 
 
-def _cells(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
+def _cells(found: SimulationAnswer, frame: Frame) -> FigureData:
     return FigureData(
         id="cells",
-        title=found["title"],
+        title=found.title,
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
-        marks=_rects(frame["cells"], found["kinds"]),
+        marks=_rects(frame.cells, found.kinds),
         square=True,
     )
 
 
-def _places(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
-    at = [(one["x"], one["y"]) for one in found["places"]]
+def _places(found: SimulationAnswer, frame: Frame) -> FigureData:
+    at = [(one.x, one.y) for one in found.places]
     marks = []
-    for kind in found["kinds"]:
-        own = [move for move in frame["moves"] if move["kind"] == kind]
-        ends = [(at[move["source"]], at[move["target"]]) for move in own]
+    for kind in found.kinds:
+        own = [move for move in frame.moves if move.kind == kind]
+        ends = [(at[move.source], at[move.target]) for move in own]
         if own:
             marks.append(
                 Mark(
@@ -111,14 +113,14 @@ def _places(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
                     y=[a[1] for a, _ in ends],
                     x2=[b[0] for _, b in ends],
                     y2=[b[1] for _, b in ends],
-                    text=[move["text"] for move in own],
+                    text=[move.text for move in own],
                 )
             )
     x, y = ([place[i] for place in at] for i in (0, 1))
-    marks += [Mark(kind="dot", x=x, y=y, text=[one["text"] for one in found["places"]])]
+    marks += [Mark(kind="dot", x=x, y=y, text=[one.text for one in found.places])]
     return FigureData(
         id="places",
-        title=found["title"],
+        title=found.title,
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
         marks=marks,
@@ -126,9 +128,9 @@ def _places(found: Mapping[str, Any], frame: Mapping[str, Any]) -> FigureData:
     )
 
 
-def _curves(found: Mapping[str, Any]) -> FigureData:
-    x, y = found["curve_axes"]
-    marks = [Mark(kind="line", label=c["label"], x=c["x"], y=c["y"]) for c in found["curves"]]
+def _curves(found: SimulationAnswer) -> FigureData:
+    x, y = found.curve_axes
+    marks = [Mark(kind="line", label=c.label, x=c.x, y=c.y) for c in found.curves]
     across, up = _axis(x), _axis(y)
     title = f"{up.label} by {across.label}".capitalize()
     return FigureData(id="curves", title=title, x=across, y=up, marks=marks)

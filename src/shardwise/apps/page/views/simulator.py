@@ -1,14 +1,15 @@
 """A server under a load, request by request: queue, batch, TTFT and TPOT over a trace."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.planner.simulate.figures import OverTime
 from shardwise.scheduling.policies import POLICIES
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.simulate import LoadSimulated
 
 FIRST = 25
 """Requests of the first answer."""
@@ -42,9 +43,10 @@ def _all(state: State) -> list[VerbCall]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = answers[0].result
-    over = found["over_time"]
-    rest = {name: found[name] for name in NAMES if found.get(name) is not None}
+    found = answers[0]
+    assert isinstance(found, LoadSimulated)
+    over, price = found.over_time, f"; {found.price.text}" if found.price else ""
+    rest = {name: value for name in NAMES if (value := getattr(found, name)) is not None}
     return Drawn(
         figures=[
             _over(over, "load", "Queue and batch over the trace", "requests", "", _LEVELS),
@@ -52,7 +54,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
             _over(over, "tpot", "TPOT of those that came, median", "TPOT", "s", _TPOT),
         ],
         tables=[_times(found), facts("The run", rest, UNITS)],
-        lines=[f"{found['completed']:,} requests answered; {found['price']['text']}."],
+        lines=[f"{found.completed:,} requests answered{price}."],
         formula="TPOT = (E2E - TTFT) / (output tokens - 1)",
         source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
     )
@@ -63,7 +65,7 @@ _TTFT, _TPOT = {"ttft_seconds": "TTFT"}, {"tpot_seconds": "TPOT"}
 
 
 def _over(
-    over: Mapping[str, Sequence[Any]],
+    over: OverTime,
     id: str,
     title: str,
     label: str,
@@ -72,7 +74,8 @@ def _over(
 ) -> FigureData:
     marks = []
     for name, said in names.items():
-        known = [(x, y) for x, y in zip(over["seconds"], over[name], strict=True) if y is not None]
+        each = zip(over.seconds, getattr(over, name), strict=True)
+        known = [(x, y) for x, y in each if y is not None]
         marks.append(
             Mark(kind="line", label=said, x=[x for x, _ in known], y=[y for _, y in known])
         )
@@ -85,9 +88,9 @@ def _over(
     )
 
 
-def _times(found: Mapping[str, Any]) -> TableData:
+def _times(found: LoadSimulated) -> TableData:
     rows = [
-        [name.upper(), *(found[f"{kind}_{name}_ms"] for kind in KINDS)]
+        [name.upper(), *(getattr(found, f"{kind}_{name}_ms") for kind in KINDS)]
         for name in ("ttft", "tpot", "itl", "e2el")
     ]
     return TableData(title="Latencies in ms", header=("", *KINDS), rows=rows)

@@ -11,6 +11,7 @@ from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.boundary.records import values
 from shardwise.models import load_model
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.book_figure import FigureAnswer
 from shardwise.verbs.plan_train import TrainPlanned
 
 MODELS = (
@@ -69,7 +70,7 @@ def _any(word: str) -> str | None:
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     book = len(_calls(state))
-    figures = [_curves(one.result, state["batch"]) for one in answers[:book]]
+    figures = [_curves(one, state["batch"]) for one in answers[:book]]
     if len(answers) == book:
         return Drawn(figures=figures, lines=["The search for the best plan follows."], **SOURCE)
     found = answers[book]
@@ -93,14 +94,15 @@ SOURCE: Any = {
 }
 
 
-def _curves(found: Mapping[str, Any], batch: int) -> FigureData:
-    x, y = found["x"], found["y"]
-    marks = lines(found["series"], dashed=("math",))
+def _curves(found: Answer, batch: int) -> FigureData:
+    assert isinstance(found, FigureAnswer)
+    x, y = found.x, found.y
+    marks = lines(found.series, dashed=("math",))
     return FigureData(
-        id=found["id"],
-        title=found["title"],
-        x=FigureAxis(label=x["label"], unit=x["unit"], log=x["log"]),
-        y=FigureAxis(label=y["label"], unit=y["unit"], log=y["log"]),
+        id=found.id,
+        title=found.title,
+        x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
+        y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
         marks=[*marks, Mark(kind="rule", label=f"batch {batch:,}", x=[batch])],
     )
 

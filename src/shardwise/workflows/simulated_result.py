@@ -1,0 +1,67 @@
+"""What is told of a simulated load: the fields of `simulate`."""
+
+from dataclasses import dataclass
+
+from shardwise.boundary.records import Record
+from shardwise.planner.simulate.figures import OverTime, RunFigures
+from shardwise.workflows.serve_result import ChipPrice
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaCache(Record):
+    """The cache of one replica."""
+
+    pages: int
+    """Pages in the chips' memory."""
+    page_size: int
+    """Tokens of a page."""
+    tokens: int
+    """Tokens of all of them."""
+    host_pages: int
+    """Pages in the hosts' memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadFigures(RunFigures):
+    """What a plan did under a load that was run from its first request to its last."""
+
+    cache: ReplicaCache
+    """The cache of one replica."""
+    price: ChipPrice | None
+    """The price behind the dollars; null where there is none."""
+    over_time: OverTime
+    """What waits and runs, and for how long, over the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyFigures(LoadFigures):
+    """What a plan did in the steady state; figures of a part of its servers are those of all."""
+
+    good_share: float
+    """Share of the counted requests that met every objective."""
+    answered: float
+    """Tokens answered over tokens asked for, while the counted requests come."""
+    warm_up_requests: int
+    """Requests that filled the servers before those that are counted."""
+    rate: float
+    """Requests per second that come."""
+    simulated_servers: int
+    """Servers that were simulated, with their share of the load."""
+    holds: bool
+    """Whether this run is within the objectives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargestRateFigures(SteadyFigures):
+    """What a plan did at the largest rate that it holds."""
+
+    largest_rate: float
+    """Requests per second that hold, in slow runs too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverloadedFigures(SteadyFigures):
+    """What a plan did under a load that it does not hold."""
+
+    holds_about: float | None
+    """Requests per second that may hold by one short run; null where none does."""
