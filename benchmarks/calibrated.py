@@ -94,7 +94,7 @@ def _report(turn: int, made: Calibration, p: Profiled, found: dict[str, list[flo
     measured = p.step_seconds / meanwhile
     assert p.timeline is not None
     assert p.predicted is not None
-    said = {"planner": p.predicted["seconds"]["expected"], "compiled": p.timeline.expected}
+    said = {"planner": p.predicted["seconds"].expected, "compiled": p.timeline.expected}
     load = os.getloadavg()[0]
     print(f"round {turn + 1}, load {load:.1f}: product {before * 1e3:.1f} ms calibrating,", end=" ")
     print(f"{meanwhile * 1e3:.1f} ms meanwhile; step {p.step_seconds:.2f} s", end=" ")

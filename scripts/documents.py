@@ -46,6 +46,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from fnmatch import fnmatchcase
@@ -175,7 +176,7 @@ def answered(row: Row, plans: Mapping[str, Any], view: str, url: str) -> dict[st
     with golden.folder_of(row, plans) as folder:
         there = {path for path in folder.rglob("*") if path.is_file()}
         with program_of(row.get("program", "")):
-            code, out, err = alone(words) if row.get("alone") else golden.run(words)
+            code, out, err = run(words, row)
         new = sorted(p for p in folder.rglob("*") if p.is_file() and p not in there)
         files = {str(p.relative_to(folder)): content(p) for p in new if not hidden(p, folder)}
     hide = [(str(folder), "FOLDER"), (str(ROOT), "ROOT"), *([(url, "SERVER")] if url else [])]
@@ -189,6 +190,14 @@ def answered(row: Row, plans: Mapping[str, Any], view: str, url: str) -> dict[st
         said["out"] = masked(json.loads(said["out"]), timed)
     said["files"] = {k: masked(unmarked(v, hide), timed, f"files.{k}") for k, v in files.items()}
     return said
+
+
+def run(words: list[str], row: Row) -> tuple[int, str, str]:
+    """Code, stdout and stderr; a traceback is what an error of our own says."""
+    try:
+        return alone(words) if row.get("alone") else golden.run(words)
+    except Exception:
+        return 1, "", traceback.format_exc()
 
 
 def added(row: Row, view: str) -> list[str]:

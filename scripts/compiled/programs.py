@@ -88,7 +88,7 @@ def predicted_seconds(plan: TrainPlan | ServePlan, phase: str) -> dict[str, floa
     if isinstance(plan, ServePlan):
         plans["roofline"] = replace(plan, engine=IDEAL_ENGINE.name)
     said = {name: _said(p, phase) for name, p in plans.items()}
-    return {name: one["seconds"]["expected"] for name, one in said.items()}
+    return {name: one["seconds"].expected for name, one in said.items()}
 
 
 def predicted_memory(

@@ -173,7 +173,7 @@ def _held(
 def _seconds(program: PlanProgram) -> tuple[float, float] | None:
     """(predicted, compiled) of a step; None where the compiled one has no schedule."""
     line = program.timeline
-    return None if line is None else (program.predicted["seconds"]["expected"], line.expected)
+    return None if line is None else (program.predicted["seconds"].expected, line.expected)
 
 
 def _none(compiled: Sequence[Candidate]) -> ShardwiseError:

@@ -10,7 +10,6 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
@@ -249,12 +248,12 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
     """What the planner says of one program, on one device."""
     answer = priced.answer
     if isinstance(answer, TrainAnswer):
-        work, seconds = answer.work, plain(answer.step_seconds)
+        work, seconds = answer.work, answer.step_seconds
         memory = dict(answer.memory.peak_point()[1])
     else:
         prefill = phase == "prefill"
         work = (answer.prefill if prefill else answer.decode).work
-        seconds = plain(answer.prefill_seconds if prefill else answer.tpot_seconds)
+        seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
         memory = dict(dict(answer.memory.points)[phase])
         if prefill:  # sequences that wait meanwhile are no part of the program
             server = server_of(answer.plan, answer.cfg, answer.piece)
