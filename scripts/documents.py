@@ -73,8 +73,6 @@ SCHEMA = 1
 VIEWS = ("document", "page", "whole")
 MORE = ("--detail", "--why", "--book")
 """Options that print more of an answer."""
-NO_ORIGIN = ("book show",)
-"""Commands that -v ends with a KeyError: what they resolve has no `origin`."""
 TODAY = date(2026, 11, 29)
 ELSEWHERE = re.compile(
     r"(?<![\w.])(?:/[\w.+-]+)+(?=/(?:site-packages|src/shardwise|scripts|tests)/)"
@@ -204,8 +202,7 @@ def added(row: Row, view: str) -> list[str]:
     """The options that make a view of the request."""
     known, given = commands()[row["kind"]], set(row["words"])
     if view == "whole":
-        more = (*MORE, "-v") if row["kind"] not in NO_ORIGIN else MORE
-        return [option for option in more if option in known - given]
+        return [option for option in (*MORE, "-v") if option in known - given]
     if view == "document":
         table = "--csv" in known - given and row.get("table", True)
         return ["--json", *(["--csv", "table.csv"] if table else [])]

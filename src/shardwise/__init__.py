@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from shardwise.verbs.book import book_list
     from shardwise.verbs.book_errata import book_errata
     from shardwise.verbs.book_figure import book_figure
+    from shardwise.verbs.book_quiz import book_quiz
     from shardwise.verbs.book_rule import book_rule
-    from shardwise.verbs.book_show import book_quiz, book_show
+    from shardwise.verbs.book_show import book_show
     from shardwise.verbs.calibrate import calibrate
     from shardwise.verbs.compare import compare
     from shardwise.verbs.compile import compile
@@ -76,7 +77,7 @@ _HOMES = {
     "book_errata": ("shardwise.verbs.book_errata", "book_errata"),
     "book_figure": ("shardwise.verbs.book_figure", "book_figure"),
     "book_list": ("shardwise.verbs.book", "book_list"),
-    "book_quiz": ("shardwise.verbs.book_show", "book_quiz"),
+    "book_quiz": ("shardwise.verbs.book_quiz", "book_quiz"),
     "book_rule": ("shardwise.verbs.book_rule", "book_rule"),
     "book_show": ("shardwise.verbs.book_show", "book_show"),
     "calibrate": ("shardwise.verbs.calibrate", "calibrate"),

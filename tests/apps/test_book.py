@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import run
 
+import shardwise as sw
 import shardwise.book
 from shardwise.book.figure_index import figure_ids
 from shardwise.plans.named import audit_names, plan_path
+from shardwise.verbs.book_quiz import BookQuiz, BookQuizChecked
 
 
 def result(capsys, *args):
@@ -170,6 +172,24 @@ def test_show_with_other_numbers(capsys):
     assert found["agrees"] is None
     several = result(capsys, "book", "show", "table.7.mha.kv", "--set", "batch=2,4")
     assert several["answer"] == [13.4e9, 26.8e9]
+
+
+def test_where_each_input_comes_from(capsys):
+    code, out, _ = run(capsys, "book", "show", "1.1.3", "--set", "hbm_bw=9e11", "-v")
+    assert code == 0
+    lines = [line.split() for line in out[out.index("comes from") :].splitlines()]
+    assert ["hbm_bw", "900000000000.0", "--set"] in lines
+    assert ["dtype", "int8", "the", "book"] in lines
+
+
+def test_a_question_and_its_answer_are_fields():
+    asked, checked = sw.book_quiz("1.1.3"), sw.book_quiz("1.1.3", answers=240.2)
+    assert isinstance(asked, BookQuiz)
+    assert isinstance(checked, BookQuizChecked)
+    assert (asked.numbers, checked.right) == (1, [True])
+    shown = sw.book_show("1.1.3")
+    assert checked.answer == shown.answer
+    assert [step.name for step in shown.steps] == ["intensity", "batch"]
 
 
 def test_commands_of_a_number_give_its_steps(capsys):

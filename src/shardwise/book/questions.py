@@ -18,6 +18,7 @@ import numpy as np
 from shardwise.book.registry import rule
 from shardwise.book.seed import CONSTANTS, book_chip, book_slice, seed_numbers
 from shardwise.boundary import read_json
+from shardwise.boundary.records import Record, hidden
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import Chip, Slice
 
@@ -27,13 +28,16 @@ Edition = Literal["latest", "first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(Record):
     """A value of an entry with its unit; `constant` is the chip's number that it is, if one."""
 
     name: str
+    """Its name."""
     value: Any
+    """A number, numbers, or a name."""
     unit: str
-    constant: str = ""
+    """Its unit; of a name what it names."""
+    constant: str = hidden("")
 
     @property
     def numeric(self) -> bool:

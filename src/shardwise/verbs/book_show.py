@@ -1,9 +1,7 @@
-"""`book show` and `book quiz`: one number of the book, worked out live, or asked."""
+"""`book show`: one number of the book, worked out live."""
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any, ClassVar
 
 from shardwise.book.figure_index import figure_ids
@@ -11,10 +9,9 @@ from shardwise.book.questions import (
     BookAnswer,
     BookEntry,
     Edition,
+    Input,
     Worked,
-    agrees,
     book_answer,
-    entries,
     off_by,
     plain,
     rounds_to,
@@ -22,15 +19,13 @@ from shardwise.book.questions import (
 from shardwise.book.registry import rule
 from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.arguments import once
+from shardwise.boundary.records import Record, hidden
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.named import audit_names
 from shardwise.units import sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, Verbatim, next_step, wrapped
 from shardwise.verbs.request import Progress, verb
-
-LEAST_TOLERANCE = 0.01
-"""A quiz takes an answer that is as close as this, or what the book prints where that is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +51,98 @@ class BookShowRequest(Command):
             self.entry_id, set=given, edition=self.edition, constants=self.constants
         )
         sets = {**{name: _text(value) for name, value in given.items()}, **_example(found.entry)}
-        result = _result(found) | {"command": command_of(self, sets=sets)}
-        return BookShown(found=found, result=result, resolved=_resolved(found))
+        return _shown(found, command_of(self, sets=sets))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleStep(Record):
+    """A step to an answer: a rule for its arguments."""
+
+    name: str
+    """Its name."""
+    function: str
+    """The Python function that computes it."""
+    formula: str
+    """Its formula."""
+    unit: str
+    """The unit of its value; "" where it has none."""
+    arguments: Mapping[str, Any]
+    """What it was given."""
+    value: Any
+    """What it gave: a number, numbers, or numbers by name."""
+
+
+Numbers = float | Sequence[float]
+"""One number, or several in the order of their units."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedNumbers(Record):
+    """What each edition of the book prints; null where it prints none."""
+
+    latest: Numbers | None
+    """The latest edition."""
+    first: Numbers | None
+    """The first edition."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BookShown(LooseAnswer):
+class BookShown(Answer):
     """One number, or a few, worked out."""
 
-    found: BookAnswer
+    id: str
+    """The entry."""
+    chapter: str
+    """The chapter that it is in."""
+    kind: str
+    """What it is in the book: an exercise, a headline number, a measurement."""
+    asks: str
+    """What is asked."""
+    source: str
+    """Where the book has it."""
+    edition: Edition
+    """The edition whose inputs it has."""
+    constants: str
+    """Whose numbers for the chips."""
+    inputs: Sequence[Input]
+    """What it is worked out from."""
+    steps: Sequence[RuleStep]
+    """How."""
+    answer: Numbers
+    """The answer."""
+    unit: str | Sequence[str]
+    """Its unit, or that of each number."""
+    book: PrintedNumbers
+    """What the book prints."""
+    correct: Numbers
+    """The answer for the book's inputs, worked out independently."""
+    tolerance: float
+    """The share by which what the book prints may be off by rounding."""
+    agrees: bool | None
+    """Whether the answer is what the edition prints, rounded to its digits; null where it prints
+    none, or of other inputs."""
+    erratum: bool
+    """Whether the latest edition prints another number than the rules give."""
+    note: str
+    """Why the book's number differs; "" where there is nothing to say."""
+    function: str
+    """The Python function of the last step."""
+    command: str
+    """The command that asks it with other numbers."""
+    commands: Sequence[str]
+    """A command for each step."""
+    elsewhere: Sequence[str]
+    """Other commands that show the same."""
+    python: str
+    """Python that gives the answer."""
+
+    found: BookAnswer = hidden()
 
     def table(self) -> list[Row]:
         """One row per step."""
         return [
-            {key: step[key] for key in ("name", "function", "formula", "value")}
-            for step in self.result["steps"]
+            {key: getattr(step, key) for key in ("name", "function", "formula", "value")}
+            for step in self.steps
         ]
 
     def page(self) -> Page:
@@ -78,10 +150,10 @@ class BookShown(LooseAnswer):
         asked = self.found.entry
         yield wrapped(f"{asked.id} ({asked.source}): {asked.asks}")
         yield Facts(_facts(self.found))
-        yield _inputs_table(self.found.inputs.values())
-        yield _steps_table(self.found.steps)
+        yield inputs_table(self.found.inputs.values())
+        yield steps_table(self.found.steps)
         if not looked_up(asked):
-            yield next_step("ask it with other numbers:", self.result["command"])
+            yield next_step("ask it with other numbers:", self.command)
 
     def sections(self) -> Mapping[str, Page]:
         """The Python that gives the same, and a command for each step."""
@@ -128,36 +200,34 @@ def _number(word: str) -> float | None:
     return int(word) if word.lstrip("+-").isdigit() else found
 
 
-def _result(found: BookAnswer) -> dict[str, Any]:
+def _shown(found: BookAnswer, command: str) -> BookShown:
     asked = found.entry
-    printed = asked.printed(found.edition)
-    return {
-        "id": asked.id,
-        "chapter": asked.chapter,
-        "kind": asked.kind,
-        "asks": asked.asks,
-        "source": asked.source,
-        "edition": found.edition,
-        "constants": found.constants,
-        "inputs": [
-            {"name": one.name, "value": one.value, "unit": one.unit}
-            for one in found.inputs.values()
-        ],
-        "steps": [_step(worked) for worked in found.steps],
-        "answer": found.value,
-        "unit": asked.unit,
-        "book": {"latest": asked.book, "first": asked.printed("first")},
-        "correct": asked.correct,
-        "tolerance": asked.tolerance,
-        "agrees": _verdict(found, printed),
-        "erratum": erratum(asked),
-        "note": asked.note,
-        "function": f"shardwise.book.{asked.steps[-1].rule}",
-        "command": "",
-        "commands": [text for worked in found.steps if (text := _command(worked))],
-        "elsewhere": _elsewhere(found),
-        "python": found.python(),
-    }
+    return BookShown(
+        id=asked.id,
+        chapter=asked.chapter,
+        kind=asked.kind,
+        asks=asked.asks,
+        source=asked.source,
+        edition=found.edition,
+        constants=found.constants,
+        inputs=list(found.inputs.values()),
+        steps=[step_of(worked) for worked in found.steps],
+        answer=found.value,
+        unit=asked.unit,
+        book=PrintedNumbers(latest=asked.book, first=asked.printed("first")),
+        correct=asked.correct,
+        tolerance=asked.tolerance,
+        agrees=_verdict(found, asked.printed(found.edition)),
+        erratum=erratum(asked),
+        note=asked.note,
+        function=f"shardwise.book.{asked.steps[-1].rule}",
+        command=command,
+        commands=[text for worked in found.steps if (text := _command(worked))],
+        elsewhere=_elsewhere(found),
+        python=found.python(),
+        found=found,
+        resolved=_resolved(found),
+    )
 
 
 def _verdict(found: BookAnswer, printed: Any) -> bool | None:
@@ -177,22 +247,24 @@ def _resolved(found: BookAnswer) -> dict[str, Any]:
     return {
         one.name: {
             "value": one.value,
+            "origin": "--set" if one.name in found.changed else "the book",
             "source": "given" if one.name in found.changed else f"the book, {found.entry.source}",
         }
         for one in found.inputs.values()
     }
 
 
-def _step(worked: Worked) -> dict[str, Any]:
+def step_of(worked: Worked) -> RuleStep:
+    """A step that was worked out, as the document has it."""
     one = rule(worked.step.rule)
-    return {
-        "name": worked.step.name,
-        "function": f"shardwise.book.{one.name}",
-        "formula": one.formula,
-        "unit": one.unit,
-        "arguments": plain(worked.given),
-        "value": plain(worked.value),
-    }
+    return RuleStep(
+        name=worked.step.name,
+        function=f"shardwise.book.{one.name}",
+        formula=one.formula,
+        unit=one.unit,
+        arguments=plain(worked.given),
+        value=plain(worked.value),
+    )
 
 
 def _example(asked: BookEntry) -> dict[str, str]:
@@ -306,12 +378,14 @@ def number_text(value: float) -> str:
 _LARGE = 1e7
 
 
-def _inputs_table(inputs: Any) -> TextTable:
+def inputs_table(inputs: Any) -> TextTable:
+    """What a number is worked out from."""
     rows = [[one.name, value_text(one.value), one.unit] for one in inputs]
     return TextTable(["input", "value", "unit"], rows, left=1, ruled=False)
 
 
-def _steps_table(steps: Sequence[Worked]) -> TextTable:
+def steps_table(steps: Sequence[Worked]) -> TextTable:
+    """The steps to it."""
     rows = []
     for worked in steps:
         one = rule(worked.step.rule)
@@ -339,124 +413,3 @@ def _python_page(found: BookAnswer) -> Page:
     yield "Each step alone, and what else shows it:"
     for text in [*filter(None, map(_command, found.steps)), *_elsewhere(found)]:
         yield Verbatim(f"  {text}")
-
-
-# Quiz ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookQuizRequest:
-    """A number of the book to work out oneself: asked without `answers`, checked with them.
-
-    `entry_id` names it; without one `seed` draws it, of one `chapter` or of all. `answers` are the
-    numbers in the order of their units, "0.017,1880" or a list.
-    """
-
-    entry_id: str | None = field(default=None, kw_only=False)
-    answers: str | Sequence[float] | float | None = None
-    chapter: str | int | None = None
-    seed: int = 0
-
-    def answer(self, progress: Progress | None = None) -> "BookQuiz":
-        """Ask, or check."""
-        found = book_answer(self.entry_id or _drawn(self.chapter, self.seed))
-        asked, given = found.entry, _given(self.answers)
-        result: dict[str, Any] = {
-            "id": asked.id,
-            "asks": asked.asks,
-            "source": asked.source,
-            "unit": asked.unit,
-            "numbers": len(found.values),
-            "inputs": _result(found)["inputs"],
-            "tolerance": LEAST_TOLERANCE,
-        }
-        if given is None:
-            return BookQuiz(found=found, result=result)
-        if len(given) != len(found.values):
-            raise BadRequest(
-                f"--answer has {len(given)} numbers and '{asked.id}' asks for "
-                f"{len(found.values)}; give them with commas between"
-            )
-        right = [
-            agrees(mine, true, LEAST_TOLERANCE) or mine in known
-            for mine, true, known in zip(given, found.values, _printed_right(found), strict=True)
-        ]
-        checked = {"given": given, "right": right, "answer": found.value, "steps": []}
-        checked["steps"] = [_step(worked) for worked in found.steps]
-        return BookQuiz(found=found, result={**result, **checked, "note": asked.note})
-
-
-def _printed_right(found: BookAnswer) -> list[list[float]]:
-    """Of each number what the book prints, where it is that number rounded."""
-    printed = found.entry.printed()
-    prints = printed if isinstance(printed, list) else [printed]
-    return [
-        [p] if p is not None and rounds_to(true, p) else []
-        for true, p in zip_longest(found.values, prints)
-    ]
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class BookQuiz(LooseAnswer):
-    """A question, and with an answer whether that is right, and why."""
-
-    found: BookAnswer
-
-    @property
-    def asked_only(self) -> bool:
-        """Whether no answer was given yet."""
-        return "right" not in self.result
-
-    def table(self) -> list[Row]:
-        """One row per number that was given."""
-        if self.asked_only:
-            return []
-        numbers = zip(self.result["given"], self.found.values, self.result["right"], strict=True)
-        return [{"given": mine, "answer": true, "right": right} for mine, true, right in numbers]
-
-    def page(self) -> Page:
-        """The question and its inputs; then the verdict and the steps."""
-        asked = self.found.entry
-        yield wrapped(f"{asked.id} ({asked.source}): {asked.asks}")
-        yield _inputs_table(self.found.inputs.values())
-        if self.asked_only:
-            units = asked.unit if isinstance(asked.unit, str) else ", ".join(asked.unit)
-            yield f"Answer in {units}."
-            yield next_step("check yours:", f"shardwise book quiz {asked.id} --answer NUMBER")
-            return
-        yield Facts([*self._verdicts(), *([Fact("note", asked.note)] if asked.note else [])])
-        yield _steps_table(self.found.steps)
-
-    def _verdicts(self) -> list[Fact]:
-        return [
-            Fact("right" if row["right"] else "wrong", _compared(row), _TONES[row["right"]])
-            for row in self.table()
-        ]
-
-
-_TONES: Mapping[bool, Any] = {True: "good", False: "bad"}
-
-book_quiz = verb("book_quiz", BookQuizRequest)
-
-
-def _compared(row: Row) -> str:
-    return f"{number_text(row['given'])}; it is {number_text(row['answer'])}"
-
-
-def _drawn(chapter: str | int | None, seed: int) -> str:
-    wanted = None if chapter is None else str(chapter)
-    known = [e.id for e in entries().values() if wanted in (None, e.chapter)]
-    if not known:
-        chapters = ", ".join(dict.fromkeys(e.chapter for e in entries().values()))
-        raise BadRequest(f"chapter '{wanted}' has no questions; there are {chapters}")
-    return random.Random(seed).choice(known)
-
-
-def _given(answers: str | Sequence[float] | float | None) -> list[float] | None:
-    if answers is None:
-        return None
-    found = read_value(answers) if isinstance(answers, str) else answers
-    numbers = [found] if isinstance(found, int | float) else found
-    if isinstance(numbers, str) or not all(isinstance(n, int | float) for n in numbers):
-        raise BadRequest(f"--answer is {shown(answers)}; it is a number, or numbers with commas")
-    return list(numbers)

@@ -153,13 +153,13 @@ def rule_(**options: Any) -> None:
 @json_option
 def quiz_(**options: Any) -> None:
     """A question; with --answer, or once typed, whether that is right, and the steps."""
-    from shardwise.verbs.book_show import BookQuizRequest
+    from shardwise.verbs.book_quiz import BookQuiz, BookQuizRequest
 
     answer = request_of(BookQuizRequest, options).answer()
     show_answer(answer, options)
-    if answer.asked_only and not options["as_json"] and sys.stdin.isatty():
+    if isinstance(answer, BookQuiz) and not options["as_json"] and sys.stdin.isatty():
         typed = click.prompt("answer")
-        checked = BookQuizRequest(answer.found.entry.id, answers=typed).answer()
+        checked = BookQuizRequest(answer.id, answers=typed).answer()
         show_answer(checked, options)
 
 

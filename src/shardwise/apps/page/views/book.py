@@ -8,8 +8,11 @@ from shardwise.apps.page.controls import State, choice, flag, text
 from shardwise.apps.page.figures import TableData
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
+from shardwise.boundary.records import Record
 from shardwise.units import many
 from shardwise.verbs.answer import Answer
+from shardwise.verbs.book_quiz import BookQuiz, BookQuizChecked
+from shardwise.verbs.book_show import BookShown
 
 IDS = tuple(entries())
 
@@ -35,43 +38,42 @@ def _sets(text: str) -> list[str]:
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
-    found = answers[0].result
-    steps = found.get("steps", [])
+    found = answers[0]
+    assert isinstance(found, BookShown | BookQuiz | BookQuizChecked)
+    steps = () if isinstance(found, BookQuiz) else found.steps
     names = ("name", "function", "formula", "value", "unit")
     return Drawn(
         tables=[
-            _table("Inputs", found["inputs"], ("name", "value", "unit")),
+            _table("Inputs", found.inputs, ("name", "value", "unit")),
             *([_table("Steps", steps, names)] if steps else []),
         ],
-        lines=[found["asks"], *(_asked(found) if state["quiz"] else _printed(found))],
-        formula="; ".join(step["formula"] for step in steps),
-        source=found["source"],
+        lines=[found.asks, *_lines(found)],
+        formula="; ".join(step.formula for step in steps),
+        source=found.source,
     )
 
 
-def _asked(found: Mapping[str, Any]) -> list[str]:
-    """Of a question what to type, then whether it is right, and what is."""
-    units = _said(found["unit"])
-    if "answer" not in found:
-        return [f"{many(found['numbers'], 'number')} in {units}, within {found['tolerance']:.0%}."]
-    said = ["right" if right else "not right" for right in found["right"]]
-    answer = f"It is {_said(found['answer'])} {units}."
-    return [f"Your answer is {', '.join(said)}.", answer, found["note"] or ""]
-
-
-def _printed(found: Mapping[str, Any]) -> list[str]:
-    edition, unit = found["edition"], _said(found["unit"])
-    measured = "Measured, and looked up" if found["kind"] == "measured" else "Answer"
-    book = f"The {edition} edition prints {_said(found['book'][edition])}."
-    return [f"{measured}: {_said(found['answer'])} {unit}", book, found["note"] or ""]
+def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
+    """Of a question what to type, then whether it is right, and what is; else what is printed."""
+    units = _said(found.unit)
+    if isinstance(found, BookQuiz):
+        return [f"{many(found.numbers, 'number')} in {units}, within {found.tolerance:.0%}."]
+    if isinstance(found, BookQuizChecked):
+        said = ["right" if right else "not right" for right in found.right]
+        answer = f"It is {_said(found.answer)} {units}."
+        return [f"Your answer is {', '.join(said)}.", answer, found.note]
+    measured = "Measured, and looked up" if found.kind == "measured" else "Answer"
+    printed = found.book.latest if found.edition == "latest" else found.book.first
+    book = f"The {found.edition} edition prints {_said(printed)}."
+    return [f"{measured}: {_said(found.answer)} {units}", book, found.note]
 
 
 def _said(value: Any) -> str:
     return _number(value) if isinstance(value, float) else str(_cell(value))
 
 
-def _table(title: str, found: Sequence[Mapping[str, Any]], names: Sequence[str]) -> TableData:
-    rows = [[_cell(one.get(name)) for name in names] for one in found]
+def _table(title: str, found: Sequence[Record], names: Sequence[str]) -> TableData:
+    rows = [[_cell(getattr(one, name)) for name in names] for one in found]
     return TableData(title=title, header=("name", *names[1:-1], "unit"), rows=rows)
 
 
