@@ -72,6 +72,7 @@ def test_without_any_run_all_have_their_priors(groups, runs):
         assert getattr(found["vllm"], name) == pytest.approx(PRIORS[name].value)
 
 
+@pytest.mark.slow
 def test_what_is_written_can_be_read(groups, runs):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={})
     whole = fit_engines(stacked(groups), begin(runs))

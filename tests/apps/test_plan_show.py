@@ -231,6 +231,7 @@ def test_what_a_plan_by_hand_leaves_out_is_shown_with_its_origin(tmp_path):
     assert {name: origins[name] for name in said} == said
 
 
+@pytest.mark.slow
 def test_dollars_of_a_shown_plan(tmp_path):
     path = tmp_path / "five.yaml"
     path.write_text(FIVE)
@@ -247,6 +248,7 @@ def test_dollars_of_a_shown_plan(tmp_path):
     assert both["usd_per_trillion_tokens"][0] == both["usd_per_trillion_tokens"][1] > 0
 
 
+@pytest.mark.slow
 def test_tokens_are_of_a_training_run(capsys, tmp_path):
     path = tmp_path / "serve.yaml"
     words = ("--model", "llama-3.2-1b", "--on", "v5e:2x2", "--input", "512", "--output", "64")

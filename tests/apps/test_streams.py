@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.commands import refused
+from tests.tiers import spread
 
 from shardwise.apps.cli import COMMANDS, main
 from shardwise.apps.cli.streams import printable
@@ -145,7 +146,7 @@ ENVIRONMENTS = (
 """What changes Python's streams, or what it prints at its end."""
 
 
-@pytest.mark.parametrize("given", ENVIRONMENTS)
+@pytest.mark.parametrize("given", spread(ENVIRONMENTS, quick=[4, 9], slow=[0, 3, 8]))
 def test_exit_codes_are_ours_in_every_environment(given):
     env = dict(pair.split("=") for pair in given.split())
     for line, code in (

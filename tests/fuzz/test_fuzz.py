@@ -39,6 +39,7 @@ def test_whole_input_is_accepted_and_damaged_input_answered_with_one_message(fil
     holds(list(FILES[file].KINDS), CASES, WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", QUICK)
 def test_a_few_of_each_kind_that_is_soon_made(file):
     holds(list(FILES[file].KINDS), FEW, 1)

@@ -155,6 +155,7 @@ def cut_to(whole, padded):
     return jax.tree.map(lambda a, b: np.asarray(b)[tuple(map(slice, a.shape))], whole, padded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", pytest.param("phi", marks=pytest.mark.slow)])
 def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
     """V = 63 and F = 47 over tensor = 2: same loss and gradients, and a save leaves no trace."""

@@ -25,6 +25,11 @@ from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 from shardwise.errors import BadRequest
 
+MARKED = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("training", "serving") else ())
+    for name in VIEWS
+]
+"""Views, of which two search for plans."""
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
 """Bytes of the bundle, gzipped, at most."""
@@ -72,7 +77,7 @@ def moved(page, name, control, fine):
     raise AssertionError(f"no other value of {control.name} is answered")
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", MARKED)
 def test_a_view_says_what_its_commands_say(page, capsys, monkeypatch, name):
     """The results of its calls are the documents of its commands, and of the snippet's calls. The
     commands are answered anew (`searched.py`)."""
@@ -127,7 +132,7 @@ def test_a_snippet_runs(name):
         assert hasattr(sw, line.partition("sw.")[2].partition("(")[0])
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", MARKED)
 def test_every_control_changes_what_is_shown(page, name):
     view = VIEWS[name]
     fine = {"fine": "yes"} if view.slow else {}

@@ -192,6 +192,7 @@ def test_who_is_connected_and_asks_late_is_told(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(tmp_path):
     child = started(folder_of(tmp_path))
     assert child.stdout is not None
@@ -228,6 +229,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_who_has_no_answer_when_the_time_is_over_is_told(tmp_path):
     child = started(folder_of(tmp_path), drain=0.7)
     assert child.stdout is not None

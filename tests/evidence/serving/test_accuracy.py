@@ -104,6 +104,7 @@ def test_a_fold_made_again(runs, left, counted):
     assert np.asarray(times.tpot)[mine] == pytest.approx(written, rel=0.02)
 
 
+@pytest.mark.slow
 def test_every_run_is_priced_with_few_constants(found):
     assert len(found.rows) == len(found.table.runs) >= RUNS
     assert all(np.isfinite([r.tpot, r.ttft]).all() and r.tpot > 0 for r in found.rows)

@@ -210,6 +210,7 @@ print(moment)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
     """Before each call that touches the disk, one after the other."""
     args = [sys.executable, "-W", "ignore", "-c", EVERY_MOMENT, tmp_path / "checkpoints"]

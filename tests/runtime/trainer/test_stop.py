@@ -54,6 +54,7 @@ def supervised(tmp_path, number, *more, step=3, when="halt"):
     return done.stdout, time.monotonic() - began
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_supervisor_passes_a_signal_on_and_all_end(tmp_path, number):
     said, _ = supervised(tmp_path, number)
@@ -61,18 +62,21 @@ def test_a_supervisor_passes_a_signal_on_and_all_end(tmp_path, number):
     assert said.endswith(f"stopped by {int(number)}\n")
 
 
+@pytest.mark.slow
 def test_before_the_first_step_there_is_nothing_to_wait_for(tmp_path):
     said, seconds = supervised(tmp_path, signal.SIGTERM, step=0, when="signal.SIG_IGN")
     assert said.endswith("stopped by 15\n")
     assert seconds < 40
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_workers_that_do_not(tmp_path):
     said, seconds = supervised(tmp_path, signal.SIGTERM, "again", when="signal.SIG_IGN")
     assert said.endswith("stopped by 15\n")
     assert seconds < 40
 
 
+@pytest.mark.slow
 def test_a_worker_that_could_not_listen_yet_is_no_loss(tmp_path):
     said, _ = supervised(tmp_path, signal.SIGTERM, when="signal.SIG_DFL")
     assert said.endswith("stopped by 15\n")
