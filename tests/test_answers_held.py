@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tests.tiers import spread
 
 from shardwise.evidence.training.runs import RESERVED
 from shardwise.plans.files import plan_from
@@ -99,7 +98,9 @@ def test_a_published_plan_is_seldom_faster():
     assert beats <= 0.1 * len(known)
 
 
-@pytest.mark.parametrize("row", spread([r for r in JOBS if r["ours"]][:: len(JOBS) // 2], slow=1))
+@pytest.mark.parametrize(
+    "row", spread([r for r in JOBS if r["ours"]][:: len(JOBS) // 2], quick=0, slow=2)
+)
 def test_jobs_are_those_searched_today(row):
     (run,) = [run for run in published_jobs.jobs() if run.id == row["id"]]
     again = published_jobs.compared(run)

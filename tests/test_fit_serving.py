@@ -51,6 +51,7 @@ def runs(groups):
     return [run for group in groups for run in group.runs]
 
 
+@pytest.mark.slow
 def test_constants_are_found_again(groups, runs):
     found = fit_engines(stacked(groups), begin(runs)).engines()
     for family, values in TRUE.items():

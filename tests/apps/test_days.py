@@ -22,6 +22,7 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     assert any(line.startswith("late: ") for line in fewer["warnings"])
 
 
+@pytest.mark.slow
 def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
     words = ("--remat", "block", "--tokens", "200B", "--on", "v5p", "--days", "15")
     notes = answer(*JOB, *words, "--for", "jax")["notes"]

@@ -148,6 +148,7 @@ def test_the_users_module_is_found_in_the_current_folder_last(folder):
     assert (ran, done.returncode) == ([], 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_module_that_python_has_too_is_named(folder):
     (folder / "colorsys.py").write_text(MINE)
     args = ["profile", "colorsys:step", "--args", "mine:args", "--cpu-devices", "1"]

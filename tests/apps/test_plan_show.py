@@ -272,6 +272,7 @@ def test_a_config_of_an_unknown_class_is_read_as(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_only_axes_that_the_mesh_has_store_parameters(tmp_path):
     """No word of fsdp where the plan has no such axis."""
     for number, (mesh, stored, said) in enumerate(

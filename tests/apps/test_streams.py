@@ -45,7 +45,7 @@ def test_a_reader_that_was_never_there():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("line", [LONG, "hw list", "--help", "model list --json"])
+@pytest.mark.parametrize("line", spread(["--help", "hw list", LONG, "model list --json"], 2, 2))
 def test_a_full_disk_is_one_message(line):
     done = shell(f"shardwise {line} > /dev/full")
     assert done.returncode == 1
@@ -55,7 +55,9 @@ def test_a_full_disk_is_one_message(line):
     )
 
 
-@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+@pytest.mark.parametrize(
+    "env", spread([{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], slow=1), ids=str
+)
 def test_stdout_that_cannot_encode(env):
     array = "A[Iₓ]"
     line = f"shardwise shard '{array}' --dims I=8 --mesh X=2"

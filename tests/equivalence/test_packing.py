@@ -29,6 +29,7 @@ def test_equals_one_device(case):
     cases.check(name, mesh, **choices)
 
 
+@pytest.mark.slow
 def test_segments_of_the_batch_come_first():
     """Other documents than the plan's: the loss is theirs."""
     cfg, params = cases.config("gpt2"), cases.start("gpt2", "float32")

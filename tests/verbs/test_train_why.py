@@ -151,6 +151,7 @@ def test_the_smallest_slice_is_one_of_those_tried_where_not_all_were():
         assert (", of those tried, which double" in flat(err)) is tried
 
 
+@pytest.mark.slow
 def test_the_fewest_chips_are_those_of_the_parts_tried():
     words = ["--objective", "chips", "--remat", "block", "--pin", "tensor=1", "--pin", "stage=1"]
     why = answer(*SMALL, *words)["result"]["why"]

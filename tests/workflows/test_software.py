@@ -63,6 +63,7 @@ def test_a_program_that_cannot_run_what_is_fixed_says_all_of_it():
         sw.plan_train("llama-3-8b", "v5e:4x4", software="maxtext", remat="none", **JOB)
 
 
+@pytest.mark.slow
 def test_a_stack_goes_with_no_program():
     best = sw.plan_train(
         "llama-3-8b", "2*h100:8", software="any", sets={"stack": "fsdp"}, **JOB

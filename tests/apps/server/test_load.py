@@ -167,6 +167,7 @@ def test_a_signal_in_the_middle_of_ten_thousand(tmp_path):
     through_the_end(folder_of(tmp_path), 10_000)
 
 
+@pytest.mark.slow
 def test_who_is_connected_and_asks_late_is_told(tmp_path):
     child = started(folder_of(tmp_path))
     assert child.stdout is not None

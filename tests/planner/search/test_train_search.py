@@ -261,7 +261,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
-@pytest.mark.parametrize(("on", "cfg", "sequences"), CASES)
+@pytest.mark.parametrize(("on", "cfg", "sequences"), spread(CASES, quick=[2, 4], slow=3, rows=True))
 def test_the_figures_of_the_search_are_those_of_the_plan(on, cfg, sequences, exhaustive):
     asked = request(cfg, on, sequences)
     report = search(asked, keep=12, exhaustive=exhaustive)

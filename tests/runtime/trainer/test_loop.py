@@ -53,6 +53,7 @@ def test_resuming_is_bit_identical(tmp_path, optimizer):
     assert resumed.loss == done.loss
 
 
+@pytest.mark.slow
 def test_a_run_that_is_done_does_nothing(tmp_path):
     run = make_run(tmp_path, settings=Settings(steps=1))
     train(run)

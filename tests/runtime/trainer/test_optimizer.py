@@ -141,6 +141,7 @@ def test_8_bits_are_near(signed):
     assert (error / blocks).max() <= np.diff(codebook(signed)).max() / 2 * 1.001
 
 
+@pytest.mark.slow
 def test_8_bits_keep_zero_and_what_is_not_zero():
     x = jnp.asarray([[0.0, 1e-12, 1.0]])
     codes, scales = quantise(x, signed=False)

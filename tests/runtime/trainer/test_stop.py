@@ -95,6 +95,7 @@ with stop.Signals(lambda text: print(text, flush=True)) as signals, signals.wait
 """
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_process_that_is_stuck():
     args = [sys.executable, "-c", STUCK]
     done = subprocess.run(args, capture_output=True, text=True, timeout=50)

@@ -95,6 +95,7 @@ def both(tmp_path, first, second):
     return found
 
 
+@pytest.mark.slow
 def test_supervisors_tell_each_other(tmp_path):
     killed = f"{STEP}; time.sleep(2); os.kill(os.getpid(), signal.SIGKILL)"
     found = both(tmp_path, f"{STEP}; time.sleep(2.3); os.abort()", killed)
