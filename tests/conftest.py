@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config, items):
     """Tests marked `torch` run where torch and transformers are installed; CI has them. Those
     marked `long` run where -m names them. --sample and --part run a part of what is left, the same
     for every worker."""
-    config.collected = [(item.nodeid, item.get_closest_marker("long")) for item in items]
+    config.collected = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
     yield
     if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         _leave_out(config, items, [item for item in items if "torch" in item.keywords])
@@ -129,7 +129,7 @@ def in_part(name, part, commit):
 def collected_files(request):
     """Test files that this run collected whole, not some tests of them."""
     parts = {Path(arg.partition("::")[0]).name for arg in request.config.args if "::" in arg}
-    files = {name.partition("::")[0] for name, _ in request.config.collected}
+    files = {name.partition("::")[0] for name in request.config.collected}
     return {file for file in files if Path(file).name not in parts}
 
 
@@ -137,9 +137,9 @@ def collected_files(request):
 def long_tests(request, collected_files):
     """The tests marked `long` of each of those files, by their names in it."""
     found = {}
-    for nodeid, is_long in request.config.collected:
+    for nodeid, marks in request.config.collected.items():
         file, _, name = nodeid.partition("::")
-        if is_long and file in collected_files:
+        if "long" in marks and file in collected_files:
             found.setdefault(file, []).append(name)
     return found
 

@@ -19,6 +19,12 @@ def test_every_long_test_passed_as_its_file_is_today(long_tests, collected_files
     assert not problems, "run scripts/long_tests:\n" + "\n".join(sorted(problems))
 
 
+def test_long_tests_need_nothing_that_a_test_of_the_default_run_does_not(request):
+    """They run wherever the record is made, and a few of them right after those of the README."""
+    marks = [marks for marks in request.config.collected.values() if "long" in marks]
+    assert not set().union(*marks) & {"torch", "browser", "alone"}
+
+
 def test_an_entry_says_when_it_was_made_and_of_what():
     for file, entry in read().items():
         assert set(entry) == {"commit", "date", "digest", "tests"}, file
