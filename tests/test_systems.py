@@ -14,13 +14,17 @@ systems = importlib.util.module_from_spec(spec)
 sys.modules["systems"] = systems
 spec.loader.exec_module(systems)
 ROWS = systems.systems()
-SEARCHED = {"C8", "D11", "E1", "E2", "E18"}
+SLOW, LONG = ("E2", "D11"), ("C8", "E1", "E18")
 """Systems whose commands search or simulate for seconds."""
-GIVEN = [
-    pytest.param(row, marks=pytest.mark.slow if row.id in SEARCHED else ())
-    for row in ROWS
-    if not row.missing
-]
+
+
+def marks(row):
+    if row.id in LONG:
+        return pytest.mark.long
+    return pytest.mark.slow if row.id in SLOW else ()
+
+
+GIVEN = [pytest.param(row, marks=marks(row)) for row in ROWS if not row.missing]
 PAGE = systems.PAGE.read_text(encoding="utf-8")
 
 

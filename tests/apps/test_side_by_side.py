@@ -64,7 +64,7 @@ def test_no_slice_looked_at_is_better(objective):
     assert (row["chips"], row["usd_at_price"], row["days"])[place] == pytest.approx(best[place])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_deadline_is_kept_by_a_number_of_boxes_that_is_no_power_of_two():
     words = ("--batch", "4Mi", "--seq", "8192", "--tokens", "2T", "--days", "30")
     asked = ("plan", "sweep", "--model", "llama-3-8b", *words, "--on", "h100,v5e")

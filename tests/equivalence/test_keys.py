@@ -26,7 +26,9 @@ EXACT = [
 
 
 @pytest.fixture(
-    scope="module", params=spread(EXACT, slow=2), ids=lambda case: f"{case[0]}-{'-'.join(case[1])}"
+    scope="module",
+    params=spread(EXACT, slow=[2]),
+    ids=lambda case: f"{case[0]}-{'-'.join(case[1])}",
 )
 def sides(request):
     """(sums by key as planned, as compiled for eight CPU devices, components of exact matmuls)."""

@@ -157,7 +157,7 @@ def cut_to(whole, padded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", pytest.param("phi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", spread(["llama", "phi"]))
 def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
     """V = 63 and F = 47 over tensor = 2: same loss and gradients, and a save leaves no trace."""
     raw = {**goldens.document(name)["config"], "vocab_size": 63, "intermediate_size": 47}

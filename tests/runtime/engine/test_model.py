@@ -65,7 +65,7 @@ class Model:
             pages=(PAGES, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
-            batch=4,
+            batch=config.batch,
             budget=config.budget,
             dtype=dtype,
             host_pages=(config.host_pages + config.swap_pages, *(g.host_pages for g in kept)),
@@ -320,7 +320,7 @@ KINDS_OF_REQUESTS = [
 @pytest.mark.slow
 def test_nothing_is_compiled_after_warming_up(llama, compiled):
     jax.clear_caches()  # programs of other tests
-    engine = llama.engine()
+    engine = llama.engine(batch=2, budget=8)
     executor = engine.replicas[0].executor
     keys = list(executor.warm())
     most = executor.most_programs

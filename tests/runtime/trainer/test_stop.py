@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from tests.tiers import spread
 
 from runtime.trainer.made import make_run
 from shardwise.runtime.trainer import read_metrics, train
@@ -54,8 +55,7 @@ def supervised(tmp_path, number, *more, step=3, when="halt"):
     return done.stdout, time.monotonic() - began
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", spread([signal.SIGTERM, signal.SIGINT], quick=0, slow=1))
 def test_a_supervisor_passes_a_signal_on_and_all_end(tmp_path, number):
     said, _ = supervised(tmp_path, number)
     assert "stopping when this step is done and saved" in said
