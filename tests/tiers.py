@@ -22,8 +22,9 @@ def spread(
     cases = list(cases)
     by_default = _places(quick, range(len(cases)))
     left = [place for place in range(len(cases)) if place not in by_default]
-    marks = dict.fromkeys(left, pytest.mark.long)
-    marks |= dict.fromkeys(_places(slow, left), pytest.mark.slow)
+    when_slow = _places(slow, left)
+    assert {*when_slow} <= {*left}, "a case is quick or slow, and is one of those given"
+    marks = dict.fromkeys(left, pytest.mark.long) | dict.fromkeys(when_slow, pytest.mark.slow)
     return [
         pytest.param(*(case if rows else (case,)), marks=marks.get(place, ()))
         for place, case in enumerate(cases)
