@@ -162,7 +162,7 @@ def test_a_signal_lets_what_was_accepted_finish(tmp_path):
     through_the_end(folder_of(tmp_path), 300)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_in_the_middle_of_ten_thousand(tmp_path):
     through_the_end(folder_of(tmp_path), 10_000)
 
