@@ -11,10 +11,12 @@ of CI. What more programs have to say is committed as tables and dumps, made by 
 """
 
 import gc
+import hashlib
 import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -36,12 +38,16 @@ HOMES = ("XDG_STATE_HOME", "XDG_CACHE_HOME")
 """Folders of the home that commands write into; tests have their own."""
 SECONDS: Counter[str] = Counter()
 """CPU seconds by test, in the process that prints the summary."""
+OUTCOMES: dict[str, tuple[str, float]] = {}
+"""Of each test, with its seconds, in that process."""
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 
 def pytest_addoption(parser):
     parser.addoption("--cpu-report", metavar="FILE", help="write CPU seconds by test, as CSV")
     parser.addoption("--sample", metavar="N", type=int, help="run so many of the tests, drawn")
+    parser.addoption("--part", metavar="K/N", help="run part K of N, other tests at each commit")
+    parser.addoption("--outcomes", metavar="FILE", help="write how each test ended, as JSON")
 
 
 def cpu_seconds():
@@ -56,8 +62,11 @@ def pytest_runtest_protocol(item):
 
 
 def pytest_runtest_logreport(report):
-    """Phases of a test, also those that another process ran, add up."""
+    """Phases of a test, also those that another process ran, add up; the worst is its outcome."""
     SECONDS[report.nodeid] += getattr(report, "cpu", 0)  # not of a worker that died
+    before, seconds = OUTCOMES.get(report.nodeid, ("passed", 0.0))
+    outcome = report.outcome if before == "passed" else before
+    OUTCOMES[report.nodeid] = outcome, round(seconds + report.duration, 2)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,15 +82,23 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests marked `torch` run where torch and transformers are installed; CI has them. --sample
-    runs a part of what is left, the same for every worker."""
+    """Tests marked `torch` run where torch and transformers are installed; CI has them. Those
+    marked `long` run where -m names them. --sample and --part run a part of what is left, the same
+    for every worker."""
+    config.collected = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
+    yield
     if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         _leave_out(config, items, [item for item in items if "torch" in item.keywords])
-    sample = config.getoption("--sample")
+    if config.option.markexpr and "long" not in config.option.markexpr:
+        _leave_out(config, items, [item for item in items if item.get_closest_marker("long")])
+    sample, part = config.getoption("--sample"), config.getoption("--part")
     if sample is not None:
         _leave_out(config, items, sorted(items, key=_draw)[sample:])
+    if part is not None:
+        commit = _commit()
+        _leave_out(config, items, [i for i in items if not in_part(i.nodeid, part, commit)])
 
 
 def _leave_out(config, items, left_out):
@@ -92,6 +109,39 @@ def _leave_out(config, items, left_out):
 
 def _draw(item):
     return zlib.crc32(item.nodeid.encode()), item.nodeid
+
+
+def _commit():
+    run = ["git", "-C", str(HERE), "rev-parse", "HEAD"]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def in_part(name, part, commit):
+    """Whether a test is in part K/N: a hash of its name and the commit says so."""
+    number, _, of = part.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise pytest.UsageError(f"--part {part}: K/N, as 1/12, was expected")
+    drawn = hashlib.sha256(f"{commit} {name}".encode()).digest()
+    return int.from_bytes(drawn[:8]) % int(of) == int(number) - 1
+
+
+@pytest.fixture
+def collected_files(request):
+    """Test files that this run collected whole, not some tests of them."""
+    parts = {Path(arg.partition("::")[0]).name for arg in request.config.args if "::" in arg}
+    files = {name.partition("::")[0] for name in request.config.collected}
+    return {file for file in files if Path(file).name not in parts}
+
+
+@pytest.fixture
+def long_tests(request, collected_files):
+    """The tests marked `long` of each of those files, by their names in it."""
+    found = {}
+    for nodeid, marks in request.config.collected.items():
+        file, _, name = nodeid.partition("::")
+        if "long" in marks and file in collected_files:
+            found.setdefault(file, []).append(name)
+    return found
 
 
 def pytest_collection_finish():
@@ -183,6 +233,9 @@ def pytest_terminal_summary(terminalreporter):
     if report:
         rows = [f'{seconds:.2f},"{test}"' for test, seconds in SECONDS.most_common()]
         Path(report).write_text("\n".join(["seconds,test", *rows, ""]), encoding="utf-8")
+    outcomes = terminalreporter.config.getoption("--outcomes")
+    if outcomes:
+        Path(outcomes).write_text(json.dumps(OUTCOMES), encoding="utf-8")
     found = compiles()
     if found:
         line = f"programs compiled for TPUs: {len(found)}, of at most {MOST}"

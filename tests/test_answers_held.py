@@ -98,6 +98,7 @@ def test_a_published_plan_is_seldom_faster():
     assert beats <= 0.1 * len(known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in JOBS if row["ours"]][:: len(JOBS) // 2])
 def test_jobs_are_those_searched_today(row):
     (run,) = [run for run in published_jobs.jobs() if run.id == row["id"]]

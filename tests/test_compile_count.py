@@ -27,6 +27,7 @@ def counter():
     return module
 
 
+@pytest.mark.slow
 def test_children_and_their_children_count():
     assert run_source(WRAPPED).split() == ["True", "True"]
 

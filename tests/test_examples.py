@@ -26,6 +26,7 @@ def said():
     return {part.split("\n")[0]: part.strip().split("\n")[1:] for part in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 def test_every_line_is_true(said, name):
     assert len(said[name]) == LINES[name]

@@ -362,6 +362,7 @@ def results(fitted, left):
     return results_of(fitted, left)
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_page(made, left, results, again, left_again):
     page = report(results)
     assert page == report(results_of(again, left_again))

@@ -51,6 +51,7 @@ def runs(groups):
     return [run for group in groups for run in group.runs]
 
 
+@pytest.mark.slow
 def test_constants_are_found_again(groups, runs):
     found = fit_engines(stacked(groups), begin(runs)).engines()
     for family, values in TRUE.items():
@@ -72,6 +73,7 @@ def test_without_any_run_all_have_their_priors(groups, runs):
         assert getattr(found["vllm"], name) == pytest.approx(PRIORS[name].value)
 
 
+@pytest.mark.slow
 def test_what_is_written_can_be_read(groups, runs):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={})
     whole = fit_engines(stacked(groups), begin(runs))

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
+from tests.tiers import spread
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 PARTS = {
@@ -50,7 +51,7 @@ def installed_with(extra: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("extra", PARTS)
+@pytest.mark.parametrize("extra", spread(PARTS, slow=2))
 def test_a_part_needs_nothing_that_its_extra_does_not_install(extra):
     here = installed_with(extra)
     blocked = {

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tiers import spread
 
 import shardwise
 from shardwise.errors import BadRequest
@@ -98,7 +99,7 @@ def test_a_plan_that_serves_is_simulated():
     assert found.result["completed"] == 20
 
 
-@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("kind", spread([str, Path], slow=1))
 def test_a_path_is_a_path_or_its_text(tmp_path, kind):
     """Every verb that takes a path takes both."""
     config = tmp_path / "config.json"

@@ -81,6 +81,7 @@ def test_python_example_of_the_runtime_runs(capsys, tmp_path, monkeypatch):
     assert len(re.findall(r"\d+", tokens)) == 8
 
 
+@pytest.mark.slow
 def test_python_examples_of_the_engine_run(capsys, tmp_path, monkeypatch):
     """Slots go on as the contiguous cache does, where they were and where they were moved to."""
     folder = tmp_path / "checkpoint"

@@ -10,18 +10,16 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
+from tests.trees import trees
 
-import shardwise
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
-ROOT = Path(shardwise.__file__).parent
 CHOICES = {
     # Names, what an expression is called that holds one, and where the rows lie.
     "schedule": (PIPELINE_KINDS, r"\b(pipeline_)?schedule\b|\bkind\b", "scheduling/pipeline/"),
@@ -41,12 +39,11 @@ MOST_FILES = 3
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(EXPORTS) and name != WRITTEN:
-            found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+    return {
+        name: tree
+        for name, tree in trees().items()
+        if not name.startswith(EXPORTS) and name != WRITTEN
+    }
 
 
 def literals(node: ast.AST) -> set[str]:
@@ -58,8 +55,13 @@ def literals(node: ast.AST) -> set[str]:
     }
 
 
-def decisions(tree: ast.AST) -> Iterator[tuple[int, str, set[str]]]:
+@cache
+def decisions(tree: ast.AST) -> tuple[tuple[int, str, set[str]], ...]:
     """Line, text and strings of all that compares (==, in), matches or looks up by a string."""
+    return tuple(found for found in _decisions(tree) if found[2])
+
+
+def _decisions(tree: ast.AST) -> Iterator[tuple[int, str, set[str]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             members = [

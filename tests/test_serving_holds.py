@@ -53,6 +53,7 @@ def test_the_page_is_of_the_record():
     assert page == serving_holds.page(ROWS, RECORD["made"])
 
 
+@pytest.mark.slow
 def test_one_answer_asked_again_holds():
     (request,) = [r for r in serving_holds.REQUESTS if r.get("rate") == 1]
     again = serving_holds.answered(request, Path())

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ TASKS = (
 )
 CHAPTERS = {"12": "gpus", "deck": "deck", "notes": "deck"}
 """Pages of chapters that are not called by their number."""
+public_calls = cache(pages.public_calls)
 
 
 @pytest.mark.parametrize("name", shardwise.__all__)
 def test_every_public_name_is_used_in_a_cell(name):
     """As `sw.NAME`, or by the command of the verb; a cell that fails fails `scripts/docs`."""
-    assert name in pages.public_calls()
+    assert name in public_calls()
 
 
 @pytest.mark.parametrize("name", TASKS)

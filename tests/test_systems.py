@@ -14,6 +14,17 @@ systems = importlib.util.module_from_spec(spec)
 sys.modules["systems"] = systems
 spec.loader.exec_module(systems)
 ROWS = systems.systems()
+SLOW, LONG = ("E2", "D11"), ("C8", "E1", "E18")
+"""Systems whose commands search or simulate for seconds."""
+
+
+def marks(row):
+    if row.id in LONG:
+        return pytest.mark.long
+    return pytest.mark.slow if row.id in SLOW else ()
+
+
+GIVEN = [pytest.param(row, marks=marks(row)) for row in ROWS if not row.missing]
 PAGE = systems.PAGE.read_text(encoding="utf-8")
 
 
@@ -29,6 +40,6 @@ def test_a_row_has_a_command_or_says_why_not():
     assert f"{shown} of {len(ROWS)} have a command; " in PAGE
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.missing], ids=lambda row: row.id)
+@pytest.mark.parametrize("row", GIVEN, ids=lambda row: row.id)
 def test_the_command_answers_as_the_page_says(row):
     assert systems.section(row) in PAGE, "run `python scripts/systems.py`"

@@ -19,6 +19,10 @@ COMMANDS = (
     ("plan", "sweep", "--model", "m.json", *TRAINED),
     ("plan", "serve", "--model", "m.json", "--on", "h100:1", "--input", "512", "--output", "64"),
 )
+MARKED = [
+    pytest.param(words, marks=pytest.mark.slow if words[:2] == ("plan", "serve") else ())
+    for words in COMMANDS
+]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,7 @@ def unknown(tmp_path, monkeypatch):
     (tmp_path / "m.json").write_text(json.dumps(config))
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", MARKED, ids=" ".join)
 def test_an_unknown_class_is_answered_with_the_family_that_it_takes(capsys, words):
     said = refused(capsys, words)
     assert "unknown architecture 'LabForCausalLM'" in said

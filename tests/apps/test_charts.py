@@ -4,6 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from tests.tiers import spread
 
 from shardwise.apps.cli.charts import label_points, legend, log_axis, ticks_at
 from shardwise.apps.cli.pictures import new_figure
@@ -67,7 +68,7 @@ def test_a_legend_stands_only_where_there_are_two_things():
     assert axis.get_legend() is not None
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", spread([1, 2], slow=1))
 def test_a_sweep_of_few_points_is_drawn_with_its_deadline(tmp_path, count):
     pieces = [read_slice(text).slice for text in ("v5e:2x2", "v5e:2x4")][:count]
     points = sweep("llama-3.2-1b", pieces, batches=["256Ki"], lengths=[4096], tokens=1e11)

@@ -22,12 +22,14 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     assert any(line.startswith("late: ") for line in fewer["warnings"])
 
 
+@pytest.mark.slow
 def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
     words = ("--remat", "block", "--tokens", "200B", "--on", "v5p", "--days", "15")
     notes = answer(*JOB, *words, "--for", "jax")["notes"]
     assert any("that is in time and that JAX (shardwise train) runs, of" in line for line in notes)
 
 
+@pytest.mark.slow
 def test_what_is_lost_counts_against_the_deadline():
     """A tenth more days than a slice takes are enough, but not where a straggler takes a fifth."""
     taken = answer(*JOB, *HELD, "--on", "v5p:2x2x2")["result"]["run"]["days"]
@@ -40,6 +42,7 @@ def test_what_is_lost_counts_against_the_deadline():
     assert result["slice"] != alone["slice"]
 
 
+@pytest.mark.slow
 def test_the_cheapest_in_time_costs_no_more_than_that_of_the_fewest_chips():
     found = [
         answer(*JOB, *HELD, "--on", "v5e", "--days", "30", "--objective", name)["result"]["run"]
@@ -70,6 +73,7 @@ def test_a_bare_chip_without_a_deadline_points_to_it(capsys):
     assert "`shardwise plan sweep` with the same options shows others" in said
 
 
+@pytest.mark.slow
 def test_a_deadline_that_the_slow_end_misses_is_said_and_what_to_ask_for(capsys):
     taken = answer(*JOB, *HELD, "--on", "v5p:2x2x2")["result"]["run"]
     days = float(f"{(taken['days'] + taken['days_80']['high']) / 2:.3g}")

@@ -126,6 +126,7 @@ def test_days_dollars_and_every_row_of_a_sweep_are_moved(capsys, late):
     assert "h100:8: from 3 runs of RUNS.csv: " in flat(out)
 
 
+@pytest.mark.slow
 def test_a_deadline_is_kept_by_the_steps_that_runs_suggest(capsys, late):
     words = ("plan", "train", *JOB, "--for", "torchtitan", "--tokens", "100B", "--days", "3")
     words = tuple("h100" if word == "h100:8" else word for word in words)
@@ -226,6 +227,7 @@ def lacking(folder):
     return path
 
 
+@pytest.mark.slow
 def test_where_runs_would_move_nothing_they_are_refused(capsys, late, tmp_path):
     book = refused(capsys, *TRAIN, "--constants", "book", "--evidence", late)
     assert "--constants is book" in book

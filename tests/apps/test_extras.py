@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import SERVED, run
 from tests.evidence.training.test_runs import TABLE
+from tests.tiers import spread
 
 from shardwise.apps.cli import pictures
 from shardwise.errors import BadRequest
@@ -36,7 +37,9 @@ def full_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("flag", ["--plot", "--csv"])
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: f"{words[0]} {words[1]}")
+@pytest.mark.parametrize(
+    "words", spread(COMMANDS, quick=[3, 5], slow=[0, 4]), ids=lambda words: f"{words[0]} {words[1]}"
+)
 def test_an_extra_that_fails_leaves_the_answer(full_disk, capsys, tmp_path, words, flag):
     path = tmp_path / {"--plot": "a.svg", "--csv": "a.csv"}[flag]
     code, out, err = run(capsys, *words, flag, path)

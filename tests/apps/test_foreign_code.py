@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.tiers import spread
 
 from runtime.trainer.made import QUICK, make_plan
 from shardwise.plans import save_plan
@@ -91,12 +92,12 @@ def run(folder: Path, start: tuple[str, ...], args: list[str], **around: str):
     return done, ran.read_text().split() if ran.exists() else []
 
 
-LONG = ("train", "train --processes 2")
+PLACES = {name: place for place, name in enumerate(COMMANDS)}
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COMMANDS],
+    spread(COMMANDS, quick=[PLACES["plan show"]], slow=[PLACES["compile"], PLACES["train"]]),
 )
 def test_modules_in_the_current_folder_are_not_run(folder, name):
     done, ran = run(folder, SCRIPT, COMMANDS[name])
@@ -107,10 +108,7 @@ def test_modules_in_the_current_folder_are_not_run(folder, name):
     assert said.get(name, "") in done.stderr
 
 
-LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("shard --run", "profile")]
-
-
-@pytest.mark.parametrize("name", ["plan show", *LONGER])
+@pytest.mark.parametrize("name", spread(["plan show", "shard --run", "profile"], slow=1))
 def test_nor_where_python_leads_its_path_with_that_folder(folder, name):
     """`python -m shardwise` puts the current folder first; we take it off again."""
     done, ran = run(folder, MODULE, COMMANDS[name])
@@ -141,6 +139,7 @@ print(run_source("import json, sys; print(json.dumps(sys.path))"), end="")
 """
 
 
+@pytest.mark.slow
 def test_the_users_module_is_found_in_the_current_folder_last(folder):
     """What it imports of Python's own is Python's, whatever else lies in the folder."""
     (folder / "mine.py").write_text("import random, tempfile, colorsys\n" + MINE)
@@ -149,6 +148,7 @@ def test_the_users_module_is_found_in_the_current_folder_last(folder):
     assert (ran, done.returncode) == ([], 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_module_that_python_has_too_is_named(folder):
     (folder / "colorsys.py").write_text(MINE)
     args = ["profile", "colorsys:step", "--args", "mine:args", "--cpu-devices", "1"]

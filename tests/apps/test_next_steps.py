@@ -17,12 +17,13 @@ import pytest
 import yaml
 from tests.apps.commands import run
 from tests.apps.test_files import ALL
+from tests.tiers import spread
 
 from shardwise.apps.cli.options import request_of
 from shardwise.boundary.commands import command_of
 from shardwise.models.zoo import hf_config
 
-CASES = [pytest.param(n, marks=pytest.mark.slow) if n % 8 else n for n in range(60)]
+CASES = spread(range(60), quick=range(0, 60, 24), slow=[16, 32])
 LONGEST, LOOP = 10.0, 0.014
 """Seconds that a command may take, and those of `speed`'s loop, on a quiet processor: an estimate,
 as the least seen on a busy one was 17 ms (2026-11)."""
@@ -268,6 +269,7 @@ def test_printed_commands_run_and_give_the_same_plan(case, folder, capsys):
     KINDS[(case + case // 8) % len(KINDS)](capsys, random.Random(case))
 
 
+@pytest.mark.slow
 def test_an_imported_plan_is_held_against_the_best_of_its_own_dtypes(folder, capsys):
     """Without --dtype fp8 the best plan was one in bf16, which is slower than any in fp8."""
     job = ["--model", "llama-3-70b", "--on", "h100:64", "--batch", "512seq", "--seq", "4096"]
@@ -279,6 +281,7 @@ def test_an_imported_plan_is_held_against_the_best_of_its_own_dtypes(folder, cap
     assert result(capsys, *step)["against"]["times_slower"] >= 1 - 1e-9
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_the_price_that_it_was_made_with(folder, capsys):
     words = ["plan", "train", "--model", "llama-3.2-1b", "--on", "v5p:2x2x2", "--batch", "8seq"]
     done(capsys, *words, "--seq", "2048", "--price", "v5p=1", "-o", "plan.yaml")
@@ -290,6 +293,7 @@ def test_a_plan_keeps_the_price_that_it_was_made_with(folder, capsys):
     assert "$1.00" not in moved  # it is another chip's
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_the_chips_that_it_was_made_with(folder, capsys):
     """From another folder, too."""
     words = ["plan", "train", "--model", "llama-3.2-1b", "--on", "mine:8", "--batch", "64seq"]

@@ -3,6 +3,7 @@
 import pytest
 from tests.apps.commands import SERVED, answered, flat, run
 from tests.plans.test_files import FIVE
+from tests.tiers import spread
 
 from shardwise.hardware import catalogue, load_chip
 
@@ -39,7 +40,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("chip", COMMANDS)
+@pytest.mark.parametrize("chip", spread(COMMANDS, quick=[list(COMMANDS).index("h100")], slow=1))
 def test_every_answer_with_dollars_says_the_price_in_the_same_words(chip, plans):
     price = load_chip(chip).price
     for words in COMMANDS[chip]:
@@ -48,6 +49,7 @@ def test_every_answer_with_dollars_says_the_price_in_the_same_words(chip, plans)
         assert str(price) in flat(out), words
 
 
+@pytest.mark.slow
 def test_a_price_that_was_chosen_is_said_as_what_it_is(capsys):
     words = ("plan", "train", *SMALL, "--on", "v5p:2x2x1")
     for option, said in (

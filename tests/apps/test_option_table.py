@@ -124,18 +124,30 @@ def test_help_is_grouped(capsys):
     assert heads == [*wanted, "Options"]
 
 
-@pytest.mark.parametrize("path", COMMANDS)
-def test_help_imports_nothing_heavy(path):
-    words = [*path.split(), "--help"]
-    code = (
-        "import sys\nfrom shardwise.apps.cli import main\n"
-        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
-        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
-        "assert not heavy, heavy\n"
-    )
+HELP = """
+import sys
+from shardwise.apps.cli import main
+
+for path in {paths!r}:
+    print("#", path)
+    try:
+        main([*path.split(), "--help"])
+    except SystemExit:
+        pass
+    heavy = [name for name in {heavy!r} if name in sys.modules]
+    assert not heavy, (path, heavy)
+"""
+
+
+def test_help_imports_nothing_heavy():
+    """Of any command, one after the other in one process, which has imported nothing but them."""
+    code = HELP.format(paths=list(COMMANDS), heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "How much is said:" in done.stdout or path in SILENT
+    pages = dict(part.split("\n", 1) for part in f"\n{done.stdout}".split("\n# ")[1:])
+    assert list(pages) == list(COMMANDS)
+    for path, page in pages.items():
+        assert "How much is said:" in page or path in SILENT, path
 
 
 FORMERLY = [(path, old, new) for path, names in FORMER.items() for old, new in names.items()]

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import golden  # noqa: E402
 from tests.apps.test_profile import EVENTS, HLO, rows  # noqa: E402
+from tests.tiers import spread  # noqa: E402
 
 from shardwise.evidence.calibration import machine  # noqa: E402
 from shardwise.hardware.catalogue import chip_ids  # noqa: E402
@@ -45,6 +46,14 @@ ASKED = [
     for kind, every in SHARES.items()
     for row in [r for r in DOC["rows"] if r["kind"] == kind and not r["said"]["code"]][::every]
 ]
+SEARCHES = ("train", "train against", "compare")
+FIRST = {row["kind"]: place for place, row in reversed([*enumerate(ASKED)])}
+LAST = {row["kind"]: place for place, row in enumerate(ASKED)}
+BY_RUN = spread(
+    ASKED,
+    quick=[place for kind, place in FIRST.items() if kind not in SEARCHES],
+    slow=[place for kind, place in LAST.items() if kind in SEARCHES or place != FIRST[kind]],
+)
 
 
 def printed(words, files=None, program=""):
@@ -76,7 +85,7 @@ def without_top(words):
     return found
 
 
-@pytest.mark.parametrize("row", ASKED, ids=lambda row: " ".join(row["words"][:4]))
+@pytest.mark.parametrize("row", BY_RUN, ids=lambda row: " ".join(row["words"][:4]))
 def test_a_golden_request_is_answered_on_a_page(row):
     words = without_top(row["words"])
     if "--to" in words or "--draw" in words:
@@ -94,7 +103,7 @@ def test_a_model_is_a_page(name):
     check(printed(["model", "show", name]))
 
 
-@pytest.mark.parametrize("command", ["compile", "explain", "compare"])
+@pytest.mark.parametrize("command", spread(["explain", "compile", "compare"], quick=0, slow=1))
 def test_a_program_is_a_page(command):
     (row, *_) = [r for r in DOC["rows"] if r["kind"] == "compare"]
     lines = check(printed([command, "plan.yaml"], row["files"], row["program"]))
@@ -149,7 +158,7 @@ SERVED_ON = {
 }
 
 
-@pytest.mark.parametrize("words", SERVED_ON.values(), ids=SERVED_ON)
+@pytest.mark.parametrize("words", spread(SERVED_ON.values(), quick=[5], slow=[0, 1]), ids=SERVED_ON)
 def test_servers_are_a_page(words):
     check(printed([*SERVED, *words]))
 
@@ -171,16 +180,18 @@ def served(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("words", SIMULATED.values(), ids=SIMULATED)
+@pytest.mark.parametrize("words", spread(SIMULATED.values(), quick=0, slow=[0, 4]), ids=SIMULATED)
 def test_a_simulation_is_a_page(served, words):
     check(printed(["simulate", served, *words]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--resolve"], ["--set", "workload.rate=4000"]])
 def test_a_plan_of_servers_is_a_page(served, words):
     check(printed(["plan", "show", served, *words]))
 
 
+@pytest.mark.slow
 def test_two_plans_of_servers_are_a_page(served, tmp_path):
     other = tmp_path / "other.yaml"
     other.write_text(served.read_text().replace("rate: 20.0", "rate: 10.0"))

@@ -41,6 +41,7 @@ def test_title_gives_the_bubble():
     assert two == "interleaved: 4 stages, 2 chunks per stage, 8 microbatches, bubble 15.8%"
 
 
+@pytest.mark.slow
 def test_reductions_and_updates_are_drawn_where_they_are(tmp_path):
     path = tmp_path / "chart.svg"
     draw_pipeline(line_of(), path)

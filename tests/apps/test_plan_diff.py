@@ -28,6 +28,7 @@ def saved(tmp_path_factory):
     return first, second
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_plan_show(saved, capsys):
     result = document(capsys, "plan", "diff", *saved)["result"]
     assert set(result["changed"]) == {"remat"}
@@ -74,6 +75,7 @@ def test_a_plan_that_does_not_fit_is_said(saved, tmp_path, capsys):
     assert any(w.startswith(f"{large}: the plan does not fit") for w in warnings)
 
 
+@pytest.mark.slow
 def test_serving_plans_and_mixed_kinds(saved, tmp_path, capsys):
     serve = tmp_path / "serve.yaml"
     code, _, err = run(capsys, *SERVE, "-o", serve)

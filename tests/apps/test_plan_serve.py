@@ -152,6 +152,7 @@ def test_the_largest_rate_of_a_plan(tmp_path, capsys):
     assert json.loads(out)["result"]["largest_rate"] > 20
 
 
+@pytest.mark.slow
 def test_a_slice_is_filled_and_a_chip_is_one_server():
     doc = found("--model", "llama-3-8b", "--on", "h100:2", *SMALL[4:], "--tpot", "15ms")
     result = doc["result"]
@@ -378,6 +379,7 @@ def of_row(row):
     return found(*[word for pair in changed.items() for word in pair])["result"]
 
 
+@pytest.mark.slow
 def test_each_row_names_what_to_type_for_it():
     """Running it gives the row's chips, and its rate and dollars as near as an estimate is."""
     first, *rows = found(*SMALL, *RATE)["result"]["instead"]
@@ -392,6 +394,7 @@ def test_each_row_names_what_to_type_for_it():
             assert dollars == pytest.approx(row["usd_per_million_tokens"], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="see tests/exempt.toml")
 def test_the_row_of_more_servers_is_what_a_simulation_finds(capsys, tmp_path):
     path = tmp_path / "plan.yaml"
@@ -419,6 +422,7 @@ def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
     assert v5e["result"]["whole_boxes"] is None
 
 
+@pytest.mark.slow
 def test_a_trace_lies_beside_the_plan(tmp_path, monkeypatch, capsys):
     """The plan's file names it as seen from there, whatever the folder that one works in."""
     rows = [f"{0.05 * i:.2f},{400 + i % 50},{20 + i % 9}" for i in range(200)]

@@ -279,6 +279,7 @@ def test_what_a_plan_by_hand_leaves_out_is_shown_with_its_origin(tmp_path):
     assert {name: origins[name] for name in said} == said
 
 
+@pytest.mark.slow
 def test_dollars_of_a_shown_plan(tmp_path):
     path = tmp_path / "five.yaml"
     path.write_text(FIVE)
@@ -295,6 +296,7 @@ def test_dollars_of_a_shown_plan(tmp_path):
     assert both["usd_per_trillion_tokens"][0] == both["usd_per_trillion_tokens"][1] > 0
 
 
+@pytest.mark.slow
 def test_tokens_are_of_a_training_run(capsys, tmp_path):
     path = tmp_path / "serve.yaml"
     words = ("--model", "llama-3.2-1b", "--on", "v5e:2x2", "--input", "512", "--output", "64")
@@ -318,6 +320,7 @@ def test_a_config_of_an_unknown_class_is_read_as(tmp_path, capsys):
     )
 
 
+@pytest.mark.slow
 def test_only_axes_that_the_mesh_has_store_parameters(tmp_path):
     """No word of fsdp where the plan has no such axis."""
     for number, (mesh, stored, said) in enumerate(

@@ -125,12 +125,14 @@ def test_top_zero_still_shows_the_other_strategies(capsys):
     assert run(capsys, *SMALL, *HELD, "--top", "0")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_limit_on_memory_is_honoured(doc, capsys):
     free = doc["result"]["peak_bytes_per_chip"]
     tight = document(capsys, *SMALL, "--max-hbm", f"{free * 0.8 / 1e9:.2f}GB")["result"]
     assert tight["peak_bytes_per_chip"] <= 0.8 * free * 1.01
 
 
+@pytest.mark.slow
 def test_a_bare_chip_means_its_smallest_slice_that_fits(capsys):
     result = document(capsys, *small(on="v5e"))["result"]
     chips = result["chips_used"] + result["chips_idle"]
@@ -177,6 +179,7 @@ def test_notes_go_to_stderr_and_into_the_document(capsys):
     assert doc["warnings"] == []
 
 
+@pytest.mark.slow
 def test_multi_device_chips(capsys):
     """Ironwood shows two JAX devices per chip; the mesh counts devices, chips_used chips."""
     result = document(capsys, *small(on="tpu7x:2x2x1"))["result"]
@@ -205,6 +208,7 @@ def test_llama_3_70b_on_8960_v5p(capsys):
     assert result["chips_used"] + result["chips_idle"] == 8960
 
 
+@pytest.mark.slow
 def test_the_book_rule_is_printed_and_the_exact_count_takes_longer(capsys):
     code, out, _ = run(capsys, *BOOK, "--tokens", "15T", "--mfu", "40%", "--book", "--detail")
     assert code == 0
@@ -227,6 +231,7 @@ def test_the_book_rule_on_gpus(capsys):
     assert "2,200 (inside a node) or 2,475 (beyond it)" in book["lines"][0]
 
 
+@pytest.mark.slow
 def test_the_book_rule_heeds_set_and_files(capsys, tmp_path):
     """alpha / 3 = 4.59e14 / (2 x 30e9) / 3 = 2,550 instead of 850, by --set and by a file; what
     is not set is still the book's."""
@@ -259,6 +264,7 @@ def test_the_whole_batch_is_ruled(capsys):
 # Another plan beside it ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_plan_file_is_priced_beside_the_best(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a short name: a page has thirty lines, the next command in them
     file = "block.yaml"

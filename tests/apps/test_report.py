@@ -95,6 +95,7 @@ def test_a_damaged_timeline_is_refused_with_the_remedy(capsys, folder, monkeypat
     assert "compile --out" in flat(err) or "--top" in err
 
 
+@pytest.mark.slow
 def test_events_of_a_timeline_that_nothing_draws_are_not_kept(folder):
     """The whole document was held before."""
     other = SPAN.replace("loops", "compute") + ", "

@@ -71,7 +71,7 @@ def test_figures(capsys, figure_id):
         ("validate", "--source", "torchtitan-h100-2024-08"),
         ("model", "list"),
         ("model", "diff", "llama-3-8b", "gpt2"),
-        ("validate",),
+        pytest.param(("validate",), marks=pytest.mark.slow),
     ],
     ids=" ".join,
 )
@@ -79,6 +79,7 @@ def test_tables(capsys, words):
     document(capsys, *words)
 
 
+@pytest.mark.slow
 def test_a_plan_and_what_is_made_of_it(capsys, tmp_path):
     plan, other = tmp_path / "plan.yaml", tmp_path / "other.yaml"
     document(capsys, *TRAIN, "-o", plan)

@@ -71,6 +71,7 @@ def compiling(count, *more):
     return over((*asked, "--input", 512, "--output", 64, "--compile", count), *more)
 
 
+@pytest.mark.slow
 def test_the_cheapest_as_compiled_is_the_answer(capsys, compiler, tmp_path):
     """The mesh that is priced best takes three times as long as compiled: the next one answers,
     with the load that it holds so."""
@@ -98,6 +99,7 @@ def test_the_cheapest_as_compiled_is_the_answer(capsys, compiler, tmp_path):
     assert all(plan.engine == "jax" for plan, _, _ in asked)
 
 
+@pytest.mark.slow
 def test_a_plan_that_does_not_fit_is_followed_by_the_next(capsys, compiler):
     seen = []
 
@@ -125,6 +127,7 @@ def test_what_the_compiler_is_told(capsys, compiler):
     assert decode.input_length == 512
 
 
+@pytest.mark.slow
 def test_where_none_holds_fits_or_compiles(capsys, compiler):
     compiler(lambda plan, phase: 1e4)
     said = refused(capsys, compiling(1, "--tpot", "20ms"), code=3)
@@ -177,6 +180,7 @@ def test_a_mixed_step_is_its_decoding_and_what_prompts_add():
     assert (cost.transfer_seconds(1), cost.host_seconds(1)) == (2.0, 3.0)
 
 
+@pytest.mark.slow
 def test_servers_for_a_rate_are_as_many_as_compiled_steps_need(capsys, compiler):
     """A rate needs more servers where steps take longer."""
     asked = [*compiling(1, "--rate", 200)]

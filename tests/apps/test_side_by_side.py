@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.apps.commands import answer, answered, flat, over, refused
+from tests.tiers import spread
 
 from shardwise.apps.cli import main
 from shardwise.hardware import load_chip
@@ -28,6 +29,7 @@ def rows():
     return answer(*SWEEP)["result"]["chips"]
 
 
+@pytest.mark.slow
 def test_each_chip_has_a_row_with_its_plan():
     assert [row["chip"] for row in rows()] == ["h100", "v5p", "v6e"]
     for row in rows():
@@ -45,7 +47,7 @@ def alone(choice, *words):
     return answer(*asked)["result"]
 
 
-@pytest.mark.parametrize("objective", ["chips", "cost", "time"])
+@pytest.mark.parametrize("objective", spread(["cost", "chips", "time"], quick=0, slow=1))
 def test_no_slice_looked_at_is_better(objective):
     """Every slice up to 64 chips, planned alone; of one size the most cube-like."""
     (row,) = answer(*SWEEP[:-4], "--on", "v5p", "--on", "v6e", "--objective", objective)["result"][
@@ -62,6 +64,7 @@ def test_no_slice_looked_at_is_better(objective):
     assert (row["chips"], row["usd_at_price"], row["days"])[place] == pytest.approx(best[place])
 
 
+@pytest.mark.long
 def test_a_deadline_is_kept_by_a_number_of_boxes_that_is_no_power_of_two():
     words = ("--batch", "4Mi", "--seq", "8192", "--tokens", "2T", "--days", "30")
     asked = ("plan", "sweep", "--model", "llama-3-8b", *words, "--on", "h100,v5e")
@@ -76,6 +79,7 @@ def test_a_deadline_is_kept_by_a_number_of_boxes_that_is_no_power_of_two():
     assert cheap["keeps_deadline"]
 
 
+@pytest.mark.slow
 def test_a_late_chip_is_no_winner(capsys, tmp_path):
     file = tmp_path / "plan.yaml"
     words = list(over(SWEEP, "--days", "0.0001", "-o", str(file)))
@@ -90,6 +94,7 @@ def test_a_late_chip_is_no_winner(capsys, tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_the_chosen_plan_is_written_and_what_comes_next_is_said(tmp_path):
     file = tmp_path / "plan.yaml"
     out, _ = answered(*SWEEP, "-o", str(file))
@@ -102,6 +107,7 @@ def test_the_chosen_plan_is_written_and_what_comes_next_is_said(tmp_path):
     assert answered("export", str(file), "--to", program)[0]
 
 
+@pytest.mark.slow
 def test_several_batches_stand_below_one_another():
     out, _ = answered(*over(SWEEP[:-4], "--chips", "4..16"), "--on", "v6e,v5e", "--batch", "512seq")
     rows = [line.split()[:2] for line in out.splitlines()]
@@ -110,6 +116,7 @@ def test_several_batches_stand_below_one_another():
     assert max(map(len, out.splitlines())) <= WIDTH
 
 
+@pytest.mark.slow
 def test_another_provider_turns_the_verdict():
     """H100s cost 2.7 to 12 dollars: what is cheapest is said with the price at which it turns."""
     pair = [*over(SWEEP[:-4], "--chips", "4..16"), "--on", "h100,v6e"]
@@ -123,6 +130,7 @@ def test_another_provider_turns_the_verdict():
         assert said.startswith(f"cheapest: {best}:")
 
 
+@pytest.mark.slow
 def test_the_objective_names_what_is_taken():
     """The line names what the objective takes, and where that is not the cheapest, which is."""
     for objective, led in (("chips", "fewest chips"), ("time", "fastest")):
@@ -136,6 +144,7 @@ def test_the_objective_names_what_is_taken():
         assert "the cheapest of those looked at is " in said or not cheaper
 
 
+@pytest.mark.slow
 def test_dollars_have_the_range_over_providers_and_dates():
     for row in rows():
         found = price_range(row["chip"])
@@ -148,6 +157,7 @@ def test_dollars_have_the_range_over_providers_and_dates():
     assert v5p["price"]["as_of"] == load_chip("v5p").price.as_of
 
 
+@pytest.mark.slow
 def test_the_page():
     out, _ = answered(*SWEEP)
     lines = out.splitlines()
@@ -160,6 +170,7 @@ def test_the_page():
     assert any(line.startswith("  cheapest: ") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_row_says_its_days_with_their_range_and_whether_the_slow_end_is_in_time():
     out, _ = answered(*SWEEP)
     for row in rows():

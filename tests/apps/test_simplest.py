@@ -6,6 +6,7 @@ from itertools import combinations
 
 import pytest
 from tests.apps.commands import answer, answered, flat, run
+from tests.tiers import spread
 
 from shardwise.planner.search.choices import SIMPLER, strategies
 from shardwise.planner.search.loop import search
@@ -34,7 +35,11 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize(("model", "on", "software"), JOBS, ids=[" ".join(j[:2]) for j in JOBS])
+@pytest.mark.parametrize(
+    ("model", "on", "software"),
+    spread(JOBS, quick=[0, 6], slow=[5, 8, 11], rows=True),
+    ids=[" ".join(j[:2]) for j in JOBS],
+)
 def test_no_answer_uses_a_strategy_that_a_plan_as_good_does_without(model, on, software):
     choices = TrainChoices(software=software, remat="block")
     planning = plan_training(
@@ -51,6 +56,7 @@ def test_no_answer_uses_a_strategy_that_a_plan_as_good_does_without(model, on, s
         assert not [f for f in found if strategies(f.mesh, f.structure) < used]
 
 
+@pytest.mark.slow
 def test_the_fastest_stands_beside_with_what_it_gains_and_risks():
     result = answer(*TIGHT, "--margin", "0")["result"]
     fastest = result["fastest"]
@@ -62,6 +68,7 @@ def test_the_fastest_stands_beside_with_what_it_gains_and_risks():
     assert "; 1 strategy more, " in page
 
 
+@pytest.mark.slow
 def test_the_fastest_is_the_answer_where_it_is_asked_for():
     simple, fastest = (
         answer(*TIGHT, "--margin", "0")["result"],
@@ -75,7 +82,9 @@ def test_the_fastest_is_the_answer_where_it_is_asked_for():
     assert kept["margin"] == {"share": 0.1, "kept": True}
 
 
-@pytest.mark.parametrize(("model", "on", "software"), [JOBS[1], JOBS[4], JOBS[8]])
+@pytest.mark.parametrize(
+    ("model", "on", "software"), spread([JOBS[8], JOBS[1], JOBS[4]], slow=1, rows=True)
+)
 def test_the_answer_is_the_same_however_many_stand_beside_it(model, on, software):
     choices = TrainChoices(software=software, remat="block")
     plans = [

@@ -83,6 +83,7 @@ def test_a_load_that_would_not_end_is_refused_with_its_limit(plan_file, capsys, 
     assert any(remedy in message for remedy in ("replicas=N", "--requests"))
 
 
+@pytest.mark.slow
 def test_idle_replicas_take_little_memory(plan_file, capsys):
     """Pages are listed once they are held: 5.8 GB for 10,000 replicas before."""
     tracemalloc.start()
@@ -288,6 +289,7 @@ def test_how_busy_a_server_is_and_how_full_are_two_figures(plan_file, capsys):
     assert "utilisation" not in out
 
 
+@pytest.mark.slow
 def test_an_overload_is_said_with_what_holds(plan_file, capsys):
     """Rates and dollars are of what is answered, not of what comes."""
     path = plan_file(engine="vllm", workload=LOADED)
@@ -397,6 +399,7 @@ def test_a_load_of_its_own_has_limits_too(plan_file, capsys, more):
     assert "the plan has 100,000 replicas; at most 10,000 can be simulated" in said
 
 
+@pytest.mark.slow
 def test_a_long_trace_is_refused_with_its_limit(plan_file, capsys, tmp_path):
     trace = tmp_path / "trace.csv"
     head = "arrived_at,num_prefill_tokens,num_decode_tokens\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.commands import refused
+from tests.tiers import spread
 
 from shardwise.apps.cli import COMMANDS, main
 from shardwise.apps.cli.streams import printable
@@ -44,7 +45,7 @@ def test_a_reader_that_was_never_there():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("line", [LONG, "hw list", "--help", "model list --json"])
+@pytest.mark.parametrize("line", spread(["--help", "hw list", LONG, "model list --json"], 2, 2))
 def test_a_full_disk_is_one_message(line):
     done = shell(f"shardwise {line} > /dev/full")
     assert done.returncode == 1
@@ -54,7 +55,9 @@ def test_a_full_disk_is_one_message(line):
     )
 
 
-@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
+@pytest.mark.parametrize(
+    "env", spread([{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], slow=1), ids=str
+)
 def test_stdout_that_cannot_encode(env):
     array = "A[Iₓ]"
     line = f"shardwise shard '{array}' --dims I=8 --mesh X=2"
@@ -145,7 +148,7 @@ ENVIRONMENTS = (
 """What changes Python's streams, or what it prints at its end."""
 
 
-@pytest.mark.parametrize("given", ENVIRONMENTS)
+@pytest.mark.parametrize("given", spread(ENVIRONMENTS, quick=[4, 9], slow=[0, 3, 8]))
 def test_exit_codes_are_ours_in_every_environment(given):
     env = dict(pair.split("=") for pair in given.split())
     for line, code in (

@@ -80,6 +80,7 @@ def test_a_plan_for_another_model_is_refused(capsys, plan, text):
     assert "(hash x, now" in err
 
 
+@pytest.mark.slow
 def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     """From a plan file to a document, on one virtual CPU device."""
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
@@ -108,6 +109,7 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )

@@ -41,6 +41,7 @@ def test_the_document(capsys, few):
     }
 
 
+@pytest.mark.slow
 def test_the_tables(capsys, few):
     code, out, err = run(capsys, "validate", "--serving", few)
     assert (code, err) == (0, "")
@@ -53,6 +54,7 @@ def test_the_tables(capsys, few):
     assert any(line.strip().startswith("worst") for line in out.splitlines())
 
 
+@pytest.mark.slow
 def test_without_constants_it_is_worse(capsys, few):
     fitted, plain = (
         document(capsys, "validate", "--serving", few, *flags)["result"]

@@ -161,6 +161,7 @@ def test_what_xla_multiplies_on_one_device(e):
     check(e, (matmul.m, matmul.k, matmul.m, matmul.n))
 
 
+@pytest.mark.slow
 @entry("10.slice_avg")
 def test_slice_and_average(e, answers):
     check(e, answers["10.slice_avg"])

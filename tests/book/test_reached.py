@@ -94,6 +94,7 @@ def commands() -> Iterator[tuple[str, ...]]:
     yield (*PLANNED, "--model", "mixtral-8x7b", "--on", "h100:16")
 
 
+@pytest.mark.slow
 def test_every_public_function_is_called_by_a_command(wanted, capsys):
     """Numbers by the request that `book show` makes; everything else by the command line."""
     seen: set[CodeType] = set()

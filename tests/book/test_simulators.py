@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from tests.apps.commands import answer, refused, run
 from tests.drawn import on_drawn
+from tests.tiers import spread
 
 from shardwise.book import figure, figure_settings
 from shardwise.book.figure_index import FIGURES
@@ -55,6 +56,7 @@ def test_dims_below_the_side_are_wasted(inner, columns, share):
     assert found["steady_utilisation"] == share
 
 
+@pytest.mark.slow
 def test_an_array_of_256_needs_twice_the_dims():
     """What fills an array of 128 fills a quarter of that of v6e, and a larger one makes 4 times the
     FLOPs per cycle (app. B)."""
@@ -248,7 +250,7 @@ def test_the_document_is_plain_and_the_page_fits(name):
     assert found["settings"].keys() == figure_settings(name).keys()
 
 
-@pytest.mark.parametrize("name", SIMULATORS)
+@pytest.mark.parametrize("name", spread(SIMULATORS, quick=[0, 2], slow=3))
 def test_pages_pictures_and_tables(capsys, tmp_path, name):
     files = [tmp_path / f"a.{ending}" for ending in ("html", "png", "csv")]
     flags = [w for flag, f in zip(("--html", "--plot", "--csv"), files, strict=True)

@@ -50,6 +50,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_what_a_stopped_child_dumped_is_gone_and_what_it_started(temporary, tmp_path, monkeypatch):
     monkeypatch.setenv("SAYS", str(tmp_path / "said"))
     with pytest.raises(ShardwiseError, match="was stopped after 3 s"):

@@ -63,6 +63,7 @@ def test_lines_end_as_in_an_editor(tmp_path):
     assert read_lines(path, "the thing") == ["a\u2028b\x0bc", "d", "e"]
 
 
+@pytest.mark.slow
 def test_gzip_is_unpacked_up_to_its_limit(tmp_path):
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(b"one") + gzip.compress(b"two"))

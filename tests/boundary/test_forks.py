@@ -62,6 +62,7 @@ def test_what_has_no_end_is_ended(child, job):
     assert asked(child, "2 + 2") == "4"
 
 
+@pytest.mark.slow
 def test_a_job_gives_way_to_the_process_that_asks(child):
     """The second try, of a job that was not done in the first one's time, more so."""
     assert int(asked(child, "os.nice(0)")) == min(os.nice(0) + forks.NICE, 19)

@@ -148,8 +148,10 @@ def label(case):
     return "-".join(part for part in (name, axes, more) if part)
 
 
-def combinations(*cases, slow=()):
+def combinations(*cases, slow=(), long=()):
     """Parametrise a test by (model, mesh, choices); the combination is the id. What is said again
-    in 64 bits, of larger models or of more strategies at once is for the slow run."""
+    in 64 bits, of larger models or of more strategies at once is for the slow run, or is `long`
+    where another says the same of a choice."""
     marked = [pytest.param(case, marks=pytest.mark.slow) for case in slow]
+    marked += [pytest.param(case, marks=pytest.mark.long) for case in long]
     return pytest.mark.parametrize("case", [*cases, *marked], ids=label)

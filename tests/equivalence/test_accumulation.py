@@ -4,9 +4,11 @@ from tests.equivalence import cases
 
 
 @cases.combinations(
-    ("llama", {"data": 1}, {"microbatches": 4}),
     slow=[
+        ("llama", {"data": 1}, {"microbatches": 4}),
         ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, {"zero": 0, "microbatches": 4}),
+    ],
+    long=[
         ("llama", {"replica": 2, "data": 2}, {"zero": 1, "microbatches": 2}),
         (
             "llama",

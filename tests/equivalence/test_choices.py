@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.equivalence import cases
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
@@ -84,7 +85,7 @@ def lower(name, plan, tensor_matmul):
         made.weights.lower(mine, kept, out, left, sums)
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", spread([3, 12], quick=0, slow=1))
 def test_a_plan_lowers_or_is_refused(examples):
     drawn = given(plans(), st.sampled_from(("plain", *TENSOR_MATMULS)))
     limits = {"deadline": None, "suppress_health_check": list(HealthCheck)}

@@ -4,10 +4,12 @@ from tests.equivalence import cases
 
 
 @cases.combinations(
-    ("llama", {"context": 4}, {"context_method": "all_gather"}),
-    ("llama", {"context": 4}, {"context_method": "ring", "remat": "block"}),
     ("llama", {"context": 4}, {"context_method": "ulysses"}),
     slow=[
+        ("llama", {"context": 4}, {"context_method": "all_gather"}),
+        ("llama", {"context": 4}, {"context_method": "ring", "remat": "block"}),
+    ],
+    long=[
         ("llama", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("llama", {"data": 2, "context": 2, "tensor": 2}, {"context_method": "ulysses"}),
         ("lfm2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),

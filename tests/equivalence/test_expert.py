@@ -20,16 +20,18 @@ SLOTS = {"expert_dispatch": "dense", "expert_capacity": 2.0}
 
 @cases.combinations(
     ("mixtral", {"expert": 2}, SLOTS),
-    ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, RAGGED),
     slow=[
-        ("mixtral", {"expert": 4}, RAGGED),
+        ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, RAGGED),
         ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, {**SPREAD, "remat": "block"}),
+        ("deepseek-v3", {"expert": 2, "context": 2, "tensor": 2}, RAGGED),
+    ],
+    long=[
+        ("mixtral", {"expert": 4}, RAGGED),
         ("mixtral", {"expert": 2, "tensor": 2}, {**SLOTS, "remat": "block"}),
         ("mixtral", {"expert": 2, "tensor": 2}, {**RAGGED, "sequence_parallel": False}),
         ("mixtral", {"data": 2, "expert": 2}, {"microbatches": 2, "expert_capacity": 2.0}),
         ("gpt-oss", {"expert": 2, "tensor": 2}, SPREAD),
         ("qwen3-next", {"data": 2}, {**RAGGED, "bits": 64}),
-        ("deepseek-v3", {"expert": 2, "context": 2, "tensor": 2}, RAGGED),
         ("deepseek-v3", {"expert": 2, "tensor": 2}, {**RAGGED, "tensor_matmul": "one_way"}),
         ("mixtral", {"expert": 2, "tensor": 2}, {**RAGGED, "bits": 64}),
     ],
@@ -55,8 +57,8 @@ def sent(rows, room, offsets, counts, places, coming, *, axis_name):
 
 
 @cases.combinations(
-    ("mixtral", {"expert": 4}, RAGGED),
-    slow=[
+    slow=[("mixtral", {"expert": 4}, RAGGED)],
+    long=[
         ("mixtral", {"expert": 2, "tensor": 2}, SPREAD),
         ("gpt-oss", {"expert": 2, "tensor": 2}, RAGGED),
         ("mixtral", {"expert": 2, "tensor": 4}, RAGGED),

@@ -5,8 +5,10 @@ from tests.equivalence import cases
 
 @cases.combinations(
     ("llama", {"fsdp": 4}, {"weight_gather": "per_microbatch", "remat": "block"}),
-    ("llama", {"fsdp": 2, "context": 2}, {"storage_axes": ("fsdp",), "zero": 2}),
     slow=[
+        ("llama", {"fsdp": 2, "context": 2}, {"storage_axes": ("fsdp",), "zero": 2}),
+    ],
+    long=[
         ("llama", {"fsdp": 8}, {}),
         ("llama", {"data": 2, "fsdp": 2}, {"remat": "offload", "microbatches": 2}),
         ("llama", {"fsdp": 2}, {"weight_gather": "per_microbatch"}),

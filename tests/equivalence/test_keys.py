@@ -3,6 +3,7 @@
 import optax
 import pytest
 from tests.equivalence import cases
+from tests.tiers import spread
 
 from shardwise.models import load_model, parameters
 from shardwise.models.components import COMPONENTS, component_of
@@ -24,7 +25,11 @@ EXACT = [
 ]
 
 
-@pytest.fixture(scope="module", params=EXACT, ids=lambda case: f"{case[0]}-{'-'.join(case[1])}")
+@pytest.fixture(
+    scope="module",
+    params=spread(EXACT, slow=[2]),
+    ids=lambda case: f"{case[0]}-{'-'.join(case[1])}",
+)
 def sides(request):
     """(sums by key as planned, as compiled for eight CPU devices, components of exact matmuls)."""
     name, mesh, choices, exact = request.param

@@ -13,13 +13,15 @@ PACKED = {"packed_lengths": (5, 8, 3)}  # documents that cross the cuts of conte
 
 
 @cases.combinations(
-    ("gpt2", {"context": 4}, {**PACKED, "context_method": "ring"}),
     slow=[
+        ("gpt2", {"context": 4}, {**PACKED, "context_method": "ring"}),
+        ("lfm2", {"data": 2, "context": 2}, {**PACKED, "context_method": "all_gather"}),
+    ],
+    long=[
         ("gpt2", {"data": 2, "tensor": 2}, {**PACKED, "microbatches": 2}),
         ("gpt2", {"context": 2, "tensor": 2}, {**PACKED, "context_method": "all_gather"}),
         ("gpt2", {"fsdp": 2, "context": 2}, {**PACKED, "context_method": "ulysses"}),
         ("gpt2", {"stage": 2, "context": 2}, {**PACKED, "microbatches": 2}),
-        ("lfm2", {"data": 2, "context": 2}, {**PACKED, "context_method": "all_gather"}),
     ],
 )
 def test_equals_one_device(case):
@@ -27,6 +29,7 @@ def test_equals_one_device(case):
     cases.check(name, mesh, **choices)
 
 
+@pytest.mark.slow
 def test_segments_of_the_batch_come_first():
     """Other documents than the plan's: the loss is theirs."""
     cfg, params = cases.config("gpt2"), cases.start("gpt2", "float32")

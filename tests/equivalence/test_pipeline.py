@@ -24,14 +24,16 @@ ZERO_BUBBLE = {"pipeline_schedule": "zb_h1", "microbatches": 4, "remat": "block"
 
 @cases.combinations(
     ("llama", {"stage": 3}, {"microbatches": 4, "remat": "block"}),
-    ("llama", {"stage": 2}, {"microbatches": 4, "pipeline_schedule": "zb_h1"}),
     slow=[
-        ("llama", {"stage": 2, "fsdp": 2, "tensor": 2}, {"microbatches": 2, "remat": "block"}),
+        ("llama", {"stage": 2}, {"microbatches": 4, "pipeline_schedule": "zb_h1"}),
         ("gemma2", {"stage": 2}, {**ZB_V, "microbatches": 4}),
-        ("mixtral", {"stage": 2, "expert": 2}, {"microbatches": 2, "expert_dispatch": "ragged"}),
-        ("llama", {"stage": 2}, {"microbatches": 4, "pipeline_schedule": "gpipe"}),
         ("gemma2", {"stage": 2}, {**INTERLEAVED, "microbatches": 4}),
         ("gpt-oss", {"stage": 2}, {**DUAL, "microbatches": 4}),
+    ],
+    long=[
+        ("llama", {"stage": 2, "fsdp": 2, "tensor": 2}, {"microbatches": 2, "remat": "block"}),
+        ("mixtral", {"stage": 2, "expert": 2}, {"microbatches": 2, "expert_dispatch": "ragged"}),
+        ("llama", {"stage": 2}, {"microbatches": 4, "pipeline_schedule": "gpipe"}),
         ("llama", {"stage": 2, "tensor": 2}, {**ZERO_BUBBLE, "tensor_matmul": "one_way"}),
         ("gpt2", {"stage": 2, "data": 2, "context": 2}, {**ZERO_BUBBLE, "context_method": "ring"}),
         ("gpt2", {"stage": 2, "data": 2, "fsdp": 2}, {"microbatches": 2, "zero": 0}),

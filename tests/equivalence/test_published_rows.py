@@ -4,6 +4,7 @@ from math import prod
 
 import jax
 import pytest
+from tests.tiers import spread
 
 from shardwise.evidence.training.programs import row_program
 from shardwise.evidence.training.table import PUBLISHED, read_table
@@ -21,7 +22,9 @@ def small(**changed):
     return row
 
 
-@pytest.mark.parametrize("mesh", [{"fsdp": "2", "tp": "2"}, {"fsdp": "4", "tp": "1"}])
+@pytest.mark.parametrize(
+    "mesh", spread([{"fsdp": "2", "tp": "2"}, {"fsdp": "4", "tp": "1"}], slow=1)
+)
 def test_a_row_becomes_the_step_of_its_shape_and_mesh(mesh):
     row = small(**mesh)
     program = row_program(jax.devices()[:4], row)
@@ -36,6 +39,7 @@ def test_a_row_becomes_the_step_of_its_shape_and_mesh(mesh):
     assert "stablehlo.while" in program.function.lower(*program.arguments).as_text()
 
 
+@pytest.mark.slow
 def test_the_measurement_is_no_part_of_the_program():
     one, other = (row_program(jax.devices()[:4], small(step_seconds=v)) for v in ("120", "12"))
     texts = [p.function.lower(*p.arguments).as_text() for p in (one, other)]

@@ -5,6 +5,7 @@ from collections import Counter
 import jax
 import pytest
 from tests.equivalence import cases
+from tests.tiers import spread
 
 from shardwise.profiler.hlo import read_collectives
 from shardwise.runtime import mesh_of
@@ -15,13 +16,15 @@ from shardwise.runtime.parallel.step import mesh_loss_and_grads
 
 
 @cases.combinations(
-    ("llama", {"tensor": 4}, {"remat": "block"}),  # K = 2: KV heads on several devices
     ("llama", {"tensor": 2}, {"sequence_parallel": False}),
-    ("llama", {"tensor": 2}, {"tensor_matmul": "one_way"}),
     slow=[
+        ("llama", {"tensor": 4}, {"remat": "block"}),  # K = 2: KV heads on several devices
+        ("llama", {"tensor": 2}, {"tensor_matmul": "one_way"}),
+        ("llama", {"tensor": 4}, {"tensor_matmul": "both_ways", "remat": "block"}),
+    ],
+    long=[
         ("llama", {"tensor": 2}, {}),
         ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, {"remat": "block", "microbatches": 2}),
-        ("llama", {"tensor": 4}, {"tensor_matmul": "both_ways", "remat": "block"}),
         ("llama", {"fsdp": 2, "tensor": 2}, {"attention_kernel": "scores"}),
         ("gemma2", {"fsdp": 2, "tensor": 2}, {"remat_kinds": {"attention": "recompute"}}),
         ("llama", {"fsdp": 2, "tensor": 2}, {"bits": 64}),
@@ -59,7 +62,11 @@ BLOCK = cases.B * cases.T // 4 * 32 * 4  # x[B, T_tensor, D] with D = 32, f32
 
 @pytest.mark.parametrize(
     ("tensor_matmul", "hops"),
-    [("plain", {}), ("one_way", {BLOCK: 3}), ("both_ways", {BLOCK: 2, BLOCK // 2: 2})],
+    spread(
+        [("one_way", {BLOCK: 3}), ("plain", {}), ("both_ways", {BLOCK: 2, BLOCK // 2: 2})],
+        slow=2,
+        rows=True,
+    ),
 )
 def test_a_layer_exchanges_by_hops_forward_and_backward(tensor_matmul, hops):
     """Attention and MLP gather and scatter once each way, and gather x again for the gradients of

@@ -38,9 +38,9 @@ def alone(name):
 
 @cases.combinations(
     ("llama", {"data": 4}, {"zero": 2, "microbatches": 2}),
-    slow=[
+    slow=[("gemma2", {"stage": 2, "data": 2}, {"microbatches": 2, "remat": "block"})],
+    long=[
         ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, {"zero": 1, "microbatches": 2}),
-        ("gemma2", {"stage": 2, "data": 2}, {"microbatches": 2, "remat": "block"}),
         ("mixtral", {"data": 2, "expert": 2}, {"expert_dispatch": "ragged", "remat": "block"}),
     ],
 )

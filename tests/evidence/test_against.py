@@ -16,6 +16,7 @@ def planning():
     return plan_train(request(on="2*h100:4", sequences=32, remat=("block",)), top=1)
 
 
+@pytest.mark.slow
 def test_a_plan_of_the_same_job_is_priced_beside_the_best(planning):
     best = planning.best
     theirs = replace(best.plan, remat="block" if best.plan.remat != "block" else "none")

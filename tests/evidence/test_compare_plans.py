@@ -10,6 +10,7 @@ from shardwise.evidence.compare_plans import compare_plans
 from shardwise.planner.training import evaluate_train, plan_train
 
 
+@pytest.mark.slow
 def test_every_choice_that_differs_is_listed_with_its_effect():
     asked = request(on="v5e:4x4", sequences=32, pins={"stage": 2}, remat=("block",))
     best = plan_train(asked, top=0).best.plan

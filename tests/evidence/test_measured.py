@@ -77,6 +77,7 @@ def test_the_book_s_rates_are_there_on_request():
     assert sw.plan_show("audit:llama-3-405b-8k").result["mfu"] < 0.55
 
 
+@pytest.mark.slow
 def test_a_plan_beside_the_best_says_what_its_run_measured():
     found = sw.plan_train(
         "llama-3.1-405b", "1024*h100:8", batch="2048seq", seq=8192, remat="none",

@@ -20,7 +20,6 @@ CASES = 100
 FEW = 4
 WHOLE = 6
 SEED = 14
-QUICK = [name for name, file in FILES.items() if not getattr(file, "PREPARES", False)]
 
 
 def rows(*options: str) -> list[dict]:
@@ -32,15 +31,16 @@ def rows(*options: str) -> list[dict]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("file", FILES)
 def test_whole_input_is_accepted_and_damaged_input_answered_with_one_message(file):
     """Were whole examples refused, the fuzzer would damage what is refused anyway."""
     holds(list(FILES[file].KINDS), CASES, WHOLE)
 
 
-@pytest.mark.parametrize("file", QUICK)
-def test_a_few_of_each_kind_that_is_soon_made(file):
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_a_few_of_each_kind(file):
     holds(list(FILES[file].KINDS), FEW, 1)
 
 

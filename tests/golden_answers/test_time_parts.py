@@ -47,6 +47,7 @@ def test_parts_add_up_in_every_golden_answer():
     assert check((row, row["said"]) for row in DOC["rows"] if row["kind"] in PRICED) >= 400
 
 
+@pytest.mark.slow
 def test_parts_add_up_in_some_answers_of_today():
     assert check(today(("show", "serve show"), 10)) >= 25
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.every import over_every
+from tests.trees import nodes, trees
 
-import shardwise
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
 from shardwise.hardware.catalogue import GENERATIONS
@@ -24,7 +24,6 @@ from shardwise.hardware.names import (
     own_names,
 )
 
-ROOT = Path(shardwise.__file__).parent
 FILES = sorted(DATA.glob("*.toml"))
 PLATFORMS = {"cpu"}
 """Also a name of JAX's for all devices of a kind, which code may ask for."""
@@ -140,9 +139,9 @@ def test_a_chip_made_from_another_has_no_names_of_it(tmp_path):
 def test_no_code_knows_a_chip_by_name():
     """Chips differ by what their files say: no comparison, `in`, `match` or table has a name."""
     found = []
-    for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            found += [f"{path.relative_to(ROOT)}:{line}: {name}" for name, line in chips_in(node)]
+    for file in trees():
+        for node in nodes(file):
+            found += [f"{file}:{line}: {name}" for name, line in chips_in(node)]
     assert not found, "\n".join(found)
 
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from tests.tiers import spread
 
 import shardwise.hardware
 from fuzz.mutate import VALUES
@@ -29,7 +30,7 @@ def places(value, at=()):
     return [(*at, k) for k in keys] + [p for k in keys for p in places(value[k], (*at, k))]
 
 
-@pytest.mark.parametrize("chip", ["v5e", "h100"])
+@pytest.mark.parametrize("chip", spread(["v5e", "h100"], slow=1))
 def test_any_value_in_any_place_is_answered(tmp_path, chip):
     """What stands beside it at the top is the base's, whether the file says it again or not."""
     good = tomllib.loads((DATA / f"{chip}.toml").read_text())

@@ -1,6 +1,7 @@
 """Chips of which no slice can be planned are told in the list, and what would make it possible."""
 
 import pytest
+from tests.tiers import spread
 
 import shardwise as sw
 from shardwise.errors import BadRequest
@@ -24,7 +25,7 @@ def test_the_list_names_them_and_what_they_lack():
     assert {row["chip"] for row in rows if row["unplanned"]} == LACKING
 
 
-@pytest.mark.parametrize("chip", sorted(LACKING))
+@pytest.mark.parametrize("chip", spread(sorted(LACKING), quick=[2], slow=4))
 def test_a_plan_on_one_says_so_and_what_to_give(chip):
     (name,) = load_chip(chip).unplanned
     with pytest.raises(BadRequest, match="no slice of it is planned without; give it with --set"):

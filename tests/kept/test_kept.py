@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from kept import FOLDER, hlo
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -12,6 +14,7 @@ from kept_programs import PROGRAMS, lowered
 DOC = json.loads((FOLDER / "index.json").read_text())
 
 
+@pytest.mark.slow
 def test_what_is_lowered_now_is_what_was_compiled():
     made = {row["name"]: row["lowered"] for row in DOC["rows"]}
     assert made == lowered(), "run `python scripts/kept_programs.py`"

@@ -45,6 +45,7 @@ def test_blocks_on_a_mesh_are_those_of_the_whole(name, tmp_path):
     assert {w.dtype for w in jax.tree.leaves(sharded)} == {jnp.dtype(jnp.bfloat16)}
 
 
+@pytest.mark.slow
 def test_the_host_never_holds_the_model(tmp_path):
     """Peak of host buffers while 32 MB are loaded: the buffer that blocks pass through and the one
     tensor being read into it, each as large as the largest block, and small change."""

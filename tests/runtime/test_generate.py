@@ -97,6 +97,7 @@ def test_quantising_rounds_to_half_a_step():
     assert not dequantise(zero).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "experts"),
     [

@@ -115,6 +115,7 @@ def test_scales_of_keys_and_values_are_folded_in():
 LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt-oss", "deepseek-v3")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", *LARGER])
 def test_decoding_from_an_int8_cache(name):
     """An entry is off by at most half its scale, 1/254 of the largest of its head: evenly

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.runtime.test_model import close, step, tiny
+from tests.tiers import spread
 
 from shardwise.models import Moe
 from shardwise.models.numerics import Routing
@@ -60,7 +61,7 @@ def test_dispatches_have_equal_gradients(name):
     close(step(cfg, params, dense), step(cfg, params, ragged), 1e-5)
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", "gpt-oss"])
+@pytest.mark.parametrize("name", spread(["qwen2-moe", "gpt-oss"], slow=1))
 def test_experts_of_several_devices_add_up(name):
     """Each device runs its own experts on all tokens; their sums are those of all experts."""
     cfg, params = tiny(name)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.plans import ServeScheduling
@@ -82,9 +83,9 @@ def test_a_cache_rounds_each_head_by_its_own_greatest(kept):
     scope="module",
     params=[
         "llama",
-        pytest.param("qwen3-moe", marks=pytest.mark.slow),
+        pytest.param("qwen3-moe", marks=pytest.mark.long),
         pytest.param("deepseek-v3", marks=pytest.mark.slow),
-        pytest.param("gpt-oss", marks=pytest.mark.slow),
+        pytest.param("gpt-oss", marks=pytest.mark.long),
     ],
 )
 def checkpoint(request, tmp_path_factory):
@@ -121,7 +122,7 @@ def answer(folder, budget=16, **kept):
     return generation.tokens
 
 
-@pytest.mark.parametrize("kept", ["fp8", "int4"])
+@pytest.mark.parametrize("kept", spread(["int4", "fp8"], slow=1))
 def test_an_engine_says_what_the_weights_say_that_the_small_numbers_stand_for(checkpoint, kept):
     folder, cfg = checkpoint
     wide = jax.tree.map(

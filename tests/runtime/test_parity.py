@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise.models import params_text
 from shardwise.runtime import Options, forward, generate, load, parameter_count, save
@@ -57,14 +58,19 @@ RELATIVES = {
     *("qwen2", "qwen2-moe", "qwen3-moe", "smollm3", "stablelm", "starcoder2"),
 }
 """Models whose parts another one has too, but for a number or two."""
+APART = ("cohere2", "deepseek-v3", "ernie4_5", "gemma2", "lfm2", "qwen3", "qwen3-next")
+"""Models of parts that are their own, and others' as well."""
+
+
+def _marks(name):
+    if name in RELATIVES:
+        return pytest.mark.long
+    return pytest.mark.slow if name in APART else ()
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in RELATIVES else ())
-        for name in goldens.NAMES
-    ],
+    [pytest.param(name, marks=_marks(name)) for name in goldens.NAMES],
 )
 def test_logits_and_greedy_tokens(name, tmp_path):
     cfg, params = loaded(name, tmp_path)
@@ -76,10 +82,7 @@ def test_logits_and_greedy_tokens(name, tmp_path):
     assert np.asarray(got).tolist() == wanted
 
 
-OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in ("qwen2-moe", "gpt-oss", "deepseek-v3")]
-
-
-@pytest.mark.parametrize("name", ["mixtral", *OTHERS])
+@pytest.mark.parametrize("name", spread(["mixtral", "gpt-oss", "qwen2-moe", "deepseek-v3"], slow=1))
 def test_ragged_dispatch_has_the_same_logits(name, tmp_path):
     cfg, params = loaded(name, tmp_path)
     run = jax.jit(partial(forward, cfg=cfg, options=Options(experts="ragged")))

@@ -69,6 +69,7 @@ def tables(program, rows, name):
     return np.arange(R * M, dtype=np.int32).reshape(G, R, M) % (rows * M)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     [

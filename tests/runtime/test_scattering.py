@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 from tests.equivalence import cases
+from tests.tiers import spread
 
 from shardwise.runtime import mesh_of
 from shardwise.runtime.options import Options, activation_apart
@@ -27,7 +28,9 @@ def test_blocks_are_all_columns(rows, columns):
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-@pytest.mark.parametrize(("shape", "dim"), [((8, 3), 0), ((1, 8, 3), 1), ((3, 1, 16), 2)])
+@pytest.mark.parametrize(
+    ("shape", "dim"), spread([((8, 3), 0), ((1, 8, 3), 1), ((3, 1, 16), 2)], slow=2, rows=True)
+)
 def test_scattered_is_the_sum_cut_by_all_axes(shape, dim, at_once):
     """Device i holds i + 1 times x, so that all hold their cut of 36 x."""
     mesh = mesh_of(MESH)
@@ -58,6 +61,7 @@ def test_pieces_below_a_tile_are_gathered_over_inner_axes_first():
     assert len(moves[0, "attention.q"].ways) == 1
 
 
+@pytest.mark.slow
 def test_steps_of_such_pieces_are_those_of_one_device():
     cases.check("llama", MESH, context_method="ring")
 

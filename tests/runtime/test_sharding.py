@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.equivalence import cases
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.models import Moe, from_hf, load_model, params_text
@@ -69,23 +70,23 @@ def bytes_per_device(params):
     return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in shards)
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=spread(NAMES, slow=1))
 def alone(request):
     cfg = goldens.config(request.param)
     params = initialise(cfg, jax.random.key(0))
     return cfg, params, gradients(cfg, params, batch_of(), Options())
 
 
-def over(default, others):
-    """Parametrise a test by its mesh, some of them in the slow run."""
-    slow = (pytest.param(axes, marks=pytest.mark.slow) for axes in others)
-    name = "x".join
+def over(meshes):
+    """Parametrise a test by its mesh; the last one has all axes."""
     return pytest.mark.parametrize(
-        "axes", [*default, *slow], ids=lambda axes: name(f"{a}{n}" for a, n in axes.items())
+        "axes",
+        spread(meshes[::-1], slow=1),
+        ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items()),
     )
 
 
-@over(MESHES[-1:], MESHES[:-1])
+@over(MESHES)
 def test_initialised_shards_are_those_of_one_device(alone, axes):
     cfg, params, _ = alone
     shardings = parameter_shardings(cfg, mesh_of(axes))
@@ -95,7 +96,7 @@ def test_initialised_shards_are_those_of_one_device(alone, axes):
         assert bytes_per_device(sharded) == planned_bytes(cfg, axes)
 
 
-@over(MESHES[-1:], MESHES[:-1])
+@over(MESHES)
 def test_loss_and_gradients_of_one_device(alone, axes):
     cfg, params, (wanted_loss, wanted) = alone
     mesh = mesh_of(axes)
@@ -155,7 +156,8 @@ def cut_to(whole, padded):
     return jax.tree.map(lambda a, b: np.asarray(b)[tuple(map(slice, a.shape))], whole, padded)
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("phi", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", spread(["llama", "phi"]))
 def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
     """V = 63 and F = 47 over tensor = 2: same loss and gradients, and a save leaves no trace."""
     raw = {**goldens.document(name)["config"], "vocab_size": 63, "intermediate_size": 47}

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.equivalence import cases
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise.models import Moe, from_hf
 from shardwise.plans import layout_table
@@ -63,7 +64,7 @@ def case_of(name, mesh, choices):
 
 @pytest.fixture(
     scope="module",
-    params=PLANS,
+    params=spread(PLANS, quick=[2, 10, 14], slow=[4, 6, 8, 12, 18, 22]),
     ids=lambda case: "-".join([case[0], *map("{0[0]}{0[1]}".format, case[1].items()), *case[2]]),
 )
 def case(request):

@@ -45,6 +45,7 @@ def test_the_explicit_style_types_the_partial_sums():
     assert "AxisType.Explicit" in text
 
 
+@pytest.mark.slow
 def test_a_source_sets_devices_only_when_run(tmp_path):
     path = tmp_path / "written.py"
     path.write_text(program_source(matmul()))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -289,10 +290,15 @@ def one_step(a, b, sizes, mesh, cost):
 
 @pytest.mark.parametrize(
     ("text", "on"),
-    [
-        *(("X=2", ""), ("X=4,Y=2", ""), ("X=2,Y=2", "")),
-        *(("X=4,Y=2", "v5e:4x2"), ("X=4,Y=4", "v5e:4x4"), ("X=2,Y=4", "h100:8")),
-    ],
+    spread(
+        [
+            *(("X=2", ""), ("X=4,Y=2", ""), ("X=2,Y=2", "")),
+            *(("X=4,Y=2", "v5e:4x2"), ("X=4,Y=4", "v5e:4x4"), ("X=2,Y=4", "h100:8")),
+        ],
+        quick=3,
+        slow=3,
+        rows=True,
+    ),
 )
 def test_the_cheapest_reshard_is_the_cheapest(text, on):
     """In the bytes that a device sends; and on a slice in seconds."""

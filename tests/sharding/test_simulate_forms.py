@@ -129,6 +129,7 @@ class TestTori:
         fabric = with_rates(torus(sizes, wraps=wraps, group=group, one_way=True))
         prove(kind, fabric, torus_links(*case), both_ways=False)
 
+    @pytest.mark.slow
     @given(
         st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=1, max_size=3),
         st.sampled_from(("all_gather", "reduce_scatter", "all_to_all")),

@@ -6,6 +6,7 @@ import pytest
 from tests.apps.commands import answer, answered, flat
 from tests.planner.search.test_train_search import DENSE, plain, request
 from tests.planner.steps import dense
+from tests.tiers import spread
 
 from shardwise.planner.beside import MESH, choices_beside, close_plans
 from shardwise.planner.search.choices import AS_FAST, choices_of
@@ -43,7 +44,7 @@ def test_plans_as_fast_as_the_answer_are_one_line_and_no_simpler():
     assert flat(page).count("as fast within 0.1 %, and no simpler: ") == 1
 
 
-@pytest.mark.parametrize("words", [POD, PIPED], ids=["torus", "pipeline"])
+@pytest.mark.parametrize("words", spread([POD, PIPED], slow=1), ids=["torus", "pipeline"])
 def test_every_choice_has_a_next_best_value_with_its_price(words):
     result = answer(*words)["result"]
     rows = {row["choice"]: row for row in result["choices"]}
@@ -58,7 +59,7 @@ def test_every_choice_has_a_next_best_value_with_its_price(words):
             assert row["grows_seconds"] >= 0
 
 
-@pytest.mark.parametrize("words", [POD, PIPED], ids=["torus", "pipeline"])
+@pytest.mark.parametrize("words", spread([POD, PIPED], slow=1), ids=["torus", "pipeline"])
 def test_why_says_of_each_choice_what_another_costs_and_where(words):
     result = answer(*words)["result"]
     why = result["why"]
@@ -90,7 +91,7 @@ def test_a_pipeline_that_its_own_layers_move_down_is_told_in_plain_words():
     assert all(len(sentence.split()) <= 25 for sentence in said.split(". "))
 
 
-@pytest.mark.parametrize("apart", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("apart", spread([0.05, 0.0, 0.5], quick=0, slow=1))
 def test_of_plans_as_good_the_simplest_is_the_answer(apart):
     asked = request(DENSE, "v5e:4x4", 64, remat=("block",))
     planning = plan_train(replace(asked, apart=apart), top=2)
@@ -128,6 +129,7 @@ def test_what_is_fixed_is_no_choice():
     assert not {"remat", "microbatches"} & set(names)
 
 
+@pytest.mark.slow
 def test_a_utilisation_names_its_peak():
     for dtype in ("bf16", "fp8"):
         words = [*SMALL, "--dtype", dtype, "--remat", "block", "--pin", "stage=1"]
@@ -140,6 +142,7 @@ SMALL = ["plan", "train", "--model", "llama-3-8b", "--batch", "32seq", "--seq", 
 SMALL += ["--on", "h100:8"]
 
 
+@pytest.mark.slow
 def test_the_smallest_slice_is_one_of_those_tried_where_not_all_were():
     words = ["--remat", "none", "--pin", "stage=1", "--for", "any", "--pin", "tensor=1"]
     for chip, tried in (("a100-40gb", True), ("v5p", False)):
@@ -148,6 +151,7 @@ def test_the_smallest_slice_is_one_of_those_tried_where_not_all_were():
         assert (", of those tried, which double" in flat(err)) is tried
 
 
+@pytest.mark.slow
 def test_the_fewest_chips_are_those_of_the_parts_tried():
     words = ["--objective", "chips", "--remat", "block", "--pin", "tensor=1", "--pin", "stage=1"]
     why = answer(*SMALL, *words)["result"]["why"]

@@ -1,6 +1,7 @@
 """A plan beside its program: rows by part, memory by kind, and what is said of a difference."""
 
 import pytest
+from tests.tiers import spread
 from tests.workflows.dumps import NAMES, program
 
 from shardwise.boundary.records import plain
@@ -110,7 +111,7 @@ def test_a_kind_that_differs_names_its_largest_buffer():
     assert less == "the program assigns 0.5 GiB (0.537 GB) less params than planned"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", spread(NAMES, slow=2))
 def test_a_dump_has_every_part(name):
     priced, made = program(name)
     found = compare_program(priced, made)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.tiers import spread
 
 from shardwise.apps.cli import main
 from shardwise.boundary.records import plain
@@ -256,12 +257,20 @@ def test_dtypes_that_the_runtime_does_not_serve_are_refused_by_name(tiny):
 
 @pytest.mark.parametrize(
     ("function", "args", "words"),
-    [
-        ("mycode:none", "mycode:args", r"function 'mycode:none': module 'mycode' has no 'none'"),
-        ("nocode:mlp", "mycode:args", r"there is no module 'nocode' here"),
-        ("mycode", "mycode:args", r"function 'mycode' is not MODULE:NAME"),
-        ("mycode:NUMBER", "mycode:args", r"is a int; it must be a function"),
-    ],
+    spread(
+        [
+            (
+                "mycode:none",
+                "mycode:args",
+                r"'mycode:none': module 'mycode' has no 'none'",
+            ),
+            ("nocode:mlp", "mycode:args", r"there is no module 'nocode' here"),
+            ("mycode", "mycode:args", r"function 'mycode' is not MODULE:NAME"),
+            ("mycode:NUMBER", "mycode:args", r"is a int; it must be a function"),
+        ],
+        slow=3,
+        rows=True,
+    ),
 )
 def test_names_that_lead_nowhere_are_refused(here, function, args, words):
     with pytest.raises(BadRequest, match=words):

@@ -182,6 +182,7 @@ def test_an_argument_that_is_given_away_comes_back_for_the_next_step(here):
     assert dot.events == pytest.approx(5)
 
 
+@pytest.mark.slow
 def test_a_collective_has_its_seconds(here):
     found = profile_function("mine:reduced", "mine:cut", {"x": 4}, steps=1, cpu_devices=4)
     (op,) = (op for op in found.measured.ops if op.op.op.collective)

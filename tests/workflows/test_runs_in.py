@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 from tests.planner.export.exporting import MODELS, a_plan, plans
+from tests.tiers import spread
 
 import shardwise as sw
 from drawn import on_drawn
@@ -79,7 +80,10 @@ def test_the_trainer_takes_the_dtypes_that_its_row_has_words_for(kinds):
 
 @pytest.mark.parametrize(
     "words",
-    [{"dtype": "int4"}, {"param_dtype": "int4"}, {"grad_dtype": "fp8"}, {"moments": "int4"}],
+    spread(
+        [{"dtype": "int4"}, {"grad_dtype": "fp8"}, {"param_dtype": "int4"}, {"moments": "int4"}],
+        slow=1,
+    ),
 )
 def test_a_dtype_that_nothing_computes_in_runs_in_nothing(words):
     """The trainer was named, which refuses it."""
@@ -90,6 +94,7 @@ def test_a_dtype_that_nothing_computes_in_runs_in_nothing(words):
         sw.plan_train("qwen3-0.6b", "v5e:2x2", batch="4seq", seq=256, software="jax", **words)
 
 
+@pytest.mark.slow
 def test_a_plan_that_its_program_refuses_is_told_so(tmp_path):
     file = tmp_path / "p.yaml"
     found = sw.plan_train("qwen3-0.6b", "v5e:2x2", batch="4seq", seq=256)

@@ -2,6 +2,7 @@
 
 import pytest
 from tests.planner.export.exporting import a_plan
+from tests.tiers import spread
 
 import shardwise as sw
 from shardwise.errors import BadRequest
@@ -15,7 +16,10 @@ JOB = {"batch": "64seq", "seq": 4096}
 
 
 @pytest.mark.parametrize(
-    ("on", "usual", "stack"), [("v5e:4x4", "maxtext", "xla"), ("2*h100:8", "megatron", "megatron")]
+    ("on", "usual", "stack"),
+    spread(
+        [("2*h100:8", "megatron", "megatron"), ("v5e:4x4", "maxtext", "xla")], slow=1, rows=True
+    ),
 )
 def test_the_usual_program_of_a_chip_runs_the_default_plan(on, usual, stack):
     found = sw.plan_train("llama-3-8b", on, **JOB)
@@ -27,10 +31,7 @@ def test_the_usual_program_of_a_chip_runs_the_default_plan(on, usual, stack):
     export_plan(plan, found.best.cfg, found.best.piece, usual)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [pytest.param(n, marks=pytest.mark.slow if n in ("jax", "maxtext") else ()) for n in SOFTWARE],
-)
+@pytest.mark.parametrize("program", spread(SOFTWARE, quick=[[*SOFTWARE].index("megatron")], slow=2))
 def test_every_plan_that_a_search_shows_can_be_run_by_its_program(program):
     planning = plan_training(
         "qwen3-30b-a3b", "2*h100:8", top=5, choices=TrainChoices(software=program), **JOB
@@ -42,6 +43,7 @@ def test_every_plan_that_a_search_shows_can_be_run_by_its_program(program):
             export_plan(answer.plan, answer.cfg, answer.piece, program)
 
 
+@pytest.mark.slow
 def test_a_faster_plan_outside_the_program_is_said():
     found = sw.plan_train("llama-3-8b", "v5p:4x4x8", batch="4Mi", seq=8192)
     other = found.result["faster_outside"]
@@ -61,6 +63,7 @@ def test_a_program_that_cannot_run_what_is_fixed_says_all_of_it():
         sw.plan_train("llama-3-8b", "v5e:4x4", software="maxtext", remat="none", **JOB)
 
 
+@pytest.mark.slow
 def test_a_stack_goes_with_no_program():
     best = sw.plan_train(
         "llama-3-8b", "2*h100:8", software="any", sets={"stack": "fsdp"}, **JOB

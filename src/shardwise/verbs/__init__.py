@@ -19,7 +19,7 @@ tried in `tune.py`), chips side by side in `side_by_side.py` and `chips_beside.p
 with the fields in `sharded_result.py` and the page in `shard_page.py`. Tables: `hw.py` (its pieces:
 `hw_result.py`), `model.py`, `roofline.py`. The book: `book.py` lists it, `book_figure.py` has its
 figures and machines (drawn in `simulation_page.py`), `book_show.py` its numbers, `book_quiz.py`
-asks for them, `book_rule.py` has its rules, `book_errata.py` its errata. Documents: `schema.py`, with the schemas in
-`data/`. How right it is: `validate.py`, `calibrate.py`, `bench_serve.py`. Pages are put together of
-what `layout.py` has: at most 30 lines of 100 columns.
+asks for them, `book_rule.py` has its rules, `book_errata.py` its errata. Documents: `schema.py`,
+with the schemas in `data/`. How right it is: `validate.py`, `calibrate.py`, `bench_serve.py`. Pages
+are put together of what `layout.py` has: at most 30 lines of 100 columns.
 """

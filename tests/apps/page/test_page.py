@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from tests.apps.commands import run as command
 from tests.apps.page.states import start
 from tests.apps.web.raw import connect, get, status_of, tell
+from tests.tiers import spread
 
 import shardwise as sw
 from shardwise.apps.page.app import ANSWERS, BUNDLE, page_app
@@ -25,6 +26,8 @@ from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 from shardwise.errors import BadRequest
 
+LIGHT = [place for place, name in enumerate(VIEWS) if name not in ("training", "serving")]
+"""Views that do not search for plans. Controls of all are turned in a browser, too."""
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
 """Bytes of the bundle, gzipped, at most."""
@@ -72,7 +75,7 @@ def moved(page, name, control, fine):
     raise AssertionError(f"no other value of {control.name} is answered")
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", spread(VIEWS, quick=LIGHT, slow=2))
 def test_a_view_says_what_its_commands_say(page, capsys, monkeypatch, name):
     """The results of its calls are the documents of its commands, and of the snippet's calls. The
     commands are answered anew (`searched.py`)."""
@@ -127,7 +130,7 @@ def test_a_snippet_runs(name):
         assert hasattr(sw, line.partition("sw.")[2].partition("(")[0])
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", spread(VIEWS, quick=LIGHT))
 def test_every_control_changes_what_is_shown(page, name):
     view = VIEWS[name]
     fine = {"fine": "yes"} if view.slow else {}

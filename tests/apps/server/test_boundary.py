@@ -15,6 +15,7 @@ import pytest
 from tests.apps.commands import run as command
 from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 from tests.apps.web.raw import connect, error_of, get, post, read, status_of, tell
+from tests.tiers import spread
 
 from shardwise.apps.server.reply import _parts
 from shardwise.apps.server.run import running
@@ -167,7 +168,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("kind", spread(FLOODS, quick=[0, 5], slow=[1, 6]))
 def test_a_header_has_an_end(port, kind):
     with watched(port, 5.0):
         sent, answer = flood(port, *FLOODS[kind], 64 * 2**20)
@@ -419,6 +420,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
 from pathlib import Path
 from tests.apps.commands import run as command
 from tests.apps.server.made import replica_of
+from tests.tiers import spread
 from shardwise.apps.server.run import bound, run_server
 from shardwise.apps.server.state import ServerLimits
 
@@ -428,6 +430,7 @@ run_server(replica_of(Path(sys.argv[1])), sock, limits=ServerLimits(drain=1), re
 """
 
 
+@pytest.mark.slow
 def test_a_server_of_three_hundred_files_has_room_beside_silent_clients(tmp_path):
     root = Path(__file__).parents[3]
     paths = [str(root / "src"), str(root), os.environ.get("PYTHONPATH", "")]

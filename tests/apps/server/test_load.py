@@ -162,11 +162,12 @@ def test_a_signal_lets_what_was_accepted_finish(tmp_path):
     through_the_end(folder_of(tmp_path), 300)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_signal_in_the_middle_of_ten_thousand(tmp_path):
     through_the_end(folder_of(tmp_path), 10_000)
 
 
+@pytest.mark.slow
 def test_who_is_connected_and_asks_late_is_told(tmp_path):
     child = started(folder_of(tmp_path))
     assert child.stdout is not None
@@ -192,6 +193,7 @@ def test_who_is_connected_and_asks_late_is_told(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait(tmp_path):
     child = started(folder_of(tmp_path))
     assert child.stdout is not None
@@ -228,6 +230,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.slow
 def test_who_has_no_answer_when_the_time_is_over_is_told(tmp_path):
     child = started(folder_of(tmp_path), drain=0.7)
     assert child.stdout is not None

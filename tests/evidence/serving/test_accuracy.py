@@ -104,6 +104,7 @@ def test_a_fold_made_again(runs, left, counted):
     assert np.asarray(times.tpot)[mine] == pytest.approx(written, rel=0.02)
 
 
+@pytest.mark.slow
 def test_every_run_is_priced_with_few_constants(found):
     assert len(found.rows) == len(found.table.runs) >= RUNS
     assert all(np.isfinite([r.tpot, r.ttft]).all() and r.tpot > 0 for r in found.rows)
@@ -111,11 +112,13 @@ def test_every_run_is_priced_with_few_constants(found):
     assert len(EFFICIENCIES) + 1 <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["vllm", "sglang", "trtllm"])
 def test_time_per_output_token_of_each_engine_in_sample(found, family):
     assert found.by(lambda r: r.run.family)[family].median_abs_error <= ALL
 
 
+@pytest.mark.slow
 def test_the_document_leads_with_what_was_left_out(found, runs):
     result = serving_runs(found)
     assert set(result.left_out) == set(FOLDS)
@@ -126,6 +129,7 @@ def test_the_document_leads_with_what_was_left_out(found, runs):
     assert set(result.summary.by_release) > {"vllm 0.12", "trtllm 1.0"}
 
 
+@pytest.mark.slow
 def test_throughput_is_concurrency_over_tpot(found):
     row = serving_runs(found).rows[0]
     run = found.rows[0].run

@@ -2,8 +2,7 @@
 
 A kind makes a case from a random generator: it draws an example, damages it and names a command.
 A file here is registered by being here: its `KINDS` has its kinds by name, none of which another
-file has. The slow tests run each file in a process of its own; the quick ones leave out those that
-say `PREPARES = True`: their examples take more than a second to make.
+file has. The slow tests run a few cases of each file in a process of its own, the long ones many.
 """
 
 import importlib

@@ -11,7 +11,6 @@ from fuzz.kinds.files import capture, programs
 from fuzz.kinds.planned import TRACES, plan
 from fuzz.mutate import VALUES, WHOLE, Harm
 
-PREPARES = True
 COUNTS = (1, 1, 3, 100, 3_000, 300_000)
 BYTES = 3_000_000
 

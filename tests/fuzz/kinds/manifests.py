@@ -11,7 +11,6 @@ from random import Random
 from fuzz.cases import Case
 from fuzz.mutate import Harm
 
-PREPARES = True
 NAMES = tuple(f"shards-{i:05}-of-00002.safetensors" for i in range(2))
 
 

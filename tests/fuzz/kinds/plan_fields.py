@@ -10,7 +10,6 @@ from fuzz.cases import Case
 from fuzz.kinds.planned import TARGETS, plan
 from fuzz.mutate import WHOLE, Harm
 
-PREPARES = True
 WHOLES = (0, 1, 2, 3, 5, 7, 8, 12, 16, 64, 127, 255, 256, 1000, 4096, 65536, 10**6, 10**9, 2**40)
 REALS = (0.0, 1e-308, 1e-9, 0.1, 0.5, 0.999, 1.0, 1.5, 7.0, 1e6, 1e15, 1e308)
 WORDS = (

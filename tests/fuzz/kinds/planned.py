@@ -180,7 +180,6 @@ def _option(random: Random, harm: Harm) -> Case:
     return Case(files={"p.yaml": good}, run=words)
 
 
-PREPARES = True
 KINDS: Mapping[str, Callable[[Random, Harm], Case]] = {
     "plan": _plan,
     "requests": _trace,

@@ -22,7 +22,6 @@ from typing import Any
 from fuzz.cases import Case
 from fuzz.mutate import WHOLE, Harm
 
-PREPARES = True
 SLOW = 1.0
 AT_ONCE = 6
 """Damaged requests of a case."""

@@ -15,7 +15,6 @@ from typing import Any
 from fuzz.cases import Case
 from fuzz.mutate import WHOLE, Harm
 
-PREPARES = True  # a child that loads the text, for each case
 COUNTS = (0, 1, 2, 3, 7, 30, 100, 999, 4096, 10**5, 10**6, 3999971, 10**9, 2**31, 10**12)
 MOST_BYTES = 8 * 2**20
 """Of a request's body, which the server bounds before it reads it."""

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from tests.planner.export.exporting import a_plan
+from tests.tiers import spread
 
 from shardwise.models.parameters import parameters
 from shardwise.planner.export import export_plan, parse_export
@@ -35,7 +36,11 @@ def run_on_8_devices(code: str) -> str:
 
 @pytest.mark.parametrize(
     ("storage", "spans"),
-    [(("fsdp", "expert", "context"), False), (("fsdp",), False), (("fsdp",), True)],
+    spread(
+        [(("fsdp", "expert", "context"), False), (("fsdp",), False), (("fsdp",), True)],
+        slow=2,
+        rows=True,
+    ),
 )
 def test_the_jax_module_places_every_parameter(storage, spans):
     """Each device of 8 holds the bytes that the planner counts for it."""

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from tests.apps.commands import answer, answered, refused, run
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export import parse_export
@@ -80,11 +81,15 @@ def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
 
 @pytest.mark.parametrize(
     ("policy", "near"),
-    [
-        ("minimal_with_quantization", "minimal"),
-        ("minimal_with_context_and_quantization", "minimal_with_context"),
-        ("save_dot_except_mlpp", "save_dot_except_mlp"),
-    ],
+    spread(
+        [
+            ("minimal_with_quantization", "minimal"),
+            ("minimal_with_context_and_quantization", "minimal_with_context"),
+            ("save_dot_except_mlpp", "save_dot_except_mlp"),
+        ],
+        slow=2,
+        rows=True,
+    ),
 )
 def test_a_policy_that_is_not_read_names_the_nearest(policy, near):
     with pytest.raises(BadRequest) as error:

@@ -49,6 +49,7 @@ def random_plans(many: int = 50):
     return found[:many]
 
 
+@pytest.mark.slow
 def test_the_plans_are_of_many_kinds():
     plans = random_plans()
     piped = [plan for plan, *_ in plans if plan.degree("stage") > 1]

@@ -12,6 +12,7 @@ from tests.planner.closed import closed_form
 from tests.planner.search.test_train_search import bytes_of, request, seconds
 from tests.planner.steps import moe, runs, step
 from tests.searched import search
+from tests.tiers import spread
 
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.planner.step.work import train_work
@@ -109,7 +110,7 @@ def slow_nics(name):
     return load_chip(name, set_=["data_centre.chip_oneway=12.5e9"])
 
 
-@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize("choices", spread(CHOICES, slow=3))
 def test_the_search_prices_paired_passes_as_a_plan_does(choices):
     cfg = replace(moe(), pattern=(0,) * 6)
     piece, pins = parse_slice("4*h100:8", slow_nics), {"stage": 2, "expert": 4}

@@ -11,6 +11,7 @@ import pytest
 from tests.planner.closed import closed_form
 from tests.planner.steps import dense, moe
 from tests.searched import search
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice, parts
@@ -184,7 +185,7 @@ def random_space(seed: int) -> TrainRequest:
     )
 
 
-SEEDS = (*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)))
+SEEDS = spread(range(20), quick=2, slow=3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -260,7 +261,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("exhaustive", [False, True])
-@pytest.mark.parametrize(("on", "cfg", "sequences"), CASES)
+@pytest.mark.parametrize(("on", "cfg", "sequences"), spread(CASES, quick=[2, 4], slow=3, rows=True))
 def test_the_figures_of_the_search_are_those_of_the_plan(on, cfg, sequences, exhaustive):
     asked = request(cfg, on, sequences)
     report = search(asked, keep=12, exhaustive=exhaustive)

@@ -13,6 +13,7 @@ SERVICE = 0.05
 ALONE = Linear(base=SERVICE, read=0, decode=0, prefill=0, pairs=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "load", [0.6, *(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.8))]
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from tests.runtime.attention import cases
+from tests.tiers import spread
 
 from kept import hlo
 from shardwise.errors import BadRequest
@@ -74,19 +75,13 @@ def check(kernel, scoring, K=K, dtype=np.float32, limit=1e-5):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    "feature",
-    [
-        "causal",
-        "all",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("window in order", "blind rows")),
-    ],
+    "feature", spread(["causal", "all", "window in order", "blind rows"], slow=1)
 )
 def test_equals_dense(method, feature):
     check(sharded(method, mesh_of(1, 4, 2)), cases.scoring_for(feature, B, T, N))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", spread(METHODS, quick=0, slow=1))
 def test_equals_dense_in_64_bits_over_8_places(method):
     with jax.enable_x64(True):
         scoring = cases.scoring_for("all", B, T, N)
@@ -97,23 +92,21 @@ def test_a_ring_of_one_is_attention_itself():
     check(sharded("ring", mesh_of(2, 1, 2)), cases.scoring_for("all", B, T, N))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", spread(METHODS, quick=[1], slow=2))
 def test_keys_that_the_tensor_axis_does_not_cut_get_the_sum_of_its_gradients(method):
     # One KV head, on both places of tensor; Ulysses sends it to all four places of context.
     kernel = sharded(method, mesh_of(1, 4, 2), kv_heads=None)
     check(kernel, cases.scoring_for("all", B, T, N), K=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", spread(METHODS, quick=0, slow=1))
 def test_gradients_are_right_where_varying_is_not_checked(method):
     # JAX's Pallas and cuDNN kernels need `check_vma=False`.
     kernel = sharded(method, mesh_of(2, 2, 2), kv_heads=None, check_vma=False)
     check(kernel, cases.scoring_for("all", B, T, N), K=1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", spread(METHODS, quick=0, slow=1))
 def test_other_axes_may_be_left_to_the_compiler(method):
     mesh, spec = mesh_of(2, 2, 2), P(None, "context")
 
@@ -168,8 +161,7 @@ class TestZigzag:
         with pytest.raises(BadRequest, match=r"rows of 20 tokens .* must divide by 2 x 4 devices"):
             zigzag_order(20, 4)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize("method", spread(METHODS, quick=0, slow=1))
     def test_equals_dense(self, method):
         inside = sharded(method, mesh_of(1, 4, 2))
 

@@ -178,6 +178,7 @@ class TestBest:
         assert len(asked) == 3
         assert cudnn_head_dim(jax.devices()[0]) == 0
 
+    @pytest.mark.slow
     def test_the_pallas_kernel_equals_dense(self):
         arrays = cases.inputs(1, 128, 2, 1, 64, 32)
         scoring = cases.scoring_for("all", 1, 128, 2)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.tiers import spread
 
 from shardwise.runtime.attention.paged import NOWHERE, PagedKeys, Paging, paged_attention
 from shardwise.runtime.attention.paged_softmax import queries_at_once, side_by_side
@@ -70,15 +71,20 @@ def attention(reader, K, G, H, U, *, cache="f32", each=1, size=SIZE, width=WIDTH
 @pytest.mark.parametrize("reader", ["interpreted", "triton interpreted"])
 @pytest.mark.parametrize(
     ("shape", "named"),
-    [
-        ((4, 2, 64, 64), {}),
-        ((4, 1, 80, 80), {"window": 100}),
-        ((2, 2, 96, 32), {"chunk": 128}),
-        ((1, 4, 128, 128), {"softcap": 3.0, "each": 3}),
-        ((3, 1, 64, 64), {"cache": "int8", "window": 40}),
-        ((1, 4, 160, 128), {"cache": "latent"}),
-        ((2, 3, 256, 256), {"cache": "bf16", "sinks_N": normal(7, 6)}),
-    ],
+    spread(
+        [
+            ((4, 2, 64, 64), {}),
+            ((4, 1, 80, 80), {"window": 100}),
+            ((2, 2, 96, 32), {"chunk": 128}),
+            ((1, 4, 128, 128), {"softcap": 3.0, "each": 3}),
+            ((3, 1, 64, 64), {"cache": "int8", "window": 40}),
+            ((1, 4, 160, 128), {"cache": "latent"}),
+            ((2, 3, 256, 256), {"cache": "bf16", "sinks_N": normal(7, 6)}),
+        ],
+        quick=[3],
+        slow=[5, 6],
+        rows=True,
+    ),
     ids=str,
 )
 def test_the_kernels_say_what_the_loop_says(reader, shape, named):
@@ -106,7 +112,9 @@ def test_the_kernel_of_gpus_reads_pages_of_fewer_places_than_a_block(shape, name
 
 
 @pytest.mark.parametrize("reader", ["interpreted", "loop"])
-@pytest.mark.parametrize("shape", [(1, 4, 64, 64), (4, 1, 80, 80), (3, 2, 96, 32)], ids=str)
+@pytest.mark.parametrize(
+    "shape", spread([(1, 4, 64, 64), (4, 1, 80, 80), (3, 2, 96, 32)], slow=1), ids=str
+)
 def test_keys_and_values_in_one_array_are_those_of_two(shape, reader):
     said = attention(reader, *shape, cache="paired", window=100)
     np.testing.assert_allclose(said, attention("loop", *shape, window=100), rtol=2e-5, atol=2e-5)

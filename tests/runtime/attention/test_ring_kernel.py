@@ -47,6 +47,7 @@ def values_and_gradients(kernel, q, k, v, weights):
     return out, *pull(weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("places", "softcap"),
     [(2, None), pytest.param(4, 3.0, marks=pytest.mark.slow)],

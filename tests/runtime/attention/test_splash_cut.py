@@ -49,14 +49,14 @@ def values_and_gradients(kernel, q, k, v, weights):
     return out, *pull(weights)
 
 
-SLOW = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 CASES = [
-    pytest.param(2, True, {}, id="dealt"),
+    pytest.param(2, True, {}, id="dealt", marks=SLOW),
     pytest.param(2, False, {"window": 150}, id="a window in order"),
-    pytest.param(2, True, {"chunk": 256}, id="chunks dealt", marks=SLOW),
+    pytest.param(2, True, {"chunk": 256}, id="chunks dealt", marks=LONG),
     pytest.param(2, True, {"segments": (100, 412)}, id="dealt and packed", marks=SLOW),
-    pytest.param(4, True, {"softcap": 3.0}, id="dealt over four", marks=SLOW),
-    pytest.param(4, False, {"window": 300}, id="a window over four", marks=SLOW),
+    pytest.param(4, True, {"softcap": 3.0}, id="dealt over four", marks=LONG),
+    pytest.param(4, False, {"window": 300}, id="a window over four", marks=LONG),
 ]
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 from tests.runtime import goldens
 from tests.runtime.engine.test_mock import run
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.models.kv import cache_groups
@@ -131,13 +132,14 @@ def plain(model):
     return said(of_model(model, 0)[0])[0]
 
 
+@pytest.mark.slow
 def test_n_grams_change_no_token_of_a_model(model, plain):
     tokens, records = said(of_model(model, 3)[0])
     assert tokens == plain
     assert sum(record.guessed for record in records) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_guesses_compile_nothing_after_warm_up(model):
     engine, executor = of_model(model, 3)
     for _ in executor.warm():
@@ -147,8 +149,7 @@ def test_guesses_compile_nothing_after_warm_up(model):
     assert executor.programs == warm
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["same", "other"])
+@pytest.mark.parametrize("kind", spread(["other", "same"], quick=0, slow=1))
 def test_a_draft_model_changes_no_token_greedy_or_drawn(model, plain, kind):
     tokens, records = said(of_model(model, 3, drafts(model)[kind])[0])
     assert tokens == plain

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.runtime import goldens
 from tests.runtime.engine.test_model import GREEDY, Model, run
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf
@@ -33,13 +34,12 @@ LAYOUTS = [
     ({"fsdp": 4, "tensor": 2}, BATCH, 4, (2, 1, 1)),
     ({"fsdp": 2, "tensor": 4}, BATCH, 4, (2, 2, 1)),
 ]
-SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in LAYOUTS[1:]]
 FAMILIES = [
-    pytest.param("qwen3-moe", {"data": 2, "expert": 4}, "heads", marks=pytest.mark.slow),
-    pytest.param("gpt-oss", {"fsdp": 2, "tensor": 2}, "heads", marks=pytest.mark.slow),
-    pytest.param("lfm2", {"data": 2, "tensor": 4}, BATCH, marks=pytest.mark.slow),
-    pytest.param("qwen3-next", {"data": 2, "tensor": 4}, BATCH, marks=pytest.mark.slow),
-    pytest.param("deepseek-v3", {"expert": 2, "tensor": 4}, SEQUENCE, marks=pytest.mark.slow),
+    ("deepseek-v3", {"expert": 2, "tensor": 4}, SEQUENCE),
+    ("qwen3-moe", {"data": 2, "expert": 4}, "heads"),
+    ("gpt-oss", {"fsdp": 2, "tensor": 2}, "heads"),
+    ("lfm2", {"data": 2, "tensor": 4}, BATCH),
+    ("qwen3-next", {"data": 2, "tensor": 4}, BATCH),
 ]
 
 
@@ -103,7 +103,9 @@ def answers(engine, prompts, **sampling):
     return [generation.tokens for generation in asked]
 
 
-@pytest.mark.parametrize(("mesh", "kv", "batch", "heads"), [LAYOUTS[0], *SLOW])
+@pytest.mark.parametrize(
+    ("mesh", "kv", "batch", "heads"), spread(LAYOUTS, quick=0, slow=1, rows=True)
+)
 def test_every_layout_says_what_one_device_says(llama, mesh, kv, batch, heads):
     """And nothing is whole that its layout cuts: a device has its share of pages and weights."""
     engine = llama.on(mesh, kv, batch)
@@ -122,8 +124,7 @@ def test_every_layout_says_what_one_device_says(llama, mesh, kv, batch, heads):
     assert prod(up.sharding.shard_shape(up.shape)) * layout.mesh.size // whole == up.size
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch", [8, 3])  # rows that tensor divides, and others
+@pytest.mark.parametrize("batch", spread([3, 8], quick=0, slow=1))  # and rows that tensor divides
 def test_a_vocabulary_that_tensor_does_not_divide_is_padded(tmp_path, monkeypatch, batch):
     """61 tokens in pieces of 8: no padding is ever said, drawn or reported."""
     said = {**goldens.document("llama")["config"], "vocab_size": 61}
@@ -144,7 +145,7 @@ def test_a_vocabulary_that_tensor_does_not_divide_is_padded(tmp_path, monkeypatc
         assert all(token < 61 for row in places for top in row for token, _ in top)
 
 
-@pytest.mark.parametrize(("name", "mesh", "kv"), FAMILIES)
+@pytest.mark.parametrize(("name", "mesh", "kv"), spread(FAMILIES, quick=0, slow=1, rows=True))
 def test_experts_and_latent_caches_too(tmp_path, name, mesh, kv):
     model = Sharded(name, tmp_path)
     prompts = model.prompts(5, 21, 12, 33)
@@ -152,14 +153,17 @@ def test_experts_and_latent_caches_too(tmp_path, name, mesh, kv):
     assert answers(model.on(mesh, kv, 4), prompts) == right
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"preemption": "swap", "swap_pages": 40, "prefix_cache": False, "pages": 18},
-        {"host_pages": 40, "pages": 18},
-        {"multi_step": 4},
-    ],
+    spread(
+        [
+            {"host_pages": 40, "pages": 18},
+            {"preemption": "swap", "swap_pages": 40, "prefix_cache": False, "pages": 18},
+            {"multi_step": 4},
+        ],
+        quick=0,
+        slow=1,
+    ),
     ids=str,
 )
 def test_swapped_kept_on_the_host_and_several_steps_at_once(llama, changes):
@@ -181,7 +185,7 @@ def test_int8_weights_and_caches_are_those_of_one_device(tmp_path):
     assert answers(engine, [prompt]) == right
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_compiled_after_warming_up_on_a_mesh(llama):
     engine = llama.on({"data": 2, "tensor": 4}, BATCH, 4)
     list(engine.replicas[0].executor.warm())

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise.models.kv import cache_groups
 from shardwise.runtime import forward, generate, load
@@ -18,15 +19,14 @@ from shardwise.runtime.engine.model_step import jitted_step
 from shardwise.scheduling import SchedulerConfig
 
 STATES = ["lfm2", "qwen3-next"]
-KINDS = ["llama", "gpt-oss", *STATES]
+KINDS = ["llama", "lfm2", "gpt-oss", "qwen3-next"]
 FAMILIES = [*KINDS, "gemma3", "mistral", "qwen3-moe", "deepseek-v3", "mixtral", "cohere2", "opt"]
 
 
-def of_each(names):
-    """Each but the first only when slow. Lists that begin alike put the tests of a model next to
-    each other, for which its programs are compiled once."""
-    values = [names[0], *(pytest.param(name, marks=pytest.mark.slow) for name in names[1:])]
-    return pytest.mark.parametrize("name", values, scope="module")
+def of_each(names, quick=1, slow=1):
+    """Of the first by default, of one more when slow. Lists that begin alike put the tests of a
+    model next to each other, for which its programs are compiled once."""
+    return pytest.mark.parametrize("name", spread(names, quick, slow), scope="module")
 
 
 MOST, SHORT, LONG = 62, 6, 40
@@ -65,7 +65,7 @@ class Model:
             pages=(PAGES, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
-            batch=4,
+            batch=config.batch,
             budget=config.budget,
             dtype=dtype,
             host_pages=(config.host_pages + config.swap_pages, *(g.host_pages for g in kept)),
@@ -110,7 +110,7 @@ def run(engine):
     raise AssertionError("the engine never came to an end")
 
 
-@of_each(FAMILIES)
+@of_each(FAMILIES, slow=[1, 2])
 def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     """Prompts in chunks beside others that decode; a second turn that finds the first; answers
     that share a prompt; a pool so small that sequences are preempted."""
@@ -140,7 +140,7 @@ def test_a_pool_smaller_than_the_longest_sequence_answers(llama):
     assert [g.tokens for g in asked] == [llama.right(prompt, 6) for prompt in prompts]
 
 
-@of_each(KINDS)
+@of_each(KINDS, quick=0)
 def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(model):
     prompts = model.prompts(5, 21, 12)
     for changes in ({"policy": "interleaved"}, {"multi_step": 4}, {"ahead": False}):
@@ -175,7 +175,7 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
 
 
 @of_each(KINDS)
-@pytest.mark.parametrize("moved", ["swap", "host tier"])
+@pytest.mark.parametrize("moved", ["host tier", pytest.param("swap", marks=pytest.mark.slow)])
 def test_a_cache_that_was_on_the_host_is_the_same(model, moved):
     swap = {"preemption": "swap", "swap_pages": 40, "prefix_cache": False}
     engine = model.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
@@ -192,6 +192,7 @@ def test_a_cache_that_was_on_the_host_is_the_same(model, moved):
         assert generation.tokens == model.right(generation.prompt, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.bfloat16])
 def test_a_narrow_cache_is_read_as_the_contiguous_one_reads_it(llama, dtype):
     (prompt,) = llama.prompts(21)
@@ -316,9 +317,10 @@ KINDS_OF_REQUESTS = [
 ]
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_after_warming_up(llama, compiled):
     jax.clear_caches()  # programs of other tests
-    engine = llama.engine()
+    engine = llama.engine(batch=2, budget=8)
     executor = engine.replicas[0].executor
     keys = list(executor.warm())
     most = executor.most_programs

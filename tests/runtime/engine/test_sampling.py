@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
+from tests.tiers import spread
 
 from shardwise.runtime.engine import Generation, Sampling
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
@@ -33,7 +34,7 @@ def softmax(logits):
     return weights / weights.sum()
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", spread([1.0, 0.5, 2.0], slow=2))
 def test_50_000_draws_follow_the_softmax(temperature):
     counts = np.bincount(drawn(50_000, temperature=temperature), minlength=8)
     expected = softmax(LOGITS / temperature) * 50_000

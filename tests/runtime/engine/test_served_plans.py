@@ -11,6 +11,7 @@ import pytest
 from tests.apps.commands import refused, run
 from tests.apps.server.made import folder_of
 from tests.runtime import goldens
+from tests.tiers import spread
 
 from shardwise import plans
 from shardwise.apps.server.run import running
@@ -131,15 +132,22 @@ PAGES = ServeScheduling(page_size=4)
 ONE = EngineSettings(batch=4, budget=32, most_tokens=60, scheduling=PAGES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"scheduling": ServeScheduling(page_size=4, policy="interleaved")},
-        {"replicas": 2, "mesh": {"tensor": 2}, "routing": "prefix_aware"},
-        {"prefill_replicas": 1},
-        {"prefill_replicas": 2, "prefill_mesh": {"tensor": 2}, "mesh": {"data": 2, "tensor": 2}},
-    ],
+    spread(
+        [
+            {"prefill_replicas": 1},
+            {"scheduling": ServeScheduling(page_size=4, policy="interleaved")},
+            {"replicas": 2, "mesh": {"tensor": 2}, "routing": "prefix_aware"},
+            {
+                "prefill_replicas": 2,
+                "prefill_mesh": {"tensor": 2},
+                "mesh": {"data": 2, "tensor": 2},
+            },
+        ],
+        quick=0,
+        slow=1,
+    ),
     ids=str,
 )
 def test_two_pools_and_replicas_say_what_one_says(checkpoint, changes):

@@ -56,6 +56,7 @@ def test_what_a_template_may_not_do_is_refused(text, said):
     assert said in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_template_that_explodes_while_it_is_compiled_is_refused(tmp_path):
     """Jinja computes what is constant: within the child's limits, and not in this process."""
     for text in ("{{ 'a' * 10 ** 9 }}", "{{ 9 ** (9 ** 9) }}"):

@@ -32,6 +32,7 @@ def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mesh", "changes"),
     [
@@ -67,6 +68,7 @@ def test_a_dtype_keeps_its_name_and_generation_settings_come_along(tmp_path):
     assert (out / "generation_config.json").read_text() == '{"eos_token_id": 2}'
 
 
+@pytest.mark.slow
 def test_what_was_trained_comes_out(tmp_path):
     run = make_run(tmp_path, settings=Settings(steps=2), save_hf=tmp_path / "hf", config=CONFIG)
     done = train(run)

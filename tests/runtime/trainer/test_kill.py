@@ -101,7 +101,7 @@ def test_a_file_that_cannot_grow_is_told(tmp_path):
     assert last(tmp_path / "full", 5) == last(tmp_path / "out", 5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stops_of_two_processes_change_nothing():
     """What docs/stops_proof.json says of 20 SIGKILLs and 10 SIGTERMs, in small."""
     flags = ["--processes", 2, "--kills", 2, "--terms", 1, "--steps", 60, "--check"]
@@ -210,6 +210,7 @@ print(moment)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
     """Before each call that touches the disk, one after the other."""
     args = [sys.executable, "-W", "ignore", "-c", EVERY_MOMENT, tmp_path / "checkpoints"]

@@ -28,6 +28,7 @@ def quiet(text):
     raise AssertionError(text)
 
 
+@pytest.mark.slow
 def test_a_second_training_names_the_first_and_a_killed_one_leaves_nothing(tmp_path):
     out = tmp_path / "out"
     child = subprocess.Popen([sys.executable, "-c", HOLDER, out], stdout=subprocess.PIPE)

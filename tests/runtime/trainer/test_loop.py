@@ -53,6 +53,7 @@ def test_resuming_is_bit_identical(tmp_path, optimizer):
     assert resumed.loss == done.loss
 
 
+@pytest.mark.slow
 def test_a_run_that_is_done_does_nothing(tmp_path):
     run = make_run(tmp_path, settings=Settings(steps=1))
     train(run)
@@ -138,6 +139,7 @@ def test_another_runs_checkpoint_is_refused(tmp_path, change, text):
         train(replace(run, resume=True, **change))
 
 
+@pytest.mark.slow
 def test_microbatches_only_round_differently(tmp_path):
     found = []
     for count in (1, 4):
@@ -148,6 +150,7 @@ def test_microbatches_only_round_differently(tmp_path):
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",
     [{"data": 2, "fsdp": 2}, pytest.param({"fsdp": 2, "tensor": 2}, marks=pytest.mark.slow)],
@@ -219,6 +222,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
         train(run)
 
 
+@pytest.mark.slow
 def test_a_gradient_is_clipped(tmp_path):
     """SGD by a rate of 1 moves the parameters by no more than the clip."""
     settings = Settings(steps=1, lr=1.0, schedule="constant", clip=0.5, decay=0.0)
@@ -257,6 +261,7 @@ def test_an_event_file_has_the_bytes_of_the_format(tmp_path, monkeypatch):
     assert event + b"\x15\0\0\xc0\x3f" in data
 
 
+@pytest.mark.slow
 def test_a_profile_is_taken(tmp_path):
     train(make_run(tmp_path, profile=True))
     assert list((tmp_path / "out" / "profile").rglob("*.xplane.pb"))

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ENV = {**os.environ, "JAX_PLATFORMS": "cpu"}
 CODE = """
 import resource
@@ -16,6 +18,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 def test_freed_memory_is_not_faulted_in_again() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, env=ENV

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.tiers import spread
 
 from runtime.trainer.made import make_plan
 from shardwise.errors import BadRequest
@@ -79,7 +80,9 @@ def test_adam_in_f32_is_optax_adam(tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), ours, theirs)
 
 
-@pytest.mark.parametrize(("name", "arrays"), [("muon", 1), ("sgd", 0), ("adafactor", 0)])
+@pytest.mark.parametrize(
+    ("name", "arrays"), spread([("sgd", 0), ("muon", 1), ("adafactor", 0)], slow=2, rows=True)
+)
 def test_other_optimizers_keep_less(tmp_path, name, arrays):
     optimizer, params = setting(tmp_path, optimizer=name)
     after, state = steps(optimizer, params)
@@ -96,6 +99,7 @@ def test_muon_rounds_its_momentum_and_nothing_else(tmp_path):
     assert {x.shape for x in made} <= {x.shape for x in jax.tree.leaves(params)}
 
 
+@pytest.mark.slow
 def test_adafactor_of_one_matrix_is_optax_s(tmp_path):
     """optax factors the two longest dims; the sides here are the rows and the heads."""
     grads = [jax.random.normal(jax.random.key(i), (3, 12, 4, 2)) for i in range(3)]
@@ -137,6 +141,7 @@ def test_8_bits_are_near(signed):
     assert (error / blocks).max() <= np.diff(codebook(signed)).max() / 2 * 1.001
 
 
+@pytest.mark.slow
 def test_8_bits_keep_zero_and_what_is_not_zero():
     x = jnp.asarray([[0.0, 1e-12, 1.0]])
     codes, scales = quantise(x, signed=False)
@@ -162,6 +167,7 @@ def test_8_bit_adam_follows_adam(tmp_path):
     assert kinds == {"uint8", "float32"}
 
 
+@pytest.mark.slow
 def test_matrices_decay_and_norms_do_not(tmp_path):
     settings = Settings(steps=10, lr=0.1, schedule="constant", decay=0.5)
     optimizer, params = setting(tmp_path, settings)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from tests.tiers import spread
 
 from runtime.trainer.made import make_run
 from shardwise.runtime.trainer import read_metrics, train
@@ -54,25 +55,28 @@ def supervised(tmp_path, number, *more, step=3, when="halt"):
     return done.stdout, time.monotonic() - began
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", spread([signal.SIGTERM, signal.SIGINT], quick=0, slow=1))
 def test_a_supervisor_passes_a_signal_on_and_all_end(tmp_path, number):
     said, _ = supervised(tmp_path, number)
     assert "stopping when this step is done and saved" in said
     assert said.endswith(f"stopped by {int(number)}\n")
 
 
+@pytest.mark.slow
 def test_before_the_first_step_there_is_nothing_to_wait_for(tmp_path):
     said, seconds = supervised(tmp_path, signal.SIGTERM, step=0, when="signal.SIG_IGN")
     assert said.endswith("stopped by 15\n")
     assert seconds < 40
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_workers_that_do_not(tmp_path):
     said, seconds = supervised(tmp_path, signal.SIGTERM, "again", when="signal.SIG_IGN")
     assert said.endswith("stopped by 15\n")
     assert seconds < 40
 
 
+@pytest.mark.slow
 def test_a_worker_that_could_not_listen_yet_is_no_loss(tmp_path):
     said, _ = supervised(tmp_path, signal.SIGTERM, when="signal.SIG_DFL")
     assert said.endswith("stopped by 15\n")
@@ -91,6 +95,7 @@ with stop.Signals(lambda text: print(text, flush=True)) as signals, signals.wait
 """
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_process_that_is_stuck():
     args = [sys.executable, "-c", STUCK]
     done = subprocess.run(args, capture_output=True, text=True, timeout=50)

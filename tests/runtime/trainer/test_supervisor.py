@@ -71,6 +71,7 @@ def test_a_workers_own_error_is_passed_on(tmp_path):
         watch(tmp_path, scripts).run(lambda _: None)
 
 
+@pytest.mark.slow
 def test_no_step_at_all_means_that_they_did_not_meet(tmp_path):
     with pytest.raises(ShardwiseError, match="did not find the others at host:1; start all 2"):
         watch(tmp_path, ["os.abort()"], indices=[0], count=2).run(lambda _: None)
@@ -94,6 +95,7 @@ def both(tmp_path, first, second):
     return found
 
 
+@pytest.mark.slow
 def test_supervisors_tell_each_other(tmp_path):
     killed = f"{STEP}; time.sleep(2); os.kill(os.getpid(), signal.SIGKILL)"
     found = both(tmp_path, f"{STEP}; time.sleep(2.3); os.abort()", killed)
@@ -101,6 +103,7 @@ def test_supervisors_tell_each_other(tmp_path):
     assert len(found) == 2
 
 
+@pytest.mark.slow
 def test_a_silent_machine_is_lost(tmp_path):
     """Its supervisor is gone too: the file's beat stands still."""
     folder = tmp_path / "processes"
