@@ -17,6 +17,8 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "bench serve": "bench_serve",
+    "calibrate": "calibrate",
     "compare": "compare",
     "compile": "compile",
     "explain": "explain",
@@ -24,6 +26,7 @@ VERBS = {
     "plan show": "plan_show",
     "plan train": "plan_train",
     "report": "report",
+    "train": "train",
     "validate": "validate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
@@ -34,8 +37,9 @@ def document_schema(command: str) -> dict[str, Any]:
     found = read_json(DATA / f"{command.replace(' ', '-')}.json", "the schema")
     if command not in VERBS:
         return found
-    request = getattr(importlib.import_module("shardwise"), VERBS[command]).request
-    result = schema_of(get_type_hints(request.answer)["return"])
+    made = getattr(importlib.import_module("shardwise"), VERBS[command])
+    answer = getattr(made.request, "answer", made.answer)
+    result = schema_of(get_type_hints(answer)["return"])
     defs = result.pop("$defs")
     return found | {"properties": found["properties"] | {"result": result}, "$defs": defs}
 
