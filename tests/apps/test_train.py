@@ -14,7 +14,7 @@ from tests.apps.documents import check
 
 from runtime.trainer.made import TRAINER, make_plan
 from shardwise.plans import save_plan
-from shardwise.workflows.train import TrainRunRequest, run_of
+from shardwise.workflows.train import RunSeconds, TrainedRun, TrainRunRequest, run_of
 
 PLAN = "plan.yaml"
 
@@ -159,3 +159,23 @@ def test_dropped_rows_are_said_before_the_first_step(tmp_path, text, changes, wa
     found = [w for w in run_of(asked).warnings if "are dropped, so losses depend on" in w]
     assert bool(found) is warns
     assert all("ragged drops none, nor does expert_capacity 4" in w for w in found)
+
+
+def test_what_a_worker_sends_is_read_back_with_its_notes():
+    done = TrainedRun(
+        steps=2,
+        from_step=1,
+        loss=1.5,
+        tokens_per_second=None,
+        step_seconds=RunSeconds(predicted=0.1, measured=None),
+        mfu_dtype="bf16",
+        mfu=None,
+        devices="1 x cpu",
+        slice="v5e:1x1",
+        devices_are_the_plans=False,
+        hf_checkpoint=None,
+        checkpoint="run/checkpoints/step-00000002",
+        metrics="run/metrics.jsonl",
+        notes=["expert_capacity 1"],
+    )
+    assert TrainedRun.read(json.loads(json.dumps(done.sent()))) == done

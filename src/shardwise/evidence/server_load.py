@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardwise.boundary.records import Record
 from shardwise.boundary.remote import Endpoint
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.calibration.endpoint import LoadRequest, sent
@@ -162,7 +163,79 @@ def _outcome(
     return RequestOutcome(asked, served, times)
 
 
-def load_figures(outcomes: Sequence[RequestOutcome], duration: float) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class LoadFigures(Record):
+    """The figures of a load, by the names of `vllm bench serve`."""
+
+    duration: float
+    """Seconds from the first request to the last answer."""
+    completed: int
+    """Requests that were answered."""
+    failed: int
+    """Requests that were not."""
+    total_input_tokens: int
+    """Tokens of the prompts."""
+    total_output_tokens: int
+    """Tokens of the answers."""
+    request_throughput: float
+    """Requests per second."""
+    output_throughput: float
+    """Tokens of answers per second."""
+    total_token_throughput: float
+    """Tokens of prompts and answers per second."""
+    mean_ttft_ms: float | None
+    """Mean time to the first token in ms; null where no request has one."""
+    median_ttft_ms: float | None
+    """Median time to the first token in ms; null where no request has one."""
+    std_ttft_ms: float | None
+    """Standard deviation of the time to the first token in ms; null where no request has one."""
+    p50_ttft_ms: float | None
+    """50th percentile of the time to the first token in ms; null where no request has one."""
+    p90_ttft_ms: float | None
+    """90th percentile of the time to the first token in ms; null where no request has one."""
+    p99_ttft_ms: float | None
+    """99th percentile of the time to the first token in ms; null where no request has one."""
+    mean_tpot_ms: float | None
+    """Mean time per output token in ms; null where no request has one."""
+    median_tpot_ms: float | None
+    """Median time per output token in ms; null where no request has one."""
+    std_tpot_ms: float | None
+    """Standard deviation of the time per output token in ms; null where no request has one."""
+    p50_tpot_ms: float | None
+    """50th percentile of the time per output token in ms; null where no request has one."""
+    p90_tpot_ms: float | None
+    """90th percentile of the time per output token in ms; null where no request has one."""
+    p99_tpot_ms: float | None
+    """99th percentile of the time per output token in ms; null where no request has one."""
+    mean_itl_ms: float | None
+    """Mean time between tokens in ms; null where no request has one."""
+    median_itl_ms: float | None
+    """Median time between tokens in ms; null where no request has one."""
+    std_itl_ms: float | None
+    """Standard deviation of the time between tokens in ms; null where no request has one."""
+    p50_itl_ms: float | None
+    """50th percentile of the time between tokens in ms; null where no request has one."""
+    p90_itl_ms: float | None
+    """90th percentile of the time between tokens in ms; null where no request has one."""
+    p99_itl_ms: float | None
+    """99th percentile of the time between tokens in ms; null where no request has one."""
+    mean_e2el_ms: float | None
+    """Mean time of a whole request in ms; null where no request has one."""
+    median_e2el_ms: float | None
+    """Median time of a whole request in ms; null where no request has one."""
+    std_e2el_ms: float | None
+    """Standard deviation of the time of a whole request in ms; null where no request has one."""
+    p50_e2el_ms: float | None
+    """50th percentile of the time of a whole request in ms; null where no request has one."""
+    p90_e2el_ms: float | None
+    """90th percentile of the time of a whole request in ms; null where no request has one."""
+    p99_e2el_ms: float | None
+    """99th percentile of the time of a whole request in ms; null where no request has one."""
+    errors: Sequence[str]
+    """Why requests failed, each reason once."""
+
+
+def load_figures(outcomes: Sequence[RequestOutcome], duration: float) -> LoadFigures:
     """The figures of a load. Raises BadRequest where no request was answered."""
     good = [o for o in outcomes if o.served is not None]
     served = [o.served for o in good if o.served is not None]
@@ -177,18 +250,21 @@ def load_figures(outcomes: Sequence[RequestOutcome], duration: float) -> dict[st
         "itl": itls,
         "e2el": [s.e2e for s in served],
     }
-    return {
-        "duration": duration,
-        "completed": len(served),
-        "failed": len(failed),
-        "total_input_tokens": prompt,
-        "total_output_tokens": output,
-        "request_throughput": len(served) / duration,
-        "output_throughput": output / duration,
-        "total_token_throughput": (prompt + output) / duration,
-        **{k: v for name, values in seconds.items() for k, v in _summary(name, values)},
-        "errors": list(dict.fromkeys(failed))[:10],
+    times: dict[str, Any] = {
+        k: v for name, values in seconds.items() for k, v in _summary(name, values)
     }
+    return LoadFigures(
+        duration=duration,
+        completed=len(served),
+        failed=len(failed),
+        total_input_tokens=prompt,
+        total_output_tokens=output,
+        request_throughput=len(served) / duration,
+        output_throughput=output / duration,
+        total_token_throughput=(prompt + output) / duration,
+        **times,
+        errors=list(dict.fromkeys(failed))[:10],
+    )
 
 
 def _summary(name: str, seconds: Sequence[float]) -> Iterator[tuple[str, float | None]]:

@@ -1,10 +1,9 @@
 """`bench serve`: a load on a live server, and what it took."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from shardwise.boundary import number, whole
 from shardwise.boundary.remote import server_at
@@ -15,13 +14,14 @@ from shardwise.evidence.server_load import (
     MOST_THREADS,
     PERCENTILES,
     DrawnLoad,
+    LoadFigures,
     PromptRequest,
     load_figures,
     put_load,
     traced,
 )
 from shardwise.units import format_seconds
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 
 _WHOLE = {
@@ -129,7 +129,7 @@ class BenchServeRequest:
             progress=progress,
         )
         found = load_figures(outcomes, duration)
-        warnings = [f"{error}" for error in found["errors"][:3]]
+        warnings = [f"{error}" for error in found.errors[:3]]
         compiled = (
             (programs_of(server, min(self.timeout, 30.0)) or 0) - before
             if before is not None
@@ -140,45 +140,61 @@ class BenchServeRequest:
                 f"the server compiled {compiled} programs under this load, which these times "
                 "contain; put it on again, or serve with --warm all"
             )
-        head = {
-            "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
-            "backend": "openai",
-            "model_id": model,
-            "num_prompts": len(requests),
-            "request_rate": "inf" if self.rate is None else self.rate,
-            "burstiness": 1 / self.cv**2,
-            "max_concurrency": self.concurrency or None,
-            "compiled_programs": compiled,
-        }
-        return BenchServeAnswer(result=head | found, warnings=warnings)
+        return BenchServeAnswer.of(
+            found,
+            date=datetime.now().strftime("%Y%m%d-%H%M%S"),
+            model_id=model,
+            num_prompts=len(requests),
+            request_rate="inf" if self.rate is None else self.rate,
+            burstiness=1 / self.cv**2,
+            max_concurrency=self.concurrency or None,
+            compiled_programs=compiled,
+            warnings=warnings,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BenchServeAnswer(LooseAnswer):
+class BenchServeAnswer(LoadFigures, Answer):
     """The figures of a load."""
+
+    date: str
+    """When it ended, as YYYYMMDD-HHMMSS."""
+    backend: Literal["openai"] = "openai"
+    """The API that was spoken."""
+    model_id: str
+    """The server's name for its model."""
+    num_prompts: int
+    """Requests that were sent."""
+    request_rate: float | Literal["inf"]
+    """Requests per second that were asked for; "inf" for all at once."""
+    burstiness: float
+    """1 / cv^2 of the times between requests: 1 is Poisson, less comes in bursts."""
+    max_concurrency: int | None
+    """Requests under way at once at most; null without a bound."""
+    compiled_programs: int
+    """Programs that the server compiled under the load."""
 
     def table(self) -> list[Row]:
         """One row per latency."""
-        return [_row(self.result, name) for name in LATENCIES]
+        return [_row(self, name) for name in LATENCIES]
 
     def page(self) -> Page:
         """Throughput, then latencies."""
-        found = self.result
-        failed = f", {found['failed']:,} failed" if found["failed"] else ""
+        failed = f", {self.failed:,} failed" if self.failed else ""
         yield (
-            f"{found['completed']:,} requests in {format_seconds(found['duration'])}{failed}: "
-            f"{found['output_throughput']:,.0f} output tokens/s, "
-            f"{found['total_token_throughput']:,.0f} in all, "
-            f"{found['request_throughput']:,.2f} requests/s"
+            f"{self.completed:,} requests in {format_seconds(self.duration)}{failed}: "
+            f"{self.output_throughput:,.0f} output tokens/s, "
+            f"{self.total_token_throughput:,.0f} in all, "
+            f"{self.request_throughput:,.2f} requests/s"
         )
         header = ("", "mean", *(f"p{p}" for p in PERCENTILES))
         rows = [_cells(row) for row in self.table()]
         yield TextTable(header, rows)
 
 
-def _row(found: Mapping[str, Any], name: str) -> Row:
+def _row(found: LoadFigures, name: str) -> Row:
     stats = ("mean", "std", *(f"p{p}" for p in PERCENTILES))
-    return {"latency": LATENCIES[name], **{s: found[f"{s}_{name}_ms"] for s in stats}}
+    return {"latency": LATENCIES[name], **{s: getattr(found, f"{s}_{name}_ms") for s in stats}}
 
 
 def _cells(row: Row) -> list[str]:

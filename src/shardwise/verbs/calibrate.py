@@ -1,31 +1,32 @@
 """`calibrate`: measure what runs here or elsewhere, and write it as a hardware file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import flag_of, number
+from shardwise.boundary.records import hidden, plain
 from shardwise.boundary.remote import server_at
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import load, measure
 from shardwise.evidence.calibration.machine import (
-    Calibration,
+    MeasuredMachine,
     calibrate_machine,
+    measured_machine,
 )
-from shardwise.evidence.calibration.machine import calibration_result as machine_result
 from shardwise.evidence.calibration.replay import Machine, ServedRequest, read_records
 from shardwise.evidence.calibration.server import (
-    ServerCalibration,
+    CalibratedServer,
     calibrate_records,
-    calibration_result,
+    calibrated_server,
     engine_text,
     hardware_text,
     machine_of_plan,
 )
 from shardwise.units import format_bytes, format_rate, format_seconds, sig
-from shardwise.verbs.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords, whole_number
 
@@ -43,7 +44,7 @@ class CalibrateRequest(ChipWords):
     (`endpoint`, an OpenAI-compatible URL: `requests` at `rate` per second, for its `served_model`)
     or on records of one (`records_path`); `kv_tokens` is what its cache holds, `engine` where to
     start from. The endpoint is shown `api_key`, unencrypted on another machine only with
-    `key_in_clear`. The answer's `files` are what the command writes.
+    `key_in_clear`. The answer's `texts` are what the command writes.
     """
 
     plan: str | Path | None = field(default=None, kw_only=False)
@@ -60,7 +61,9 @@ class CalibrateRequest(ChipWords):
     kv_tokens: int | str = 0
     engine: str = ""
 
-    def answer(self, progress: Progress | None = None, watch: Any = None) -> "CalibrationAnswer":
+    def answer(
+        self, progress: Progress | None = None, watch: Any = None
+    ) -> "MachineAnswer | ServerAnswer":
         """Measure and fit; `watch` hears what a child that measures here is at."""
         given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
         for name in given:
@@ -70,15 +73,15 @@ class CalibrateRequest(ChipWords):
                 raise BadRequest(f"{flag_of(name)} is of this machine's devices; leave PLAN out")
         return self._machine(watch) if self.plan is None else self._server(progress)
 
-    def _machine(self, watch: Any) -> "CalibrationAnswer":
+    def _machine(self, watch: Any) -> "MachineAnswer":
         devices = self.cpu_devices
         if devices is not None:
             devices = whole_number(devices, "--cpu-devices", least=1, most=4096)
         seconds = number(self.timeout, "--timeout", above=0, most=1e7, suffix=True)
         found = calibrate_machine(self.name, cpu_devices=devices, seconds=seconds, watch=watch)
-        return CalibrationAnswer(found=found, files=[found.text], result=machine_result(found))
+        return MachineAnswer.of(measured_machine(found), texts=[found.text])
 
-    def _server(self, progress: Progress | None) -> "CalibrationAnswer":
+    def _server(self, progress: Progress | None) -> "ServerAnswer":
         if bool(self.endpoint) == bool(self.records_path):
             raise BadRequest("give either --endpoint URL or --records FILE")
         tokens = whole_number(self.kv_tokens, "--kv-tokens", most=10**12)
@@ -91,7 +94,7 @@ class CalibrateRequest(ChipWords):
         where = self.endpoint or self.records_path
         source = f"calibrated on {found.records} requests of {where} on {date.today().isoformat()}"
         texts = [hardware_text(found, source), engine_text(found.after.engine, source)]
-        return CalibrationAnswer(found=found, files=texts, result=calibration_result(found))
+        return ServerAnswer.of(calibrated_server(found), texts=texts)
 
     def _records(self, machine: Machine, progress: Progress | None) -> list[ServedRequest]:
         if self.records_path:
@@ -107,71 +110,80 @@ class CalibrateRequest(ChipWords):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class CalibrationAnswer(LooseAnswer):
-    """What was measured; `files` are the text of a hardware file and, of a server, that of its
-    engine's file."""
+class MachineAnswer(MeasuredMachine, Answer):
+    """What was measured of this machine; `texts` has that of its hardware file."""
 
-    found: Calibration | ServerCalibration
-    files: Sequence[str]
+    texts: Sequence[str] = hidden()
 
     def table(self) -> list[Row]:
-        """One row per figure."""
-        values = self.result.get("values")
-        if values is None:
-            return [self.result]
-        return [{"value": name, **both} for name, both in values.items()]
+        """One row."""
+        return [self.result]
 
     def page(self) -> Page:
         """The figures."""
-        if isinstance(self.found, Calibration):
-            return _machine_page(self.result)
-        return _server_page(self.found, self.result)
+        return _machine_page(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServerAnswer(CalibratedServer, Answer):
+    """What was fitted on a server's requests; `texts` are those of a hardware file and of the
+    engine's file."""
+
+    texts: Sequence[str] = hidden()
+
+    def table(self) -> list[Row]:
+        """One row per constant."""
+        return [{"value": name, **plain(both)} for name, both in self.values.items()]
+
+    def page(self) -> Page:
+        """The constants, and how well they predict the load."""
+        return _server_page(self)
 
 
 calibrate = verb("calibrate", CalibrateRequest)
 
 
-def _machine_page(r: Mapping[str, Any]) -> Page:
-    yield f"{r['devices']} x '{r['kind']}', each with all at work"
+def _machine_page(r: MeasuredMachine) -> Page:
+    yield f"{r.devices} x '{r.kind}', each with all at work"
     yield ""
     rows = [
         [f"matmul {dtype}, best", format_rate(rate, "FLOP/s")]
-        for dtype, rate in r["peak_flops"].items()
+        for dtype, rate in r.peak_flops.items()
     ]
-    rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r["matmul"].items()]
+    rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r.matmul.items()]
     rows += [
-        ["a matmul's ramp", format_seconds(r["matmul_ramp_seconds"])],
-        ["attention", f"{100 * r['attention']:.0f} %"],
-        ["memory", format_rate(r["hbm_bandwidth"], "B/s")],
-        ["elementwise work", f"{100 * r['hbm']:.0f} %"],
-        ["an op's overhead", format_seconds(r["op_overhead_seconds"])],
+        ["a matmul's ramp", format_seconds(r.matmul_ramp_seconds)],
+        ["attention", f"{100 * r.attention:.0f} %"],
+        ["memory", format_rate(r.hbm_bandwidth, "B/s")],
+        ["elementwise work", f"{100 * r.hbm:.0f} %"],
+        ["an op's overhead", format_seconds(r.op_overhead_seconds)],
     ]
-    if r["pair_oneway"]:
-        rows.append(["link of a pair", format_rate(r["pair_oneway"], "B/s")])
-        rows.append(["hop", format_seconds(r["hop_seconds"])])
-    for kind, at in r["saturation"].items():
-        size, rate = format_bytes(at["bytes"]), format_rate(at["bytes_per_second"], "B/s")
+    if r.pair_oneway:
+        rows.append(["link of a pair", format_rate(r.pair_oneway, "B/s")])
+        rows.append(["hop", format_seconds(r.hop_seconds)])
+    for kind, at in r.saturation.items():
+        size, rate = format_bytes(at.bytes), format_rate(at.bytes_per_second, "B/s")
         rows.append([f"{kind} saturates", f"from V = {size} on, at {rate}"])
     yield TextTable(["measured", "per device"], rows)
 
 
-def _server_page(found: ServerCalibration, result: Mapping[str, Any]) -> Page:
-    yield (f"{result['chip']} with {result['engine']}, calibrated on {found.records} requests\n")
-    values = result["values"]
+def _server_page(found: CalibratedServer) -> Page:
+    yield (f"{found.chip} with {found.engine}, calibrated on {found.records} requests\n")
+    values = found.values
     yield TextTable(
         ["value", "before", "after"],
-        [[name, sig(v["before"]), sig(v["after"])] for name, v in values.items()],
+        [[name, sig(v.before), sig(v.after)] for name, v in values.items()],
     )
     yield ""
-    errors, measured = result["errors"], result["measured"]
+    errors, measured = found.errors, plain(found.measured)
     yield TextTable(
         ["of the load", "measured", "predicted before", "after"],
         [
             [
                 name,
                 format_seconds(measured[name]),
-                f"{errors['before'][name]:+.1%}",
-                f"{errors['after'][name]:+.1%}",
+                f"{errors.before[name]:+.1%}",
+                f"{errors.after[name]:+.1%}",
             ]
             for name in measured
         ],

@@ -54,4 +54,5 @@ def verb(
     call.__doc__ = request.__doc__
     call.__signature__ = asked  # type: ignore[attr-defined]
     call.request = request  # type: ignore[attr-defined]
+    call.answer = answer  # type: ignore[attr-defined]
     return call

@@ -17,12 +17,14 @@ DATA = Path(__file__).parent / "data" / "schemas"
 
 
 VERBS = {
+    "bench serve": "bench_serve",
     "book errata": "book_errata",
     "book figure": "book_figure",
     "book list": "book_list",
     "book quiz": "book_quiz",
     "book rule": "book_rule",
     "book show": "book_show",
+    "calibrate": "calibrate",
     "compare": "compare",
     "compile": "compile",
     "explain": "explain",
@@ -42,6 +44,7 @@ VERBS = {
     "roofline": "matmul_roofline",
     "shard": "shard",
     "simulate": "simulate",
+    "train": "train",
     "validate": "validate",
 }
 """Commands whose answers say by their own fields what a document holds, and their verbs."""
@@ -52,8 +55,9 @@ def document_schema(command: str) -> dict[str, Any]:
     found = read_json(DATA / f"{command.replace(' ', '-')}.json", "the schema")
     if command not in VERBS:
         return found
-    request = getattr(importlib.import_module("shardwise"), VERBS[command]).request
-    result = schema_of(get_type_hints(request.answer)["return"])
+    made = getattr(importlib.import_module("shardwise"), VERBS[command])
+    answer = getattr(made.request, "answer", made.answer)
+    result = schema_of(get_type_hints(answer)["return"])
     defs = result.pop("$defs")
     return found | {"properties": found["properties"] | {"result": result}, "$defs": defs}
 

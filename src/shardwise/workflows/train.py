@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from shardwise.boundary import flag_of, number
 from shardwise.boundary.child import python
+from shardwise.boundary.records import Record, hidden, plain
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
 from shardwise.models import ModelConfig, load_model
@@ -138,10 +139,62 @@ _REAL = {
 }
 
 
-def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
-    """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
-    {predicted, measured}, `mfu`, `devices` (how many, and their kind), `slice` (the plan's),
-    `devices_are_the_plans`, `checkpoint`, `hf_checkpoint`, `metrics` (a path) and `notes`.
+@dataclass(frozen=True, kw_only=True)
+class RunSeconds(Record):
+    """Seconds of a step."""
+
+    predicted: float | None
+    """As the plan is priced on its slice; null where it cannot be."""
+    measured: float | None
+    """On the devices here; null where too few steps ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun(Record):
+    """A run that is done."""
+
+    steps: int
+    """Steps of the whole run."""
+    from_step: int
+    """The step that it went on from; 0 from the start."""
+    loss: float | None
+    """Of the last step; null where all steps were done already."""
+    tokens_per_second: float | None
+    """Tokens per second of all devices; null where too few steps ran."""
+    step_seconds: RunSeconds
+    """Seconds of a step."""
+    mfu_dtype: str
+    """The dtype of whose peak the utilisation is."""
+    mfu: float | None
+    """Model FLOPs utilisation; null where the devices are not the plan's."""
+    devices: str
+    """How many devices here, and their kind."""
+    slice: str
+    """The plan's chips."""
+    devices_are_the_plans: bool
+    """Whether the devices here are the plan's."""
+    hf_checkpoint: str | None
+    """The folder of the checkpoint for transformers; null where none was asked for."""
+    checkpoint: str
+    """The folder of the newest checkpoint."""
+    metrics: str
+    """The file of the metrics of each step."""
+
+    notes: Sequence[str] = hidden(())
+    """What a reader should know before trusting it."""
+
+    def sent(self) -> dict[str, Any]:
+        """As plain values, with the notes, from a worker to its supervisor."""
+        return {**plain(self), "notes": list(self.notes)}
+
+    @classmethod
+    def read(cls, sent: Mapping[str, Any]) -> "TrainedRun":
+        """Of what a worker has sent."""
+        return cls(**{**sent, "step_seconds": RunSeconds(**sent["step_seconds"])})
+
+
+def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> TrainedRun:
+    """Train and give the result.
 
     Raises BadRequest before anything is started where plan, data or devices do not fit, and
     ShardwiseError naming the process where one of several is lost.
@@ -156,7 +209,7 @@ def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> di
     return _supervised(request, run, group, hear)
 
 
-def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> dict[str, Any]:
+def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> TrainedRun:
     run = _with_peak(run)
     last = _Last(hear)
     try:
@@ -291,7 +344,7 @@ def _reporter(run: TrainRun, hear: Progress) -> Callable[[StepMetrics], None]:
 
 def _supervised(
     request: TrainRunRequest, run: TrainRun, group: ProcessGroup, hear: Progress
-) -> dict[str, Any]:
+) -> TrainedRun:
     """Start this host's workers, watch them, and give what the first one says."""
     local = group.index is None and group.coordinator is None and not detected()
     if local:
@@ -312,7 +365,8 @@ def _supervised(
         for i in indices:
             locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
         try:
-            return watch.run(lambda message: last(message["line"], message["metrics"]))
+            sent = watch.run(lambda message: last(message["line"], message["metrics"]))
+            return TrainedRun.read(sent)
         except KeyboardInterrupt as stop:
             raise last.stopped(run, stop) from None
 
@@ -346,27 +400,27 @@ def _free_port() -> int:
         return opened.getsockname()[1]
 
 
-def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> dict[str, Any]:
+def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> TrainedRun:
     rate = outcome.tokens_per_second
     measured = None if rate is None else run.plan.tokens / rate
     expected = run.expected
     known = rate and expected.flops_per_token and expected.peak
-    return {
-        "steps": outcome.steps,
-        "from_step": outcome.from_step,
-        "loss": outcome.loss,
-        "tokens_per_second": rate,
-        "step_seconds": {"predicted": expected.step_seconds, "measured": measured},
-        "mfu_dtype": expected.dtype,
-        "mfu": rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
-        "devices": expected.here,
-        "slice": expected.slice,
-        "devices_are_the_plans": expected.peak is not None,
-        "hf_checkpoint": request.save_hf,
-        "checkpoint": str(outcome.checkpoint),
-        "metrics": str(request.folder / "metrics.jsonl"),
-        "notes": list(outcome.warnings),
-    }
+    return TrainedRun(
+        steps=outcome.steps,
+        from_step=outcome.from_step,
+        loss=outcome.loss,
+        tokens_per_second=rate,
+        step_seconds=RunSeconds(predicted=expected.step_seconds, measured=measured),
+        mfu_dtype=expected.dtype,
+        mfu=rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
+        devices=expected.here,
+        slice=expected.slice,
+        devices_are_the_plans=expected.peak is not None,
+        hf_checkpoint=request.save_hf,
+        checkpoint=str(outcome.checkpoint),
+        metrics=str(request.folder / "metrics.jsonl"),
+        notes=outcome.warnings,
+    )
 
 
 def work(request: TrainRunRequest, index: int) -> None:
@@ -384,7 +438,8 @@ def work(request: TrainRunRequest, index: int) -> None:
             step = metrics.get("step", 0)
             say({"progress": {"step": step, "line": line, "metrics": metrics}})
 
-        say({"result": _run_here(request, replace(run_of(request), supervised=True), hear)})
+        done = _run_here(request, replace(run_of(request), supervised=True), hear)
+        say({"result": done.sent()})
     except Stopped as stop:
         say({"halted": True})
         sys.exit(stop.exit_code)

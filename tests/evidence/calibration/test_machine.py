@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.machine import (
+    Saturation,
     calibrate_machine,
     calibration,
-    calibration_result,
     fit,
     fit_network,
+    measured_machine,
     saturation,
 )
 from shardwise.hardware import load_chip, parse_slice, place
@@ -156,7 +158,7 @@ def _sources(chip):
 
 def test_the_result_is_plain_and_names_the_slice():
     made = calibration("mine", said(compute_rows() + wire_rows(2, 5e9, 0.0), 2))
-    result = json.loads(json.dumps(calibration_result(made)))
+    result = json.loads(json.dumps(plain(measured_machine(made))))
     assert result["slice"] == "mine:2"
     assert result["pair_oneway"] == pytest.approx(5e9)
     assert result["op_overhead_seconds"] == pytest.approx(3e-7)
@@ -193,5 +195,5 @@ def test_collectives_saturate_where_their_rate_flattens():
     """The least size from which all reach nine tenths of the best rate."""
     rates = {1e3: 1e6, 1e4: 9.5e8, 1e5: 5e8, 1e6: 9.1e8, 1e7: 1e9}
     rows = [{"what": "all_gather", "bytes": b, "seconds": b / r} for b, r in rates.items()]
-    assert saturation(rows) == {"all_gather": {"bytes": 1e6, "bytes_per_second": 1e9}}
+    assert saturation(rows) == {"all_gather": Saturation(bytes=1e6, bytes_per_second=1e9)}
     assert saturation([]) == {}

@@ -17,7 +17,7 @@ from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
-    from shardwise.verbs.calibrate import CalibrationAnswer
+    from shardwise.verbs.calibrate import MachineAnswer, ServerAnswer
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
@@ -88,18 +88,18 @@ def calibrate(**options: Any) -> None:
         if out is not None:
             check_output(_beside(out), "-o", force=forced())
     with needed_for("calibrating"):
-        from shardwise.verbs.calibrate import CalibrateRequest
+        from shardwise.verbs.calibrate import CalibrateRequest, MachineAnswer
     with stage_line() as watch:
         line = None if here else progress_line("calibrating", "parts")
         answer = request_of(CalibrateRequest, options).answer(line, watch)
     files = [] if out is None else _write(answer, out)
     asked = {k: v for k, v in options.items() if (k in MACHINE) is here and k not in _OUTPUTS}
     inputs = given(asked) | {"out": out and str(out)}
-    if here:
-        answer = replace(answer, result={**answer.result, "file": str(out)})
-        more = [f"\nWrote {out}: --hw {out} --on {answer.result['slice']}"]
+    if isinstance(answer, MachineAnswer):
+        answer = replace(answer, file=str(out))
+        more = [f"\nWrote {out}: --hw {out} --on {answer.slice}"]
     else:
-        answer = replace(answer, result={**answer.result, "files": files})
+        answer = replace(answer, files=files)
         inputs = {"plan": str(options["plan"]), **inputs}
         more = [f"wrote {file}" for file in files]
     show_answer(answer, options, inputs=inputs, more=more)
@@ -113,11 +113,11 @@ def _beside(out: Path) -> Path:
     return out.with_suffix(".engine.toml")
 
 
-def _write(answer: "CalibrationAnswer", out: Path) -> list[str]:
+def _write(answer: "MachineAnswer | ServerAnswer", out: Path) -> list[str]:
     """The hardware file, and beside it the engine's where there is one."""
     from shardwise.boundary import write_text
 
-    paths = [out, _beside(out)][: len(answer.files)]
-    for path, text in zip(paths, answer.files, strict=True):
+    paths = [out, _beside(out)][: len(answer.texts)]
+    for path, text in zip(paths, answer.texts, strict=True):
         write_text(path, text, option="-o")
     return list(map(str, paths))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from shardwise.boundary.records import Record, part
 from shardwise.errors import BadRequest
 from shardwise.hardware.network import FullMesh
 from shardwise.hardware.placement import place
@@ -178,7 +179,17 @@ SATURATED = 0.9
 plot of measured gathers flattens there)."""
 
 
-def saturation(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saturation(Record):
+    """Where a collective is as fast as it gets."""
+
+    bytes: float
+    """The least V in bytes from which every measured size is nearly as fast."""
+    bytes_per_second: float
+    """Its best rate, in V per second."""
+
+
+def saturation(rows: Sequence[Row]) -> dict[str, Saturation]:
     """Of each collective that was measured, the best rate in V per second and the least V from
     which every measured size reaches `SATURATED` of it."""
     found = {}
@@ -189,7 +200,7 @@ def saturation(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         rates = [r["bytes"] / r["seconds"] for r in of]
         short = [i for i, rate in enumerate(rates) if rate < SATURATED * max(rates)]
         least = of[min(max(short, default=-1) + 1, len(of) - 1)]
-        found[kind] = {"bytes": float(least["bytes"]), "bytes_per_second": max(rates)}
+        found[kind] = Saturation(bytes=float(least["bytes"]), bytes_per_second=max(rates))
     return found
 
 
@@ -307,23 +318,63 @@ def _row_text(row: Row) -> str:
     return f"{name}: {row['seconds']:.4g} s{rate}"
 
 
-def calibration_result(c: Calibration) -> dict[str, Any]:
-    """The rates, their errors and the measured rows as plain values."""
-    return {
-        "chip": c.name,
-        "slice": f"{c.name}:{c.said['devices']}",
-        "kind": c.said["kind"],
-        "devices": c.said["devices"],
-        "peak_flops": dict(c.rates.peaks),
-        "matmul": dict(c.rates.kept),
-        "matmul_ramp_seconds": c.rates.ramp,
-        "attention": c.rates.attention,
-        "hbm_bandwidth": c.rates.bandwidth,
-        "hbm": c.rates.fused,
-        "pair_oneway": c.rates.oneway,
-        "hop_seconds": c.rates.hop,
-        "op_overhead_seconds": c.rates.overhead,
-        "saturation": saturation(c.rows),
-        "median_errors": dict(c.rates.errors),
-        "rows": [dict(r) for r in c.rows],
-    }
+@dataclass(frozen=True, kw_only=True)
+class MeasuredMachine(Record):
+    """The rates of a device of this machine, all of them at work."""
+
+    chip: str
+    """The name that the chip has in the hardware file."""
+    slice: str
+    """All devices, as a slice of it."""
+    kind: str
+    """What JAX calls a device."""
+    devices: int
+    """Devices."""
+    peak_flops: Mapping[str, float]
+    """FLOPs per second of the best matmul, by dtype."""
+    matmul: Mapping[str, float]
+    """Share of that which matmuls of all sizes reach, by dtype."""
+    matmul_ramp_seconds: float
+    """Seconds that a matmul takes beside its FLOPs."""
+    attention: float
+    """Share of the peak that attention reaches."""
+    hbm_bandwidth: float
+    """Bytes per second of one read and one write of a large array."""
+    hbm: float
+    """Share of that which elementwise programs reach."""
+    pair_oneway: float | None
+    """Bytes per second one way between two devices; null of one device."""
+    hop_seconds: float
+    """Seconds of a hop between devices."""
+    op_overhead_seconds: float
+    """Seconds that an op takes beside its work."""
+    saturation: Mapping[str, Saturation]
+    """Of each collective the size from which it is as fast as it gets."""
+    median_errors: Mapping[str, float]
+    """Medians of |fitted / measured - 1|, by what was fitted."""
+    rows: Sequence[Row]
+    """What was measured: `what`, its sizes and its `seconds`."""
+    file: str | None = part()
+    """The hardware file that was written (-o)."""
+
+
+def measured_machine(c: Calibration) -> MeasuredMachine:
+    """The rates, their errors and the measured rows."""
+    return MeasuredMachine(
+        chip=c.name,
+        slice=f"{c.name}:{c.said['devices']}",
+        kind=c.said["kind"],
+        devices=c.said["devices"],
+        peak_flops=c.rates.peaks,
+        matmul=c.rates.kept,
+        matmul_ramp_seconds=c.rates.ramp,
+        attention=c.rates.attention,
+        hbm_bandwidth=c.rates.bandwidth,
+        hbm=c.rates.fused,
+        pair_oneway=c.rates.oneway,
+        hop_seconds=c.rates.hop,
+        op_overhead_seconds=c.rates.overhead,
+        saturation=saturation(c.rows),
+        median_errors=c.rates.errors,
+        rows=c.rows,
+    )

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from shardwise.boundary import number, parse_json, read_lines, whole
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.hardware.chip import EFFICIENCY
@@ -63,13 +64,17 @@ class ServedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLatencies:
-    """What a run of requests took, in seconds: means, and the 90th percentile of E2E."""
+class RequestLatencies(Record):
+    """What a run of requests took."""
 
     itl: float
+    """Mean seconds between tokens."""
     e2e: float
+    """Mean seconds of a whole request."""
     e2e_p90: float
+    """Seconds that 9 of 10 requests do not exceed."""
     ttft: float
+    """Mean seconds to the first token."""
 
     def errors(self, measured: "RequestLatencies") -> dict[str, float]:
         """Each over its measured value, less one."""

@@ -1,11 +1,11 @@
 """From a plan and a live server (or its records) to a hardware file and an engine file."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from shardwise.boundary.records import Record, part
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.replay import (
     KNOBS,
@@ -72,20 +72,58 @@ def calibrate_records(
     )
 
 
-def calibration_result(found: ServerCalibration) -> dict[str, Any]:
-    """The document's `result`."""
+@dataclass(frozen=True, kw_only=True)
+class CalibratedValue(Record):
+    """A constant of a chip or an engine."""
+
+    before: float
+    """Before the calibration."""
+    after: float
+    """As fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyErrors(Record):
+    """Errors of what is predicted of the load, by latency: predicted / measured - 1."""
+
+    before: Mapping[str, float]
+    """With the constants before."""
+    after: Mapping[str, float]
+    """With those that were fitted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedServer(Record):
+    """A server's own constants."""
+
+    chip: str
+    """Its chip."""
+    engine: str
+    """The engine whose constants were fitted."""
+    records: int
+    """Requests that they were fitted on."""
+    values: Mapping[str, CalibratedValue]
+    """Each constant."""
+    measured: RequestLatencies
+    """What the load took."""
+    errors: LatencyErrors
+    """How far predictions of it are off."""
+    files: Sequence[str] | None = part()
+    """Files that were written: the chip's, and its engine's (-o)."""
+
+
+def calibrated_server(found: ServerCalibration) -> CalibratedServer:
+    """What was fitted, and how well it predicts the load."""
     before, after = values_of(found.before), values_of(found.after)
-    return {
-        "chip": found.after.chip.id,
-        "engine": found.after.engine.name,
-        "records": found.records,
-        "values": {n: {"before": before[n], "after": after[n]} for n in KNOBS},
-        "measured": asdict(found.measured),
-        "errors": {
-            name: latency.errors(found.measured)
-            for name, latency in zip(("before", "after"), found.predicted, strict=True)
-        },
-    }
+    old, new = (latencies.errors(found.measured) for latencies in found.predicted)
+    return CalibratedServer(
+        chip=found.after.chip.id,
+        engine=found.after.engine.name,
+        records=found.records,
+        values={n: CalibratedValue(before=before[n], after=after[n]) for n in KNOBS},
+        measured=found.measured,
+        errors=LatencyErrors(before=old, after=new),
+    )
 
 
 def hardware_text(found: ServerCalibration, source: str) -> str:
