@@ -20,11 +20,11 @@ from shardwise.evidence.against import (
 )
 from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
+from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.units import format_seconds
 from shardwise.verbs.against_page import figures, shown
 from shardwise.workflows.predict import plan_training, slower_text
 from shardwise.workflows.train_choices import TrainChoices
-from shardwise.workflows.train_result import PricedPlan, priced_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"

@@ -32,11 +32,12 @@ MAY_IMPORT = {
     "planner": PLANNING,
     "runtime": f"{BASE} sharding models plans scheduling",
     "profiler": f"{BASE} hardware sharding models plans scheduling roofline",
-    "workflows": f"{PLANNING} planner runtime profiler",
-    "evidence": f"{PLANNING} planner runtime profiler workflows",
-    "book": f"{PLANNING} planner workflows",
-    "verbs": f"{PLANNING} planner workflows evidence book",
-    "apps": f"{PLANNING} planner workflows evidence book verbs",
+    "results": f"{PLANNING} planner",
+    "workflows": f"{PLANNING} planner runtime profiler results",
+    "evidence": f"{PLANNING} planner runtime profiler results workflows",
+    "book": f"{PLANNING} planner results workflows",
+    "verbs": f"{PLANNING} planner results workflows evidence book",
+    "apps": f"{PLANNING} planner results workflows evidence book verbs",
     "__main__": "apps",
 }
 

@@ -12,9 +12,9 @@ Folders stand one above the other, and a file imports only from those below it
 (docs/architecture.md). At the bottom `errors.py`, `units.py`, `work.py` (what is counted and
 priced) and `boundary/`, where input comes in. Then nouns: `hardware/`, `sharding/`, `models/`,
 `scheduling/`, `plans/`, and `roofline/`, which makes seconds. Then verbs: `planner/` predicts,
-`runtime/` executes, `profiler/` observes. `workflows/` joins them, `evidence/` holds answers
-against measurements, `book/` has the book's rules, `verbs/` has a request and an answer for each
-command, and `apps/` are the screens. Read `work.py` first.
+`runtime/` executes, `profiler/` observes. `results/` has what is told of them, `workflows/` joins
+them, `evidence/` holds answers against measurements, `book/` has the book's rules, `verbs/` has a
+request and an answer for each command, and `apps/` are the screens. Read `work.py` first.
 
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)

@@ -16,8 +16,8 @@ from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
 from shardwise.plans import ServePlan
+from shardwise.results.server import cache_text
 from shardwise.workflows.plan_file import load_plan
-from shardwise.workflows.serve_result import cache_text
 
 SMALL, RATE = SERVED[:8], SERVED[8:]
 

@@ -5,12 +5,12 @@ from typing import Any
 from shardwise.evidence.against import Against, AgainstPlan, gain_text
 from shardwise.evidence.compare_plans import Difference
 from shardwise.plans.train import mesh_text
+from shardwise.results.train import PricedPlan
 from shardwise.units import format_count, format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.train_page import measured_text
 from shardwise.workflows.predict import compared_text
-from shardwise.workflows.train_result import PricedPlan
 
 
 def against_page(found: Against, theirs: AgainstPlan, ours: PricedPlan) -> Page:

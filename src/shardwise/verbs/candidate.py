@@ -15,9 +15,9 @@ from shardwise.errors import MissingPart, NoFeasiblePlan, ShardwiseError
 from shardwise.hardware import Slice
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
+from shardwise.results.compiled import PhaseFinding
 from shardwise.units import format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page
-from shardwise.verbs.compiled_result import PhaseFinding
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Watch
 from shardwise.workflows.compile import PlanProgram, compile_plan, limits_of, need_parts

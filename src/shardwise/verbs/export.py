@@ -18,8 +18,8 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.exported import export_given, parse_text
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.export import export_given, parse_text
 from shardwise.workflows.inputs import whole_number
 from shardwise.workflows.plan_file import GivenPlan, unfit_notes
 

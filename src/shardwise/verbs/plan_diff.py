@@ -10,15 +10,15 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
+from shardwise.results.served import served_result
+from shardwise.results.server import PricedServer
+from shardwise.results.train import PricedPlan
 from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords
 from shardwise.workflows.plan_file import GivenPlan, Priced, price_given, shortfall
-from shardwise.workflows.serve_result import PricedServer
-from shardwise.workflows.served_result import served_result
 from shardwise.workflows.simulate import served_under
-from shardwise.workflows.train_result import PricedPlan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,16 +16,8 @@ from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
-from shardwise.roofline.engines import load_engine
-from shardwise.units import format_seconds, many, sig
-from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.compiled_result import CompiledServers
-from shardwise.verbs.layout import next_step, wrapped
-from shardwise.verbs.request import Progress, Watch, verb
-from shardwise.verbs.served_page import chips_table, instead_table, served_page
-from shardwise.workflows.inputs import Hardware, Words, parse_pins
-from shardwise.workflows.serve_words import ServeWords
-from shardwise.workflows.served_result import (
+from shardwise.results.compiled import CompiledServers
+from shardwise.results.served import (
     DEFINITIONS,
     OtherServers,
     ServedPlan,
@@ -33,6 +25,14 @@ from shardwise.workflows.served_result import (
     served_cautions,
     served_result,
 )
+from shardwise.roofline.engines import load_engine
+from shardwise.units import format_seconds, many, sig
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import next_step, wrapped
+from shardwise.verbs.request import Progress, Watch, verb
+from shardwise.verbs.served_page import chips_table, instead_table, served_page
+from shardwise.workflows.inputs import Hardware, Words, parse_pins
+from shardwise.workflows.serve_words import ServeWords
 
 if TYPE_CHECKING:
     from shardwise.verbs.served_opinion import ServedOpinion

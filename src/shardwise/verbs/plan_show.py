@@ -20,6 +20,16 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.software import software_row
+from shardwise.results.run import WholeRun, whole_run
+from shardwise.results.served import (
+    DEFINITIONS,
+    ServedPlan,
+    UsdOfTokens,
+    served_cautions,
+    served_result,
+)
+from shardwise.results.server import PricedServer
+from shardwise.results.train import PricedPlan, refused_by, runs_in
 from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
@@ -31,17 +41,7 @@ from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import HardwareWords, Own, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
-from shardwise.workflows.run_result import WholeRun, whole_run
-from shardwise.workflows.serve_result import PricedServer
-from shardwise.workflows.served_result import (
-    DEFINITIONS,
-    ServedPlan,
-    UsdOfTokens,
-    served_cautions,
-    served_result,
-)
 from shardwise.workflows.simulate import served_under
-from shardwise.workflows.train_result import PricedPlan, refused_by, runs_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

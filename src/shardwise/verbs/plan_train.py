@@ -27,12 +27,20 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.software import JAX
 from shardwise.plans.train import mesh_text
+from shardwise.results.compiled import CompiledPlans
+from shardwise.results.run import WholeRun, whole_run
+from shardwise.results.train import (
+    ClosePlan,
+    SearchedPlan,
+    plan_beside,
+    runs_in,
+    searched_plan,
+)
 from shardwise.units import (
     format_seconds,
 )
 from shardwise.verbs.against_page import against_detail, against_page
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.compiled_result import CompiledPlans
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, Watch, verb
 from shardwise.verbs.run_page import late_run, run_detail, run_facts
@@ -52,16 +60,8 @@ from shardwise.workflows.predict import (
     tight,
     unused_choices,
 )
-from shardwise.workflows.run_result import WholeRun, whole_run
 from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
 from shardwise.workflows.train_choices import TrainChoices
-from shardwise.workflows.train_result import (
-    ClosePlan,
-    SearchedPlan,
-    plan_beside,
-    runs_in,
-    searched_plan,
-)
 
 if TYPE_CHECKING:
     from shardwise.verbs.second_opinion import SecondOpinion

@@ -7,11 +7,11 @@ from shardwise.hardware.prices import price_text
 from shardwise.planner.expected import ExpectedRange, expected_range
 from shardwise.planner.price.goodput import Goodput
 from shardwise.planner.training import TrainAnswer
+from shardwise.results.run import AT_EXPECTED, DaysBetween, WholeRun
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.workflows.predict import compared_text
-from shardwise.workflows.run_result import AT_EXPECTED, DaysBetween, WholeRun
 
 MEASURE = "a few runs of yours narrow it (--evidence RUNS.csv)"
 """What a reader can do about a wide range."""

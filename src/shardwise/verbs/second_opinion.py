@@ -12,6 +12,13 @@ from dataclasses import dataclass, replace
 from shardwise.planner.search.loop import rank_of
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans.train import mesh_text
+from shardwise.results.compiled import (
+    BothWays,
+    CompiledFinding,
+    CompiledPlan,
+    CompiledPlans,
+    PhaseFinding,
+)
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import (
@@ -24,13 +31,6 @@ from shardwise.verbs.candidate import (
     nothing,
     opinion_page,
     size_cell,
-)
-from shardwise.verbs.compiled_result import (
-    BothWays,
-    CompiledFinding,
-    CompiledPlan,
-    CompiledPlans,
-    PhaseFinding,
 )
 from shardwise.verbs.layout import Fact
 from shardwise.verbs.tune import Tuning, check_tunable, tuned

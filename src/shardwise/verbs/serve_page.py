@@ -5,12 +5,12 @@
 
 from shardwise.planner.serve.answer import ServeAnswer, mesh_text
 from shardwise.plans.serve import CHECKPOINT
+from shardwise.results.server import PricedServer
 from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, memory_fact, wrapped
 from shardwise.verbs.train_page import memory_table, where_table
-from shardwise.workflows.serve_result import PricedServer
 
 
 def serve_page(answer: ServeAnswer, result: PricedServer) -> Page:

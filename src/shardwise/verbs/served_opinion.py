@@ -22,6 +22,12 @@ from shardwise.planner.serve.served import (
 from shardwise.planner.simulate.demand import Demand
 from shardwise.plans import ServePlan
 from shardwise.plans.train import mesh_text
+from shardwise.results.compiled import (
+    BothWays,
+    CompiledServer,
+    CompiledServers,
+    PhaseFinding,
+)
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import (
@@ -33,12 +39,6 @@ from shardwise.verbs.candidate import (
     nothing,
     opinion_page,
     size_cell,
-)
-from shardwise.verbs.compiled_result import (
-    BothWays,
-    CompiledServer,
-    CompiledServers,
-    PhaseFinding,
 )
 from shardwise.verbs.layout import Fact
 from shardwise.workflows.compile import PlanProgram, chunk_of

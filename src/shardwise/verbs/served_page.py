@@ -10,10 +10,10 @@ from shardwise.planner.serve.instead import CHANGES, SIMULATE
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE
+from shardwise.results.served import OtherServers, ServedPlan
 from shardwise.units import format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, both_ends, shares_text
-from shardwise.workflows.served_result import OtherServers, ServedPlan
 
 
 def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -> Page:

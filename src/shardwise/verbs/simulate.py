@@ -20,6 +20,12 @@ from shardwise.planner.simulate.metrics import (
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
+from shardwise.results.simulated import (
+    LargestRateFigures,
+    LoadFigures,
+    OverloadedFigures,
+    SteadyFigures,
+)
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import next_step, wrapped
@@ -28,12 +34,6 @@ from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import chip_of, parse_share, places_of, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan, targets
-from shardwise.workflows.simulated_result import (
-    LargestRateFigures,
-    LoadFigures,
-    OverloadedFigures,
-    SteadyFigures,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

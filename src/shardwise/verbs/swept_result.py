@@ -9,11 +9,11 @@ from shardwise.hardware import Price
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.expected import ExpectedRange, expected_range
 from shardwise.plans.stacks import Wanted
+from shardwise.results.run import DaysBetween
+from shardwise.results.train import runs_in
 from shardwise.roofline.bounds import Bounds
 from shardwise.workflows.deadline import SliceChoice
-from shardwise.workflows.run_result import DaysBetween
 from shardwise.workflows.sweep import SweepPoint
-from shardwise.workflows.train_result import runs_in
 
 
 @dataclass(frozen=True, kw_only=True)

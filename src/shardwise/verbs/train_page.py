@@ -13,6 +13,7 @@ from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import software_row
 from shardwise.plans.train import USUAL, mesh_text
+from shardwise.results.train import MathDtype, PricedPlan, StageMemory, TrainOp
 from shardwise.roofline.rests import PEAK
 from shardwise.units import (
     dtype_bytes,
@@ -27,7 +28,6 @@ from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, Part, memory_fact, percent, wrapped
 from shardwise.verbs.run_page import MEASURE, own_text, seconds_between
 from shardwise.workflows.predict import compared_text
-from shardwise.workflows.train_result import MathDtype, PricedPlan, StageMemory, TrainOp
 
 _LEAST, _NOTHING = 0.005, 1e-9
 """Shares of the step below which its parts are added up as one, or are a rounding error."""

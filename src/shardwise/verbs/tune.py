@@ -13,10 +13,10 @@ from shardwise.boundary.at_once import at_once, places_for
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.plans.software.xla_flags import FlagSet, together, trained_flags, tried_sets
+from shardwise.results.compiled import TriedFlags, TunedStep
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.candidate import CompiledCandidate
-from shardwise.verbs.compiled_result import TriedFlags, TunedStep
 from shardwise.verbs.layout import wrapped
 from shardwise.workflows.inputs import numbers
 

@@ -30,6 +30,8 @@ from shardwise.plans.files import (
     served_plan_from,
 )
 from shardwise.plans.named import PREFIX, plan_path
+from shardwise.results.server import PricedServer, priced_server
+from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib
@@ -42,8 +44,6 @@ from shardwise.workflows.inputs import (
     places_of,
     plan_changes,
 )
-from shardwise.workflows.serve_result import PricedServer, priced_server
-from shardwise.workflows.train_result import PricedPlan, priced_plan
 
 GivenPlan = str | Path | TrainPlan | ServePlan
 """A plan's file, the name of a published one, or a plan."""

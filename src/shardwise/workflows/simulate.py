@@ -43,19 +43,19 @@ from shardwise.planner.simulate.traces import (
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import TTFT_TARGET
-from shardwise.roofline.engines import engine_warning
-from shardwise.scheduling import Request
-from shardwise.units import format_seconds
-from shardwise.workflows.inputs import HardwareWords, places_of, plan_changes, whole_number
-from shardwise.workflows.plan_file import Priced, stale
-from shardwise.workflows.serve_result import ChipPrice, price_of
-from shardwise.workflows.simulated_result import (
+from shardwise.results.server import ChipPrice, price_of
+from shardwise.results.simulated import (
     LargestRateFigures,
     LoadFigures,
     OverloadedFigures,
     ReplicaCache,
     SteadyFigures,
 )
+from shardwise.roofline.engines import engine_warning
+from shardwise.scheduling import Request
+from shardwise.units import format_seconds
+from shardwise.workflows.inputs import HardwareWords, places_of, plan_changes, whole_number
+from shardwise.workflows.plan_file import Priced, stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

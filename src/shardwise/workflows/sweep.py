@@ -14,10 +14,10 @@ from pathlib import Path
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
+from shardwise.results.run import DaysBetween, days_between
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
-from shardwise.workflows.run_result import DaysBetween, days_between
 from shardwise.workflows.train_choices import TrainChoices
 
 WORTH = 0.5

@@ -18,9 +18,9 @@ from shardwise.planner.simulate.steady import COUNTED, RUNS
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT, KvSharding, Workload
 from shardwise.plans.servers import SERVING_SOFTWARE, ServingSoftware
+from shardwise.results.server import ChipPrice, UsdPerMillion, price_of
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import load_engine, serving_error
-from shardwise.workflows.serve_result import ChipPrice, UsdPerMillion, price_of
 
 
 @dataclass(frozen=True, kw_only=True)

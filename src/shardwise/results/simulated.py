@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardwise.boundary.records import Record
 from shardwise.planner.simulate.figures import OverTime, RunFigures
-from shardwise.workflows.serve_result import ChipPrice
+from shardwise.results.server import ChipPrice
 
 
 @dataclass(frozen=True, kw_only=True)
