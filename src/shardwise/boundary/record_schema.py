@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache, reduce
 from operator import or_
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shardwise.boundary.records import is_hidden, is_part, key_of
 
@@ -37,6 +37,8 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
     if isinstance(kind, type) and is_dataclass(kind):
         return _reference(kind, defs)
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return {"type": ["number", "null"]}
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, UnionType):
@@ -88,7 +90,7 @@ def _hints(kind: Any) -> dict[str, Any]:
         shown = {f.name for f in fields(one) if not is_hidden(f)}
         own = inspect.get_annotations(one)
         only = type(one.__name__, (), {"__annotations__": {n: own[n] for n in own if n in shown}})
-        hints |= get_type_hints(only, vars(sys.modules[one.__module__]))
+        hints |= get_type_hints(only, vars(sys.modules[one.__module__]), include_extras=True)
     return hints
 
 

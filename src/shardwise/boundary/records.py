@@ -9,9 +9,11 @@ end of a name, which Python's own words need, is no part of its key.
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 _PART, _HIDDEN = "part", "hidden"
+Unbounded = Annotated[float, "null where it is infinite"]
+"""A number that may be infinite, which JSON has not: a document has null then, and a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class BothWays(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledPlan(Record):
+class PlanAsCompiled(Record):
     """A plan as the compiler makes it."""
 
     mesh: Mapping[str, int]
@@ -108,7 +108,7 @@ class CompiledPlans(Record):
     """Versions of the compiler and of what wrote the program."""
     options: Mapping[str, Any]
     """The compiler's options."""
-    plans: Sequence[CompiledPlan]
+    plans: Sequence[PlanAsCompiled]
     """Each plan, in the order of its price."""
     findings: Sequence[CompiledFinding]
     """Mistakes in the step of the best, the dearest first."""

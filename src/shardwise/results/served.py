@@ -64,7 +64,7 @@ class WholeBoxes(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriceRange(Record):
+class AskedPrices(Record):
     """What providers ask for a chip and hour."""
 
     low: float
@@ -195,7 +195,7 @@ class ServedPlan(Record):
     """Chip-hours."""
     price: ChipPrice | None
     """The price behind the dollars."""
-    price_range: PriceRange | None
+    price_range: AskedPrices | None
     """What providers ask."""
     simulated: SimulatedLoad
     """How the load was simulated."""
@@ -343,12 +343,12 @@ def boxes_of(served: Served) -> WholeBoxes | None:
     return WholeBoxes(chips_per_box=each, chips=chips, usd_per_hour=usd)
 
 
-def range_of(chip: Chip) -> PriceRange | None:
+def range_of(chip: Chip) -> AskedPrices | None:
     """What providers ask, the cheapest and the dearest."""
     found = range_beside(chip.id, chip.price)
     if found is None:
         return None
-    return PriceRange(
+    return AskedPrices(
         low=found.low.usd_per_chip_hour,
         high=found.high.usd_per_chip_hour,
         low_offer=found.low.source.partition(":")[0],

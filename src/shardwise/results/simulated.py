@@ -22,7 +22,7 @@ class ReplicaCache(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadFigures(RunFigures):
+class WholeLoadFigures(RunFigures):
     """What a plan did under a load that was run from its first request to its last."""
 
     cache: ReplicaCache
@@ -34,7 +34,7 @@ class LoadFigures(RunFigures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteadyFigures(LoadFigures):
+class SteadyFigures(WholeLoadFigures):
     """What a plan did in the steady state; figures of a part of its servers are those of all."""
 
     answered: float

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, Unbounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds(Record):
     """Seconds: lower <= expected <= upper."""
 
-    lower: float
+    lower: Unbounded
     """Seconds of the busiest resource at its peak rate, with nothing else."""
-    expected: float
+    expected: Unbounded
     """Seconds at derated rates, with the overlap that streams and order allow."""
-    upper: float
+    upper: Unbounded
     """Seconds where nothing overlaps, at derated rates."""
 
     def __mul__(self, times: float) -> "Bounds":

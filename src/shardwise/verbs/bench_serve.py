@@ -154,7 +154,7 @@ class BenchServeRequest:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BenchServeAnswer(LoadFigures, Answer):
+class BenchServeAnswer(Answer, LoadFigures):
     """The figures of a load."""
 
     date: str

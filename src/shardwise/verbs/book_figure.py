@@ -145,7 +145,7 @@ class FigureAnswer(Answer):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SimulationAnswer(Animation, Answer):
+class SimulationAnswer(Answer, Animation):
     """A machine, step by step."""
 
     kind: Literal["simulation"]

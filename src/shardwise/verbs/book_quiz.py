@@ -112,7 +112,7 @@ class Question(Record):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BookQuiz(Question, Answer):
+class BookQuiz(Answer, Question):
     """A question."""
 
     def table(self) -> list[Row]:
@@ -128,7 +128,7 @@ class BookQuiz(Question, Answer):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BookQuizChecked(Question, Answer):
+class BookQuizChecked(Answer, Question):
     """A question with an answer: whether that is right, and why."""
 
     given: Sequence[float]

@@ -110,7 +110,7 @@ class CalibrateRequest(ChipWords):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MachineAnswer(MeasuredMachine, Answer):
+class MachineAnswer(Answer, MeasuredMachine):
     """What was measured of this machine; `texts` has that of its hardware file."""
 
     texts: Sequence[str] = hidden()
@@ -125,7 +125,7 @@ class MachineAnswer(MeasuredMachine, Answer):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServerAnswer(CalibratedServer, Answer):
+class ServerAnswer(Answer, CalibratedServer):
     """What was fitted on a server's requests; `texts` are those of a hardware file and of the
     engine's file."""
 

@@ -54,7 +54,7 @@ class ExplainRequest(ProgramRequest):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ProgramExplained(ExplainedProgram, Answer):
+class ProgramExplained(Answer, ExplainedProgram):
     """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit."""
 
     program: PlanProgram = hidden()

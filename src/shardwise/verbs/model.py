@@ -146,7 +146,7 @@ class ModelRequest(ContextRequest):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ModelFacts(ModelCounts, Answer):
+class ModelFacts(Answer, ModelCounts):
     """One model, counted."""
 
     cfg: ModelConfig = hidden()

@@ -138,7 +138,7 @@ class PlanDiffRequest(ChipWords):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlansCompared(PlanDiff, Answer):
+class PlansCompared(Answer, PlanDiff):
     """Two plans beside each other."""
 
     first: str = hidden()

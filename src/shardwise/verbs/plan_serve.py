@@ -223,7 +223,7 @@ class ServeSearch(Record):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServePlanned(ServedPlan, Answer):
+class ServePlanned(Answer, ServedPlan):
     """The cheapest servers that hold the load."""
 
     instead: Sequence[OtherServers]

@@ -155,7 +155,7 @@ def _refused(priced: Priced) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainPlanShown(PricedPlan, Answer):
+class TrainPlanShown(Answer, PricedPlan):
     """A training plan with its estimate."""
 
     runs_in: str
@@ -204,7 +204,7 @@ class TrainPlanShown(PricedPlan, Answer):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServePlanShown(PricedServer, Answer):
+class ServePlanShown(Answer, PricedServer):
     """A serving plan with its estimate."""
 
     priced: Priced = hidden()
@@ -235,7 +235,7 @@ NO_RULES = "The book has rules for training plans alone."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServedShown(PricedServer, ServedPlan, Answer):
+class ServedShown(Answer, PricedServer, ServedPlan):
     """A plan of `plan serve` under the load that it was made for: what that search printed."""
 
     usd_per_million_tokens: UsdOfTokens

@@ -314,7 +314,7 @@ _RESOLVED = (
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainPlanned(SearchedPlan, Answer):
+class TrainPlanned(Answer, SearchedPlan):
     """A search of training plans: the best, the next best meshes, and why."""
 
     close: Sequence[ClosePlan]

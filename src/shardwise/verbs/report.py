@@ -48,7 +48,7 @@ class ReportRequest:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ReportAnswer(ReportedProgram, Answer):
+class ReportAnswer(Answer, ReportedProgram):
     """One compiled program, as its report has it; `shown` are the ops of a page, `sample` says
     that it is none of the user's own."""
 

@@ -149,7 +149,7 @@ class RooflineRow(RooflineFigures):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class MatmulAnswer(RooflineFigures, Answer):
+class MatmulAnswer(Answer, RooflineFigures):
     """One matmul on one chip."""
 
     level: str

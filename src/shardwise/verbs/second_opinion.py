@@ -15,9 +15,9 @@ from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import (
     BothWays,
     CompiledFinding,
-    CompiledPlan,
     CompiledPlans,
     PhaseFinding,
+    PlanAsCompiled,
 )
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Page, TextTable
@@ -148,9 +148,9 @@ def _compiled(answer: TrainAnswer, compiling: Compiling) -> Candidate:
     return compiling.candidate(answer, answer.plan, [(answer.plan, "train")])
 
 
-def _row(candidate: Candidate, best: bool) -> CompiledPlan:
+def _row(candidate: Candidate, best: bool) -> PlanAsCompiled:
     answer, program = candidate.answer, candidate.program
-    return CompiledPlan(
+    return PlanAsCompiled(
         mesh=answer.plan.mesh,
         microbatches=answer.plan.microbatches,
         remat=answer.plan.remat,

@@ -283,7 +283,7 @@ class ShardedArray(Answer):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Sharded(ShardedProduct, Answer):
+class Sharded(Answer, ShardedProduct):
     """The cheapest ways to compute with sharded arrays, and what was asked beside them."""
 
     backward: Sequence[str] | None = part()

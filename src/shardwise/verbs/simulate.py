@@ -22,9 +22,9 @@ from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
 from shardwise.results.simulated import (
     LargestRateFigures,
-    LoadFigures,
     OverloadedFigures,
     SteadyFigures,
+    WholeLoadFigures,
 )
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -120,7 +120,7 @@ def _software_of(plan: ServePlan) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LoadSimulated(LoadFigures, Answer):
+class LoadSimulated(Answer, WholeLoadFigures):
     """What a plan did under a load; `least` is the share of `check`."""
 
     simulated: Simulated = hidden()
@@ -254,8 +254,8 @@ class OverloadedSimulated(OverloadedFigures, LoadSimulated):
     """What a plan did in the steady state of a load that it does not hold."""
 
 
-SIMULATED: Mapping[type[LoadFigures], type[LoadSimulated]] = {
-    LoadFigures: LoadSimulated,
+SIMULATED: Mapping[type[WholeLoadFigures], type[LoadSimulated]] = {
+    WholeLoadFigures: LoadSimulated,
     SteadyFigures: SteadySimulated,
     LargestRateFigures: LargestRateSimulated,
     OverloadedFigures: OverloadedSimulated,
@@ -291,13 +291,13 @@ def _rather(result: OverloadedFigures) -> str:
     return f"by one short run about {about} requests/s may hold; --find-rate says"
 
 
-def _running(result: LoadFigures) -> str:
+def _running(result: WholeLoadFigures) -> str:
     """Sequences on a server that answers, at the mean."""
     found = [r.mean_running for r in result.replicas if r.role == "serve"]
     return sig(sum(found) / len(found))
 
 
-def _figures(result: LoadFigures, objectives: Objectives, batch: int) -> list[list[str]]:
+def _figures(result: WholeLoadFigures, objectives: Objectives, batch: int) -> list[list[str]]:
     span = format_seconds(result.duration)
     over = f"of those that came in {span}" if isinstance(result, SteadyFigures) else f"in {span}"
     rows = [

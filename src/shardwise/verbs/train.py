@@ -9,7 +9,7 @@ from shardwise.workflows.train import Progress, TrainedRun, TrainRunRequest, tra
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Trained(TrainedRun, Answer):
+class Trained(Answer, TrainedRun):
     """A run that is done."""
 
     def table(self) -> list[Row]:

@@ -69,7 +69,7 @@ class OpTimes(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(Record):
+class OpPlace(Record):
     """Where an op is drawn."""
 
     x: int
@@ -82,12 +82,12 @@ class Place(Record):
 class ReportOp(OpTimes):
     """One op of the program with its place in the drawing of what waits for what."""
 
-    place: Place
+    place: OpPlace
     """Where it is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait(Record):
+class OpWait(Record):
     """An op that waits for another."""
 
     source: str
@@ -162,7 +162,7 @@ class ReportedProgram(Record):
     """Peak rates of a device."""
     ops: Sequence[ReportOp]
     """The dearest ops, in the order of the schedule."""
-    waits: Sequence[Wait]
+    waits: Sequence[OpWait]
     """Which of them wait for which."""
     left_seconds: float
     """Seconds of a step that the other ops add."""
@@ -206,7 +206,7 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
         stages=_stages(program.get("stages"), folder),
         device=_device(program["slice"]),
         ops=_placed([op for op in ops if op.id in dear]),
-        waits=[Wait(source=a, target=b) for b, sources in found.items() for a in sources],
+        waits=[OpWait(source=a, target=b) for b, sources in found.items() for a in sources],
         left_seconds=sum(op.spent_seconds for op in ops if op.id not in dear),
         spans=spans,
         memory=memory,
@@ -257,7 +257,7 @@ def _placed(ops: Sequence[OpTimes]) -> list[ReportOp]:
     streams = sorted({op.stream for op in ops}, key=lambda name: (name != "compute", name))
     rows = {name: 4 * i for i, name in enumerate(streams)}
     return [
-        ReportOp.of(op, place=Place(x=i, y=rows[op.stream] + i % 3)) for i, op in enumerate(ops)
+        ReportOp.of(op, place=OpPlace(x=i, y=rows[op.stream] + i % 3)) for i, op in enumerate(ops)
     ]
 
 

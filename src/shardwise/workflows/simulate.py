@@ -46,10 +46,10 @@ from shardwise.plans.serve import TTFT_TARGET
 from shardwise.results.server import ChipPrice, price_of
 from shardwise.results.simulated import (
     LargestRateFigures,
-    LoadFigures,
     OverloadedFigures,
     ReplicaCache,
     SteadyFigures,
+    WholeLoadFigures,
 )
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
@@ -136,7 +136,7 @@ class Simulated:
     plan: ServePlan
     fleet: SimulatedFleet
     outcome: Outcome
-    result: LoadFigures
+    result: WholeLoadFigures
     warnings: list[str]
     chips: ChipChanges = AS_LISTED
     objectives: Objectives = field(default_factory=Objectives)
@@ -177,7 +177,7 @@ def simulate_plan(
     outcome = simulate(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
-    result = LoadFigures.of(
+    result = WholeLoadFigures.of(
         summary(outcome, objectives),
         cache=cache_of(fleet),
         price=price_of(piece.chip),
@@ -453,7 +453,7 @@ _OVERLOADED = 0.1
 
 
 def _cautions(
-    plan: ServePlan, requests: list[Request], outcome: Outcome, result: LoadFigures
+    plan: ServePlan, requests: list[Request], outcome: Outcome, result: WholeLoadFigures
 ) -> list[str]:
     """What a reader should know before trusting the figures."""
     said = list[str]()

@@ -51,7 +51,7 @@ class StepRun(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
+class RunRecord:
     """What a replica did. Times in ticks. `gaps` are rows of inter-token latencies: the first, by
     how much the next is longer, how many there are, and the weight of each. `levels` are rows of
     time, waiting requests, running sequences and cache pages in use, whenever a step was planned.
@@ -86,7 +86,7 @@ class Replica:
         self.index = index
         self.model = model
         self.scheduler = Scheduler(config)
-        self.record = Record(gaps=array("d"), levels=array("d"), steps=[])
+        self.record = RunRecord(gaps=array("d"), levels=array("d"), steps=[])
         self.run: StepRun | None = None
         self._taken = 0  # steps of the run whose pages are taken
         self._beat_end = 0
@@ -166,7 +166,7 @@ class Replica:
         return result
 
     def _keep_gaps(self, run: StepRun, result: StepResult) -> None:
-        """The times between tokens, as rows of `Record.gaps`."""
+        """The times between tokens, as rows of `RunRecord.gaps`."""
         gaps, first_end = self.record.gaps, run.start + run.first
         for moment in (*result.joined, *result.resumed):
             gaps.extend((first_end - int(moment), 0, 1, 1))
