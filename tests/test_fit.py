@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.evidence.training.folds import regressions
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 
@@ -37,6 +36,7 @@ from fit.ranges import (  # noqa: E402
     unlike_logs,
     unseen_values,
 )
+from fit.regressions import regressions  # noqa: E402
 from fit.report import Results, report  # noqa: E402
 from fit.residuals import Samples  # noqa: E402
 from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402

@@ -7,7 +7,7 @@ specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out 
 `packing.py` tells documents apart, `data.py` has the pieces of ZeRO, `accumulation.py` loops over
 microbatches, `pipeline.py` runs a schedule's table: `stages.py` says which layers lie where,
 `chunks.py` and `passes.py` make the programs of the passes. `update.py` is the optimizer's half,
-`lowered.py` the step compiled ahead. `refusals.py` names what is not run. Read `run.py`, then
+`abstract.py` the state as shapes. `refusals.py` names what is not run. Read `run.py`, then
 `step.py`.
 """
 
