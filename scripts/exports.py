@@ -24,12 +24,12 @@ from typing import Any
 
 import exports_serving
 from exports_serving import stripped
+from exports_unsaid import UNSAID, lost_on_the_way
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import export_plan, parse_export
-from shardwise.planner.export.unsaid import UNSAID, lost_on_the_way
 from shardwise.planner.training import plan_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import plan_dict, plan_from

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from exports_unsaid import SERVING_UNSAID, lost_by_a_server
+
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export.serving import export_serve, given_fields, parse_serve
-from shardwise.planner.export.unsaid import SERVING_UNSAID, lost_by_a_server
 from shardwise.planner.serve.served import Served, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.plans.files import plan_dict, plan_from

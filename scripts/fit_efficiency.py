@@ -45,14 +45,14 @@ from fit.ranges import (
     unlike_logs,
     unseen_values,
 )
+from fit.regressions import regressions
 from fit.report import Results, report
+from fit.residuals import Samples, write_residuals
 from fit.solve import Linear, fit_all, linear_at
 from fit.worth import Fitted, Worth, without_constant, worths
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training import unseen
-from shardwise.evidence.training.folds import regressions
-from shardwise.evidence.training.residuals import Samples, write_residuals
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 from shardwise.roofline.residuals import DATA

@@ -21,9 +21,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hlo_programs import PROGRAMS
+from planned_steps.job import AWAY_FROM_HARDWARE
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.planned.job import AWAY_FROM_HARDWARE
 from shardwise.profiler import run_source
 
 HERE = Path(__file__).parent

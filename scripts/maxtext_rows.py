@@ -20,9 +20,9 @@ from statistics import median
 from typing import Any
 
 from made import commit, table
+from row_programs import before_fit, compile_row, options_on, row_result
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.programs import before_fit, compile_row, options_on, row_result
 from shardwise.evidence.training.runs import PublishedRun, read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import priced
@@ -44,7 +44,7 @@ our runtime's step of the run's shape, mesh, batch and recompute, compiled for i
 the row's own convention.
 
 The compiler's flags are the same for all rows of a chip, those of MaxText's scripts
-(`evidence/training/programs.py`). Nothing is fitted on these rows: constants of the catalogue
+(`scripts/row_programs.py`). Nothing is fitted on these rows: constants of the catalogue
 that published runs had a part in stand at their values from before (`before_fit`). Only attention
 kernels, collectives and copies see any of them; all else is the compiler's cycles."""
 

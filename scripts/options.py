@@ -17,7 +17,7 @@ import click
 
 from shardwise.apps import cli as screens
 from shardwise.apps.cli import cli
-from shardwise.apps.cli.option_table import FORMER, GROUPS
+from shardwise.apps.cli.option_table import GROUPS
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
@@ -91,10 +91,7 @@ def page() -> str:
         for name, meaning in options.items():
             lines.append(f"| `{name}` | {meaning} | {listed(where.get(name, []))} |")
         lines.append("")
-    lines += ["## Former names\n", "| command | was | is |", "|---|---|---|"]
-    for command, names in FORMER.items():
-        lines += [f"| {command} | `{old}` | `{new}` |" for old, new in names.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines[:-1]) + "\n"
 
 
 MANY = 12

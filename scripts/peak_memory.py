@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+from fit.resolution import peak_bytes
 from made import put, table
 
-from shardwise.evidence.training.resolution import peak_bytes
 from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.roofline.resolution import read_resolution

@@ -2,7 +2,7 @@
 
     python scripts/planned.py [--cache FOLDER] [--only NAME]
 
-Compiles the step of every plan of `evidence/planned/plans.py` for v5e:2x4 by libtpu (about ten
+Compiles the step of every plan of `planned_steps/plans.py` for v5e:2x4 by libtpu (about ten
 CPU seconds each; no TPU is needed) and keeps it in the folder, by plan, compilers' versions and the
 sources that make a program, so that a run that was stopped goes on; only what is not there is
 compiled. With --only nothing is written.
@@ -16,11 +16,11 @@ from typing import Any
 
 from compiled.programs import MAKERS, sources
 from made import made
+from planned_steps.plans import small_plans
+from planned_steps.steps import compiled_texts, read_step
 from planned_table import SCHEMA, document, page, row_of
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.planned.plans import small_plans
-from shardwise.evidence.planned.steps import compiled_texts, read_step
 from shardwise.models import ModelConfig
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan
@@ -29,12 +29,12 @@ from shardwise.profiler.ahead.cache import key_of
 
 TOPOLOGY = "v5e:2x4"
 DOCS = Path(__file__).parents[1] / "docs"
+JOB = Path(__file__).parent / "planned_steps" / "job.py"
 STEP_MAKERS = (
     *MAKERS,
     "plans/*.py",
     "runtime/trainer/*.py",
     "scheduling/pipeline/*.py",
-    "evidence/planned/job.py",
 )
 
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 def _compiled(plan: TrainPlan, cfg: ModelConfig, cache: CompileCache) -> dict[str, Any]:
     """The step's programs, from the cache or compiled now."""
-    key = key_of("planned", plan_dict(plan), TOPOLOGY, sources(STEP_MAKERS))
+    key = key_of("planned", plan_dict(plan), TOPOLOGY, sources(STEP_MAKERS), JOB.read_text())
     if held := cache.load(key):
         record, texts = held
         return {**record, "hlo": json.loads(texts)}

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from shardwise.evidence.planned.plans import small_plans
-from shardwise.evidence.planned.steps import CompiledStep, planned_lines, planned_state
+from planned_steps.changes import noticed
+from planned_steps.plans import small_plans
+from planned_steps.steps import CompiledStep, planned_lines, planned_state
+
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.profiler.collectives.added import ADDED
-from shardwise.profiler.collectives.changes import noticed
 from shardwise.profiler.collectives.lines import Line
 from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted
 

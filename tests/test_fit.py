@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.evidence.training.folds import regressions
-from shardwise.evidence.training.residuals import Samples
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 
 pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
-
 from fit import few_runs, outputs  # noqa: E402
 from fit.baseline import baseline_logs, constant_mfu  # noqa: E402
 from fit.cases import case_of, logs_at, roofline_logs, seconds  # noqa: E402
@@ -39,7 +36,9 @@ from fit.ranges import (  # noqa: E402
     unlike_logs,
     unseen_values,
 )
+from fit.regressions import regressions  # noqa: E402
 from fit.report import Results, report  # noqa: E402
+from fit.residuals import Samples  # noqa: E402
 from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402
 from fit.terms import TERMS, Term  # noqa: E402
 from fit.worth import (  # noqa: E402

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fit.outputs import PAGE
-from shardwise.evidence.training.few_runs import (
+from fit.spread import (
     BIASED,
     DRAWS,
     ROWS,

@@ -12,7 +12,7 @@ from fit.constants import CHIP_KINDS, GENERATIONS, OTHERS, STACK_KINDS, VENDORS
 from fit.explain import Explained
 from fit.hierarchy import Hierarchy
 from fit.ranges import Held
-from shardwise.evidence.training.resolution import (
+from fit.resolution import (
     compiled_looks,
     published_looks,
     write_resolution,

@@ -64,7 +64,6 @@ def replaced(args: list[str], flag: str, value: str) -> list[str]:
         (["model", "show", "llama-3-8b", "--seq", "1e30"], "a whole number of tokens"),
         ([*SHARD, "--dims", "I=8,J=8,K=8", "--mesh", f"X={DIGITS}"], "mesh axis 'X' has degree"),
         ([*SHARD, "--dims", "I=1e30,J=8,K=8", "--mesh", "X=2"], "at most 1e+15 makes sense"),
-        ([*SERVE, "--activations", "zz"], "--activations zz is written another way now"),
         (["plan", "sweep", *TRAIN[2:], "--tokens", "1T", "--days", "nan"], "--days is 'nan'"),
         (["train", "p.yaml", "--data", "x", "--steps", "0"], "--steps is 0"),
         (["train", "p.yaml", "--data", "x", "--steps", "1", "--seed", "-1"], "--seed is -1"),

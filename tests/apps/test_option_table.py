@@ -1,4 +1,4 @@
-"""One name, one meaning: the table of options, its page, the groups of --help, former names."""
+"""One name, one meaning: the table of options, its page, the groups of --help."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import options  # noqa: E402
 
 from shardwise.apps.cli.choice_table import CHOICES  # noqa: E402
-from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of  # noqa: E402
+from shardwise.apps.cli.option_table import GROUPS, group_of  # noqa: E402
 from shardwise.errors import BadRequest  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
@@ -148,16 +148,6 @@ def test_help_imports_nothing_heavy():
     assert list(pages) == list(COMMANDS)
     for path, page in pages.items():
         assert "How much is said:" in page or path in SILENT, path
-
-
-FORMERLY = [(path, old, new) for path, names in FORMER.items() for old, new in names.items()]
-
-
-@pytest.mark.parametrize(("path", "old", "new"), FORMERLY)
-def test_a_former_name_is_answered_with_the_one_of_today(capsys, path, old, new):
-    for words in ([old, "x"], [f"{old}=x"]):
-        assert refused(capsys, [*path.split(), *words]) == f"{old} is now called {new}"
-    assert new in options.takers()
 
 
 def test_the_targets_of_an_export_are_named_in_its_help():

@@ -10,7 +10,7 @@ import pytest
 from tests.apps.commands import SERVED, flat, over
 
 from shardwise.apps.cli import main
-from shardwise.apps.cli.plan_serve import GONE, serve
+from shardwise.apps.cli.plan_serve import serve
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
@@ -269,13 +269,6 @@ def test_a_model_too_large_says_so():
         run("--model", "llama-3-70b", *SMALL[2:])
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; l4:1: "):
         run("--model", "llama-3-70b", "--on", "v5e:1x1,l4:1", *SMALL[4:])
-
-
-@pytest.mark.parametrize("flag", GONE)
-def test_options_that_are_gone_say_what_there_is(flag):
-    for words in ([flag], [flag, "x"]):
-        with pytest.raises(BadRequest, match=f"{flag}( x)? is written another way now: "):
-            run(*SMALL, *words)
 
 
 def test_a_plan_is_exported_and_read_back(tmp_path, capsys):

@@ -54,12 +54,6 @@ def test_the_record_is_of_these_requests():
 
 
 ELSEWHERE = {
-    "plan train": {"--stack"},
-    "plan sweep": {"--stack"},
-    "plan serve": {
-        *("--activations", "--compute", "--confirm", "--no-confirm", "--mfu", "--objective"),
-        *("--params", "--percentile", "--top"),
-    },
     "train": {
         *("--coordinator", "--init", "--process", "--processes", "--profile", "--resume"),
         "--tokenizer",
@@ -70,7 +64,7 @@ ELSEWHERE = {
     "calibrate": {"--api-key", "--key-in-clear"},
     "bench serve": {"--api-key", "--key-in-clear"},
 }
-"""Options that no request has: hidden ones, those of several processes, of a run before, or of a
+"""Options that no request has: those of several processes, of a run before, or of a
 key, and those that change no document."""
 VIEWED = {"--json", "--csv", "--force", "-q", "--quiet", "-v", "--verbose", "--brief"}
 VIEWED |= set(documents.MORE)

@@ -1,5 +1,8 @@
 """Planner and compiled program under the same keys: what is counted for a component is compiled."""
 
+import sys
+from pathlib import Path
+
 import optax
 import pytest
 from tests.equivalence import cases
@@ -13,9 +16,11 @@ from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.scopes import component_in, phase_of
 from shardwise.profiler.hlo.work import module_work
 from shardwise.runtime import mesh_of
-from shardwise.runtime.parallel.lowered import lowered_step
 from shardwise.sharding import Mesh
 from shardwise.workflows.compare import scope_sentences, sums_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from planned_steps.lowered import lowered_step
 
 DENSE = {"attention", "mlp_dense", "lm_head"}
 EXACT = [

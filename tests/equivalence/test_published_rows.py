@@ -1,13 +1,17 @@
 """A published TPU run's program: the step of its shape on its mesh, whatever was measured."""
 
+import sys
 from math import prod
+from pathlib import Path
 
 import jax
 import pytest
 from tests.tiers import spread
 
-from shardwise.evidence.training.programs import row_program
 from shardwise.evidence.training.table import PUBLISHED, read_table
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from row_programs import row_program
 
 ROWS = {row["id"]: row for row in read_table(PUBLISHED).rows}
 

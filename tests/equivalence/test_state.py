@@ -4,18 +4,23 @@ All strategies at even dims are in `tests/evidence/planned/test_planned.py`, com
 uneven dims, every optimizer, and pipelines.
 """
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.equivalence import cases
 
-from shardwise.evidence.planned.plans import DENSE, MOE
-from shardwise.evidence.planned.steps import planned_state
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
 from shardwise.runtime import mesh_of
-from shardwise.runtime.parallel.lowered import abstract_state, held_bytes
+from shardwise.runtime.parallel.abstract import abstract_state
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from planned_steps.lowered import held_bytes
+from planned_steps.plans import DENSE, MOE
+from planned_steps.steps import planned_state
 
 MIXED = {"fsdp": 2, "tensor": 4}
 

@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from tests.equivalence import cases
+from tests.equivalence import cases, styles
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.hlo import read_collectives
 from shardwise.runtime import mesh_of
-from shardwise.runtime.parallel import styles
 
 MESH, RATE = {"data": 2, "fsdp": 2, "tensor": 2}, 0.1
 D, F = 32, 48

@@ -1,11 +1,14 @@
 """The resolver on random einsums: run, differentiated, counted and compared with XLA's choice."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from shardwise.evidence.proof import draw, prove, report
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+from proof import draw, prove, report
 
 
 @pytest.fixture(scope="module", params=[4, pytest.param(50, marks=pytest.mark.slow)])

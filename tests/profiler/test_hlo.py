@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.profiler.overlap import read_overlaps
 
 from shardwise.errors import ShardwiseError
 from shardwise.profiler import run_source
@@ -14,7 +15,6 @@ from shardwise.profiler.hlo import (
     read_groups,
     read_matmuls,
     read_module,
-    read_overlaps,
     read_pairs,
     read_shape,
 )

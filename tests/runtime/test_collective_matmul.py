@@ -6,10 +6,11 @@ What the TPU compiler makes of them is kept (`scripts/kept_programs.py`).
 import json
 
 import pytest
+from tests.profiler.overlap import read_overlaps
 
 from kept import hlo
 from shardwise.profiler import QUICK_COMPILE, run_source
-from shardwise.profiler.hlo import read_collectives, read_overlaps
+from shardwise.profiler.hlo import read_collectives
 
 BASE = """
 import json

@@ -15,8 +15,8 @@ from shardwise.plans import layout_table
 from shardwise.plans.train import model_hash
 from shardwise.runtime import mesh_of
 from shardwise.runtime.init import is_buffer, rows_tree
+from shardwise.runtime.parallel.abstract import abstract_state
 from shardwise.runtime.parallel.data import deferred_axes
-from shardwise.runtime.parallel.lowered import abstract_state
 from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 from shardwise.runtime.parallel.stages import pipeline_of
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, options_for

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from tests.sharding.strategies import STRATEGIES, strategy
+from tests.sharding.transposed import transpose
 
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
@@ -13,7 +14,6 @@ from shardwise.sharding.backward.analyse import analyse, moved_bytes, state_byte
 from shardwise.sharding.backward.boxes import backward_lines, forward_lines
 from shardwise.sharding.backward.forward import forward
 from shardwise.sharding.backward.infer import forward_of
-from shardwise.sharding.backward.transpose import transpose
 from shardwise.sharding.steps import ShardStep
 
 MESH = Mesh.parse("X=4,Y=2,Z=2")

@@ -15,7 +15,7 @@ their level, K and k what the runs share with each other and with the plan:
 The step is taken times exp(m), in the units of the plan's range, and that by sqrt(v / (B + W)).
 A run further than one deviation of W from the middle of all (and of one more run that went as
 predicted) counts as that far, as one odd run in three is common; runs that differ among themselves
-by more than W widen v. B, W and `carried` are of published runs: `evidence/training/few_runs.py`
+by more than W widen v. B, W and `carried` are of published runs: `scripts/fit/spread.py`
 finds them.
 """
 

@@ -9,7 +9,7 @@ that shared their value were left out. Features multiply: measured over predicte
     exp(low x product of wider / product of later)  to  exp(high x product of wider x later)
 
 for 8 in 10 runs of a publisher that had no part in the table. The range always holds the prediction
-itself. `scripts/fit_efficiency.py` makes the table, `evidence/training/residuals.py` says how.
+itself. `scripts/fit_efficiency.py` makes the table, `scripts/fit/residuals.py` says how.
 """
 
 import math

@@ -13,7 +13,7 @@ for all), and where those are too few what all published runs say.
   tell them apart: the median difference of the errors of two plans of one job. Of pairs that are
   predicted so far apart or further, at least three in four run in that order.
 
-`scripts/fit_efficiency.py` makes the table, `evidence/training/resolution.py` says how.
+`scripts/fit_efficiency.py` makes the table, `scripts/fit/resolution.py` says how.
 """
 
 from collections.abc import Mapping

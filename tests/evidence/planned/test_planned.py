@@ -13,13 +13,6 @@ from pathlib import Path
 import pytest
 from tests.every import over_every
 
-from shardwise.evidence.planned.plans import DENSE, small_plans
-from shardwise.evidence.planned.steps import (
-    CompiledStep,
-    compiled_steps,
-    planned_lines,
-    planned_state,
-)
 from shardwise.models import from_hf
 from shardwise.plans import ServePlan
 from shardwise.profiler.collectives.added import ADDED, added_lines
@@ -29,6 +22,13 @@ from shardwise.profiler.collectives.served import as_served
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
+from planned_steps.plans import DENSE, small_plans  # noqa: E402
+from planned_steps.steps import (  # noqa: E402
+    CompiledStep,
+    compiled_steps,
+    planned_lines,
+    planned_state,
+)
 from planned_table import document, found_of, page, plan_hash, row_of, step_of  # noqa: E402
 
 PLANS = small_plans()

@@ -7,13 +7,14 @@ all, of which 356 are of no fit.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
 
-from shardwise.evidence.training.few_runs import BIASED, coverage, fewer, score_groups
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.unseen import read_unseen
@@ -25,6 +26,9 @@ from shardwise.evidence.training.validate import (
 )
 from shardwise.hardware.names import generations
 from shardwise.roofline import stack_names
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.spread import BIASED, coverage, fewer, score_groups
 
 SOURCES = (
     "mosaicml-llm-foundry",

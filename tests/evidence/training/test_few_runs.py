@@ -1,12 +1,20 @@
 """The spread of publishers' runs is found again from runs that were drawn by one."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.evidence.training.test_runs import TABLE
 
-from shardwise.evidence.training.few_runs import (
+from shardwise.evidence.training.own import looks
+from shardwise.evidence.training.table import read_table
+from shardwise.evidence.training.validate import validate
+from shardwise.roofline.evidence import read_spread
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.spread import (
     Groups,
     by_group,
     coverage,
@@ -14,10 +22,6 @@ from shardwise.evidence.training.few_runs import (
     score_groups,
     write_spread,
 )
-from shardwise.evidence.training.own import looks
-from shardwise.evidence.training.table import read_table
-from shardwise.evidence.training.validate import validate
-from shardwise.roofline.evidence import read_spread
 
 BETWEEN, WITHIN = 1.5, 0.4
 GROUPS, EACH = 30, 6

@@ -1,13 +1,18 @@
 """Folds, configurations and releases of published runs."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.evidence.training.test_runs import row
 
-from shardwise.evidence.training.folds import SLOWER, left_with, regressions, shares
+from shardwise.evidence.training.folds import left_with, shares
 from shardwise.evidence.training.runs import read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.regressions import SLOWER, regressions
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,22 @@
 """Published TPU runs compiled: what a row's program is, what prices it, and the committed table."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from shardwise.evidence.training.programs import before_fit, options_on, row_result
 from shardwise.evidence.training.runs import measured_seconds, read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table, row_of
 from shardwise.hardware import Torus, load_chip, parse_slice
 from shardwise.profiler.hlo import module_work, read_module
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from row_programs import before_fit, options_on, row_result
 
 ROWS = {row["id"]: row for row in read_table(PUBLISHED).rows}
 TABLE = Path(__file__).parents[3] / "docs" / "maxtext.json"

@@ -2,22 +2,25 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.training.resolution import (
+from shardwise.evidence.training.runs import read_runs
+from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.evidence.training.unseen import read_unseen
+from shardwise.roofline.resolution import ALL, LEAST, read_resolution
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.resolution import (
     SeenPlan,
     compiled_looks,
     margins,
     published_looks,
     told_apart,
 )
-from shardwise.evidence.training.runs import read_runs
-from shardwise.evidence.training.table import PUBLISHED, read_table
-from shardwise.evidence.training.unseen import read_unseen
-from shardwise.roofline.resolution import ALL, LEAST, read_resolution
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -17,14 +17,13 @@ from shardwise.errors import BadRequest
 from shardwise.planner.export.deploy.pods import following
 from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.serving import PROGRAMS, export_serve, given_fields, parse_serve
-from shardwise.planner.export.unsaid import lost_by_a_server
 from shardwise.plans import ServeDtypes
 from shardwise.plans.files import plan_from
 from shardwise.plans.serve import PrefillServer, ServeScheduling, Workload
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-
 from called import calls
+from exports_unsaid import lost_by_a_server
 
 LOAD = Workload(rate=4.0, ttft=2.0, tpot=0.03)
 WIDE = PrefillServer(slice="h100:4", mesh={"tensor": 4}, box=(4,))

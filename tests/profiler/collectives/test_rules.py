@@ -3,17 +3,21 @@
 The dumps are programs of the table in docs/compiled.md.
 """
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.workflows.dumps import NAMES, dumped
 
-from shardwise.evidence.planned.plans import PLANS
-from shardwise.evidence.planned.steps import planned_lines
 from shardwise.models import load_model
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.lines import read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from planned_steps.plans import PLANS
+from planned_steps.steps import planned_lines
 
 SHARE = 0.01
 """Of the planned bytes: what may be left (docs/compiled.md)."""

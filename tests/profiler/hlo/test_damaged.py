@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.commands import run
+from tests.profiler.overlap import read_overlaps
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
@@ -19,7 +20,6 @@ from shardwise.profiler.hlo import (
     read_groups,
     read_matmuls,
     read_module,
-    read_overlaps,
     read_pairs,
     read_shape,
     trip_counts,

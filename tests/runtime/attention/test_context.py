@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.profiler.overlap import read_overlaps
 from tests.runtime.attention import cases
 from tests.tiers import spread
 
 from kept import hlo
 from shardwise.errors import BadRequest
-from shardwise.profiler.hlo import read_collectives, read_overlaps
+from shardwise.profiler.hlo import read_collectives
 from shardwise.runtime.attention import (
     all_gather_attention,
     count_tiles,

@@ -2,7 +2,9 @@
 
 import shutil
 import signal
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,12 @@ import pytest
 from runtime.trainer.made import make_plan, make_run
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.runtime import initialise, shapes
-from shardwise.runtime.trainer import Settings, held_out_loss, loop, read_metrics, train
+from shardwise.runtime.trainer import Settings, loop, read_metrics, train
 from shardwise.runtime.trainer.checkpoint import read_params
 from shardwise.runtime.trainer.events import EventFile
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from held_out import held_out_loss
 
 
 def losses(run):

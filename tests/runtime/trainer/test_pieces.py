@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -19,8 +20,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from runtime.trainer.forged import Piece, forge, older
 from runtime.trainer.made import make_plan, make_run
 from shardwise.errors import BadRequest
-from shardwise.runtime.trainer import Keeper, Settings, held_out_loss, restore, train
+from shardwise.runtime.trainer import Keeper, Settings, restore, train
 from shardwise.runtime.trainer.pieces import flaw
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from held_out import held_out_loss
 
 IDENTITY = {"model": "a", "lr": 0.1}
 SHAPES = {"w": (8, 4), "v": (8, 4), "b": (4,), "c": ()}

@@ -1,11 +1,11 @@
-"""A command whose `--help` lists options in groups, and which knows what options were called."""
+"""A command whose `--help` lists options in groups."""
 
 from typing import Any
 
 import click
 
 from shardwise.apps.cli.completion import complete
-from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of
+from shardwise.apps.cli.option_table import GROUPS, group_of
 from shardwise.apps.cli.pages import how_much_options
 from shardwise.errors import BadRequest, shown
 
@@ -23,15 +23,7 @@ class AnswerCommand(click.Command):
             complete(option)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; an option under its former name is refused with the one that it has now, and one
-        that takes one value and was given two."""
-        former = FORMER.get(ctx.command_path.partition(" ")[2], {})
-        for word in args:
-            name = word.partition("=")[0]
-            if name in former:
-                raise click.UsageError(f"{name} is now called {former[name]}", ctx)
-            if word == "--":
-                break
+        """Parse; an option that takes one value and was given two is refused."""
         if not ctx.resilient_parsing:
             self._refuse_second_values(ctx, args)
         return super().parse_args(ctx, args)

@@ -2,7 +2,7 @@
 
 An option means the same in all commands that take it; what a command says of it in `--help` only
 adds which values it takes there. docs/options.md is written of this table and of the commands by
-`scripts/options.py`. `FORMER` are names that options had before.
+`scripts/options.py`.
 """
 
 from collections.abc import Mapping
@@ -197,20 +197,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Of each group its options, by their longest name, and what each means."""
-
-FORMER: Mapping[str, Mapping[str, str]] = {
-    "plan train": {"--trace": "--perfetto", "--output": "-o"},
-    "plan show": {"--trace": "--perfetto"},
-    "plan serve": {"--engine": "--for", "--e2el": "--e2e"},
-    "simulate": {"--e2el": "--e2e"},
-    "compare": {"--trace": "--capture"},
-    "profile": {"--trace": "--capture"},
-    "train": {"--schedule": "--lr-schedule"},
-    "shard": {"--out": "--result", "--input": "--no-parameter"},
-    "model show": {"--dtype": "--kv"},
-    "model diff": {"--dtype": "--kv"},
-}
-"""Of each command the options that were called otherwise, and what they are called now."""
 
 
 def group_of(flags: list[str]) -> str:

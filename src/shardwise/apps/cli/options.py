@@ -83,19 +83,6 @@ def key_options(command: Any) -> Any:
     return key(clear(command))
 
 
-def renamed(former: str, remedy: str) -> Callable[[Any], Any]:
-    """An option of the past: whoever gives it is told what to write; {} is the value given."""
-
-    def told(_: click.Context, __: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            given = f"{former} {value}".strip()
-            raise BadRequest(f"{given} is written another way now: {remedy.format(value)}")
-
-    return click.option(
-        former, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=told
-    )
-
-
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
     """The request that the command's parameters make: each of its fields is one, by name."""
     return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]

@@ -7,31 +7,11 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.options import as_option, hardware_options, renamed, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.plan_train_options import compile_options
 from shardwise.apps.cli.progress import progress_line, stage_line
-
-GONE = {
-    "--objective": "there is one answer now, the cheapest servers for a load; leave it out",
-    "--percentile": "a load holds where 95 % of its requests keep the targets; leave it out",
-    "--confirm": "every answer is simulated; leave it out",
-    "--no-confirm": "every answer is simulated; leave it out",
-    "--activations": "servers keep activations in bf16; leave it out",
-    "--compute": "servers compute in bf16, and in fp8 with --weights fp8; leave it out",
-    "--mfu": "prompts take what the chip's rates say; leave it out",
-    "--params": "prompts take what the chip's rates say; leave it out",
-    "--top": "what else was close stands below the answer, and the front behind --detail",
-}
-"""Options of before, and what there is instead."""
-
-
-def all_gone(command: Any) -> Any:
-    """The command with every option that is gone, refused."""
-    for flag, remedy in GONE.items():
-        command = renamed(flag, remedy)(command)
-    return command
 
 
 @click.command(cls=AnswerCommand)
@@ -88,7 +68,6 @@ def all_gone(command: Any) -> Any:
 @plot_option("The front of speed and cost, and a decode step's parts, as a PNG or SVG.")
 @hardware_options()
 @sections_options("detail", "why")
-@all_gone
 @csv_option
 @json_option
 def serve(**options: Any) -> None:

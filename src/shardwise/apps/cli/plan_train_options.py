@@ -10,7 +10,6 @@ import click
 
 from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.numbers import NUMBER, WHOLE, Word
-from shardwise.apps.cli.options import renamed
 
 _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
@@ -38,7 +37,6 @@ _OPTIONS = (
         "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
         "(shardwise train).",
     ),
-    renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
     click.option(
         "--optimizer",
         type=Word(CHOICES["optimizer"]),

@@ -4,9 +4,7 @@
 `models.py` finds each row's model, `plans.py` what its choices mean as a TrainPlan and `remat.py`
 what it recomputes; `validate.py` prices all and sums up errors (`scores.py`) and ranges, those of
 published runs as they were predicted without their group (`unseen.py`); `validation_result.py` is
-what is told of them. `folds.py` says which runs are left out together and share a configuration,
-`residuals.py` makes the table behind the ranges, `resolution.py` that of what predictions cannot
-tell; `own.py` reads a user's runs as evidence, `few_runs.py` learns and scores what such runs tell;
-`programs.py` compiles the steps of rows that ran on TPUs. Nothing is fitted here:
-`scripts/fit_efficiency.py` does that. Read `runs.py` first.
+what is told of them. `folds.py` says which runs are left out together and share a configuration;
+`own.py` reads a user's runs as evidence. Nothing is fitted here: `scripts/fit_efficiency.py` does
+that. Read `runs.py` first.
 """

@@ -1,4 +1,4 @@
-"""Which published runs are left out together, which are one configuration, which got slower.
+"""Which published runs are left out together, and which are one configuration.
 
 A fold is publisher and software (`PublishedRun.group`, "publisher/software"): no run of it has a
 part in what is said of another. Two programs of one publisher share their kernels for mixtures of
@@ -6,17 +6,13 @@ experts, so that a routed run is left out with all routed runs of its publisher.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.models import params_total
-
-SLOWER = 1.1
-"""Times the seconds of an earlier release from which a later one is a regression."""
 
 
 def publisher(group: str) -> str:
@@ -60,36 +56,4 @@ def shares(runs: Sequence[PublishedRun]) -> np.ndarray:
     found = np.empty(len(runs))
     for some in rows.values():
         found[some] = 1 / len(some)
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regression:
-    """A configuration on a mesh that the software ran `times` as long in a later release."""
-
-    before: PublishedRun
-    after: PublishedRun
-
-    @property
-    def times(self) -> float:
-        return self.after.measured_seconds / self.before.measured_seconds
-
-
-def regressions(runs: Iterable[PublishedRun]) -> list[Regression]:
-    """Configurations, each on a mesh and in so many microbatches, that a later release of the same
-    software ran more than `SLOWER` times as long, each release against the fastest before it."""
-    plans: dict[Hashable, list[PublishedRun]] = defaultdict(list)
-    for run in runs:
-        if run.release:
-            cut = (*run.plan.mesh.items(), run.plan.microbatches)
-            plans[configuration(run), cut].append(run)
-    found = []
-    for some in plans.values():
-        some.sort(key=lambda run: run.release)
-        for after in some[1:]:
-            earlier = [run for run in some if run.release < after.release]
-            if earlier:
-                before = min(earlier, key=lambda run: run.measured_seconds)
-                one = Regression(before=before, after=after)
-                found += [one] if one.times > SLOWER else []
     return found

@@ -7,9 +7,8 @@ lines) and `scopes.py` (named scopes) read their parts; `rules.py` says what eve
 `loops.py` how often loops run, `flops.py` and `traffic.py` what an instruction computes and moves;
 `collectives.py` and `transfers.py` make the list of collectives with V in bytes as in
 `work.Collective`; `parts.py` says what joined ones are for, `kernels.py` what kernels compute.
-`work.py` joins them: `module_work` gives the schedule as ops. `overlap.py` says what runs between a
-start and its done, `dots.py` lists matmuls. No JAX, and no time: `profiler/timeline.py` has that.
-Read `work.py` first.
+`work.py` joins them: `module_work` gives the schedule as ops. `dots.py` lists matmuls. No JAX, and
+no time: `profiler/timeline.py` has that. Read `work.py` first.
 """
 
 from shardwise.profiler.hlo.collectives import (
@@ -28,7 +27,6 @@ from shardwise.profiler.hlo.groups import (
     recover_mesh,
 )
 from shardwise.profiler.hlo.loops import trip_counts
-from shardwise.profiler.hlo.overlap import Overlap, read_overlaps
 from shardwise.profiler.hlo.rules import Rule, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
 from shardwise.profiler.hlo.shapes import Array, MemoryLayout, arrays, read_shape
@@ -48,7 +46,6 @@ __all__ = [
     "MeshAxes",
     "Module",
     "Nested",
-    "Overlap",
     "Rule",
     "Source",
     "Wait",
@@ -63,7 +60,6 @@ __all__ = [
     "read_hlo",
     "read_matmuls",
     "read_module",
-    "read_overlaps",
     "read_pairs",
     "read_shape",
     "recover_mesh",

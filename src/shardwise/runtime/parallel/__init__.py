@@ -7,8 +7,8 @@ specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out 
 `packing.py` tells documents apart, `data.py` has the pieces of ZeRO, `accumulation.py` loops over
 microbatches, `pipeline.py` runs a schedule's table: `stages.py` says which layers lie where,
 `chunks.py` and `passes.py` make the programs of the passes. `update.py` is the optimizer's half,
-`lowered.py` the step compiled ahead. `refusals.py` names what is not run. `styles.py` is one block
-in the three styles of ch. 10, to be read. Read `run.py`, then `step.py`.
+`abstract.py` the state as shapes. `refusals.py` names what is not run. Read `run.py`, then
+`step.py`.
 """
 
 from shardwise.runtime.parallel.refusals import check

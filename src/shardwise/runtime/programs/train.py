@@ -9,7 +9,7 @@ from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.plans.software.xla_flags import trainer_flags
-from shardwise.runtime.parallel.lowered import abstract_state
+from shardwise.runtime.parallel.abstract import abstract_state
 from shardwise.runtime.parallel.run import step_program
 from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.sharding import batch_sharding

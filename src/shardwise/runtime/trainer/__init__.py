@@ -1,22 +1,20 @@
 """The trainer: text in, a trained model out, through kills, full disks and lost machines.
 
 `loop.py` is the run, step by step; `step.py` asks the strategies for the step of a plan, `data.py`
-turns text into batches in an order that any step can be resumed at,
-`optimizer.py` the optax side (`adafactor.py` and `adam8bit.py` where optax has none that serves),
-`checkpoint.py` what is kept and how it survives, `manifest.py` what it says of itself and
-`pieces.py` the proof that it is whole, `hub.py` checkpoints of Hugging Face, `metrics.py` and
-`events.py` what is reported. `supervisor.py` watches over processes (`runtime/processes.py`)
-and says which one was lost. `stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training
-out of a folder, `disk.py` forces files to the disk, `memory.py` keeps the host's, `evaluate.py`
-gives a loss on other text. How long a step should take is not computed here: it is handed in as
-`Expected`. Read `loop.py` first.
+turns text into batches in an order that any step can be resumed at, `optimizer.py` the optax side
+(`adafactor.py` and `adam8bit.py` where optax has none that serves), `checkpoint.py` what is kept
+and how it survives, `manifest.py` what it says of itself and `pieces.py` the proof that it is
+whole, `hub.py` checkpoints of Hugging Face, `metrics.py` and `events.py` what is reported.
+`supervisor.py` watches over processes (`runtime/processes.py`) and says which one was lost.
+`stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training out of a folder, `disk.py`
+forces files to the disk and `memory.py` keeps the host's. How long a step should take is not
+computed here: it is handed in as `Expected`. Read `loop.py` first.
 """
 
 from shardwise.runtime.processes import ProcessGroup, connect
 from shardwise.runtime.text.tokenizer import Bytes, Tokenizer, tokenizer_of
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
-from shardwise.runtime.trainer.evaluate import held_out_loss
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, read_metrics
 from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
@@ -39,7 +37,6 @@ __all__ = [
     "apply_updates",
     "connect",
     "corpus_of",
-    "held_out_loss",
     "line_of",
     "optimizer_of",
     "program",

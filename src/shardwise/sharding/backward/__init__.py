@@ -5,9 +5,9 @@ steps of forward, backward and update follow by one rule, and from their depende
 the critical path and what can be freed. No strategy has code of its own: it is its layouts.
 
 `forward.py` is what is differentiated (`infer.py` makes it of an expression). `derive.py` writes
-the steps: `product.py` has the rule for a product, `transpose.py` for a collective, `reshapes.py`
-for a reshape, and `moves.py` goes from one layout to another. `analyse.py` says what waits for
-what, `boxes.py` prints the steps as the book does. Read `derive.py` first, then `product.py`.
+the steps: `product.py` has the rule for a product, `reshapes.py` for a reshape, and `moves.py` goes
+from one layout to another. `analyse.py` says what waits for what, `boxes.py` prints the steps as
+the book does. Read `derive.py` first, then `product.py`.
 """
 
 from shardwise.sharding.backward.boxes import backward_boxes

@@ -5,21 +5,21 @@ any host that has libtpu.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwise.models import ModelConfig, Parameter
+from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan
-from shardwise.runtime.init import is_buffer, padded_shape, rows_tree, shapes
+from shardwise.runtime.init import is_buffer
+from shardwise.runtime.parallel.abstract import abstract_state, placed
 from shardwise.runtime.parallel.chunks import deferred_count, programs, sums_shardings
 from shardwise.runtime.parallel.pipeline import reduction
-from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.run import train_step
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.stages import (
@@ -29,12 +29,9 @@ from shardwise.runtime.parallel.stages import (
     stream_shape,
     stream_sharding,
 )
-from shardwise.runtime.parallel.update import State, Update
+from shardwise.runtime.parallel.update import Update
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding
-
-if TYPE_CHECKING:  # servers have no optimizer
-    import optax
 
 WHOLE: dict[str, Any] = {
     "exec_time_optimization_effort": -1.0,
@@ -47,48 +44,6 @@ compile time, makes none asynchronous, and no matmul is cut to overlap with its 
 def tpu_devices(topology: str) -> list[Any]:
     """The devices of a slice that need not be here, as "v5e:2x4"; libtpu has names of its own."""
     return list(topologies.get_topology_desc(platform="tpu", topology_name=topology).devices)
-
-
-def abstract_state(
-    plan: TrainPlan,
-    cfg: ModelConfig,
-    mesh: jax.sharding.Mesh,
-    optimizer: "optax.GradientTransformation",
-) -> State:
-    """The state of `run.start` as `jax.ShapeDtypeStruct` with shardings; with pipeline stages a
-    tuple over the ranks of each part."""
-    check(plan, cfg)
-    if plan.degree("stage") == 1:
-        setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
-        update = Update(setup=setup, rows=rows_tree(cfg), optimizer=optimizer)
-        return _state(update, shapes(cfg))
-    pipe = pipeline_of(plan, cfg, mesh)
-    states = []
-    for rank in range(pipe.schedule.stages):
-        update = Update(setup=pipe.setup(rank), rows=pipe.rows(rank), optimizer=optimizer)
-        states.append(_state(update, jax.eval_shape(partial(pipe.part, rank), shapes(cfg))))
-    return {name: tuple(state[name] for state in states) for name in states[0]}
-
-
-def _state(update: Update, whole: Any) -> State:
-    """The state of one mesh, from the shapes of the parameters without padding."""
-    dtype = dtype_of(update.setup.plan.dtypes.param)
-
-    def one(row: Parameter, at: NamedSharding, w: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        first = 0 if row.group is None else 1  # a rank has fewer layers than the row
-        shape = (*w.shape[:first], *padded_shape(row, at)[first:])
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=at)
-
-    params = jax.tree.map(one, update.rows, update.stored(), whole)
-    kept = jax.eval_shape(update.optimizer.init, params)
-    return {
-        "params": params,
-        "optimizer": jax.tree.map(_placed, kept, update.state_shardings(params)),
-    }
-
-
-def _placed(x: jax.ShapeDtypeStruct, at: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at)
 
 
 def held_bytes(tree: Any) -> tuple[int, int]:
@@ -108,7 +63,7 @@ def lowered_step(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: "optax.GradientTransformation",
+    optimizer: optax.GradientTransformation,
     clip: float | None = 1.0,
 ) -> jax.stages.Lowered:
     """`train_step` of a plan without pipeline stages, lowered for its state and batch."""
@@ -126,7 +81,7 @@ def compiled_passes(
     plan: TrainPlan,
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
-    optimizer: "optax.GradientTransformation",
+    optimizer: optax.GradientTransformation,
     rank: int,
 ) -> Iterator[tuple[jax.stages.Compiled, int]]:
     """The programs of one rank of a pipeline with how often a step runs them, compiled with
@@ -199,4 +154,4 @@ def _sums(pipe: StagePipeline, rank: int, params: Any) -> Any:
 
 def _outputs(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> Any:
     """The results of a program, as the next one takes them."""
-    return jax.tree.map(_placed, lowered.out_info, compiled.output_shardings)
+    return jax.tree.map(placed, lowered.out_info, compiled.output_shardings)

@@ -6,9 +6,11 @@ columns, the compiler's flags are the same for all rows of a chip (`options_on`)
 constants are those from before any run was fitted (`before_fit`).
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from shardwise.evidence.training.runs import PublishedRun, read_run
@@ -21,7 +23,9 @@ from shardwise.profiler.ahead import CompiledProgram, Limits, compile_ahead, tar
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.work import tally
 
-BUILDER = "shardwise.evidence.training.programs:row_program"
+BUILDER = "row_programs:row_program"
+SCRIPTS = str(Path(__file__).resolve().parent)
+"""Where the child finds the builder."""
 
 
 def options_on(chip: str) -> dict[str, str]:
@@ -51,6 +55,7 @@ def compile_row(
 ) -> CompiledProgram:
     """Compile a row's step for its slice. Raises as `compile_ahead`."""
     placement = place(run.piece, dict(run.plan.mesh))
+    os.environ["PYTHONPATH"] = f"{SCRIPTS}:{os.environ.get('PYTHONPATH', '')}"
     return compile_ahead(
         target_of(run.piece, device_coordinates(placement)),
         BUILDER,

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardwise.evidence.proof.draw import DrawnEinsum
-from shardwise.evidence.proof.pricing import (
+from proof.draw import DrawnEinsum
+from proof.pricing import (
     PRICED,
     cost_on,
     program_seconds,
     xla_collectives,
     xla_products,
 )
-from shardwise.evidence.proof.rules import explanation
+from proof.rules import explanation
 from shardwise.hardware import parse_slice
 from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import at_dtype, mesh_axes, read_collectives

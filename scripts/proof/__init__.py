@@ -3,11 +3,11 @@
 `draw.py` makes einsums from fixed seeds, `check.py` resolves, runs and compares one of them,
 `pricing.py` prices both programs alike, `rules.py` says when XLA's own may be cheaper (on meshes
 whose axes are in parts, `parts.py`), and `report.py` writes the result down. `scripts/prove` runs
-hundreds, a test some dozens. Nothing here is part of an answer to a user. Read `check.py` first.
+hundreds, a test some dozens. Read `check.py` first.
 """
 
-from shardwise.evidence.proof.check import ProofVerdict, prove
-from shardwise.evidence.proof.draw import DrawnEinsum, draw
-from shardwise.evidence.proof.report import report
+from proof.check import ProofVerdict, prove
+from proof.draw import DrawnEinsum, draw
+from proof.report import report
 
 __all__ = ["DrawnEinsum", "ProofVerdict", "draw", "prove", "report"]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from shardwise.evidence.proof.check import ProofVerdict, compare
+from proof.check import ProofVerdict, compare
 
 CHOICES = (
     ("equal", "costs the same"),
@@ -62,7 +62,7 @@ def _choices(verdicts: Sequence[ProofVerdict]) -> list[str]:
         "|---|---:|---:|",
         *(f"| {text} | {counts[name]} | {compiled[name]} |" for name, text in CHOICES),
         "",
-        f"{explained} of the cheaper ones are explained by a rule of `evidence/proof/rules.py`:",
+        f"{explained} of the cheaper ones are explained by a rule of `scripts/proof/rules.py`:",
         "given what XLA used, the resolver is as cheap.",
         "",
         *(

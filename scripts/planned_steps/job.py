@@ -23,7 +23,8 @@ def compile_plans(cases: Sequence[str], topology: str) -> list[dict[str, Any]]:
     that go from stage to stage and how often. Of a pipeline all are of the last rank.
     """
     os.environ.update(AWAY_FROM_HARDWARE)  # read when JAX is imported, which is now
-    from shardwise.runtime.parallel import lowered
+    from planned_steps import lowered
+    from shardwise.runtime.parallel.abstract import abstract_state
     from shardwise.runtime.sharding import mesh_of
     from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
 
@@ -32,7 +33,7 @@ def compile_plans(cases: Sequence[str], topology: str) -> list[dict[str, Any]]:
     for case in cases:
         plan, cfg = pickle.loads(b64decode(case))
         mesh, optimizer = mesh_of(plan, devices), optimizer_of(plan, cfg, Settings(steps=1))
-        state = lowered.abstract_state(plan, cfg, mesh, optimizer)
+        state = abstract_state(plan, cfg, mesh, optimizer)
         if (stages := plan.degree("stage")) > 1:  # the last rank, which the plan's list is of
             made = lowered.compiled_passes(plan, cfg, mesh, optimizer, stages - 1)
             moved = lowered.received(plan, cfg, mesh, stages - 1)

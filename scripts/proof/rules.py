@@ -7,9 +7,9 @@ the resolver, given that way, costs no more than XLA.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from shardwise.evidence.proof.draw import DrawnEinsum
-from shardwise.evidence.proof.parts import einsum_in_parts, in_parts
-from shardwise.evidence.proof.pricing import PRICED, XlaCollective, cost_on, program_seconds
+from proof.draw import DrawnEinsum
+from proof.parts import einsum_in_parts, in_parts
+from proof.pricing import PRICED, XlaCollective, cost_on, program_seconds
 from shardwise.hardware import parse_slice
 from shardwise.sharding.chain import resolve
 

@@ -6,10 +6,12 @@ The plan's side comes from the planner's Work and memory, the other from the run
 pipeline from the passes of its last rank, which holds the head.
 """
 
+import os
 import pickle
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from shardwise.models import ModelConfig
@@ -25,6 +27,8 @@ from shardwise.profiler.collectives.lines import (
     read_lines,
 )
 
+SCRIPTS = Path(__file__).resolve().parents[1]
+"""Where the child finds `job.py`."""
 SECONDS_EACH = 120.0
 STATE = ("params", "optimizer")
 """Parts of the runtime's state, and kinds of memory of the planner."""
@@ -72,9 +76,10 @@ def compiled_texts(
     need_libtpu()
     packed = [b64encode(pickle.dumps(case)).decode() for case in cases]
     return run_function(
-        "shardwise.evidence.planned.job:compile_plans",
+        "planned_steps.job:compile_plans",
         {"cases": packed, "topology": topology},
         devices=1,
+        environment={"PYTHONPATH": f"{SCRIPTS}:{os.environ.get('PYTHONPATH', '')}"},
         seconds=SECONDS_EACH * len(cases),
     )
 

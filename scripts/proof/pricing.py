@@ -8,7 +8,7 @@ a pair is priced as that: to XLA's advantage, and as the chips of the prices wou
 from dataclasses import dataclass
 from math import prod
 
-from shardwise.evidence.proof.parts import in_parts
+from proof.parts import in_parts
 from shardwise.hardware import Slice, place
 from shardwise.profiler.hlo import (
     CompiledCollective,

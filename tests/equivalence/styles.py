@@ -20,7 +20,7 @@ over data.
   transposes for gradients; a weight that varies over data has a gradient summed over data.
 
 The runtime is written in the first, with islands of the third (attention, experts, collective
-matmuls). Nothing but tests imports this file: it is to be read.
+matmuls).
 """
 
 from collections.abc import Callable, Mapping
