@@ -37,8 +37,6 @@ class LoadFigures(RunFigures):
 class SteadyFigures(LoadFigures):
     """What a plan did in the steady state; figures of a part of its servers are those of all."""
 
-    good_share: float
-    """Share of the counted requests that met every objective."""
     answered: float
     """Tokens answered over tokens asked for, while the counted requests come."""
     warm_up_requests: int
