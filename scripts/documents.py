@@ -182,7 +182,8 @@ def answered(row: Row, plans: Mapping[str, Any], view: str, url: str) -> dict[st
     said: dict[str, Any] = {"code": code, "out": unmarked(out, hide), "err": unmarked(err, hide)}
     said["err"] = digits(said["err"]) if timed else said["err"]
     if view != "document":
-        said["out"] = digits(said["out"]) if timed else said["out"]
+        text = digits(said["out"]) if timed else said["out"]
+        said["out"] = _WIDE.sub(r"\1\1", text) if view == "whole" else text
         return said
     with contextlib.suppress(ValueError):
         said["out"] = masked(json.loads(said["out"]), timed)
@@ -392,6 +393,8 @@ def masked(value: Any, timed: Sequence[str], path: str = "") -> Any:
     return value
 
 
+_WIDE = re.compile(r"([ -])\1{2,}")
+"""Columns of a table with a path in it are as wide as the path."""
 _LONG_NUMBER = re.compile(r"\d*\.\d{12,}(e[+-]?\d+)?")
 """In a text, as of a table."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from shardwise.boundary import finite, to_json, write_table, write_text
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.hardware.device_names import is_chip
@@ -270,7 +271,7 @@ def profile_result(p: Profiled) -> dict[str, Any]:
             "most": max(p.seconds, default=None),
             "traced": m.step_seconds,
             "compiled": t and {"lower": t.lower, "expected": t.expected, "upper": t.upper},
-            "predicted": p.predicted and p.predicted["seconds"],
+            "predicted": p.predicted and plain(p.predicted["seconds"]),
         },
         "steps": len(p.seconds),
         "captured_steps": m.runs,
