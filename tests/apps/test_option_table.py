@@ -129,7 +129,7 @@ import sys
 from shardwise.apps.cli import main
 
 for path in {paths!r}:
-    print("#", path)
+    print("#", path, flush=True)
     try:
         main([*path.split(), "--help"])
     except SystemExit:

@@ -27,7 +27,7 @@ def test_a_mesh_counts_devices(on, chips):
         assert prod(answer.plan.box) == answer.chips_used
     assert planning.best.chips_used == chips
     expected = planning.best.step_seconds
-    assert 0 < expected["lower"] <= expected["expected"] <= expected["upper"]
+    assert 0 < expected.lower <= expected.expected <= expected.upper
     assert 0.3 < planning.best.mfu < 1
 
 

@@ -38,7 +38,7 @@ def test_every_plan_returned_passes_its_own_checks(on, cfg):
         assert again.peak_bytes_per_chip == answer.peak_bytes_per_chip
         assert answer.peak_bytes_per_chip <= asked.piece.chip.hbm_usable_bytes
         steps = answer.step_seconds
-        assert 0 < steps["lower"] <= steps["expected"] <= steps["upper"]
+        assert 0 < steps.lower <= steps.expected <= steps.upper
         assert answer.chips_used + answer.chips_idle == asked.piece.chips
         assert list(answer.plan.mesh) == [a for a in MESH_AXES if a in answer.plan.mesh]
         assert 0 < answer.mfu < 1

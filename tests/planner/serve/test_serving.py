@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, slices_of
 from shardwise.models import (
@@ -313,9 +314,9 @@ def test_columns_and_the_plan_agree():
         for i, server in enumerate(each):
             count += 1
             answer = evaluate_serve(server.plan(batch=64, chunk=8192), request.cfg, server.piece)
-            assert answer.tpot_seconds == pytest.approx(tpot.take(i).as_dict(), rel=1e-12)
-            both = (ttft.take(i) + tpot.take(i)).as_dict()
-            assert answer.ttft_seconds == pytest.approx(both, rel=1e-12)
+            assert plain(answer.tpot_seconds) == pytest.approx(plain(tpot.take(i).one()), rel=1e-12)
+            both = plain((ttft.take(i) + tpot.take(i)).one())
+            assert plain(answer.ttft_seconds) == pytest.approx(both, rel=1e-12)
             memory = float(columns.peak_bytes(64.0)[i])
             assert float(answer.memory.peak()) == pytest.approx(memory, rel=1e-12)
     assert count > 2
@@ -380,8 +381,8 @@ def test_a_given_utilisation_replaces_the_expected_prefill():
     best = evaluate_serve(plan_for(), load_model("llama-3-8b"), piece, utilisation=given_)
     seconds = 2 * 8e9 * 1024 / (4 * best.piece.chip.peak("bf16") * 0.4)
     prefill = best.prefill_seconds
-    assert prefill["expected"] == pytest.approx(seconds)
-    assert prefill["lower"] <= prefill["expected"] <= prefill["upper"]
+    assert prefill.expected == pytest.approx(seconds)
+    assert prefill.lower <= prefill.expected <= prefill.upper
     assert best.ttft_seconds.expected == pytest.approx(seconds + best.tpot_seconds.expected)
 
 
@@ -398,9 +399,9 @@ def test_an_engine_adds_what_it_was_measured_to_add():
     ideal, same = (answer_for(engine=name, batch=16) for name in ("ideal", "vllm"))
     for name in ("tpot_seconds", "ttft_seconds"):
         before, after = getattr(ideal, name), getattr(same, name)
-        assert after["lower"] == before["lower"]
-        assert after["expected"] > before["expected"]
-        assert after["upper"] > before["upper"]
+        assert after.lower == before.lower
+        assert after.expected > before.expected
+        assert after.upper > before.upper
     engine = load_engine("vllm")
     host = same.tpot_seconds.expected - same.decode.estimate.expected
     assert host == pytest.approx(16 * engine.sequence_seconds)

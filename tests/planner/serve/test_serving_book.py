@@ -102,12 +102,10 @@ def test_prefill_at_40_percent_on_16_v5e():
     given = Utilisation(share=0.4, params=70e9)
     answer = book_answer("llama-3-70b", "v5e:4x4", 43, 8192, "bf16", utilisation=given)
     prefill = answer.prefill_seconds
-    assert prefill["expected"] == pytest.approx(0.90964467, rel=1e-8)
-    assert round(prefill["expected"], 2) == 0.91
+    assert prefill.expected == pytest.approx(0.90964467, rel=1e-8)
+    assert round(prefill.expected, 2) == 0.91
     step = answer.tpot_seconds.expected
-    assert answer.prefill_servers_per_decode_server == pytest.approx(
-        prefill["expected"] * 43 / step
-    )
+    assert answer.prefill_servers_per_decode_server == pytest.approx(prefill.expected * 43 / step)
 
 
 @pytest.mark.parametrize(
