@@ -13,7 +13,7 @@ checkpoint interval", 1974). The job fails when any chip does: MTBF = chip MTBF 
 from dataclasses import dataclass
 from math import inf, sqrt
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, Unbounded
 from shardwise.errors import BadRequest
 from shardwise.units import format_seconds
 
@@ -91,9 +91,9 @@ class Goodput(Record):
     """Share that checkpoints take."""
     failures: float
     """Share that failures take."""
-    interval: float
+    interval: Unbounded
     """Seconds between checkpoints."""
-    job_mtbf: float
+    job_mtbf: Unbounded
     """Seconds between failures of the job."""
 
 
