@@ -1,5 +1,6 @@
 """`plan show`: price a plan as written or edited by hand, and hold it against the book's rules."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,9 +14,7 @@ from shardwise.boundary.records import hidden, part, values
 from shardwise.errors import BadRequest
 from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.evidence.training.own import read_own_runs
-from shardwise.planner.serve.answer import ServeAnswer
 from shardwise.planner.serve.served import Served
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written, origin_of
 from shardwise.plans.named import Measured, audit_measured
@@ -155,7 +154,32 @@ def _refused(priced: Priced) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainPlanShown(Answer, PricedPlan):
+class PlanShown(Answer):
+    """A plan with its estimate: its page, or with `resolves` all choices by origin."""
+
+    priced: Priced = hidden()
+    resolves: bool = hidden(False)
+
+    @property
+    def best(self) -> Any:
+        """The plan, or one step of it, priced; called as that of a search."""
+        return self.priced.answer
+
+    def table(self) -> list[Row]:
+        """The headline figures."""
+        return [dict(self.priced.headline)]
+
+    def page(self) -> Page:
+        """What is shown of the plan; or all choices by origin."""
+        return iter([choices_table(self.resolved)]) if self.resolves else self.shown()
+
+    @abstractmethod
+    def shown(self) -> Page:
+        """The plan, its times, memory and cost."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPlanShown(PlanShown, PricedPlan):
     """A training plan with its estimate."""
 
     runs_in: str
@@ -167,23 +191,8 @@ class TrainPlanShown(Answer, PricedPlan):
     run: WholeRun | None = part()
     """Days and dollars of a whole run (--tokens)."""
 
-    priced: Priced = hidden()
-    resolves: bool = hidden(False)
-
-    @property
-    def best(self) -> TrainAnswer:
-        """The plan, priced; called as that of a search."""
-        return self.priced.answer
-
-    def table(self) -> list[Row]:
-        """The headline figures."""
-        return [dict(self.priced.headline)]
-
-    def page(self) -> Page:
-        """The priced plan; or all choices by origin."""
-        if self.resolves:
-            yield choices_table(self.resolved)
-            return
+    def shown(self) -> Page:
+        """The priced plan."""
         more = self._dollars()
         yield from train_page(self.best, self, self.runs_in, measured=self.measured, more=more)
 
@@ -204,26 +213,11 @@ class TrainPlanShown(Answer, PricedPlan):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServePlanShown(Answer, PricedServer):
+class ServePlanShown(PlanShown, PricedServer):
     """A serving plan with its estimate."""
 
-    priced: Priced = hidden()
-    resolves: bool = hidden(False)
-
-    @property
-    def best(self) -> ServeAnswer:
-        """The plan, priced; called as that of a search."""
-        return self.priced.answer
-
-    def table(self) -> list[Row]:
-        """The headline figures."""
-        return [dict(self.priced.headline)]
-
-    def page(self) -> Page:
-        """The priced plan; or all choices by origin."""
-        if self.resolves:
-            yield choices_table(self.resolved)
-            return
+    def shown(self) -> Page:
+        """The priced plan."""
         yield from serve_page(self.best, self)
 
     def sections(self) -> Mapping[str, Page]:
@@ -235,30 +229,16 @@ NO_RULES = "The book has rules for training plans alone."
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ServedShown(Answer, PricedServer, ServedPlan):
+class ServedShown(PlanShown, PricedServer, ServedPlan):
     """A plan of `plan serve` under the load that it was made for: what that search printed."""
 
     usd_per_million_tokens: UsdOfTokens
     """Dollars per million tokens under the load."""
 
-    priced: Priced = hidden()
     served: Served = hidden()
-    resolves: bool = hidden(False)
 
-    @property
-    def best(self) -> Any:
-        """One step of the plan, priced; called as that of a search."""
-        return self.priced.answer
-
-    def table(self) -> list[Row]:
-        """The headline figures."""
-        return [dict(self.priced.headline)]
-
-    def page(self) -> Page:
-        """The servers, what they hold, times and cost; or all choices by origin."""
-        if self.resolves:
-            yield choices_table(self.resolved)
-            return
+    def shown(self) -> Page:
+        """The servers, what they hold, times and cost."""
         yield from served_page(self.served, self)
 
     def sections(self) -> Mapping[str, Page]:
