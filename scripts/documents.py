@@ -19,8 +19,9 @@ name. `golden.py` beside it compares figures alone, of many more requests.
 
 What is different at each run is masked, in this order:
 
-1. The folder of a request, this repository and the test server's address are FOLDER, ROOT and
-   SERVER; where a kept program was compiled (`ELSEWHERE`) is /elsewhere.
+1. The folder of a request, the package, this repository and the test server's address are FOLDER,
+   PACKAGE, ROOT and SERVER; where a kept program was compiled (`ELSEWHERE`) is /elsewhere. A command
+   with PACKAGE in it is one line: where it is broken depends on the length of that path.
 2. A search takes 0 seconds by its clock, prices are looked at on the day `TODAY`, and the day on
    which a load was measured (`MEASURED_ON`) is DATE.
 3. Of a request with `"timed": [PATTERN, ...]`, which measures, numbers and dates at those paths of
@@ -177,7 +178,11 @@ def answered(row: Row, plans: Mapping[str, Any], view: str, url: str) -> dict[st
             code, out, err = run(words, row)
         new = sorted(p for p in folder.rglob("*") if p.is_file() and p not in there)
         files = {str(p.relative_to(folder)): content(p) for p in new if not hidden(p, folder)}
-    hide = [(str(folder), "FOLDER"), (str(ROOT), "ROOT"), *([(url, "SERVER")] if url else [])]
+    import shardwise
+
+    package = str(Path(shardwise.__file__).parent)
+    hide = [(str(folder), "FOLDER"), (package, "PACKAGE"), (str(ROOT), "ROOT")]
+    hide += [(url, "SERVER")] if url else []
     timed = row.get("timed", ())
     said: dict[str, Any] = {"code": code, "out": unmarked(out, hide), "err": unmarked(err, hide)}
     said["err"] = digits(said["err"]) if timed else said["err"]
@@ -367,7 +372,12 @@ def unmarked(value: Any, hide: Sequence[tuple[str, str]]) -> Any:
         return value
     for place, name in hide:
         value = value.replace(place, name)
+    value = _BROKEN.sub(lambda found: re.sub(r" \\\n +", " ", found[0]), value)
     return MEASURED_ON.sub("DATE", ELSEWHERE.sub("/elsewhere", value))
+
+
+_BROKEN = re.compile(r"(?:.+ \\\n +)*.*\bPACKAGE\b.*(?:(?<= \\)\n +.*)*")
+"""A command on as many lines as it takes."""
 
 
 def digits(text: str) -> str:
