@@ -20,8 +20,8 @@ name. `golden.py` beside it compares figures alone, of many more requests.
 What is different at each run is masked, in this order:
 
 1. The folder of a request, the package, this repository and the test server's address are FOLDER,
-   PACKAGE, ROOT and SERVER; where a kept program was compiled (`ELSEWHERE`) is /elsewhere. A command
-   with PACKAGE in it is one line: where it is broken depends on the length of that path.
+   PACKAGE, ROOT and SERVER; where a kept program was compiled (`ELSEWHERE`) is /elsewhere. A
+   command with PACKAGE in it is one line: where it is broken depends on the length of that path.
 2. A search takes 0 seconds by its clock, prices are looked at on the day `TODAY`, and the day on
    which a load was measured (`MEASURED_ON`) is DATE.
 3. Of a request with `"timed": [PATTERN, ...]`, which measures, numbers and dates at those paths of
@@ -372,12 +372,10 @@ def unmarked(value: Any, hide: Sequence[tuple[str, str]]) -> Any:
         return value
     for place, name in hide:
         value = value.replace(place, name)
-    value = _BROKEN.sub(lambda found: re.sub(r" \\\n +", " ", found[0]), value)
+    if "PACKAGE" in value:
+        commands = re.split(r"(?<! \\)\n", value)
+        value = "\n".join(re.sub(r" \\\n +", " ", c) if "PACKAGE" in c else c for c in commands)
     return MEASURED_ON.sub("DATE", ELSEWHERE.sub("/elsewhere", value))
-
-
-_BROKEN = re.compile(r"(?:.+ \\\n +)*.*\bPACKAGE\b.*(?:(?<= \\)\n +.*)*")
-"""A command on as many lines as it takes."""
 
 
 def digits(text: str) -> str:
