@@ -7,7 +7,7 @@ from itertools import pairwise
 import httpx
 import openai
 import pytest
-from tests.apps.server.made import folder_of, nothing_is_held, replica_of
+from tests.apps.server.made import SPECIAL, folder_of, nothing_is_held, replica_of
 
 from shardwise.apps.server import gate
 from shardwise.apps.server.run import running
@@ -115,6 +115,88 @@ def test_echo_and_logprobs_stand_token_by_token(server, sdk):
     assert alone.choices[0].text == "the fox"
     assert len(alone.choices[0].logprobs.tokens) == len(prompt)
     assert alone.usage.completion_tokens == 0
+
+
+def parts_of_a_character(state):
+    """Three tokens that are one character together."""
+    prompt = state.replica.text.encode("\u20ac", special=False)
+    assert len(prompt) == 3
+    return prompt
+
+
+def test_bytes_of_a_report_are_those_of_the_token(server, sdk):
+    """Of a token that is a part of a character, and with names that are numbers."""
+    text = server[0].replica.text
+    parts = parts_of_a_character(server[0])
+    assert b"".join(text.token_bytes(token) for token in parts) == "\u20ac".encode()
+    assert text.token_text(parts[0]) == "bytes:\\xe2"
+    for more in ({}, {"return_tokens_as_token_ids": True}):
+        found = sdk.chat.completions.create(
+            model="mock",
+            messages=[{"role": "user", "content": "a"}],
+            max_tokens=40,
+            logprobs=True,
+            extra_body=more,
+        ).choices[0]
+        written = b"".join(bytes(entry.bytes) for entry in found.logprobs.content)
+        assert written.decode(errors="replace") == found.message.content
+
+
+def test_offsets_are_places_in_the_text_streamed_or_whole(server, sdk):
+    prompt = [*server[0].replica.text.encode("the fox"), *parts_of_a_character(server[0])]
+    asked = {"model": "mock", "prompt": prompt, "max_tokens": 40, "echo": True, "logprobs": 1}
+    whole = sdk.completions.create(**asked).choices[0]
+    parts = [part.choices[0] for part in sdk.completions.create(**asked, stream=True)]
+    offsets = whole.logprobs.text_offset
+    assert offsets == [at for part in parts if part.logprobs for at in part.logprobs.text_offset]
+    assert whole.text == "".join(part.text for part in parts)
+    named = list(zip(whole.logprobs.tokens, offsets, strict=True))
+    spelt = [
+        (token, at) for token, at in named[1:] if token[:6] != "bytes:" and token not in SPECIAL
+    ]
+    assert len(spelt) > 5
+    assert [token for token, at in spelt if not whole.text[at:].startswith(token)] == []
+    begin = whole.text.index("\u20ac")
+    assert [at for token, at in named if token.startswith("bytes:")][:3] == [begin] * 3
+
+
+def test_usage_of_a_stream_is_of_what_was_sent(sdk):
+    asked = {"model": "mock", "prompt": [5, 6], "max_tokens": 6, "n": 3, "stream": True}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = list(sdk.completions.create(**asked, stream_options=options, logprobs=0))
+    given = 0
+    for event in events:
+        given += sum(len(choice.logprobs.tokens) for choice in event.choices)
+        assert event.usage.completion_tokens == given
+    assert given == 18
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"function_call": None, "modalities": ["text"], "verbosity": "low"},
+        {"stream": True, "stream_options": {"include_obfuscation": False}},
+        {"function_call": "none", "zzz": {"a": 1}, "prompt_cache_retention": "24h"},
+    ],
+)
+def test_fields_of_no_effect_are_ignored_and_named_in_the_log(client, monkeypatch, more):
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    said = {"role": "assistant", "content": "b", "reasoning": "r", "id": "m1", "xyz": [{}]}
+    body = {**CHAT, "messages": [{"role": "user", "content": [part]}, said], "max_tokens": 1}
+    logged = []
+    monkeypatch.setattr(gate.log, "info", lambda event, extra: logged.append(extra["fields"]))
+    assert client.post("/v1/chat/completions", json={**body, **more}).status_code == 200
+    end = time.monotonic() + 10
+    while not logged and time.monotonic() < end:
+        time.sleep(0.01)
+    ignored = logged[0]["ignored"]
+    assert "xyz" in ignored
+    assert ("zzz" in ignored) == ("zzz" in more)
+    assert ("verbosity" in ignored) == ("verbosity" in more)
+
+
+def test_one_answer_of_one_is_the_best_of_it(client):
+    assert client.post("/v1/completions", json={**PROMPT, "best_of": 1}).status_code == 200
 
 
 def test_a_stop_string_ends_the_answer_before_it(server, sdk):
@@ -282,10 +364,16 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
         ("completions", {**PROMPT, "n": 0}, "n", "at least 1"),
         ("completions", {**PROMPT, "n": True}, "n", "a whole number"),
         ("completions", {**PROMPT, "suffix": "x"}, "suffix", "does not support it"),
-        ("completions", {**PROMPT, "best_of": 2}, "best_of", "does not support it"),
+        ("completions", {**PROMPT, "best_of": 2}, "best_of", "must be 1"),
         ("completions", {**PROMPT, "temprature": 1}, "temprature", "mean 'temperature'?"),
-        ("completions", {**PROMPT, "zzz": 1}, "zzz", "no such field; leave it out"),
-        ("completions", {**PROMPT, "z" * 9000: 1}, "z" * 9000, "no such field; leave it out"),
+        ("completions", {**PROMPT, "n": 0, "zzz": 1}, "n", "at least 1"),
+        (
+            "completions",
+            {**PROMPT, **{f"z{i}": 1 for i in range(65)}},
+            "z0",
+            "no such field; leave it out",
+        ),
+        ("completions", {**PROMPT, "stop_token_ids": [999]}, "stop_token_ids", "not below 303"),
         ("completions", {**PROMPT, "guided_json": {}}, "guided_json", "as response_format"),
         ("completions", {**PROMPT, "max_new_tokens": 1}, "max_new_tokens", "'max_tokens'?"),
         (

@@ -24,11 +24,14 @@ from shardwise.workflows.serving import (
 
 @dataclass(slots=True, kw_only=True)
 class AnswerPart:
-    """Text of an answer, the tokens that it came with, and what is known of them."""
+    """Text of an answer, the tokens that it came with, where their texts begin in that of the whole
+    answer, and what is known of them. `output` of the tokens are the model's."""
 
     text: str
     tokens: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    output: int = 0
     finish: Finish | None = None
     stop_reason: str | int | None = None
 
@@ -36,7 +39,9 @@ class AnswerPart:
         """Put the next piece behind this one."""
         self.text += other.text
         self.tokens += other.tokens
+        self.offsets += other.offsets
         self.logprobs += other.logprobs
+        self.output += other.output
         self.finish, self.stop_reason = other.finish, other.stop_reason
 
 
@@ -87,6 +92,8 @@ async def sampling_of(
     chosen = {k: default[k] if v is None else v for k, v in asked.items()}
     if fields.min_tokens is not None and fields.min_tokens > most:
         raise bad("min_tokens", f"min_tokens is {fields.min_tokens}, over max_tokens of {most}")
+    if fields.stop_token_ids:
+        check_tokens(state, fields.stop_token_ids, "stop_token_ids")
     form = await form_of(fields, text)
     banned = await _banned(state, fields)
     try:
@@ -181,10 +188,11 @@ class Answering:
         wish, text = self._wish, self._texts[index]
         asked = self._asked[index // wish.answers]
         stream = asked.answers[index % wish.answers]
-        first, came = True, 0.0
+        first, came, start = True, 0.0, 0
         async for delta in stream:
             if first and wish.echo:
-                yield await self._prompt(asked, index // wish.answers)
+                yield (given := await self._prompt(asked, index // wish.answers))
+                start = len(given.text)
             if wish.silent:
                 self._finish[index] = "length"
                 return
@@ -195,6 +203,7 @@ class Answering:
                 observe((now - came) / len(delta.tokens))
             first, came = False, now
             piece = self._piece(text, delta, stream.generation.ender)
+            piece.offsets = [start + offset for offset in piece.offsets]
             if piece.finish and delta.finish is None:
                 asked.stop(index % wish.answers)
             self._finish[index] = piece.finish
@@ -212,7 +221,13 @@ class Answering:
         if delta.finish and text.stopped is None:
             shown += text.end()
         count = text.count - before
-        piece = AnswerPart(text=shown, tokens=tokens[:count], logprobs=list(delta.logprobs[:count]))
+        piece = AnswerPart(
+            text=shown,
+            tokens=tokens[:count],
+            offsets=text.offsets[before:],
+            logprobs=list(delta.logprobs[:count]),
+            output=count,
+        )
         if text.stopped is not None:
             piece.finish, piece.stop_reason = "stop", text.stopped
         elif delta.finish:
@@ -231,12 +246,20 @@ class Answering:
             logprobs = [None, *parent.prompt_logprobs]
         if shown is None:
             shown = await asyncio.to_thread(self._state.replica.text.decode, prompt)
+        offsets = await asyncio.to_thread(self._offsets, prompt) if logprobs else []
         return AnswerPart(
             text=shown,
             tokens=list(prompt),
+            offsets=offsets,
             logprobs=logprobs,
             finish="length" if self._wish.silent else None,
         )
+
+    def _offsets(self, prompt: Sequence[int]) -> list[int]:
+        """Where the text of each token of a prompt begins in the prompt's."""
+        text = AnswerText(self._state.replica.text.decode)
+        text.add(prompt)
+        return text.offsets
 
     async def all(self) -> AsyncGenerator[tuple[int, AnswerPart], None]:
         """The pieces of all answers, as they come."""
@@ -277,10 +300,12 @@ class Answering:
                 answers[index].join(piece)
         return answers
 
-    def usage(self) -> dict[str, Any]:
-        """Tokens so far, as OpenAI counts them: a prompt once."""
+    def usage(self, given: int | None = None) -> dict[str, Any]:
+        """Tokens so far, as OpenAI counts them: a prompt once. Those that the client was `given`,
+        else all that came."""
         prompt = sum(map(len, self._wish.prompts))
-        output = 0 if self._wish.silent else sum(text.count for text in self._texts)
+        output = sum(text.count for text in self._texts) if given is None else given
+        output = 0 if self._wish.silent else output
         parents = [asked.answers[0].generation for asked in self._asked]
         cached = sum(generation.cached_tokens for generation in parents if generation is not None)
         return {

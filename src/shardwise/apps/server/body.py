@@ -5,13 +5,15 @@ as JSON, lists stop at their first mistake, and a large one is read beside the l
 """
 
 import asyncio
+import json
 import time
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from shardwise.apps.server.errors import ApiError, bad, invalid
+from shardwise.apps.server.errors import LONGEST, ApiError, bad, invalid, strangers
 from shardwise.apps.server.fields import ApiModel
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError
@@ -36,9 +38,11 @@ async def fields_of(state: ServerState, request: Request, model: type[Fields]) -
     body = bytearray()
     try:
         await _read(state, request, body)
-        if len(body) <= LARGE:
-            return _valid(body, model)
-        return await _in_turn(state, body, model)
+        small = len(body) <= LARGE
+        fields = _valid(body, model) if small else await _in_turn(state, body, model)
+        if fields.ignored:
+            request.state.ignored = fields.ignored
+        return fields
     except ClientDisconnect:
         raise ClientGoneError from None
     finally:
@@ -106,11 +110,26 @@ def _valid(body: bytearray, model: type[Fields]) -> Fields:
         _measure(body)
         return model.model_validate_json(body)
     except ValidationError as error:
+        if places := strangers(error, model):
+            found = _valid(_without(body, places), model)
+            found._unknown = [str(place[-1])[:LONGEST] for place in places]
+            return found
         refusal = invalid(error, model)
     except ApiError as error:
         refusal = error
     refusal.seconds = time.perf_counter() - begun
     raise refusal from None
+
+
+def _without(body: bytearray, places: Sequence[Sequence[str | int]]) -> bytearray:
+    """The body without the fields at some places."""
+    document = json.loads(body)
+    for *within, name in places:
+        holder = document
+        for part in within:
+            holder = holder[part]
+        del holder[name]
+    return bytearray(json.dumps(document).encode())
 
 
 def _measure(body: bytearray) -> None:

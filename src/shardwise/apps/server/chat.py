@@ -12,6 +12,7 @@ from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
 from shardwise.apps.server.reply import reply
 from shardwise.apps.server.reports import Spelling, chat_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
+from shardwise.workflows.serving import ModelText
 
 
 class ChatForm:
@@ -20,8 +21,8 @@ class ChatForm:
     prefix = "chatcmpl"
     kind, kind_of_part = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, name: Spelling, logprobs: int | None) -> None:
-        self._name, self._logprobs = name, logprobs
+    def __init__(self, name: Spelling, text: ModelText, logprobs: int | None) -> None:
+        self._name, self._text, self._logprobs = name, text, logprobs
         self._begun: set[int] = set()
 
     def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
@@ -38,7 +39,7 @@ class ChatForm:
     def _rest(self, piece: AnswerPart) -> dict[str, Any]:
         report = None
         if self._logprobs is not None:
-            report = chat_logprobs(self._name, piece, self._logprobs)
+            report = chat_logprobs(self._name, self._text, piece, self._logprobs)
         return {
             "logprobs": report,
             "finish_reason": piece.finish,
@@ -73,7 +74,8 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
         skip_special=fields.skip_special_tokens is not False,
         priority=fields.priority or 0,
     )
-    return await reply(state, request, fields, wish, ChatForm(spelling_of(fields, text), logprobs))
+    form = ChatForm(spelling_of(fields, text), text, logprobs)
+    return await reply(state, request, fields, wish, form)
 
 
 def _check(fields: ChatFields) -> None:

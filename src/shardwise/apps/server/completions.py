@@ -24,15 +24,12 @@ class CompletionForm:
 
     def __init__(self, name: Spelling, logprobs: int | None) -> None:
         self._name, self._logprobs = name, logprobs
-        self._sent: dict[int, int] = {}  # characters, of each answer
 
     def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A choice; its text goes on where the last one ended."""
-        start = self._sent.get(index, 0)
-        self._sent[index] = start + len(piece.text)
         report = None
         if self._logprobs is not None:
-            report = completion_logprobs(self._name, piece, self._logprobs, start)
+            report = completion_logprobs(self._name, piece, self._logprobs)
         return {
             "index": index,
             "text": piece.text,

@@ -76,6 +76,16 @@ def invalid(error: ValidationError, model: type[BaseModel]) -> ApiError:
     return bad(param, f"{nearest[0].path[:LONGEST]}: {said}{nearest[0].value}")
 
 
+def strangers(error: ValidationError, model: type[BaseModel]) -> list[tuple[str | int, ...]]:
+    """The places of unknown fields, where they are all that is wrong and none of them is nearly a
+    field's name or has another name here; else none."""
+    if error.error_count() > MOST:
+        return []
+    found = error.errors(include_url=False)
+    meant = any(e["type"] != "extra_forbidden" or Fault(e, model).meant for e in found)
+    return [] if meant else [e["loc"] for e in found]
+
+
 INSTEAD = {
     "guided_json": "give the schema as response_format",
     "guided_regex": 'give it as structured_outputs: {"regex": ...}',
@@ -128,14 +138,19 @@ class Fault:
     @property
     def said(self) -> str:
         """What may stand there."""
-        kind, name = self._error["type"], str(self._error["loc"][-1])
+        kind = self._error["type"]
         if self.nearness[0]:
             return "this server reads text alone"
         if kind != "extra_forbidden":
             return _SAYS.get(kind) or f"it must be {must_be(self._error)}"
+        return f"this server knows no such field; {self.meant or 'leave it out'}"
+
+    @property
+    def meant(self) -> str:
+        """What an unknown field may be here, as a hint; empty where that is nothing."""
+        name = str(self._error["loc"][-1])
         near = get_close_matches(name, self._known, n=1, cutoff=0.7)
-        hint = f"did you mean '{near[0]}'?" if near else "leave it out"
-        return f"this server knows no such field; {INSTEAD.get(name, hint)}"
+        return INSTEAD.get(name, f"did you mean '{near[0]}'?" if near else "")
 
     @property
     def value(self) -> str:

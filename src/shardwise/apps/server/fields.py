@@ -1,29 +1,44 @@
 """The requests that this server takes, field by field, by the names of OpenAI's API and of vLLM's
-extensions. /openapi.json is made of these models; a field that is not here is refused by name."""
+extensions. /openapi.json is made of these models. A field that is not here is ignored, and named in
+the log, unless it is nearly the name of one that is here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
 MOST_PROMPTS = 1024
 MOST_ANSWERS = 128
-UNUSED = "taken, and of no effect here: nothing is stored"
+UNUSED = "taken, and of no effect here"
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class ApiModel(BaseModel):
-    """Types as they are written: no text for a number, no unknown field, no NaN."""
+    """Types as they are written: no text for a number, no NaN."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={"additionalProperties": True},
+    )
+    _unknown: Sequence[str] = PrivateAttr(())
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields of the body that change nothing: unknown ones, and those without effect here."""
+        fields = type(self).model_fields.items()
+        unused = [name for name, field in fields if field.description == UNUSED]
+        return [*self._unknown, *(name for name in unused if getattr(self, name) is not None)]
 
 
 class StreamOptions(ApiModel):
     """What a stream says beside its tokens."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = Field(None, description=UNUSED)
     continuous_usage_stats: bool | None = None
 
 
@@ -93,6 +108,7 @@ class GenerationFields(ApiModel):
     service_tier: str | None = Field(None, description=UNUSED)
     safety_identifier: str | None = Field(None, description=UNUSED)
     prompt_cache_key: str | None = Field(None, description=UNUSED)
+    prompt_cache_retention: str | None = Field(None, description=UNUSED)
 
     @property
     def answers(self) -> int:
@@ -118,7 +134,7 @@ class CompletionFields(GenerationFields):
     logprobs: int | None = Field(None, ge=0, le=20)
     add_special_tokens: bool | None = None
     suffix: None = None
-    best_of: None = None
+    best_of: Literal[1] | None = Field(None, description="answers to choose from: one")
 
 
 class TextPart(ApiModel):
@@ -126,6 +142,7 @@ class TextPart(ApiModel):
 
     type: Literal["text"]
     text: str
+    cache_control: Any = Field(None, description=UNUSED)
 
 
 class FunctionCall(ApiModel):
@@ -151,6 +168,9 @@ class Message(ApiModel):
     name: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
+    id: str | None = Field(None, description=UNUSED)
+    cache_control: Any = Field(None, description=UNUSED)
+    reasoning: str | None = Field(None, description=UNUSED)
     reasoning_content: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -188,8 +208,10 @@ class ChatFields(GenerationFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    verbosity: str | None = Field(None, description=UNUSED)
+    modalities: list[Literal["text"]] | None = None
     functions: None = None
-    modalities: None = None
+    function_call: Literal["none"] | None = None
 
 
 def _one_of(**kinds: str) -> ConfigDict:
@@ -197,7 +219,7 @@ def _one_of(**kinds: str) -> ConfigDict:
     ways: list[Any] = [
         {"required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()
     ]
-    return ConfigDict(json_schema_extra={"oneOf": ways})
+    return ConfigDict(json_schema_extra={"oneOf": ways, "additionalProperties": True})
 
 
 class TokenizeFields(ApiModel):

@@ -111,6 +111,8 @@ class Gate:
         told = scope.get("state", {})
         if refusal := told.get("refusal"):
             line["error"] = refusal
+        if ignored := told.get("ignored"):
+            line["ignored"] = ignored
         if usage := told.get("usage"):
             line |= {k: v for k, v in usage.items() if isinstance(v, int)}
             line["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]

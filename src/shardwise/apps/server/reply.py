@@ -155,6 +155,7 @@ class EventStream(Response):
 
     async def _events(self) -> AsyncGenerator[bytes, None]:
         last, always = self._usage
+        given = 0
         try:
             async with (
                 aclosing(self._answering.all()) as every,
@@ -162,8 +163,9 @@ class EventStream(Response):
             ):
                 async for index, piece in pieces:
                     more: dict[str, Any] = {"usage": None} if last else {}
+                    given += piece.output
                     if always:
-                        more = {"usage": self._answering.usage()}
+                        more = {"usage": self._answering.usage(given)}
                     event = partial(self._event, index, piece, more)
                     yield await _written(event, len(piece.tokens))
         except TimeoutError:

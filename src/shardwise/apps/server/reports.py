@@ -17,56 +17,49 @@ def _number(logprob: float) -> float:
 
 Spelling = Callable[[int], str]
 """The name of a token in a report."""
+by_number: Spelling = "token_id:{}".format
 
 
 def spelling_of(fields: GenerationFields, text: ModelText) -> Spelling:
     """Its text; its number where that was asked for, as texts of different tokens may be equal."""
-    by_number = fields.return_tokens_as_token_ids
-    return "token_id:{}".format if by_number else text.token_text
+    return by_number if fields.return_tokens_as_token_ids else text.token_text
 
 
-def completion_logprobs(
-    name: Spelling, piece: AnswerPart, count: int, start: int
-) -> dict[str, Any]:
-    """Lists side by side; `start` is where the piece's text begins. The chosen token is among the
-    likeliest, whether it is one or not."""
-    tokens, values, tops, offsets = [], [], [], []
-    for token, entry in zip(piece.tokens, piece.logprobs, strict=True):
-        spelt = name(token)
-        tokens.append(spelt)
-        offsets.append(start)
-        start += len(spelt)
-        values.append(None if entry is None else _number(entry.logprob))
-        tops.append(None if entry is None else _likeliest(name, entry, count))
+def completion_logprobs(name: Spelling, piece: AnswerPart, count: int) -> dict[str, Any]:
+    """Lists side by side. The chosen token is among the likeliest, whether it is one or not."""
+    known = piece.logprobs
     return {
-        "tokens": tokens,
-        "token_logprobs": values,
-        "top_logprobs": tops,
-        "text_offset": offsets,
+        "tokens": [name(token) for token in piece.tokens],
+        "token_logprobs": [None if one is None else _number(one.logprob) for one in known],
+        "top_logprobs": [None if one is None else _likeliest(name, one, count) for one in known],
+        "text_offset": piece.offsets,
     }
 
 
 def _likeliest(name: Spelling, entry: TokenLogprobs, count: int) -> dict[str, float]:
-    found = {name(entry.token): _number(entry.logprob)}
-    for token, logprob in entry.top[:count]:
-        found.setdefault(name(token), _number(logprob))
+    """By the names of tokens; one whose text another has already goes by its number."""
+    found: dict[str, float] = {}
+    others = [(token, logprob) for token, logprob in entry.top[:count] if token != entry.token]
+    for token, logprob in ((entry.token, entry.logprob), *others):
+        spelt = name(token)
+        found[by_number(token) if spelt in found else spelt] = _number(logprob)
     return found
 
 
-def chat_logprobs(name: Spelling, piece: AnswerPart, count: int) -> dict[str, Any]:
+def chat_logprobs(name: Spelling, text: ModelText, piece: AnswerPart, count: int) -> dict[str, Any]:
     """A list of tokens, each with its bytes and the likeliest others."""
+
+    def spelt(token: int, logprob: float) -> dict[str, Any]:
+        spelling, written = name(token), list(text.token_bytes(token))
+        return {"token": spelling, "logprob": _number(logprob), "bytes": written}
+
     return {
         "content": [
             {
-                **_spelt(name, entry.token, entry.logprob),
-                "top_logprobs": [_spelt(name, *other) for other in entry.top[:count]],
+                **spelt(entry.token, entry.logprob),
+                "top_logprobs": [spelt(*other) for other in entry.top[:count]],
             }
             for entry in piece.logprobs
             if entry is not None
         ]
     }
-
-
-def _spelt(name: Spelling, token: int, logprob: float) -> dict[str, Any]:
-    spelt = name(token)
-    return {"token": spelt, "logprob": _number(logprob), "bytes": list(spelt.encode())}

@@ -18,7 +18,8 @@ class Detokenizer:
 
     Tokens are not characters: a tokenizer joins them with spaces or bytes, so a few of the last
     ones are decoded again with each new one, and what their text has more is new. Characters that
-    are broken at the end wait for their other bytes.
+    are broken at the end wait for their other bytes. `begins` says how far behind the text given so
+    far that of the last token begins.
     """
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
@@ -30,13 +31,18 @@ class Detokenizer:
         self._text = decode(self._ids)
         self._sent = len(_whole(self._text))  # characters of the text of `_ids`
         self._next = len(self._ids)  # where the window begins once all of it is whole
+        self.begins = 0
 
     def add(self, token: int) -> str:
         """The text that is certain now and was not before."""
         self._ids.append(token)
         text = self._decode(self._ids)
-        if text == self._text and not self._decode([token]):
-            self._ids.pop()  # one without a text, that is, which is to complete nothing
+        silent = text == self._text and not self._decode([token])
+        same = _alike(self._text, text)
+        continues = same == len(text) and text.endswith(BROKEN) and not silent
+        self.begins = same - continues - self._sent
+        if silent:
+            self._ids.pop()  # one without a text is to complete nothing
             return ""
         self._text, whole = text, _whole(text)
         new, self._sent = whole[self._sent :], max(self._sent, len(whole))
@@ -64,6 +70,12 @@ class Detokenizer:
                 self._sent -= len(front)
                 self._next = 0
                 return
+
+
+def _alike(text: str, other: str) -> int:
+    """Characters at the beginning of both."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
 
 
 def _whole(text: str) -> str:
@@ -116,7 +128,9 @@ class StopStrings:
 
 class AnswerText:
     """The text of one answer: tokens in, text out. `stopped` once a stop string has come; tokens
-    after that are not taken (`count` are). Below `least` tokens no stop string counts."""
+    after that are not taken (`count` are). Below `least` tokens no stop string counts. `offsets`
+    says of each token taken where its text begins; a part of a character begins where the character
+    does."""
 
     def __init__(
         self,
@@ -127,10 +141,16 @@ class AnswerText:
         keep_stop: bool = False,
         least: int = 0,
     ) -> None:
-        self.count = 0
+        self.offsets: list[int] = []
+        self._letters = 0  # of what has come, shown or held back
         self._tokens = Detokenizer(decode, prompt)
         self._stops = StopStrings(stops, keep=keep_stop)
         self._least = least
+
+    @property
+    def count(self) -> int:
+        """Tokens taken."""
+        return len(self.offsets)
 
     @property
     def stopped(self) -> str | None:
@@ -143,8 +163,10 @@ class AnswerText:
         for token in tokens:
             if self.stopped is not None:
                 break
-            self.count += 1
-            shown += self._through(self._tokens.add(token))
+            text = self._tokens.add(token)
+            self.offsets.append(self._letters + self._tokens.begins)
+            self._letters += len(text)
+            shown += self._through(text)
         return shown
 
     def end(self) -> str:
@@ -153,7 +175,7 @@ class AnswerText:
 
     def drop(self) -> None:
         """Count a token that has no text: the one that ended the answer."""
-        self.count += 1
+        self.offsets.append(self._letters)
 
     def _through(self, text: str) -> str:
         if self.count < self._least:

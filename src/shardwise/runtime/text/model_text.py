@@ -1,6 +1,8 @@
 """What a checkpoint folder says about text: its tokenizer, the tokens that end an answer, the
 sampling that its makers recommend, and its chat template. Nothing of it is executed."""
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -9,6 +11,7 @@ from typing import Any
 
 from shardwise.boundary import is_file, is_folder
 from shardwise.errors import BadRequest
+from shardwise.runtime.text.answer_text import BROKEN
 from shardwise.runtime.text.forms import Forms
 from shardwise.runtime.text.grammar import Grammars
 from shardwise.runtime.text.rust import from_rust
@@ -74,14 +77,46 @@ class ModelText:
         texts = {i: self.decode([i]) for i in sorted(self.end_ids) if i not in added}
         return [f"{i} ({text!r})" for i, text in texts.items() if text]
 
+    def token_bytes(self, token: int) -> bytes:
+        """What one token adds to the bytes of a text, which may be a part of a character."""
+        return _token_bytes(self.inner, token)
+
     def token_text(self, token: int) -> str:
-        """One token as reports of logprobs show it."""
-        return _token_text(self.inner, token)
+        """One token as reports of logprobs show it: its text, or `bytes:\\xe2\\x82` where it is
+        a part of a character, as OpenAI's API writes it."""
+        found = self.token_bytes(token)
+        try:
+            return found.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
 
 
 @lru_cache(maxsize=2**16)
-def _token_text(inner: Any, token: int) -> str:
-    return inner.decode([token], skip_special_tokens=False)
+def _token_bytes(inner: Any, token: int) -> bytes:
+    text = inner.decode([token], skip_special_tokens=False)
+    piece = inner.id_to_token(token) or ""
+    if BROKEN not in text or token in inner.get_added_tokens_decoder():
+        return text.encode()
+    if fallback := _FALLBACK.fullmatch(piece):
+        return bytes([int(fallback[1], 16)])
+    with contextlib.suppress(KeyError):
+        return bytes(_BYTE_OF[letter] for letter in piece)
+    return text.encode()
+
+
+_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte that sentencepiece has no other token for."""
+
+
+def _letters() -> dict[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for: printable ones of Latin-1
+    themselves, the others in order from U+0100 (GPT-2's `bytes_to_unicode`)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTE_OF = _letters()
 
 
 def read_model_text(folder: Path) -> ModelText:
