@@ -64,6 +64,25 @@ def test_azure_and_vidur_say_the_same(saved):
     assert told(read_trace(saved(AZURE), 16, most=2)) == azure[:2]
 
 
+def test_alibabas_rows_have_seconds_and_small_blocks(saved):
+    """The keys of Mooncake's; the count of blocks tells them apart."""
+    rows = [
+        {"timestamp": 61.1, "input_length": 10, "output_length": 2, "hash_ids": [7]},
+        {"timestamp": 61.3, "input_length": 33, "output_length": 5, "hash_ids": [1, 2, 3]},
+    ]
+    first, second = read_trace(saved("\n".join(map(json.dumps, rows))), 16)
+    assert (first.arrival, second.arrival) == (0.0, pytest.approx(0.2))
+    assert second.keys == (1, 2)
+
+
+def test_blocks_of_no_known_size_are_refused(saved):
+    row = {"timestamp": 1, "input_length": 6758, "output_length": 5, "hash_ids": [1, 2, 3]}
+    with pytest.raises(BadRequest, match="3 hash_ids for 6,758 tokens are blocks of neither 512"):
+        read_trace(saved(MOONCAKE + json.dumps(row)), 16)
+    named = row | {"block_size": 4096}
+    assert read_trace(saved(json.dumps(named)), 4096)[0].keys == (1,)
+
+
 def test_mooncake_blocks_become_pages(saved):
     first, second = read_trace(saved(MOONCAKE), 256)
     assert (second.arrival, second.prompt, second.output) == (3.0, 7322, 490)

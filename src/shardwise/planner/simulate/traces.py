@@ -5,6 +5,8 @@ Formats, told apart by what is in the file:
 - Azure LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), and Vidur's form of
   them (arrived_at, num_prefill_tokens, num_decode_tokens);
 - Mooncake (JSONL: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks);
+- Alibaba's Qwen traces (the same keys, but timestamp in s and blocks of 16 tokens, by which the two
+  are told apart);
 - LLMServingSim (JSONL: timestamp in ms, input_length, output_length, hash_ids_16);
 - ServeGen's arrival rates (CSV: window_start_s, requests_per_s), with lengths from its quantiles;
 - one's own (JSONL: arrival in s, prompt, output, and optionally priority, deadline in s after the
@@ -13,6 +15,7 @@ Formats, told apart by what is in the file:
 Block ids name content from the front of the prompt; pages smaller than a block split it.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,8 +41,9 @@ from shardwise.scheduling import Request
 
 MOST_REQUESTS = 150_000
 """Of one load (ours: 0.1 ms each, and 300 MB in all)."""
-MOONCAKE_BLOCK = 512
-"""Tokens of a block of the Mooncake traces (their README)."""
+FORMS = {512: ("Mooncake", 1e-3), 16: ("Alibaba's Qwen traces", 1.0)}
+"""By the tokens of a block: whose traces they are, and the seconds of a unit of their timestamp
+(the README of each: github.com/kvcache-ai/Mooncake, alibaba-edu/qwen-bailian-usagetraces-anon)."""
 
 
 def read_trace(path: Path, page_size: int, most: int = 0) -> list[Request]:
@@ -139,13 +143,14 @@ _MOST_PAGES = 5_000_000
 def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
     requests: list[Request] = []
     pages = 0
+    block = _block_of(lines)
     for place, line in enumerate(lines):
         if most and len(requests) == most:
             break
         if not line.strip():
             continue
         try:
-            requests.append(_json_request(_object(line), place, page_size))
+            requests.append(_json_request(_object(line), place, page_size, block))
             pages += len(requests[-1].keys)
             if pages > _MOST_PAGES:
                 raise BadRequest(
@@ -162,6 +167,19 @@ def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[R
     return requests
 
 
+def _block_of(lines: Iterable[str]) -> int:
+    """Tokens of a block by the first row whose ids are as many as blocks of one size alone have;
+    what is wrong with a row is said when it is read."""
+    for line in lines:
+        with contextlib.suppress(BadRequest, KeyError, TypeError, ValueError):
+            row = _object(line)
+            count, prompt = len(row["hash_ids"]), int(row["input_length"])
+            found = [size for size in FORMS if count in (prompt // size, -(-prompt // size))]
+            if len(found) == 1:
+                return found[0]
+    return next(iter(FORMS))
+
+
 def _object(line: str) -> Mapping[str, Any]:
     row = parse_json(line, "it")
     if not isinstance(row, dict):
@@ -169,19 +187,22 @@ def _object(line: str) -> Mapping[str, Any]:
     return row
 
 
-def _json_request(row: Mapping[str, Any], place: int, page_size: int) -> Request:
+def _json_request(row: Mapping[str, Any], place: int, page_size: int, block: int) -> Request:
+    """A row. `block` is the size of blocks whose row does not say it."""
     own = "arrival" in row
     prompt_key, output_key, arrival_key = (
         ("prompt", "output", "arrival") if own else ("input_length", "output_length", "timestamp")
     )
     prompt = _tokens(row[prompt_key], prompt_key)
-    size = _tokens(row.get("block_size", MOONCAKE_BLOCK), "block_size", 1)
+    size = _tokens(row.get("block_size", block), "block_size", 1)
     named, size = ("hash_ids_16", 16) if "hash_ids_16" in row else ("hash_ids", size)
     blocks = row.get(named, ())
     if not all(type(b) is int for b in blocks) if isinstance(blocks, list) else blocks != ():
         raise BadRequest(f"{named} must be a list of whole numbers")
-    # Mooncake and LLMServingSim count milliseconds and call it timestamp.
-    scale = 1.0 if own else 1e-3
+    whose, scale = FORMS[block]
+    if not own and blocks and "block_size" not in row and named == "hash_ids":
+        _check_count(len(blocks), prompt, block, whose)
+    scale = 1.0 if own else scale
     arrival = _number(row[arrival_key], arrival_key) * scale
     deadline = row.get("deadline")
     return Request(
@@ -194,6 +215,16 @@ def _json_request(row: Mapping[str, Any], place: int, page_size: int) -> Request
         deadline=inf if deadline is None else arrival + _number(deadline, "deadline"),
         session=str(row.get("session", "")),
     )
+
+
+def _check_count(count: int, prompt: int, block: int, whose: str) -> None:
+    """Raise BadRequest where a row has not as many blocks as its prompt."""
+    if count not in (prompt // block, -(-prompt // block)):
+        sizes = " nor ".join(f"{size} ({name})" for size, (name, _) in FORMS.items())
+        raise BadRequest(
+            f"{count} hash_ids for {prompt:,} tokens are blocks of neither {sizes}; this file was "
+            f"taken for {whose}; name its block_size, and its moments in seconds as arrival"
+        )
 
 
 def page_keys(
