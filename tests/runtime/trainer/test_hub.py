@@ -13,6 +13,8 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import load_model
 from shardwise.models.zoo import hf_config
 from shardwise.runtime import initialise, load, save, shapes
+from shardwise.runtime.text.model_text import read_model_text
+from shardwise.runtime.text.tokenizer import Bytes
 from shardwise.runtime.trainer import Settings, hub, train
 from shardwise.runtime.trainer.checkpoint import read_params
 
@@ -159,6 +161,16 @@ def test_the_tokenizer_comes_along(tmp_path):
     train(run, note=seen.append)
     assert any(note.startswith("800 tokens in 1 documents") for note in seen)
     assert (out / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
+
+
+def test_what_was_trained_on_bytes_has_their_tokenizer(tmp_path):
+    text, out = "a \u20ac\n\x00<|endoftext|>", tmp_path / "hf"
+    train(make_run(tmp_path, settings=STILL, save_hf=out, config=CONFIG))
+    read = read_model_text(out)
+    assert read.encode(text) == [*text.partition("<")[0].encode(), Bytes.end]
+    assert read.decode(read.encode(text), skip_special=False) == text
+    assert read.end_ids == {Bytes.end}
+    assert read.vocabulary == Bytes.vocabulary
 
 
 def test_the_config_of_a_model_by_name_or_by_path(tmp_path):

@@ -25,7 +25,7 @@ from shardwise.runtime.text.text_files import (
     template_text,
 )
 from shardwise.runtime.text.text_jobs import TextJobs
-from shardwise.runtime.text.tokenizer import read_tokenizer
+from shardwise.runtime.text.tokenizer import BYTE_OF, read_tokenizer
 from shardwise.runtime.text.tokenizer_file import REMEDY
 
 
@@ -100,23 +100,12 @@ def _token_bytes(inner: Any, token: int) -> bytes:
     if fallback := _FALLBACK.fullmatch(piece):
         return bytes([int(fallback[1], 16)])
     with contextlib.suppress(KeyError):
-        return bytes(_BYTE_OF[letter] for letter in piece)
+        return bytes(BYTE_OF[letter] for letter in piece)
     return text.encode()
 
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte that sentencepiece has no other token for."""
-
-
-def _letters() -> dict[str, int]:
-    """The byte that each letter of a byte-level vocabulary stands for: printable ones of Latin-1
-    themselves, the others in order from U+0100 (GPT-2's `bytes_to_unicode`)."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_BYTE_OF = _letters()
 
 
 def read_model_text(folder: Path) -> ModelText:

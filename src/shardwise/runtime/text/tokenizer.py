@@ -50,6 +50,32 @@ class Bytes:
         return np.frombuffer(text, np.uint8)
 
 
+def _letters() -> dict[str, int]:
+    """The byte that each letter of a byte-level vocabulary stands for: printable ones of Latin-1
+    themselves, the others in order from U+0100 (GPT-2's `bytes_to_unicode`)."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+BYTE_OF = _letters()
+
+
+def bytes_document() -> dict[str, Any]:
+    """The tokenizer.json of `Bytes`: byte pairs without a pair."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    level["use_regex"] = False
+    end = {"id": Bytes.end, "content": "<|endoftext|>", "special": True}
+    end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "added_tokens": [end],
+        "pre_tokenizer": level,
+        "decoder": level,
+        "model": {"type": "BPE", "vocab": BYTE_OF, "merges": []},
+    }
+
+
 def read_tokenizer(path: Path) -> tuple[Any, str]:
     """A tokenizer.json as the library's own object, which neither cuts nor fills up a text, and a
     name that says which file it was. Raises BadRequest for a file that is none."""

@@ -14,6 +14,7 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import ModelConfig
 from shardwise.runtime.checkpoint import save
 from shardwise.runtime.tensor_file import INDEX, SINGLE
+from shardwise.runtime.text.tokenizer import Bytes, bytes_document
 
 TOKENIZER = "tokenizer.json"
 GENERATION = "generation_config.json"
@@ -62,9 +63,10 @@ def export(
     tokenizer: Path | None,
     init: Path | None = None,
 ) -> None:
-    """Write the parameters as `transformers` reads them, with config.json, the tokenizer and the
-    generation_config.json of `init`. The config names the parameters' dtype as `config` did, by
-    `dtype` (transformers 5) or `torch_dtype`, which 4 and 5 read.
+    """Write the parameters as `transformers` reads them, with config.json, the tokenizer (that of
+    bytes where there is none) and the generation_config.json of `init`. The config names the
+    parameters' dtype as `config` did, by `dtype` (transformers 5) or `torch_dtype`, which 4 and 5
+    read.
 
     Of several processes every one gathers the model on its host, and the first writes. Raises
     ShardwiseError where the disk fails.
@@ -84,6 +86,8 @@ def export(
         (begun / "config.json").write_text(text + "\n", encoding="utf-8")
         if tokenizer is not None:
             shutil.copyfile(tokenizer, begun / TOKENIZER)
+        else:
+            _write_bytes(begun)
         if init is not None and (init / GENERATION).is_file():
             shutil.copyfile(init / GENERATION, begun / GENERATION)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -94,3 +98,10 @@ def export(
             f"cannot write the checkpoint to --save-hf '{folder}': {error.strerror}; the training "
             "checkpoint is kept: free space and start again with --resume"
         ) from None
+
+
+def _write_bytes(folder: Path) -> None:
+    """The tokenizer of a model that was trained on bytes, and the token that ends its answers."""
+    files = {TOKENIZER: bytes_document(), GENERATION: {"eos_token_id": Bytes.end}}
+    for name, document in files.items():
+        (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
