@@ -16,13 +16,13 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from shardwise.evidence.calibration.machine import Calibration, calibrate_machine
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.predict import plan_training
+from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.program.profiling import Profiled, profile_plan
+from shardwise.commands.run.calibration.machine import Calibration, calibrate_machine
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.micro.job import REFERENCE
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
-from shardwise.workflows.profile import Profiled, profile_plan
-from shardwise.workflows.train_choices import TrainChoices
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

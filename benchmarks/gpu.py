@@ -24,6 +24,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import price_plan
+from shardwise.commands.program.compiling import PLAN_BUILDER, predicted_of
+from shardwise.commands.program.profiling import Profiled, profiled, run_program
 from shardwise.errors import ShardwiseError
 from shardwise.models import ModelConfig, kv_bytes, load_model, params_by_component
 from shardwise.models.flops import model_flops_per_token
@@ -31,10 +35,6 @@ from shardwise.models.zoo import hf_config
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan, model_hash
 from shardwise.plans.files import plan_dict
 from shardwise.work import tally
-from shardwise.workflows.compile import PLAN_BUILDER, predicted_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
-from shardwise.workflows.profile import Profiled, profiled, run_program
 
 
 class Case(NamedTuple):

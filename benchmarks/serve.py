@@ -39,7 +39,7 @@ from environments import VLLM, environment, free_port
 from llama_folder import write_llama
 from made import made, table
 
-from shardwise.evidence.server_load import DrawnLoad, load_figures, put_load
+from shardwise.commands.run.server_load import DrawnLoad, load_figures, put_load
 
 INPUT, OUTPUT, IDS = 128, 32, 4096
 """Tokens of a prompt and of its answer; prompts have ids below, which all tokenizers here know."""

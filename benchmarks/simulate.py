@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.plan_serve.load import fleet_of
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.models import load_model
 from shardwise.planner.simulate.metrics import completed, summary
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
@@ -26,9 +29,6 @@ from shardwise.planner.simulate.traces import read_trace, tiled
 from shardwise.plans import ServePlan
 from shardwise.scheduling import Request
 from shardwise.scheduling.forecast import pages_for
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import load_plan
-from shardwise.workflows.simulate import fleet_of
 
 PLANS = Path(__file__).parent / "plans"
 MOONCAKE = "mooncake_fast25_conversation.jsonl"

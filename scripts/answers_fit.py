@@ -20,12 +20,12 @@ from compiled.programs import compiled_case, predicted_memory
 from made import made, put
 
 import shardwise
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.ahead import default_root
-from shardwise.workflows.inputs import Hardware
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT, PAGE = ROOT / "docs" / "answers_fit.json", ROOT / "docs" / "accuracy.md"

@@ -30,12 +30,12 @@ from compiled.programs import compiled_case, dump
 from compiled.table import later, page, row_of, summary_of
 from made import made
 
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.profiler.ahead import default_root
-from shardwise.workflows.inputs import Hardware
 
 DOCS = Path(__file__).parents[1] / "docs"
-DUMPS = Path(__file__).parents[1] / "tests" / "workflows" / "data" / "compiled"
+DUMPS = Path(__file__).parents[1] / "tests" / "commands" / "program" / "data" / "compiled"
 DUMPED = ("ZeRO-1", "CP", "EP ragged", "8B, FSDP, v4, over")
 """Plans whose compiled programs the tests of the rules read."""
 SCHEMA = 1

@@ -26,6 +26,8 @@ import exports_serving
 from exports_serving import stripped
 from exports_unsaid import UNSAID, lost_on_the_way
 
+from shardwise.commands.pricing.predict import plan_training
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
@@ -36,8 +38,6 @@ from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
-from shardwise.workflows.predict import plan_training
-from shardwise.workflows.train_choices import TrainChoices
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, TABLE, CHECKED = DOCS / "exports.md", DOCS / "exports.json", DOCS / "exports_checked.json"

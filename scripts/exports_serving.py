@@ -12,6 +12,7 @@ from typing import Any
 
 from exports_unsaid import SERVING_UNSAID, lost_by_a_server
 
+from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
@@ -21,7 +22,6 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.plans.train import mesh_text
-from shardwise.verbs.plan_serve import ServePlanRequest
 
 LOADS: Sequence[tuple[str, float]] = (
     ("llama-3-8b", 4),

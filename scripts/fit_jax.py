@@ -32,6 +32,7 @@ from compiled.programs import Case, compiled_case, kept_case
 from compiled.tiles import tile_rates
 from made import made, table
 
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.models import ModelConfig, load_model
 from shardwise.planner.training import evaluate_train
@@ -41,7 +42,6 @@ from shardwise.profiler.ahead import default_root
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack, whole_sums
 from shardwise.units import format_seconds
 from shardwise.work import grouped
-from shardwise.workflows.inputs import Hardware
 
 ROOT = Path(__file__).parents[1]
 TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax.toml"

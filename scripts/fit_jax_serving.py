@@ -31,6 +31,7 @@ from compiled.drawn import LEARNING_SERVE, LEARNING_SERVE_SEED, load_drawn
 from compiled.programs import compiled_case
 from made import made, table
 
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.server import server_of
@@ -47,7 +48,6 @@ from shardwise.roofline.price import SUMS, over_tensor
 from shardwise.roofline.stacks import whole_sums
 from shardwise.units import dtype_bytes, format_seconds
 from shardwise.work import Op, tally
-from shardwise.workflows.inputs import Hardware
 
 ROOT = Path(__file__).parents[1]
 TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax_engine.toml"

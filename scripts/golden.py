@@ -40,7 +40,9 @@ from typing import Any
 import yaml
 
 Row = Mapping[str, Any]
-PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "workflows" / "data" / "compiled"
+PROGRAMS = (
+    Path(__file__).resolve().parents[1] / "tests" / "commands" / "program" / "data" / "compiled"
+)
 SCHEMA = 1
 MOST_ENTRIES = 12
 """Of a list of plans: ten and one more, which tells whether the tenth has an equal."""

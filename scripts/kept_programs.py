@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from made import made
 
+from shardwise.commands.program.compiling import compile_function
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.profiler.ahead import Limits, target_of
@@ -37,7 +38,6 @@ from shardwise.runtime.collective_matmul import (
     all_gather_matmul,
     matmul_reduce_scatter_bidirectional,
 )
-from shardwise.workflows.compile import compile_function
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "tests" / "kept"

@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 from kept_programs import HERE
 from made import made
 
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import Priced, price_plan
+from shardwise.commands.program.compiling import PLAN_BUILDER
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.models import load_model
@@ -30,9 +33,6 @@ from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.compile import environment
 from shardwise.profiler.ahead.job import topology_devices
 from shardwise.profiler.child import run_function
-from shardwise.workflows.compile import PLAN_BUILDER
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import Priced, price_plan
 
 FOLDER = HERE.parent / "tests" / "kept" / "servers"
 SCHEMA = 1

@@ -18,6 +18,7 @@ import click
 from shardwise.apps import cli as screens
 from shardwise.apps.cli import cli
 from shardwise.apps.cli.option_table import GROUPS
+from shardwise.commands.base.layout import WIDTH
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
@@ -25,7 +26,6 @@ from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.stacks import WANTED
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
-from shardwise.verbs.layout import WIDTH
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 TABLE = Path(screens.__file__).with_name("choice_table.py")

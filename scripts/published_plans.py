@@ -11,20 +11,20 @@ from pathlib import Path
 
 from made import table
 
-from shardwise.evidence.against import (
+from shardwise.commands.plan_train.against import (
     Against,
     against_plan,
     gain_text,
     published_plan,
     set_against,
 )
+from shardwise.commands.plan_train.against_page import figures, shown
+from shardwise.commands.pricing.predict import plan_training, slower_text
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
 from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.units import format_seconds
-from shardwise.verbs.against_page import figures, shown
-from shardwise.workflows.predict import plan_training, slower_text
-from shardwise.workflows.train_choices import TrainChoices
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""JSON Schemas of what commands print with --json, in src/shardwise/verbs/data/schemas.
+"""JSON Schemas of what commands print with --json, in src/shardwise/commands/tables/data/schemas.
 
     scripts/schemas.py            runs tests/apps, which calls every command in many ways, keeps
                                   the documents and writes a schema of each command
@@ -27,7 +27,7 @@ import click
 from options import commands
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "src" / "shardwise" / "verbs" / "data" / "schemas"
+FOLDER = ROOT / "src" / "shardwise" / "commands" / "tables" / "data" / "schemas"
 KEPT = "SHARDWISE_DOCUMENTS"
 """The variable that tells tests/apps where to keep documents (`tests/apps/documents.py`)."""
 SILENT = ("plan schema", "serve", "ui", "generate", "chat", "schema")

@@ -28,10 +28,10 @@ from typing import Any
 
 import made
 
+from shardwise.commands.plan_file.show import PlanShowRequest
+from shardwise.commands.plan_serve.serve import ServePlanRequest
+from shardwise.commands.plan_serve.simulate import SimulateRequest
 from shardwise.plans import save_plan
-from shardwise.verbs.plan_serve import ServePlanRequest
-from shardwise.verbs.plan_show import PlanShowRequest
-from shardwise.verbs.simulate import SimulateRequest
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = ROOT / "docs" / "serving_holds.json", ROOT / "docs" / "serving_holds.md"

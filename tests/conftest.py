@@ -190,10 +190,10 @@ def _search_once():
     """Plans are searched once for each request; `searched.py` has the reason."""
     from tests.searched import answered_once, planned_once, scored_once, search
 
+    from shardwise.commands.plan_serve.serve import ServePlanRequest
+    from shardwise.commands.pricing import predict
     from shardwise.evidence.training import validate
     from shardwise.planner import training
-    from shardwise.verbs.plan_serve import ServePlanRequest
-    from shardwise.workflows import predict
 
     training.search = search
     predict.plan_train = planned_once(predict.plan_train)

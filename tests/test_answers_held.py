@@ -8,10 +8,10 @@ from statistics import median
 
 import pytest
 
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import price_plan
 from shardwise.evidence.training.runs import RESERVED
 from shardwise.plans.files import plan_from
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.every import over_every
 
-from shardwise.workflows.compile import predicted_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import price_plan
+from shardwise.commands.program.compiling import predicted_of
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

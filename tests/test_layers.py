@@ -33,16 +33,26 @@ MAY_IMPORT = {
     "runtime": f"{BASE} sharding models plans scheduling",
     "profiler": f"{BASE} hardware sharding models plans scheduling roofline",
     "results": f"{PLANNING} planner",
-    "workflows": f"{PLANNING} planner runtime profiler results",
-    "evidence": f"{PLANNING} planner runtime profiler results workflows",
-    "book": f"{PLANNING} planner results workflows",
-    "verbs": f"{PLANNING} planner results workflows evidence book",
-    "apps": f"{PLANNING} planner results workflows evidence book verbs",
+    "evidence": f"{PLANNING} planner results",
+    "book": f"{PLANNING} planner results",
+    "commands": f"{PLANNING} planner runtime profiler results evidence book",
+    "apps": f"{PLANNING} planner results evidence book commands",
     "__main__": "apps",
 }
 
 
-MOST_WORKFLOWS = 20
+ROOMS = [
+    "base",
+    "pricing",
+    "program",
+    "shard",
+    "plan_train",
+    "plan_serve",
+    "plan_file",
+    "run",
+    "tables",
+]
+"""Of `commands/`; a room imports only those before it."""
 LIBRARIES = ("jax", "jaxlib")
 
 
@@ -160,9 +170,9 @@ def loads_jax(module: str) -> bool:
 
 
 COSTLY = {
-    "shardwise.verbs.candidate",
-    "shardwise.verbs.second_opinion",
-    "shardwise.verbs.served_opinion",
+    "shardwise.commands.program.candidate",
+    "shardwise.commands.plan_train.second_opinion",
+    "shardwise.commands.plan_serve.second_opinion",
 }
 """Imported where they are used: a search without --compile would wait a tenth of a second, a fifth
 of its imports, for the readers of compiled programs."""
@@ -177,9 +187,18 @@ def test_an_import_inside_a_function_is_for_start_up_or_an_optional_part():
                 assert loads_jax(found.module), f"{where}: import '{found.module}' at the top"
 
 
-def test_workflows_stay_few():
-    found = [path for path in FILES if layer_of(path) == "workflows"]
-    assert len(found) <= MOST_WORKFLOWS, "what is no request and no answer lies elsewhere"
+def test_a_room_of_commands_imports_only_those_before_it():
+    commands = ROOT / "commands"
+    there = {path.parent.name for path in commands.glob("*/__init__.py")}
+    assert there == set(ROOMS)
+    for path in (p for p in FILES if commands in p.parents and p.parent != commands):
+        room = path.relative_to(commands).parts[0]
+        allowed = ROOMS[: ROOMS.index(room) + 1]
+        for found in imports_of(path):
+            if found.module.startswith("shardwise.commands."):
+                target = found.module.split(".")[2]
+                where = f"{path}:{found.line}"
+                assert target in allowed, f"{where}: room '{room}' may not import '{target}'"
 
 
 # ---- start-up and folders ------------------------------------------------------------------------

@@ -12,9 +12,13 @@ from tests.tiers import spread
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 PARTS = {
-    "": ["shardwise.apps.cli", "shardwise.verbs.plan_train", "shardwise.verbs.plan_serve"],
+    "": [
+        "shardwise.apps.cli",
+        "shardwise.commands.plan_train.train",
+        "shardwise.commands.plan_serve.serve",
+    ],
     "serve": ["shardwise.apps.server.run", "shardwise.runtime.engine.opening"],
-    "run": ["shardwise.workflows.train", "shardwise.runtime.trainer"],
+    "run": ["shardwise.commands.run.training", "shardwise.runtime.trainer"],
 }
 """Modules that a part's commands import as they run."""
 BLOCK = """

@@ -13,12 +13,12 @@ from made import made
 
 from compiled.plans import FITS, MATCHED, phase_of, plan_of
 from compiled.programs import priced_as
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import price_plan
+from shardwise.commands.program.compiling import predicted_of, program_of
 from shardwise.profiler.ahead import CompileCache
 from shardwise.profiler.ahead.cache import read_entry
 from shardwise.profiler.ahead.compile import compiled_of
-from shardwise.workflows.compile import predicted_of, program_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import price_plan
 
 COMMIT = "bb5af1a"
 """The state that issue 19 opened with."""
@@ -31,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, "scripts")
 from compiled import programs
 from compiled.plans import FITS, MATCHED, plan_of
-from shardwise.workflows.inputs import Hardware
+from shardwise.commands.base.inputs import Hardware
 
 programs.OPTIONS.clear()
 for name, row in {**MATCHED, **FITS}.items():

@@ -21,6 +21,9 @@ from typing import Any
 from made import made
 
 import shardwise
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import check_fits, price_plan
+from shardwise.commands.program.compiling import predicted_of
 from shardwise.errors import ShardwiseError
 from shardwise.hardware.slices import slices_of
 from shardwise.models import load_model
@@ -29,9 +32,6 @@ from shardwise.models.zoo import zoo_names
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.train import mesh_text, model_hash
-from shardwise.workflows.compile import predicted_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import check_fits, price_plan
 
 SEED = 20261124
 DRAWN = Path(__file__).with_name("drawn.json")

@@ -13,10 +13,10 @@ from compiled.drawn import SEED, load_drawn
 from compiled.plans import Serve, Train
 from compiled.programs import compiled_case, kept_case, predicted_memory, predicted_seconds
 from compiled.table import GOALS, NEAR, ratio, row_of, seconds_of
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.units import format_seconds
-from shardwise.workflows.inputs import Hardware
 
 PAGE = """# Plans drawn by a seed, through the real compiler
 

@@ -14,10 +14,10 @@ from made import made, table
 from compiled.plans import Serve, Train, phase_of, plan_of
 from compiled.programs import compiled_case
 from compiled.table import row_of
+from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count
-from shardwise.workflows.inputs import Hardware
 
 GPUS: Mapping[str, Train | Serve] = {
     "1B, H100": Train("llama-3.2-1b", "h100:1", {}, 8, 4096),

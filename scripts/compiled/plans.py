@@ -7,12 +7,12 @@ by the plan's own prediction or past it. All else is the same for all (`plan_of`
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from shardwise.commands.base.inputs import Hardware
 from shardwise.hardware import Slice
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan
 from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import model_hash
-from shardwise.workflows.inputs import Hardware
 
 RING, ULYSSES = {"context_method": "ring"}, {"context_method": "ulysses"}
 RAGGED = {"expert_dispatch": "ragged"}

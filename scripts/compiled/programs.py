@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import shardwise
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import Priced, price_plan
+from shardwise.commands.program.compiling import PLAN_BUILDER, PlanProgram, predicted_of, program_of
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
@@ -20,9 +23,6 @@ from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, comp
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
 from shardwise.roofline.engines import IDEAL_ENGINE
-from shardwise.workflows.compile import PLAN_BUILDER, PlanProgram, predicted_of, program_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import Priced, price_plan
 
 MAKERS = (
     "models/parameters.py",

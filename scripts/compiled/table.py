@@ -9,6 +9,7 @@ from made import made, table
 
 from compiled.plans import Serve, Train
 from compiled.programs import Case, predicted_memory, predicted_seconds
+from shardwise.commands.program.compiling import planned_lines
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.collectives.added import ADDED
@@ -17,7 +18,6 @@ from shardwise.profiler.collectives.rules import RULES, compare
 from shardwise.profiler.collectives.served import SERVED
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.units import format_seconds
-from shardwise.workflows.compile import planned_lines
 
 EQUAL = 0.01
 """Bytes that no rule explains, over those that the plan has, up to which its list is the program's:

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from shardwise.commands.program.compiling import compile_function
 from shardwise.hardware import parse_slice
 from shardwise.profiler.ahead import CompileCache, Limits
-from shardwise.workflows.compile import compile_function
 
 ON = ("v4:2x2x1", "v5e:1x1", "v5p:2x2x1", "v6e:1x1", "tpu7x:2x2x1")
 STEP, ARGUMENTS = "compiled.tiles:step", "compiled.tiles:arguments"

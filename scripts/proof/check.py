@@ -22,6 +22,7 @@ from proof.pricing import (
     xla_products,
 )
 from proof.rules import explanation
+from shardwise.commands.shard.run import RESOLUTION, sums
 from shardwise.hardware import parse_slice
 from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import at_dtype, mesh_axes, read_collectives
@@ -29,7 +30,6 @@ from shardwise.sharding.chain import resolve
 from shardwise.sharding.lowering import predicted_collectives
 from shardwise.sharding.program_text import Style, program_source
 from shardwise.sharding.steps import Program
-from shardwise.workflows.shard_run import RESOLUTION, sums
 
 Choice = Literal["equal", "dearer", "cheaper", "unsaid"]
 SAME = 1e-6

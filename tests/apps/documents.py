@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from shardwise.boundary.records import plain
-from shardwise.verbs.schema import document_schema
+from shardwise.commands.tables.schema import document_schema
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

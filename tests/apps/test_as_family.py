@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.apps.commands import document, refused, run
 
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.models.zoo import hf_config
-from shardwise.workflows.plan_file import load_plan
 
 FAMILY = "LlamaForCausalLM"
 TRAIN = ("--on", "v5p:2x2x1", "--batch", "64seq", "--seq", "2048")

@@ -12,8 +12,8 @@ from tests.apps.commands import run
 import shardwise as sw
 import shardwise.book
 from shardwise.book.figure_index import figure_ids
+from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
 from shardwise.plans.named import audit_names, plan_path
-from shardwise.verbs.book_quiz import BookQuiz, BookQuizChecked
 
 
 def result(capsys, *args):

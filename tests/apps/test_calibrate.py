@@ -9,8 +9,8 @@ import pytest
 from tests.apps.commands import document, run
 
 from shardwise.boundary.remote import server_at
+from shardwise.commands.run.calibration.endpoint import load, measure
 from shardwise.errors import BadRequest
-from shardwise.evidence.calibration.endpoint import load, measure
 from shardwise.hardware import load_chip
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan

@@ -9,8 +9,8 @@ from tests.tiers import spread
 from shardwise.apps.cli.charts import label_points, legend, log_axis, ticks_at
 from shardwise.apps.cli.pictures import new_figure
 from shardwise.apps.cli.sweep_chart import plot_sweep
+from shardwise.commands.plan_train.points import chosen_point, sweep
 from shardwise.hardware import read_slice
-from shardwise.workflows.sweep import chosen_point, sweep
 
 
 def axis_of(xs, ys):

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 from tests.apps.commands import run
-from tests.workflows.dumps import DATA, dumped
+from tests.commands.program.dumps import DATA, dumped
 
-from shardwise.workflows import compile as workflow
+from shardwise.commands.program import compiling as workflow
 
 
 @pytest.fixture

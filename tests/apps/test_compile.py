@@ -1,7 +1,7 @@
 """`shardwise compile` and `shardwise explain`: what they refuse, print and exit with.
 
-Programs that were compiled before stand in for the compiler; `tests/workflows/test_compile.py` goes
-through it.
+Programs that were compiled before stand in for the compiler;
+`tests/commands/program/test_compiling.py` goes through it.
 """
 
 import csv
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from shardwise.apps.cli import main
+from shardwise.commands.program import compiling as workflow
 from shardwise.plans import ServePlan, save_plan
 from shardwise.profiler.ahead import Buffer, CompiledProgram
-from shardwise.workflows import compile as workflow
 
 DATA = Path(__file__).parents[1] / "profiler" / "explain" / "data"
 INDEX = json.loads((DATA / "index.json").read_text())

@@ -8,12 +8,12 @@ import pytest
 from tests.apps.commands import refused, run
 
 from shardwise.apps.cli.output import document, print_document
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 from shardwise.evidence.training.table import PUBLISHED
 from shardwise.models import load_model
 from shardwise.models.zoo import hf_config
 from shardwise.plans import model_hash
-from shardwise.workflows.plan_file import load_plan
 
 DIGITS = "9" * 5000
 MODEL = ("--model", "llama-3-8b")

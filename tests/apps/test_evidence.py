@@ -5,7 +5,7 @@ import csv
 import pytest
 from tests.apps.commands import document, flat, run
 
-from shardwise.verbs.validate import validate
+from shardwise.commands.tables.validate import validate
 
 JOB = ("--model", "llama-3.2-1b", "--on", "h100:8", "--batch", "64seq", "--seq", "4096")
 TRAIN = ("plan", "train", *JOB, "--for", "torchtitan")

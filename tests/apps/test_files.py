@@ -131,21 +131,21 @@ def no_work(monkeypatch):
         raise AssertionError("the work has begun")
 
     for name in (
-        "verbs.plan_serve.ServePlanRequest.answer",
-        "verbs.simulate.simulate_plan",
-        "verbs.plan_train.TrainPlanRequest.answer",
-        "verbs.plan_show.PlanShowRequest.answer",
-        "verbs.plan_sweep.SweepRequest.answer",
-        "verbs.validate.ValidateRequest.answer",
-        "verbs.book_figure.FigureRequest.answer",
-        "verbs.shard.ShardRequest.answer",
-        "verbs.export.ExportRequest.answer",
-        "verbs.compile.CompileRequest.answer",
-        "verbs.profile.ProfileRequest.answer",
-        "verbs.hw.ChipListRequest.answer",
-        "verbs.hw.ChipDiffRequest.answer",
-        "verbs.model.ModelListRequest.answer",
-        "verbs.model.ModelDiffRequest.answer",
+        "commands.plan_serve.serve.ServePlanRequest.answer",
+        "commands.plan_serve.simulate.simulate_plan",
+        "commands.plan_train.train.TrainPlanRequest.answer",
+        "commands.plan_file.show.PlanShowRequest.answer",
+        "commands.plan_train.sweep.SweepRequest.answer",
+        "commands.tables.validate.ValidateRequest.answer",
+        "commands.tables.book_figure.FigureRequest.answer",
+        "commands.shard.command.ShardRequest.answer",
+        "commands.plan_file.export.ExportRequest.answer",
+        "commands.program.compile.CompileRequest.answer",
+        "commands.program.profile.ProfileRequest.answer",
+        "commands.tables.hw.ChipListRequest.answer",
+        "commands.tables.hw.ChipDiffRequest.answer",
+        "commands.tables.model.ModelListRequest.answer",
+        "commands.tables.model.ModelDiffRequest.answer",
     ):
         monkeypatch.setattr(f"shardwise.{name}", fail)
 

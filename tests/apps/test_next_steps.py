@@ -79,13 +79,13 @@ def done_unless_it_executes(capsys, steps: list[list[str]]) -> None:
 
 
 def requests() -> dict:
-    from shardwise.verbs.book_show import BookShowRequest
-    from shardwise.verbs.export import ExportRequest
-    from shardwise.verbs.plan_serve import ServePlanRequest
-    from shardwise.verbs.plan_show import PlanShowRequest
-    from shardwise.verbs.plan_sweep import SweepRequest
-    from shardwise.verbs.plan_train import TrainPlanRequest
-    from shardwise.verbs.simulate import SimulateRequest
+    from shardwise.commands.plan_file.export import ExportRequest
+    from shardwise.commands.plan_file.show import PlanShowRequest
+    from shardwise.commands.plan_serve.serve import ServePlanRequest
+    from shardwise.commands.plan_serve.simulate import SimulateRequest
+    from shardwise.commands.plan_train.sweep import SweepRequest
+    from shardwise.commands.plan_train.train import TrainPlanRequest
+    from shardwise.commands.tables.book_show import BookShowRequest
 
     found = (BookShowRequest, ExportRequest, ServePlanRequest, PlanShowRequest, SweepRequest)
     return {tuple(r.COMMAND.split()): r for r in (*found, TrainPlanRequest, SimulateRequest)}

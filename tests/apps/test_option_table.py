@@ -15,10 +15,10 @@ import options  # noqa: E402
 
 from shardwise.apps.cli.choice_table import CHOICES  # noqa: E402
 from shardwise.apps.cli.option_table import GROUPS, group_of  # noqa: E402
+from shardwise.commands.base.inputs import compiler_options  # noqa: E402
 from shardwise.errors import BadRequest  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
-from shardwise.workflows.inputs import compiler_options  # noqa: E402
 
 COMMANDS = dict(options.commands())
 SILENT = ("plan schema", "schema", "serve", "ui", "generate", "chat")

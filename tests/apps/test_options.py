@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.workflows.inputs import HardwareWords
+from shardwise.commands.base.inputs import HardwareWords
 
 NONE = {"prices": (), "provider": None, "spot": False}
 

@@ -21,10 +21,10 @@ import golden  # noqa: E402
 from tests.apps.test_profile import EVENTS, HLO, rows  # noqa: E402
 from tests.tiers import spread  # noqa: E402
 
-from shardwise.evidence.calibration import machine  # noqa: E402
+from shardwise.commands.base.layout import HEIGHT, WIDTH  # noqa: E402
+from shardwise.commands.run.calibration import machine  # noqa: E402
 from shardwise.hardware.catalogue import chip_ids  # noqa: E402
 from shardwise.models.zoo import zoo_names  # noqa: E402
-from shardwise.verbs.layout import HEIGHT, WIDTH  # noqa: E402
 
 DOC = golden.read(ROOT / "tests" / "golden_answers" / "answers.json.gz")
 SHARES = {

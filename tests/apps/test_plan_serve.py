@@ -11,13 +11,13 @@ from tests.apps.commands import SERVED, flat, over
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import serve
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
 from shardwise.plans import ServePlan
 from shardwise.results.server import cache_text
-from shardwise.workflows.plan_file import load_plan
 
 SMALL, RATE = SERVED[:8], SERVED[8:]
 

@@ -6,7 +6,7 @@ import json
 import pytest
 from tests.apps.commands import run
 
-from shardwise.evidence.calibration import machine as workflow
+from shardwise.commands.run.calibration import machine as workflow
 
 EVENTS = [
     {"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "/device:TPU:0"}},

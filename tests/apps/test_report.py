@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 from tests.apps.commands import document, flat, run
 
-from shardwise.verbs.report import SAMPLE
-from shardwise.workflows import report_result
+from shardwise.commands.program import report_result
+from shardwise.commands.program.report import SAMPLE
 
 
 @pytest.fixture

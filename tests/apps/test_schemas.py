@@ -15,7 +15,7 @@ from tests.apps.documents import KEPT, check, problems, schema
 
 import shardwise as sw
 from shardwise.book.figure_index import figure_ids
-from shardwise.verbs.schema import DATA
+from shardwise.commands.tables.schema import DATA
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

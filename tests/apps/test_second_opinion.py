@@ -1,7 +1,7 @@
 """`plan train --compile N`: which plans are compiled, and which of them is the answer.
 
-A compiler stands in that makes of each plan what a test says; `tests/workflows/test_compile.py`
-goes through the real one.
+A compiler stands in that makes of each plan what a test says;
+`tests/commands/program/test_compiling.py` goes through the real one.
 """
 
 import threading
@@ -12,6 +12,10 @@ from tests.apps.test_compile import kept
 from tests.apps.test_plan_train import HELD, small
 
 from shardwise.boundary import at_once
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.program import candidate
+from shardwise.commands.program.compiling import CompiledPlan, PlanProgram
+from shardwise.commands.program.tune import Tuning
 from shardwise.errors import ShardwiseError
 from shardwise.plans.software.xla_flags import flag_sets, trained_flags, tried_sets
 from shardwise.plans.train import mesh_text
@@ -19,10 +23,6 @@ from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
-from shardwise.verbs import candidate
-from shardwise.verbs.tune import Tuning
-from shardwise.workflows.compile import CompiledPlan, PlanProgram
-from shardwise.workflows.inputs import Hardware
 
 CAPACITY = 15.75 * 2**30
 

@@ -1,7 +1,7 @@
 """`plan serve --compile N`: which servers are compiled, and which of them are the answer.
 
-A compiler stands in that makes of each step what a test says; `tests/workflows/test_compile.py`
-goes through the real one.
+A compiler stands in that makes of each step what a test says;
+`tests/commands/program/test_compiling.py` goes through the real one.
 """
 
 import threading
@@ -10,16 +10,16 @@ import pytest
 from tests.apps.commands import document, over, refused, run
 from tests.apps.test_compile import kept
 
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import load_plan, price_plan
+from shardwise.commands.program import candidate
+from shardwise.commands.program.compiling import CompiledPlan, PlanProgram, predicted_of
 from shardwise.errors import ShardwiseError
 from shardwise.planner.simulate.cost import DecodeLine, ScaledCost, StepShape
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
-from shardwise.verbs import candidate
-from shardwise.workflows.compile import CompiledPlan, PlanProgram, predicted_of
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import load_plan, price_plan
 
 CAPACITY = 15.75 * 2**30
 

@@ -8,9 +8,9 @@ from tests.apps.commands import over
 
 import shardwise as sw
 from shardwise.apps.cli.shard import shard
+from shardwise.commands.shard.command import Sharded, ShardedArray
+from shardwise.commands.shard.result import TimedStrategy
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.verbs.shard import Sharded, ShardedArray
-from shardwise.verbs.sharded_result import TimedStrategy
 
 QUIZ = ("A[I_XY, J]", "--dims", "I=128,J=2048", "--mesh", "X=2,Y=8,Z=2", "--dtype", "int8")
 

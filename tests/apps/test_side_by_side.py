@@ -9,15 +9,15 @@ from tests.apps.commands import answer, answered, flat, over, refused
 from tests.tiers import spread
 
 from shardwise.apps.cli import main
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.base.layout import HEIGHT, WIDTH
+from shardwise.commands.plan_train import deadline
+from shardwise.commands.plan_train.deadline import slice_for
+from shardwise.commands.plan_train.points import SweepPoint, slices_offered
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range, price_text
 from shardwise.units import sig
-from shardwise.verbs.layout import HEIGHT, WIDTH
-from shardwise.workflows import deadline
-from shardwise.workflows.deadline import slice_for
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import load_plan
-from shardwise.workflows.sweep import SweepPoint, slices_offered
 
 JOB = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")
 RUN = ("--tokens", "200B", "--days", "10", "--chips", "1..64", "--for", "any")

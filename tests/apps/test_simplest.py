@@ -8,12 +8,12 @@ import pytest
 from tests.apps.commands import answer, answered, flat, run
 from tests.tiers import spread
 
+from shardwise.commands.pricing.predict import plan_training
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.planner.search.choices import SIMPLER, strategies
 from shardwise.planner.search.loop import search
 from shardwise.plans import MESH_AXES
 from shardwise.roofline.resolution import read_resolution
-from shardwise.workflows.predict import plan_training
-from shardwise.workflows.train_choices import TrainChoices
 
 TIGHT = ["plan", "train", "--model", "qwen3-4b", "--on", "v5e:4x4", "--for", "jax"]
 TIGHT += ["--batch", "64seq", "--seq", "4096", "--pin", "tensor=1", "--pin", "context=1"]

@@ -11,9 +11,13 @@ from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
 import shardwise as sw
+from shardwise.commands.plan_serve.simulate import (
+    LoadSimulated,
+    OverloadedSimulated,
+    SteadySimulated,
+)
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, Workload, model_hash, save_plan
-from shardwise.verbs.simulate import LoadSimulated, OverloadedSimulated, SteadySimulated
 
 MADE = ("--rate", "20", "--requests", "60", "--input", "500", "--output", "40")
 

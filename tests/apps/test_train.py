@@ -13,8 +13,8 @@ from tests.apps.commands import refused as refusal
 from tests.apps.documents import check
 
 from runtime.trainer.made import TRAINER, make_plan
+from shardwise.commands.run.training import RunSeconds, TrainedRun, TrainRunRequest, run_of
 from shardwise.plans import save_plan
-from shardwise.workflows.train import RunSeconds, TrainedRun, TrainRunRequest, run_of
 
 PLAN = "plan.yaml"
 

@@ -7,11 +7,11 @@ import pytest
 from shardwise.book.rules.audit import audit, compute_bound
 from shardwise.book.rules.gpu import alphas, spanned_limit
 from shardwise.book.rules.training import mixed_limit
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.named import audit_names
-from shardwise.workflows.plan_file import load_plan
 
 H100 = alphas(load_chip("h100", constants="book"))
 

@@ -16,10 +16,10 @@ from shardwise.book.rules.gpu import (
 )
 from shardwise.book.rules.mlp import mlp_times
 from shardwise.book.rules.training import data_limit, moe_limit, tensor_limit, utilisation
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.hardware import load_chip
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import load_model, params_total
-from shardwise.workflows.plan_file import load_plan
 
 
 def alphas_of(name, numbers=None):

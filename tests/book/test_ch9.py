@@ -9,6 +9,7 @@ import pytest
 
 from book.oracle import TESTED, check, entry
 from kept import hlo
+from shardwise.commands.base.inputs import Hardware
 from shardwise.hardware import place
 from shardwise.profiler.hlo import (
     module_work,
@@ -21,7 +22,6 @@ from shardwise.profiler.hlo import (
 from shardwise.roofline.chip_roofline import math_seconds
 from shardwise.roofline.price import price_op
 from shardwise.sharding import Mesh
-from shardwise.workflows.inputs import Hardware
 
 TESTED |= {"9.q2", "9.mem"}
 

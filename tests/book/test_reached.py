@@ -20,8 +20,8 @@ from tests.book.test_more_rules import CASES, FIELDS
 import shardwise.book
 from shardwise.book.figure_index import FIGURES, figure_settings
 from shardwise.book.registry import RULES
+from shardwise.commands.tables.book_show import BookShowRequest
 from shardwise.plans.named import audit_names
-from shardwise.verbs.book_show import BookShowRequest
 
 OTHER = {
     "forward_flops_per_token": "--set cfg=llama-3-8b --set context=8192",

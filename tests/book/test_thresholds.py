@@ -1,13 +1,15 @@
 """The book's rules beside a plan: which rows a network and a model get, and their numbers."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.book.thresholds import BookSays, book_result
+from shardwise.commands.base.inputs import Hardware
 from shardwise.hardware import read_slice
 from shardwise.models import load_model
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.workflows.inputs import Hardware
 
 
 def rules(piece, mesh, model="llama-3-70b", sequences=1024, hardware=None):
@@ -26,7 +28,9 @@ def rules(piece, mesh, model="llama-3-70b", sequences=1024, hardware=None):
         microbatches=1,
         layers_per_stage=(cfg.layers,),
     )
-    result = book_result(evaluate_train(plan, cfg, found), hardware)
+    result = book_result(
+        evaluate_train(plan, cfg, found), replace(hardware, constants="book").chip(found.chip.id)
+    )
     return result, {(r.name, r.mode): r for r in result.rules or ()}
 
 

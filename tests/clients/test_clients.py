@@ -14,7 +14,7 @@ from llama_folder import write_llama
 from tests.clients import curl, openai_sdk
 
 from shardwise.apps.server.run import running
-from shardwise.workflows.serving import ServeModelRequest, open_replica
+from shardwise.commands.run.serving import ServeModelRequest, open_replica
 
 HERE = Path(__file__).parent
 FIGURES = {

@@ -8,6 +8,7 @@ import pytest
 from tests.equivalence import cases
 from tests.tiers import spread
 
+from shardwise.commands.program.comparing import scope_sentences, sums_of
 from shardwise.models import load_model, parameters
 from shardwise.models.components import COMPONENTS, component_of
 from shardwise.planner.step.work import train_work
@@ -17,7 +18,6 @@ from shardwise.profiler.hlo.scopes import component_in, phase_of
 from shardwise.profiler.hlo.work import module_work
 from shardwise.runtime import mesh_of
 from shardwise.sharding import Mesh
-from shardwise.workflows.compare import scope_sentences, sums_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from planned_steps.lowered import lowered_step

@@ -66,7 +66,7 @@ def warm() -> None:
         "models",
         "hardware",
         "sharding",
-        "workflows",
+        "commands",
         "evidence",
         "book",
     ):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.commands.program.compiling import predicted_of, said_of
 from shardwise.models import load_model
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.collectives.rules import compare
-from shardwise.workflows.compile import predicted_of, said_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from kept_servers import FOLDER, PROGRAMS, lowered, plan, priced

@@ -7,11 +7,11 @@ from tests.apps.commands import document, run
 from tests.drawn import on_drawn
 
 from shardwise import plan_show, plan_train
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import ShardwiseError
 from shardwise.planner.search.request import SEARCHED
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.workflows.plan_file import load_plan
 
 FIVE = {"model": "llama-3-8b", "slice": "v5p:4x4x8", "batch": "4Mi", "length": 8192}
 

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from tests.models.cases import llama
 from tests.plans.test_train_plan import PLAN
 
+from shardwise.commands.pricing.plans import load_plan
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
 from shardwise.models import load_model
@@ -24,8 +26,6 @@ from shardwise.plans import (
 )
 from shardwise.plans.files import flat_plan, plan_dict, plan_from
 from shardwise.plans.train import PLACINGS
-from shardwise.workflows.plan_file import load_plan
-from shardwise.workflows.train_choices import TrainChoices
 
 DTYPES = st.sampled_from(["f32", "bf16", "fp8", "mxfp4"])
 WORDS = st.text(min_size=1, max_size=20)

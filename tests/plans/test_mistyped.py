@@ -13,9 +13,9 @@ from tests.plans.test_files import FIVE, PLAN
 from tests.plans.test_serve_plan import BY_HAND, plan_of
 
 from shardwise.boundary.typed import must_be
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest
 from shardwise.plans.files import KINDS, plan_dict
-from shardwise.workflows.plan_file import load_plan
 
 OF_A_LIBRARY = re.compile(
     r"should|valid (tuple|int|str|dict|list|bool|num)|unable to|field required|unexpected keyword"

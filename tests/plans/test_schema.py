@@ -11,12 +11,12 @@ from tests.apps.commands import run
 from tests.plans.test_files import FIVE, PLAN
 from tests.plans.test_serve_plan import BY_HAND
 
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import KINDS, keys_of, plan_dict
 from shardwise.plans.schema import WORDS, plan_schema
 from shardwise.scheduling import PipelineKind
-from shardwise.workflows.plan_file import load_plan
 
 
 @pytest.mark.parametrize("kind", KINDS)

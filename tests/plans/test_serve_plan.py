@@ -5,6 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest
 from shardwise.plans import (
     PrefillServer,
@@ -16,7 +17,6 @@ from shardwise.plans import (
 )
 from shardwise.plans import serve as plans
 from shardwise.scheduling import policies, requests, routing
-from shardwise.workflows.plan_file import load_plan
 
 
 def plan_of(**changes):

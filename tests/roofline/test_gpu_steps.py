@@ -7,8 +7,8 @@ from statistics import median
 
 import pytest
 
+from shardwise.commands.plan_train.train import TrainPlanRequest
 from shardwise.models.zoo import hf_config
-from shardwise.verbs.plan_train import TrainPlanRequest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
+from shardwise.commands.shard.expression import shard_expression
+from shardwise.commands.shard.result import sharded_product
 from shardwise.errors import BadRequest
 from shardwise.sharding import Einsum, Layout, Mesh, resolve
 from shardwise.sharding.bounded import orders_of
 from shardwise.sharding.reshard import few_arrangements
-from shardwise.verbs.sharded_result import sharded_product
-from shardwise.workflows.shard import shard_expression
 
 HANGS = "D[I_{data,fsdp}, K, B_X, J_Z] * C[L_Z, K_fsdp, F_Y]{U_X}"
 SIZES = "B=8,F=8,I=64,J=512,K=1024,L=64"

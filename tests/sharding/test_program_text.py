@@ -1,4 +1,4 @@
-"""The source of programs: what it says, what is refused. `tests/workflows` runs it."""
+"""The source of programs: what it says, what is refused. `tests/commands/shard` runs it."""
 
 import ast
 import subprocess

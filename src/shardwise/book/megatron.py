@@ -9,15 +9,17 @@ expected, and by how much.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shardwise.book.figures import Figure, Series
 from shardwise.book.questions import book_answer, entries
+from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import load_model, params_total
-from shardwise.planner.expected import expected_range
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.expected import expected_range, shift_of
+from shardwise.planner.training import TrainAnswer, evaluate_train
+from shardwise.plans import TrainPlan
+from shardwise.plans.files import plan_from, read_values
 from shardwise.plans.named import audit_names, plan_path
-from shardwise.workflows.inputs import ChipWords
-from shardwise.workflows.plan_file import price_given
 
 ROWS = "table.gpu.megatron."
 """Where the ids of the table's rows begin; what follows is the run's size."""
@@ -120,6 +122,9 @@ def _times(answer: TrainAnswer) -> tuple[float, float]:
 
 
 def _priced(name: str, constants: str) -> TrainAnswer:
-    answer = price_given(f"audit:{name}", ChipWords(constants=constants)).answer
-    assert isinstance(answer, TrainAnswer), "the audited plans train"
-    return answer
+    path = f"audit:{name}"
+    plan = plan_from(read_values(path, {"constants": constants}), path)
+    assert isinstance(plan, TrainPlan), "the audited plans train"
+    piece = parse_slice(plan.slice, partial(load_chip, constants=constants))
+    answer = evaluate_train(plan, load_model(plan.model), piece)
+    return answer.at(shift_of(answer, None))

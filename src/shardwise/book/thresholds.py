@@ -7,7 +7,7 @@ and "sum" (its first).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwise.book.rules.audit import widths_of
 from shardwise.book.rules.gpu import alphas, expert_d_ff, tensor_limit_across
@@ -27,7 +27,6 @@ from shardwise.models import ModelConfig
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import sig
 from shardwise.work import Quantity
-from shardwise.workflows.inputs import Hardware
 
 _EDITIONS = (("latest", "max"), ("first", "sum"))
 """Edition and how it adds up FSDP and tensor communication (errata 0.1, 0.2)."""
@@ -95,13 +94,12 @@ class BookSays(Record):
     """The thresholds by name."""
 
 
-def book_result(answer: TrainAnswer, hardware: Hardware) -> BookSays:
+def book_result(answer: TrainAnswer, chip: Chip) -> BookSays:
     """What the book says about this batch on these chips.
 
-    `hardware` is how the answer's chip was read: its overrides and files hold here too, over the
-    book's constants.
+    `chip` is the answer's chip read with the book's constants, under the overrides and files that
+    the answer's was read with.
     """
-    chip = replace(hardware, constants="book").chip(answer.piece.chip.id)
     widths = _widths(answer.cfg)
     if not widths or not isinstance(chip.network, Torus | Switched):
         return BookSays(lines=[])

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from shardwise.apps.page.controls import Control, written
-from shardwise.verbs.report import SAMPLE
+from shardwise.commands.program.report import SAMPLE
 
 SMALL = {
     "training": {"model": "llama-3-8b", "on": "v5p", "chips": "16", "batch": "262144"},

@@ -79,7 +79,7 @@ def moved(page, name, control, fine):
 def test_a_view_says_what_its_commands_say(page, capsys, monkeypatch, name):
     """The results of its calls are the documents of its commands, and of the snippet's calls. The
     commands are answered anew (`searched.py`)."""
-    from shardwise.verbs.plan_serve import ServePlanRequest
+    from shardwise.commands.plan_serve.serve import ServePlanRequest
 
     answers = page.get(f"/api/answer/{name}", params=start(name)).json()
     monkeypatch.setattr(ServePlanRequest, "answer", ServePlanRequest.answer.__wrapped__)

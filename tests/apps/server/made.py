@@ -8,10 +8,10 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from shardwise.apps.server.state import ServerState
+from shardwise.commands.run.serving import ServedModel
 from shardwise.runtime.engine import Engine, MockExecutor
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.scheduling import SchedulerConfig
-from shardwise.workflows.serving import ServedModel
 
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 TEMPLATE = (

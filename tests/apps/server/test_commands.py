@@ -90,7 +90,7 @@ def test_a_server_that_cannot_be_opened_is_refused(capsys, tmp_path, server):
 
 
 def _refusal(**words):
-    from shardwise.workflows.serving import ServeModelRequest
+    from shardwise.commands.run.serving import ServeModelRequest
 
     with pytest.raises(BadRequest) as error:
         ServeModelRequest(path="x", **words)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from shardwise.apps.server.run import running
-from shardwise.workflows.serving import ServeModelRequest, open_replica
+from shardwise.commands.run.serving import ServeModelRequest, open_replica
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 from llama_folder import write_llama

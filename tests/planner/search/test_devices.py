@@ -4,10 +4,10 @@ from math import prod
 
 import pytest
 
+from shardwise.commands.pricing.predict import plan_training
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
-from shardwise.workflows.predict import plan_training
-from shardwise.workflows.train_choices import TrainChoices
 
 
 def plan(on, **more):

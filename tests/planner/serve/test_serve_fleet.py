@@ -6,6 +6,7 @@ from math import ceil
 import numpy as np
 import pytest
 
+from shardwise.commands.plan_serve.words import ServeWords
 from shardwise.hardware import load_chip
 from shardwise.models import load_model
 from shardwise.planner.serve.answer import evaluate_serve
@@ -25,7 +26,6 @@ from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans.servers import JAX, VLLM
 from shardwise.roofline.engines import load_engine
-from shardwise.workflows.serve_words import ServeWords
 
 GOAL = Objectives(ttft=1.0, tpot=0.03)
 

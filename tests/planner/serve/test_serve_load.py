@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.commands.plan_serve.words import ServeWords
 from shardwise.planner.serve.fleet import Fleet, cheapest, search_fleets
 from shardwise.planner.serve.load import Steady, mixed_times, most_busy, waiting
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import steady_run
-from shardwise.workflows.serve_words import ServeWords
 
 
 def steady(running, chunk=4096, **changes):

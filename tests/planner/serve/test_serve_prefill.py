@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.commands.plan_serve.words import ServeWords
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.serve.fleet import cheapest, search_fleets
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import PrefillServer, ServePlan, model_hash
-from shardwise.workflows.serve_words import ServeWords
 
 
 def asked(model, on, **words):

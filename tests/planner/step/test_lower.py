@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from shardwise.book.rules.serving import step_seconds
 from shardwise.boundary.records import plain
+from shardwise.commands.pricing.predict import plan_training
+from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import kv_bytes_per_token, load_model, params_text, state_bytes, weight_bytes
 from shardwise.planner.serve.answer import ServeAnswer, evaluate_serve
@@ -14,8 +16,6 @@ from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import servers
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline.price import HBM
-from shardwise.workflows.predict import plan_training
-from shardwise.workflows.train_choices import TrainChoices
 
 MODELS = (
     "llama-3-8b",

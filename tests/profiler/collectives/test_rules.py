@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.workflows.dumps import NAMES, dumped
+from tests.commands.program.dumps import NAMES, dumped
 
 from shardwise.models import load_model
 from shardwise.profiler.collectives import rules

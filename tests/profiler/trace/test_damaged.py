@@ -9,12 +9,12 @@ import pytest
 from tests.apps.commands import run
 from tests.profiler.trace.test_read import CHROME
 
+from shardwise.commands.program.profiling import trace_result
 from shardwise.errors import BadRequest
 from shardwise.profiler.trace import chrome, read_trace, trace_of
 from shardwise.profiler.trace import read as reader
 from shardwise.profiler.trace.events import lines_of, opcode_of
 from shardwise.profiler.trace.job import read_planes
-from shardwise.workflows.profile import trace_result
 
 OP, MODULE = 4, 3
 """Places of an op and of a run in the events of `CHROME`."""

@@ -170,7 +170,8 @@ def test_five_generations_are_kept():
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_it_is_compiled_ahead_for_five_generations(name):
     """Rows that decode and blocks of a prompt in one call, of ten KV heads: tests/kept has what the
-    compiler made of what is lowered now, and `tests/workflows/test_compile.py` compiles one anew.
+    compiler made of what is lowered now, and `tests/commands/program/test_compiling.py` compiles
+    one anew.
     72 tokens of 20 heads of 128 dims see up to 8 pages of 64 places each."""
     work = module_work(read_module(hlo(name)))
     (kernel,) = (op for op in work.ops if op.op.op_class == "attention")

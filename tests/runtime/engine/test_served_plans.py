@@ -15,6 +15,7 @@ from tests.tiers import spread
 
 from shardwise import plans
 from shardwise.apps.server.run import running
+from shardwise.commands.run.serving import ServeModelRequest, StepRecord, open_replica
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
 from shardwise.plans import model_hash
@@ -33,7 +34,6 @@ from shardwise.runtime.engine import GREEDY
 from shardwise.runtime.engine.opening import EngineSettings, open_engine
 from shardwise.runtime.quant import NARROW
 from shardwise.scheduling.step import StepShape
-from shardwise.workflows.serving import ServeModelRequest, StepRecord, open_replica
 
 PLAN = {"slice": "v5e:2x2", "mesh": {"data": 2, "tensor": 2}, "box": (2, 2), "batch": 4}
 LENGTHS = {"input_length": 64, "output_length": 32, "prefill_chunk": 32}

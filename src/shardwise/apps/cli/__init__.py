@@ -3,8 +3,8 @@
 `COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
 when its command runs, so that `--help` stays fast. Read `plan_show.py` first: it is short.
 
-Each makes the request of its verb (`verbs/`) of its options, by name, answers it, writes the files
-that were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
+Each makes a request (`commands/`) of its options, by name, answers it, writes the files that
+were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
 (the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
 `plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
 `simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.

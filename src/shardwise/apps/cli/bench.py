@@ -48,7 +48,7 @@ def bench_serve(**options: Any) -> None:
 
     --json has the figures under the names of `vllm bench serve`.
     """
-    from shardwise.verbs.bench_serve import BenchServeRequest
+    from shardwise.commands.run.bench_serve import BenchServeRequest
 
     asked = request_of(BenchServeRequest, options)
     show_answer(asked.answer(progress_line("load", "requests")), options)

@@ -16,8 +16,8 @@ from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
-    from shardwise.verbs.book_figure import FigureAnswer
-    from shardwise.verbs.book_rule import RuleSweep
+    from shardwise.commands.tables.book_figure import FigureAnswer
+    from shardwise.commands.tables.book_rule import RuleSweep
 
 
 set_option = click.option(
@@ -55,7 +55,7 @@ def book() -> None:
 @json_option
 def list_(**options: Any) -> None:
     """Ids that `book show`, `book figure` and `plan show audit:NAME` take."""
-    from shardwise.verbs.book import BookListRequest
+    from shardwise.commands.tables.book import BookListRequest
 
     inputs = {"chapter": options["chapter"]} if options["chapter"] else {}
     show_answer(request_of(BookListRequest, options).answer(), options, inputs=inputs)
@@ -74,7 +74,7 @@ def figure_(**options: Any) -> None:
 
     What --set takes stands below the answer, such as --set chips=512 or --set side=8.
     """
-    from shardwise.verbs.book_figure import FigureRequest, SimulationAnswer
+    from shardwise.commands.tables.book_figure import FigureRequest, SimulationAnswer
 
     check_outputs()
     answer = request_of(FigureRequest, options).answer()
@@ -92,7 +92,7 @@ def figure_(**options: Any) -> None:
 
 
 def _draw(answer: Any, path: Path) -> None:
-    from shardwise.verbs.book_figure import FigureAnswer
+    from shardwise.commands.tables.book_figure import FigureAnswer
 
     if isinstance(answer, FigureAnswer):
         _plot(answer, path)
@@ -111,7 +111,7 @@ def _draw(answer: Any, path: Path) -> None:
 @json_option
 def show_(**options: Any) -> None:
     """One number: inputs, formulas, steps, the answer, and what the book prints."""
-    from shardwise.verbs.book_show import BookShowRequest
+    from shardwise.commands.tables.book_show import BookShowRequest
 
     check_outputs()
     show_answer(request_of(BookShowRequest, options).answer(), options)
@@ -131,7 +131,7 @@ def show_(**options: Any) -> None:
 @json_option
 def rule_(**options: Any) -> None:
     """A closed form with any chip, lists of values, or a sweep; without a name, all of them."""
-    from shardwise.verbs.book_rule import BookRuleRequest
+    from shardwise.commands.tables.book_rule import BookRuleRequest
 
     check_outputs()
     if options["plot_path"] and not options["sweep"]:
@@ -139,7 +139,7 @@ def rule_(**options: Any) -> None:
     answer = request_of(BookRuleRequest, options).answer()
     show_answer(answer, options)
     if options["plot_path"]:
-        from shardwise.verbs.book_rule import RuleSweep
+        from shardwise.commands.tables.book_rule import RuleSweep
 
         assert isinstance(answer, RuleSweep)
         _plot_sweep(answer, options["plot_path"])
@@ -153,7 +153,7 @@ def rule_(**options: Any) -> None:
 @json_option
 def quiz_(**options: Any) -> None:
     """A question; with --answer, or once typed, whether that is right, and the steps."""
-    from shardwise.verbs.book_quiz import BookQuiz, BookQuizRequest
+    from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizRequest
 
     answer = request_of(BookQuizRequest, options).answer()
     show_answer(answer, options)
@@ -171,7 +171,7 @@ def quiz_(**options: Any) -> None:
 @json_option
 def errata_(**options: Any) -> None:
     """Numbers that the book prints and its rules do not give, each computed now."""
-    from shardwise.verbs.book_errata import BookErrataRequest
+    from shardwise.commands.tables.book_errata import BookErrataRequest
 
     check_outputs()
     show_answer(request_of(BookErrataRequest, options).answer(), options)

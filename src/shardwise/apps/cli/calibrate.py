@@ -17,7 +17,7 @@ from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
-    from shardwise.verbs.calibrate import MachineAnswer, ServerAnswer
+    from shardwise.commands.run.calibrate import MachineAnswer, ServerAnswer
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
@@ -88,7 +88,7 @@ def calibrate(**options: Any) -> None:
         if out is not None:
             check_output(_beside(out), "-o", force=forced())
     with needed_for("calibrating"):
-        from shardwise.verbs.calibrate import CalibrateRequest, MachineAnswer
+        from shardwise.commands.run.calibrate import CalibrateRequest, MachineAnswer
     with stage_line() as watch:
         line = None if here else progress_line("calibrating", "parts")
         answer = request_of(CalibrateRequest, options).answer(line, watch)

@@ -29,7 +29,7 @@ def compare(**options: Any) -> None:
     component of the model, memory by kind, all of one device and one step; and in sentences what
     differs, and where the program does it.
     """
-    from shardwise.verbs.compare import CompareRequest
+    from shardwise.commands.program.compare import CompareRequest
 
     with stage_line() as watch:
         answer = request_of(CompareRequest, options).answer(watch)

@@ -63,8 +63,8 @@ def compile_(**options: Any) -> None:
     that does not fit ends with code 3 and names its largest buffers.
     """
     check_outputs(options["what"])
-    from shardwise.verbs.compile import CompileRequest
-    from shardwise.workflows.compile_report import write_report
+    from shardwise.commands.program.compile import CompileRequest
+    from shardwise.commands.program.compile_report import write_report
 
     with stage_line() as watch:
         answer = request_of(CompileRequest, options).answer(watch)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.commands.program.compiling import PlanProgram, buffer_text
 from shardwise.units import format_gib
-from shardwise.workflows.compile import PlanProgram, buffer_text
 
 GIB = 2**30
 NAMED = 8

@@ -24,8 +24,8 @@ def explain(**options: Any) -> None:
     arguments lie on the mesh, and findings, each with its cost and a remedy.
     """
     check_outputs(options["what"])
-    from shardwise.verbs.explain import ExplainRequest
-    from shardwise.workflows.explain import write_graph
+    from shardwise.commands.program.explain import ExplainRequest
+    from shardwise.commands.program.explaining import write_graph
 
     path = options.pop("graph")
     with stage_line() as watch:

@@ -31,9 +31,9 @@ def export(**options: Any) -> None:
     """
     from shardwise.apps.cli.next_steps import against_lines
     from shardwise.boundary import spelt, write_text
+    from shardwise.commands.base.layout import next_step
+    from shardwise.commands.plan_file.export import ExportRequest
     from shardwise.plans import save_plan
-    from shardwise.verbs.export import ExportRequest
-    from shardwise.verbs.layout import next_step
 
     check_outputs()
     answer, file = request_of(ExportRequest, options).answer(), options["file"]

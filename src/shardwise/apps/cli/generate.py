@@ -108,7 +108,7 @@ def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
     """Who answers: server and model. A checkpoint is served on this machine for as long as it is
     asked."""
     from shardwise.boundary.remote import server_at
-    from shardwise.evidence.calibration.endpoint import model_of
+    from shardwise.commands.run.calibration.endpoint import model_of
 
     if options["model"]:
         if options["endpoint"]:
@@ -126,7 +126,7 @@ def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
 def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     with needed_for("generating"):
         from shardwise.apps.server.run import running
-        from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
+        from shardwise.commands.run.serving import ServeModelRequest, keep_programs, open_replica
     keep_programs()
     replica = open_replica(ServeModelRequest(path=folder, sequences=2), tell)
     assert replica is not None, "one process follows nobody"

@@ -23,7 +23,7 @@ def hw() -> None:
 @csv_option
 def list_chips(**options: Any) -> None:
     """One line per chip."""
-    from shardwise.verbs.hw import ChipListRequest
+    from shardwise.commands.tables.hw import ChipListRequest
 
     check_outputs()
     show_answer(request_of(ChipListRequest, options).answer(), options, inputs=_inputs(options))
@@ -36,7 +36,7 @@ def list_chips(**options: Any) -> None:
 @json_option
 def show(**options: Any) -> None:
     """Every number of CHIP with its source, and the other constants where they differ."""
-    from shardwise.verbs.hw import ChipRequest
+    from shardwise.commands.tables.hw import ChipRequest
 
     inputs = {"chip": options["chip"], **_inputs(options), "set": options["sets"]}
     show_answer(request_of(ChipRequest, options).answer(), options, inputs=inputs)
@@ -51,7 +51,7 @@ def show(**options: Any) -> None:
 @csv_option
 def diff(**options: Any) -> None:
     """FIRST and SECOND side by side, with the ratio SECOND / FIRST."""
-    from shardwise.verbs.hw import ChipDiffRequest
+    from shardwise.commands.tables.hw import ChipDiffRequest
 
     check_outputs()
     inputs = {**{name: options[name] for name in ("first", "second")}, **_inputs(options)}

@@ -25,7 +25,7 @@ def model() -> None:
 @json_option
 def list_models(**options: Any) -> None:
     """Every model of the zoo."""
-    from shardwise.verbs.model import ModelListRequest
+    from shardwise.commands.tables.model import ModelListRequest
 
     check_outputs()
     show_answer(ModelListRequest().answer(), options, inputs={})
@@ -40,7 +40,7 @@ def list_models(**options: Any) -> None:
 @json_option
 def show(**options: Any) -> None:
     """One model, by zoo name, by its config.json, or by a directory with one."""
-    from shardwise.verbs.model import ModelRequest
+    from shardwise.commands.tables.model import ModelRequest
 
     request = request_of(ModelRequest, options)
     inputs = {"name": options["name"], **_asked(options, request.context())}
@@ -57,7 +57,7 @@ def show(**options: Any) -> None:
 @json_option
 def diff(**options: Any) -> None:
     """The design decisions of two or more models side by side; * marks what differs."""
-    from shardwise.verbs.model import ModelDiffRequest
+    from shardwise.commands.tables.model import ModelDiffRequest
 
     check_outputs()
     request = request_of(ModelDiffRequest, options)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardwise.boundary.commands import command_of, spelt
-from shardwise.verbs.layout import next_step
+from shardwise.commands.base.layout import next_step
 
 if TYPE_CHECKING:
+    from shardwise.commands.plan_file.show import PlanShowRequest
+    from shardwise.commands.plan_train.sweep import SweepRequest
+    from shardwise.commands.plan_train.train import TrainPlanRequest
     from shardwise.planner.training import TrainAnswer
     from shardwise.plans import ServePlan, TrainPlan
-    from shardwise.verbs.plan_show import PlanShowRequest
-    from shardwise.verbs.plan_sweep import SweepRequest
-    from shardwise.verbs.plan_train import TrainPlanRequest
 
 FILE = "plan.yaml"
 """The plan's file where none is named yet."""
@@ -40,9 +40,9 @@ def _with_file(
 ) -> list[str]:
     """What to do with a plan's file: show it with the run that was asked for, export it to a
     program that runs it, run it here."""
+    from shardwise.commands.plan_file.show import PlanShowRequest
+    from shardwise.commands.pricing.run_words import RUN_WORDS
     from shardwise.planner.export import target_for  # slow to load, for --help
-    from shardwise.verbs.plan_show import PlanShowRequest
-    from shardwise.verbs.run_words import RUN_WORDS
 
     run: dict[str, Any] = {name: getattr(asked, name, None) for name in RUN_WORDS}
     own = asked.evidence
@@ -65,8 +65,8 @@ def shown_lines(
 ) -> tuple[str, ...]:
     """After a plan was shown: the search that says what would be faster. A plan that options
     changed is written first, as the search reads a file."""
-    from shardwise.verbs.run_words import RUN_WORDS
-    from shardwise.workflows.inputs import plan_changes
+    from shardwise.commands.base.inputs import plan_changes
+    from shardwise.commands.pricing.run_words import RUN_WORDS
 
     if written is not None or not (plan_changes(asked.sets)[0] or asked.as_):
         return against_lines(written or asked.path, plan, own=asked.evidence)
@@ -120,11 +120,11 @@ def _runs(asked: "TrainPlanRequest", plan: "TrainPlan") -> bool:
 
 
 def _job_of(plan: "TrainPlan") -> "TrainPlanRequest":
+    from shardwise.commands.base.inputs import Hardware
+    from shardwise.commands.plan_train.train import TrainPlanRequest
     from shardwise.models.zoo import split_family
     from shardwise.plans.software import SOFTWARE, usual_stack
     from shardwise.plans.software.usual import usual_dtypes
-    from shardwise.verbs.plan_train import TrainPlanRequest
-    from shardwise.workflows.inputs import Hardware
 
     model, family = split_family(plan.model)
     row, dtypes, chips = SOFTWARE.get(plan.software), plan.dtypes, plan.chips

@@ -15,11 +15,11 @@ from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.pages import print_answer
 from shardwise.apps.cli.streams import reader_may_leave
+from shardwise.commands.base.layout import Part
 from shardwise.errors import Remark
-from shardwise.verbs.layout import Part
 
 if TYPE_CHECKING:
-    from shardwise.verbs.answer import Answer
+    from shardwise.commands.base.answer import Answer
 
 SCHEMA_VERSION = 1
 

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.apps.cli.streams import say
-from shardwise.errors import Remark
-from shardwise.units import many
-from shardwise.verbs.layout import (
+from shardwise.commands.base.layout import (
     HEIGHT,
     Facts,
     Part,
@@ -28,9 +26,11 @@ from shardwise.verbs.layout import (
     more_line,
     wrapped,
 )
+from shardwise.errors import Remark
+from shardwise.units import many
 
 if TYPE_CHECKING:
-    from shardwise.verbs.answer import Answer
+    from shardwise.commands.base.answer import Answer
 
 SECTIONS = {
     "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",

@@ -19,7 +19,7 @@ from shardwise.apps.cli.plan_show import plan_file
 @json_option
 def diff(**options: Any) -> None:
     """What changes between two plan files, and what it does to the estimate."""
-    from shardwise.verbs.plan_diff import PlanDiffRequest
+    from shardwise.commands.plan_file.diff import PlanDiffRequest
 
     inputs = {name: str(options[name]) for name in ("first", "second")}
     show_answer(request_of(PlanDiffRequest, options).answer(), options, inputs=inputs)

@@ -10,6 +10,6 @@ from shardwise.apps.cli.pages import print_page
 @click.option("--kind", default="train", show_default=True, metavar="train|serve")
 def schema(kind: str) -> None:
     """The JSON Schema of plan files, for editors that check YAML."""
-    from shardwise.verbs.plan_schema import PlanSchemaRequest
+    from shardwise.commands.tables.plan_schema import PlanSchemaRequest
 
     print_page(PlanSchemaRequest(kind).answer().page())

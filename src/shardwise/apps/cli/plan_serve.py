@@ -74,8 +74,8 @@ def serve(**options: Any) -> None:
     """Find the cheapest servers that hold a load: 95 % of its requests within the targets, as
     simulated, in slow runs too with 5 % of every target to spare. Without --rate it is the largest
     load that one server holds, or all of a slice."""
+    from shardwise.commands.plan_serve.serve import ServePlanRequest, next_line
     from shardwise.plans import save_plan
-    from shardwise.verbs.plan_serve import ServePlanRequest, next_line
 
     check_outputs()
     with stage_line() as watch:

@@ -39,9 +39,9 @@ def show(**options: Any) -> None:
     (`shardwise book list`).
     """
     from shardwise.apps.cli.next_steps import shown_lines
+    from shardwise.commands.plan_file.show import PlanShowRequest
     from shardwise.errors import BadRequest
     from shardwise.plans import save_plan
-    from shardwise.verbs.plan_show import PlanShowRequest
 
     check_outputs()
     output = options["output"]

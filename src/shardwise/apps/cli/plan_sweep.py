@@ -53,9 +53,9 @@ def sweep(**options: Any) -> None:
     keeps the deadline, of whole boxes or cube-like shapes, not of powers of two alone; what runs
     the plan, dollars with the range over providers, and the date of each price.
     """
+    from shardwise.commands.plan_train.sweep import SweepRequest
     from shardwise.errors import NoFeasiblePlan
     from shardwise.plans import save_plan
-    from shardwise.verbs.plan_sweep import SweepRequest
 
     check_outputs()
     watch = progress_line("planning", "rows")

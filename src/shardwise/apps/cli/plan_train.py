@@ -63,8 +63,8 @@ def train(**options: Any) -> None:
     docs/site/concepts.md. The best are priced again by an event timeline of their own pipeline
     stages.
     """
+    from shardwise.commands.plan_train.train import TrainPlanRequest
     from shardwise.plans import save_plan
-    from shardwise.verbs.plan_train import TrainPlanRequest
 
     check_outputs()
     asked = request_of(TrainPlanRequest, options)

@@ -49,8 +49,8 @@ def profile(**options: Any) -> None:
     With --capture nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
     """
     check_outputs(options["what"])
-    from shardwise.verbs.profile import ProfileRequest
-    from shardwise.workflows.profile import write_profile
+    from shardwise.commands.program.profile import ProfileRequest
+    from shardwise.commands.program.profiling import write_profile
 
     with stage_line() as watch:
         answer = request_of(ProfileRequest, options).answer(watch)

@@ -24,7 +24,7 @@ def report(**options: Any) -> None:
 
     Nothing is compiled. Without DIRECTORY it reads the sample that comes with shardwise.
     """
-    from shardwise.verbs.report import ReportRequest
+    from shardwise.commands.program.report import ReportRequest
 
     check_outputs(options["folder"])
     inputs = {name: options[name] for name in ("folder", "phase", "top")}

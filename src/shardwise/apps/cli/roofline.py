@@ -37,7 +37,7 @@ from shardwise.apps.cli.pages import sections_options
 @json_option
 def roofline(**options: Any) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""
-    from shardwise.verbs.roofline import RooflineRequest
+    from shardwise.commands.tables.roofline import RooflineRequest
 
     check_outputs()
     request = request_of(RooflineRequest, options)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.commands.tables.roofline import MatmulAnswer
 from shardwise.roofline.chip_roofline import CHANNELS, attainable_flops
-from shardwise.verbs.roofline import MatmulAnswer
 
 
 def draw_roofline(answer: MatmulAnswer, path: Path) -> None:

@@ -10,6 +10,6 @@ from shardwise.apps.cli.pages import print_page
 @click.argument("command", nargs=-1, metavar="[COMMAND]...")
 def schema(command: tuple[str, ...]) -> None:
     """The JSON Schema of what COMMAND prints with --json, such as book figure; or all commands."""
-    from shardwise.verbs.schema import SchemaRequest
+    from shardwise.commands.tables.schema import SchemaRequest
 
     print_page(SchemaRequest(command).answer().page())

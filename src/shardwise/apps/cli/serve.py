@@ -77,7 +77,7 @@ def serve(**options: Any) -> None:
         from shardwise.apps.server.run import bound, run_server
         from shardwise.apps.server.state import ServerLimits
         from shardwise.apps.web.hosts import LOOPBACK, host_rule
-        from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
+        from shardwise.commands.run.serving import ServeModelRequest, keep_programs, open_replica
     keys = options["api_key"] or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
     if "" in keys:
         raise BadRequest("--api-key is empty; give a key, or leave it out")

@@ -9,7 +9,7 @@ from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.units import format_count, format_seconds, sig
 
 if TYPE_CHECKING:
-    from shardwise.verbs.plan_serve import ServePlanned
+    from shardwise.commands.plan_serve.serve import ServePlanned
 
 PARTS = ("matmuls", "kv", "flops", "network", "other", "engine")
 

@@ -58,7 +58,7 @@ def shard(**options: Any) -> None:
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
     With --backward it may also be lines separated by ';', named functions among them.
     """
-    from shardwise.verbs.shard import ShardRequest
+    from shardwise.commands.shard.command import ShardRequest
 
     check_outputs()
     request = request_of(ShardRequest, options)

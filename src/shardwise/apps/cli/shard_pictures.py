@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
+from shardwise.commands.shard.expression import Sharding, first_movement
 from shardwise.sharding import Layout, Mesh, Sizes
-from shardwise.workflows.shard import Sharding, first_movement
 
 
 def picture_arrays(

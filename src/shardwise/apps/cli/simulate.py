@@ -72,7 +72,7 @@ def simulate(**options: Any) -> None:
     --set scheduling.policy=interleaved changes a field of the plan first; --csv has a row for each
     request.
     """
-    from shardwise.verbs.simulate import SimulateRequest
+    from shardwise.commands.plan_serve.simulate import SimulateRequest
 
     check_outputs()
     until, steps = _until(options), options["steps_path"]

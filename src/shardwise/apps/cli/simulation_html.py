@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shardwise.apps.cli.shard_animation import PALETTE
 from shardwise.boundary import write_text
-from shardwise.verbs.book_figure import SimulationAnswer
+from shardwise.commands.tables.book_figure import SimulationAnswer
 
 
 def write_simulation(found: SimulationAnswer, path: Path) -> None:

@@ -15,8 +15,8 @@ from shardwise.apps.cli.charts import (
     titled,
 )
 from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.commands.plan_train.points import SweepPoint, chosen_point
 from shardwise.units import format_usd, sig
-from shardwise.workflows.sweep import SweepPoint, chosen_point
 
 
 def plot_sweep(

@@ -24,7 +24,7 @@ def write_timeline(answer: Any, options: dict[str, Any]) -> None:
     plot, trace = options["plot_path"], options["trace_path"]
     if plot is None and trace is None:
         return
-    from shardwise.workflows.plan_file import plan_timeline  # slow to load, for --help
+    from shardwise.commands.pricing.plans import plan_timeline  # slow to load, for --help
 
     line = plan_timeline(answer)
     if plot is not None:

@@ -69,8 +69,8 @@ def train(**options: Any) -> None:
     whatever, goes on with --resume exactly as it would have.
     """
     with needed_for("training"):
-        from shardwise.verbs.train import run_training
-        from shardwise.workflows.train import Stopped, TrainRunRequest
+        from shardwise.commands.run.train import run_training
+        from shardwise.commands.run.training import Stopped, TrainRunRequest
     request = request_of(TrainRunRequest, options)
     try:
         answer = run_training(request, _Shown())

@@ -42,7 +42,7 @@ def validate(**options: Any) -> None:
     constants were fitted on those, so each is predicted by a fit without its group; what the
     constants of today say of it comes second, as the in-sample error.
     """
-    from shardwise.verbs.validate import TrainingValidated, ValidateRequest
+    from shardwise.commands.tables.validate import TrainingValidated, ValidateRequest
 
     check_outputs()
     if options["serving"] and options["plot_path"]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.commands.tables.validate import TrainingValidated
 from shardwise.units import format_seconds
-from shardwise.verbs.validate import TrainingValidated
 
 MARKERS = "osD^vPX*"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import shardwise
 from shardwise.boundary.commands import flag_of, listed, spelt
-from shardwise.verbs.answer import Answer
+from shardwise.commands.base.answer import Answer
 
 KEPT = 256
 """Answers that are kept, for a slider that comes back."""

@@ -7,8 +7,8 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import Control, State, written
 from shardwise.apps.page.figures import FigureData, TableData
+from shardwise.commands.base.answer import Answer
 from shardwise.errors import BadRequest
-from shardwise.verbs.answer import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

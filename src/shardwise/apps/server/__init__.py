@@ -8,6 +8,6 @@ or as events. It ends when its client leaves, and what a connection may cost is 
 `gate.py` is around all of it: ids, log, key. `errors.py` has the form of refusals, `state.py` what
 a server holds and allows, `metrics.py` and `trace.py` what it tells of itself. `run.py` runs it
 until a signal comes, `memory.py` says where its threads' memory comes from. Not here: the engine
-(`runtime/engine/`) and how it is opened (`workflows/serving.py`). Read `completions.py`,
+(`runtime/engine/`) and how it is opened (`commands/run/serving.py`). Read `completions.py`,
 then `answers.py`.
 """

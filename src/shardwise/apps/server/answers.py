@@ -11,8 +11,7 @@ from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.forms import form_of
 from shardwise.apps.server.prompts import check_tokens, tokens_of
 from shardwise.apps.server.state import ServerState
-from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.workflows.serving import (
+from shardwise.commands.run.serving import (
     AnswerText,
     Asked,
     Delta,
@@ -20,6 +19,7 @@ from shardwise.workflows.serving import (
     Sampling,
     TokenLogprobs,
 )
+from shardwise.errors import BadRequest, ShardwiseError
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from shardwise.apps.server.prompts import chat_prompt, check_tokens, refused, to
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.connection import REFUSAL_SECONDS
+from shardwise.commands.run.serving import Engine
 from shardwise.errors import ShardwiseError
-from shardwise.workflows.serving import Engine
 
 MISTAKES = (400, 404, 413, 415)
 """Refusals of what a client sent, which are late where there are too many of them."""

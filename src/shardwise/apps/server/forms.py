@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.prompts import refused
-from shardwise.workflows.serving import Constraint, Form, ModelText
+from shardwise.commands.run.serving import Constraint, Form, ModelText
 
 
 async def form_of(fields: GenerationFields, text: ModelText) -> Constraint | None:

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
-from shardwise.workflows.serving import Engine, Generation, StepRecord
+from shardwise.commands.run.serving import Engine, Generation, StepRecord
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 SECONDS += (20, 40, 80, 160, 640, 2560)

@@ -18,8 +18,8 @@ from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
+from shardwise.commands.run.serving import FormError, StoppedError
 from shardwise.errors import ShardwiseError
-from shardwise.workflows.serving import FormError, StoppedError
 
 AT_ONCE = 512
 """Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.fields import GenerationFields
-from shardwise.workflows.serving import ModelText, TokenLogprobs
+from shardwise.commands.run.serving import ModelText, TokenLogprobs
 
 LEAST = -9999.0
 """In place of minus infinity, which JSON has no number for (as vLLM writes it)."""

@@ -22,8 +22,8 @@ from shardwise.apps.server.gate import JsonLines, log
 from shardwise.apps.server.state import ServerLimits, ServerState
 from shardwise.apps.web.connection import bounded, most_connections
 from shardwise.apps.web.hosts import HostRule
+from shardwise.commands.run.serving import EngineThread, ServedModel, StoppedError
 from shardwise.errors import BadRequest
-from shardwise.workflows.serving import EngineThread, ServedModel, StoppedError
 
 LINGER = 0.25
 """Seconds in which requests that were on their way are still told that the server ends."""

@@ -12,7 +12,7 @@ from shardwise.apps.server.trace import StepTrace
 from shardwise.apps.web.connection import ConnectionLimits
 from shardwise.apps.web.hosts import HostRule
 from shardwise.apps.web.pace import RefusalPace
-from shardwise.workflows.serving import EngineThread, ServedModel
+from shardwise.commands.run.serving import EngineThread, ServedModel
 
 AT_ONCE = 4
 """Answers that report as much as an answer may."""

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from shardwise.commands.run.serving import StepRecord
 from shardwise.planner.simulate.step_trace import step_name
-from shardwise.workflows.serving import StepRecord
 
 log = logging.getLogger("shardwise.server")
 KEPT = 4096

@@ -9,10 +9,10 @@ from shardwise.apps.page.figures import TableData
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
 from shardwise.boundary.records import Record
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
+from shardwise.commands.tables.book_show import BookShown
 from shardwise.units import many
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.book_quiz import BookQuiz, BookQuizChecked
-from shardwise.verbs.book_show import BookShown
 
 IDS = tuple(entries())
 

@@ -9,9 +9,9 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS
 from shardwise.boundary.records import values
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.hw import ChipList, ChipNumbers, ChipsCompared
-from shardwise.verbs.hw_result import ChipSummary
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.hw import ChipList, ChipNumbers, ChipsCompared
+from shardwise.commands.tables.hw_result import ChipSummary
 
 UNITS = {"bf16_flops": "FLOP/s", "fp8_flops": "FLOP/s", "int8_flops": "FLOP/s"}
 UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "bytes/s"}

@@ -7,9 +7,9 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.model import ModelFacts
 from shardwise.models import zoo_names
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.model import ModelFacts
 
 NAMES = ("params_total", "params_active", "layers", "context", "forward_flops_per_token")
 NAMES += ("training_flops_per_token", "attention_crossover", "kv_bytes_per_token")

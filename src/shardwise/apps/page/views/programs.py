@@ -6,9 +6,9 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.report import ReportAnswer
-from shardwise.workflows.compile_result import CollectiveBeside
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.program.compile_result import CollectiveBeside
+from shardwise.commands.program.report import ReportAnswer
 
 COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
 COLUMNS += ("scope", "source")

@@ -9,9 +9,9 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, NONE
 from shardwise.boundary.records import values
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.hw import ChipNumbers
-from shardwise.verbs.roofline import MatmulAnswer
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.hw import ChipNumbers
+from shardwise.commands.tables.roofline import MatmulAnswer
 
 Found = Mapping[str, MatmulAnswer]
 """A chip -> the product on it."""

@@ -8,11 +8,11 @@ from shardwise.apps.page.controls import State, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.plan_serve.serve import ServePlanned
+from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total
 from shardwise.units import many
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.book_figure import FigureAnswer
-from shardwise.verbs.plan_serve import ServePlanned
 
 MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}

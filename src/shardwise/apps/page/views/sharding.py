@@ -7,10 +7,10 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.shard.command import Sharded, ShardedArray
+from shardwise.commands.shard.result import TimedStrategy
 from shardwise.sharding import Layout
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.shard import Sharded, ShardedArray
-from shardwise.verbs.sharded_result import TimedStrategy
 
 SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 

@@ -10,10 +10,10 @@ from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
 from shardwise.book.simulators import Cell, Frame
 from shardwise.book.simulators.collective import NETWORKS
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.book_figure import SimulationAnswer
 
 STEP = "step"
 """The control that says which frame; every other is a setting of the simulator."""

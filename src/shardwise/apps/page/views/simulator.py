@@ -6,10 +6,10 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice, powers, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.plan_serve.simulate import LoadSimulated
 from shardwise.planner.simulate.figures import OverTime
 from shardwise.scheduling.policies import POLICIES
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.simulate import LoadSimulated
 
 FIRST = 25
 """Requests of the first answer."""

@@ -9,10 +9,10 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData,
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
 from shardwise.boundary.records import values
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.plan_train.train import TrainPlanned
+from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import load_model
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.book_figure import FigureAnswer
-from shardwise.verbs.plan_train import TrainPlanned
 
 MODELS = (
     "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "gemma-2-27b", "qwen3-32b", "mistral-large-2407",

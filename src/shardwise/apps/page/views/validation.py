@@ -7,13 +7,13 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import State, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.commands.base.answer import Answer
+from shardwise.commands.tables.validate import ServingValidated, TrainingValidated
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, read_serving
 from shardwise.evidence.serving.validation_result import ValidatedServing
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validation_result import ValidatedRun
-from shardwise.verbs.answer import Answer
-from shardwise.verbs.validate import ServingValidated, TrainingValidated
 
 TRAINING, SERVING = "training: ", "serving: "
 EVERY = "every run"

@@ -1,0 +1,58 @@
+"""A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
+
+from collections.abc import Callable
+from inspect import Signature, signature
+from typing import ParamSpec, Protocol, TypeVar
+
+from shardwise.commands.base.answer import Answer
+from shardwise.errors import BadRequest, unknown
+
+Given = ParamSpec("Given")
+Asked = TypeVar("Asked")
+Found = TypeVar("Found", bound=Answer, covariant=True)
+Progress = Callable[[int, int], None]
+"""Hears how many parts of how many are done."""
+Watch = Callable[[str, float], None]
+"""Hears what a compiling process is at, and its seconds so far."""
+
+
+class VerbRequest(Protocol[Found]):
+    """What a verb is asked, in the words of a person; the command line makes the same."""
+
+    def answer(self) -> Found:
+        """Carry it out. Raises BadRequest where it makes no sense."""
+        ...
+
+
+def answered(request: VerbRequest[Found]) -> Found:
+    """The answer of a request."""
+    return request.answer()
+
+
+def verb(
+    name: str,
+    request: Callable[Given, Asked],
+    answer: Callable[[Asked], Found] = answered,  # type: ignore[assignment]
+) -> Callable[Given, Found]:
+    """The function that makes the request of its arguments and answers it.
+
+    It raises BadRequest for a keyword that there is not, and for one that is missing.
+    """
+    asked = signature(request).replace(return_annotation=Signature.empty)
+
+    def call(*args: Given.args, **keywords: Given.kwargs) -> Found:
+        for keyword in keywords:
+            if keyword not in asked.parameters:
+                raise unknown(f"keyword of {name}", keyword, asked.parameters)
+        try:
+            asked.bind(*args, **keywords)
+        except TypeError as error:
+            raise BadRequest(f"{name}: {error}; help({name}) lists what it takes") from None
+        return answer(request(*args, **keywords))
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = request.__doc__
+    call.__signature__ = asked  # type: ignore[attr-defined]
+    call.request = request  # type: ignore[attr-defined]
+    call.answer = answer  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,209 @@
+"""What a person asks of servers, and the requests that it means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from shardwise.boundary import number
+from shardwise.commands.base.inputs import (
+    HardwareWords,
+    Words,
+    check_choice,
+    parse_pins,
+)
+from shardwise.errors import BadRequest
+from shardwise.hardware import Chip, Spelling
+from shardwise.models import load_model
+from shardwise.models.zoo import with_family
+from shardwise.planner.serve.choices import candidate_slices, parts_of
+from shardwise.planner.serve.request import POOLS, ServeRequest
+from shardwise.planner.simulate.demand import Demand, demand_of
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.traces import read_trace
+from shardwise.plans.batch_words import parse_length
+from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
+from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
+from shardwise.roofline.engines import load_engine
+from shardwise.units import parse_seconds
+
+MOST_LENGTH = 2**24
+"""Tokens of a prompt or answer: above the longest context that a known config states, Llama 4
+Scout's 10,485,760 (ours)."""
+
+_MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
+_CHUNKS = (1024, 4096, 16384)
+"""Most tokens of a step that are tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeWords(HardwareWords):
+    """What is to be served, on what, and how well.
+
+    `model` is a zoo name, a config.json or a folder with one, read as the class or model
+    type `as_` where its own is not known; `on` a slice, a bare chip, or several
+    ("h100,b200,v5p"), of which a slice says how many chips there are; `input` and `output` are
+    tokens of a request; `tpot`, `ttft` (2 s unless given) and `e2e` ("15ms", or seconds) are
+    targets, which 95 % of the requests keep; `rate` is requests per second, at random; without one
+    it is as many as one server holds, or all servers of a slice. `trace` is a file of requests,
+    whose lengths are drawn in place of `input` and `output`, and whose mean rate is `rate` unless
+    that is given.
+
+    `software` is what serves: "vllm" (the default), "sglang", "jax" or "any" of those that were
+    measured. `pools` is "one" for servers that take prompts and answers, "two" for prompts on
+    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `weights` and `kv`
+    are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
+    `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
+    leaves a choice open.
+    """
+
+    model: str | Path = field(kw_only=False)
+    on: str = field(kw_only=False)
+    as_: str | None = None
+    input: float | str | None = None
+    output: float | str | None = None
+    trace: Path | str | None = None
+    rate: float | str | None = None
+    ttft: float | str | None = None
+    tpot: float | str | None = None
+    e2e: float | str | None = None
+    software: str | None = None
+    pools: str = "one"
+    max_chips: int | str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    batch: int | str | None = None
+    prefill_chunk: float | str | None = None
+    pins: Words = ()
+
+    def places(self) -> list[str]:
+        """The slices and chips of `on`, one or several."""
+        names = [name.strip() for name in self.on.split(",")]
+        if len(set(names)) < len(names) or not all(names):
+            raise BadRequest(f"--on {self.on} names a chip twice or none; give each once: h100,v5p")
+        return names
+
+    def demand(self) -> Demand:
+        """The lengths of the requests."""
+        if self.trace is None:
+            prompt = _count(self.input, "--input", MOST_LENGTH)
+            return Demand(
+                prompts=(prompt,), outputs=(_count(self.output, "--output", MOST_LENGTH),)
+            )
+        for name in ("input", "output"):
+            if getattr(self, name) is not None:
+                raise BadRequest(f"--{name} takes no effect with --trace, which says it")
+        return traced(Path(self.trace))[0]
+
+    def goal(self) -> Objectives:
+        """The targets."""
+        given = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
+        named = {
+            {"e2e": "e2el"}.get(name, name): parse_seconds(words, f"--{name}")
+            for name, words in given.items()
+            if words is not None
+        }
+        return Objectives(**{"ttft": TTFT_TARGET, **named})
+
+    def requests(self, place: str, demand: Demand) -> list[ServeRequest]:
+        """The words as values on one of the places, a request for each software that may serve.
+        Raises BadRequest for a word that has none or takes no effect."""
+        check_choice(self.pools, "--pools", POOLS)
+        model = with_family(self.model, self.as_)
+        cfg, target = load_model(model), self.hardware.target(place)
+        most = inf if self.max_chips is None else _count(self.max_chips, "--max-chips")
+        if isinstance(target, Spelling):
+            pieces, most = parts_of(target.slice), min(most, target.slice.chips)
+        else:
+            pieces = candidate_slices(target)
+        rows = self._storing(serving_software(self.software or VLLM.name))
+        return [
+            ServeRequest(
+                cfg=cfg,
+                model=str(model),
+                pieces=pieces,
+                input_length=max(1, round(demand.prompt)),
+                output_length=max(1, round(demand.output)),
+                dtypes=(self._dtypes(pieces[0].chip),),
+                chunks=self._chunks(),
+                pins=parse_pins(self.pins),
+                software=row,
+                engine=load_engine(row.engine_on(pieces[0].chip)),
+                constants=self.hardware.constants,
+                goal=self.goal(),
+                pools=self.pools,  # type: ignore[arg-type]
+                max_chips=most,
+                fill=isinstance(target, Spelling),
+                batch=self._batch(),
+                rate=self._rate(),
+                chips=self.hardware.kept_of(str(pieces[0])),
+            )
+            for row in rows
+        ]
+
+    @property
+    def _weights(self) -> str:
+        """The dtype asked for, or the checkpoint's."""
+        return self.weights or CHECKPOINT
+
+    @property
+    def _kv(self) -> str:
+        return self.kv or "bf16"
+
+    def _storing(self, rows: Sequence[ServingSoftware]) -> list[ServingSoftware]:
+        """Those of the rows that store the dtypes asked for. Raises BadRequest where none does."""
+        asked = (("--weights", self._weights, "weights"), ("--kv", self._kv, "caches"))
+        for flag, name, column in asked:
+            able = [row for row in rows if name in getattr(row, column)]
+            if not able:
+                stored = "; ".join(
+                    f"{r.title} stores {', '.join(getattr(r, column))}" for r in rows
+                )
+                other = ", or plan --for jax" if name in getattr(JAX, column) else ""
+                raise BadRequest(f"{flag} {name}: {stored}; choose one of those{other}")
+            rows = able
+        return list(rows)
+
+    def _dtypes(self, chip: Chip) -> ServeDtypes:
+        """The dtypes that were asked for; the checkpoint's and bf16 where none were."""
+        compute = default_compute(chip)
+        return ServeDtypes(weights=self._weights, kv=self._kv, compute=compute, matmuls="stored")
+
+    def _chunks(self) -> tuple[int, ...]:
+        if self.prefill_chunk is None:
+            return _CHUNKS
+        return (_count(self.prefill_chunk, "--prefill-chunk", _MOST_CHUNK),)
+
+    def _batch(self) -> int:
+        """The sequences that were asked for, "24" or "24seq"; 0 where none were."""
+        if self.batch is None:
+            return 0
+        text = str(self.batch)
+        return _count(text.removesuffix("seq") or text, "--batch", _MOST_BATCH)
+
+    def _rate(self) -> float:
+        """Requests per second; 0 where none is given."""
+        if self.rate is not None:
+            return number(self.rate, "--rate", least=1e-6, most=1e6, suffix=True)
+        return 0.0 if self.trace is None else traced(Path(self.trace))[1]
+
+
+def traced(path: Path) -> tuple[Demand, float]:
+    """The lengths of a trace's requests, and how many come per second."""
+    found = read_trace(path, 1)
+    span = found[-1].arrival - found[0].arrival
+    if not span:
+        raise BadRequest(
+            f"all requests of '{path}' come at once; give --input, --output and --rate"
+        )
+    return demand_of(found), (len(found) - 1) / span
+
+
+def _count(words: float | str | None, flag: str, most: float = inf) -> int:
+    """A whole number that has to be given."""
+    if words is None or words == "":
+        raise BadRequest(f"Missing option '{flag}'.")
+    value = parse_length(words, flag)
+    if value > most:
+        raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
+    return value

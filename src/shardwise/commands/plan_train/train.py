@@ -1,0 +1,435 @@
+"""`plan train`: the simplest training plan as fast as predictions can tell, and why."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from shardwise.book.thresholds import BookSays, book_result
+from shardwise.boundary import Command, number
+from shardwise.boundary.records import hidden, part
+from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.inputs import (
+    Words,
+    parse_part,
+    parse_pins,
+)
+from shardwise.commands.base.layout import Fact, wrapped
+from shardwise.commands.base.request import Progress, Watch, verb
+from shardwise.commands.plan_train.against import (
+    Against,
+    AgainstPlan,
+    against_plan,
+    published_plan,
+    set_against,
+)
+from shardwise.commands.plan_train.against_page import against_detail, against_page
+from shardwise.commands.plan_train.deadline import DatedRun, SliceChoice
+from shardwise.commands.plan_train.points import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
+from shardwise.commands.plan_train.why import close_table, differs_in, reasons
+from shardwise.commands.pricing.predict import (
+    batch_hints,
+    caveats,
+    plan_training,
+    tight,
+    unused_choices,
+)
+from shardwise.commands.pricing.run_page import late_run, run_detail, run_facts
+from shardwise.commands.pricing.run_words import run_words
+from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.train_page import train_detail, train_page
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
+from shardwise.evidence.training.own import read_own_runs
+from shardwise.hardware import Spelling, Torus
+from shardwise.models.describe import unpriced
+from shardwise.models.zoo import with_family
+from shardwise.planner.beside import choices_beside, close_plans
+from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.plans import TrainPlan
+from shardwise.plans.batch_words import parse_batch, parse_length
+from shardwise.plans.software import JAX
+from shardwise.plans.train import mesh_text
+from shardwise.results.compiled import CompiledPlans
+from shardwise.results.run import WholeRun, whole_run
+from shardwise.results.train import (
+    ClosePlan,
+    SearchedPlan,
+    plan_beside,
+    runs_in,
+    searched_plan,
+)
+from shardwise.units import (
+    format_seconds,
+)
+
+if TYPE_CHECKING:
+    from shardwise.commands.plan_train.second_opinion import SecondOpinion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlanRequest(TrainChoices, Command):
+    """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
+
+    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
+    type `as_` where its own is not known; `on` a slice ("v5p:16x16x16"), or a
+    bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
+    ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
+    `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
+    `shardwise plan train --help` has what each takes.
+
+    `tokens` ("15T") adds days and dollars of a whole run; `days` is its deadline, for which a bare
+    chip has the fewest chips, or with `objective` "cost" the cheapest slice, all of whose chips are
+    paid for. The days are those at the expected step time, or at `mfu` of
+    6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
+    `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
+    plan file or "audit:NAME" to price beside the best plan.
+
+    With `compile` the first so many plans for our own trainer are compiled, each within `timeout`
+    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the
+    answer; with `tune` that one is compiled with sets of flags for its chip, too, to see which pay.
+    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    """
+
+    COMMAND: ClassVar[str] = "plan train"
+
+    model: str | Path = field(kw_only=False)
+    on: str = field(kw_only=False)
+    as_: str | None = None
+    batch: str | int
+    seq: str | int
+    top: int | str = 3
+    tokens: float | str | None = None
+    days: float | str | None = None
+    mfu: float | str | None = None
+    params: float | str | None = None
+    straggler: float | str | None = None
+    chip_mtbf: float | str | None = None
+    checkpoint_time: float | str | None = None
+    checkpoint_interval: float | str | None = None
+    restart_time: float | str | None = None
+    against: str | Path | None = None
+    compile: int | str | None = None
+    tune: bool = False
+    timeout: float | str = 900.0
+    xla: Words = ()
+
+    def answer(
+        self, progress: Progress | None = None, watch: Watch | None = None
+    ) -> "TrainPlanned":
+        """Search, and price what was asked for beside it; `watch` hears of compiles."""
+        if self.compile is not None:
+            return self._compiled(progress, watch)
+        if self.tune:
+            raise BadRequest(
+                "--tune tries compiler flags on the best plan as compiled; give --compile N too"
+            )
+        return self._planned(progress)
+
+    def _compiled(self, progress: Progress | None, watch: Watch | None) -> "TrainPlanned":
+        """The answer whose best plan is the best as compiled."""
+        # Here, as the readers of compiled programs are a fifth of the imports of a plain search.
+        from shardwise.commands.plan_train.second_opinion import second_opinion
+        from shardwise.commands.program.candidate import TRIED, Compiling
+
+        compiling = Compiling.of(self.compile or 0, self.hardware, self.timeout, self.xla, watch)
+        top = TRIED * compiling.count
+        asked = replace(self._of_one_program(), top=top, compile=None, tune=False)
+        return asked._planned(
+            progress, lambda planning: second_opinion(planning, compiling, tune=self.tune)
+        )
+
+    def _of_one_program(self) -> Self:
+        """The same for our trainer and without pipelines: a step of theirs is many programs."""
+        if self.software not in (None, JAX.name):
+            raise BadRequest(
+                f"--compile compiles our own trainer's step, and --for is {self.software}; leave "
+                "out one of the two (docs/maxtext.md holds MaxText's runs beside ours, compiled)"
+            )
+        pins = parse_pins(self.pins)
+        if pins.get("stage", 1) != 1:
+            raise BadRequest(
+                "--compile takes a step that is one program, and a pipelined one is many; leave "
+                "out --pin stage"
+            )
+        return replace(self, software="jax", pins={**pins, "stage": 1})
+
+    def _planned(
+        self,
+        progress: Progress | None,
+        opinion_of: Callable[[TrainPlanning], "SecondOpinion"] | None = None,
+    ) -> "TrainPlanned":
+        """Search, and price what was asked for beside it; an opinion may choose another plan."""
+        self = replace(self, evidence=read_own_runs(self.evidence))
+        if "," in self.on:
+            raise BadRequest(
+                f"--on {self.on} names several chips; `shardwise plan sweep` with the same options "
+                "and --chips N, or with --tokens and --days, puts them side by side"
+            )
+        run = run_words(self)
+        days = self._days(run)
+        chosen = self._in_time(run, days, progress) if run and days else None
+        published = self._published() if self.against else None
+        planning = plan_training(
+            with_family(self.model, self.as_),
+            self.on if chosen is None else str(chosen.point.piece),
+            batch=self.batch,
+            seq=self.seq,
+            top=self.top,
+            choices=self if chosen is None else replace(self, objective="time"),
+            progress=progress,
+        )
+        opinion = opinion_of(planning) if opinion_of else None
+        if opinion is not None:
+            planning = opinion.reranked(planning)
+        best = planning.best
+        choices = choices_beside(planning) if planning.top else ()
+        close = close_plans(planning, choices)
+        against = None
+        if published is not None:
+            against = set_against(planning, published, str(self.against), self.hardware)
+        whole = whole_run(best, **run, days=days) if run else None
+        return TrainPlanned.of(
+            searched_plan(planning, choices),
+            close=[ClosePlan.of(plan_beside(a, best), differs=differs_in(a, best)) for a in close],
+            why=reasons(planning, choices),
+            compiled=opinion and opinion.result(),
+            book=book_result(
+                best, replace(self.hardware, constants="book").chip(best.piece.chip.id)
+            ),
+            against=against and against_plan(against),
+            run=whole,
+            planning=planning,
+            close_answers=close,
+            against_answer=against,
+            opinion=opinion,
+            resolved=self._resolved(best),
+            warnings=[
+                *self._notes(best, chosen),
+                *([] if opinion is None else [Remark(ONE_PROGRAM)]),
+                *unpriced(planning.request.cfg),
+                *unused_choices(planning, self.schedule, self.context_method),
+                *batch_hints(planning),
+                *caveats(best),
+                *tight(planning),
+                *late_run(whole),
+                *planning.rank_changes,
+            ],
+            provenance={"efficiency": best.piece.chip.efficiency.source},
+        )
+
+    def _published(self) -> TrainPlan:
+        """The plan beside the best, on the slice of the request where its file names none."""
+        found = self.hardware.target(self.on)
+        piece = found.slice if isinstance(found, Spelling) else None
+        return published_plan(str(self.against), piece, self.hardware)
+
+    def _days(self, run: dict[str, Any] | None) -> float | None:
+        """The deadline, if there is one."""
+        if self.days is None:
+            return None
+        if run is None or self.mfu:
+            raise BadRequest("--days is a deadline for a run; give --tokens, and leave out --mfu")
+        return number(self.days, "--days", above=0, most=1e6, suffix=True)
+
+    def _in_time(
+        self, run: dict[str, Any], days: float, progress: Progress | None
+    ) -> SliceChoice | None:
+        """Of a bare chip the slice that the deadline needs; None where the slice is given. Raises
+        NoFeasiblePlan where no slice is fast enough."""
+        found = self.hardware.target(self.on)
+        if isinstance(found, Spelling):
+            return None
+        asked = DatedRun(
+            model=with_family(self.model, self.as_),
+            tokens=run["tokens"],
+            days=days,
+            overheads=run["overheads"],
+            choices=replace(self, objective="cost" if self.objective == "cost" else "chips"),
+        )
+        pieces = slices_offered(found, 1, USUAL_CHIPS)
+        length = parse_length(self.seq, "--seq")
+        batch = f"{parse_batch(self.batch, length)}seq"
+        job = SweepPoint(piece=pieces[-1], batch=batch, sequence_length=length, answer=None)
+        chosen = asked.choice(job, pieces, lambda: progress and progress(0, 0))
+        if not chosen.keeps:
+            raise NoFeasiblePlan(chosen.too_slow(days))
+        return chosen
+
+    def _notes(self, best: TrainAnswer, chosen: SliceChoice | None) -> list[str]:
+        found = self.hardware.target(self.on)
+        if isinstance(found, Spelling):
+            return list(found.notes)
+        if chosen is not None:
+            few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
+            many = f"of {len(chosen.looked)} looked at ({SIZES})"
+            runs = f" and that {program} runs" if (program := runs_in(best)) else ""
+            said = f"{best.piece} is {few} of {found.id} that is in time{runs}"
+            return [Remark(f"{said}, {many}")]
+        every = isinstance(found.network, Torus) or best.piece.chips <= 2
+        tried = "" if every else ", of those tried, which double"
+        full = self.margin is not None and parse_part(self.margin, "--margin") == 0
+        how = "that fits" if full else "on which a plan keeps the margin"
+        said = f"{best.piece} is the smallest slice of {found.id} {how}{tried}"
+        if self.tokens:
+            said += (
+                "; --days N takes the smallest that is done in time, and `shardwise plan sweep` "
+            )
+            said += "with the same options shows others"
+        return [Remark(said)]
+
+    def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
+        """Every choice with its value and where it came from."""
+        fixed = {"software"} if self.software else set()
+        fixed |= {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
+        plan, pinned = best.plan, parse_pins(self.pins)
+        values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
+        values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
+        return {
+            name: {"value": value, "origin": "flag" if flag else "computed"}
+            for name, (value, flag) in values.items()
+        }
+
+
+ONE_PROGRAM = (
+    "--compile plans for our own trainer (--for jax), in its dtypes, and leaves out pipeline "
+    "stages, whose step is many programs"
+)
+_RESOLVED = (
+    "slice",
+    "global_batch_sequences",
+    "sequence_length",
+    "microbatches",
+    "remat",
+    "zero",
+    "layers_per_stage",
+    "storage_axes",
+    "weight_gather",
+    "gradient_reduce",
+    "context_method",
+    "pipeline_schedule",
+    "virtual_stages",
+    "optimizer",
+    "software",
+    "stack",
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainPlanned(Answer, SearchedPlan):
+    """A search of training plans: the best, the next best meshes, and why."""
+
+    close: Sequence[ClosePlan]
+    """Plans that were close, and that a reader would tell apart."""
+    why: Sequence[str]
+    """Why this plan: what bounds it, what waits, what other choices would cost."""
+    compiled: CompiledPlans | None = part()
+    """What the compiler makes of the first plans (--compile)."""
+    book: BookSays
+    """What the book says about this batch on these chips."""
+    against: AgainstPlan | None = part()
+    """The plan that was priced beside it (--against)."""
+    run: WholeRun | None = part()
+    """Days and dollars of a whole run (--tokens)."""
+
+    planning: TrainPlanning = hidden()
+    close_answers: Sequence[TrainAnswer] = hidden(())
+    against_answer: Against | None = hidden(None)
+    opinion: "SecondOpinion | None" = hidden(None)
+
+    @property
+    def best(self) -> TrainAnswer:
+        """The best plan, priced."""
+        return self.planning.best
+
+    def table(self) -> list[Row]:
+        """The best plan and its runners-up."""
+        return [
+            {
+                "mesh": mesh_text(r.mesh),
+                "microbatches": r.microbatches,
+                "remat": r.remat,
+                "lower_s": r.step_seconds.lower,
+                "expected_s": r.step_seconds.expected,
+                "upper_s": r.step_seconds.upper,
+                "mfu": r.mfu,
+                "bytes": r.peak_bytes_per_chip,
+            }
+            for r in (self, *self.runners_up)
+        ]
+
+    def page(self) -> Page:
+        """The plan, its time and memory, where the step goes, and what else was close; with
+        `against` the other plan instead of these."""
+        more = run_facts(self.run) if self.run else []
+        compiled = self.opinion.facts() if self.opinion else []
+        yield from train_page(
+            self.best,
+            self,
+            self.runs_in,
+            beside=self.against is not None,
+            more=[*compiled, *more, *self._faster_outside()],
+            between=self.opinion.page() if self.opinion else (),
+        )
+        if self.against_answer is not None and self.against is not None:
+            yield from against_page(self.against_answer, self.against, self)
+        elif not self.opinion:
+            yield from close_table(self.planning, self.close_answers)
+
+    def _faster_outside(self) -> list[Fact]:
+        """The plan that is faster, but that the program does not run."""
+        other, ours = self.planning.outside, self.best.plan
+        if other is None:
+            return []
+        said = [mesh_text(other.plan.mesh), f"remat {other.plan.remat}"]
+        if (other.plan.mesh, other.plan.remat) == (ours.mesh, ours.remat):
+            said = ["the same mesh", *differs_in(other, self.best)]
+        took = format_seconds(other.step_seconds.expected)
+        plan = ", ".join(said)
+        return [Fact("faster", f"{took}, but not in {self.runs_in}: {plan} (--for any)")]
+
+    def sections(self) -> Mapping[str, Page]:
+        """All else: what the figures are made of, why this plan, and the book's rules."""
+        return {
+            "detail": chain(train_detail(self.best, self), self._close_detail(), self._more()),
+            "why": self._why(),
+            "book": (wrapped(line, 0, 2) for line in self.book.lines),
+        }
+
+    def _why(self) -> Page:
+        yield "why this plan"
+        for reason in self.why:
+            yield wrapped(f"- {reason}", 2, 4)
+
+    def _close_detail(self) -> Page:
+        """The plans that were close with what bounds them."""
+        if not self.close:
+            return
+        yield ""
+        yield TextTable(
+            ["what was close", f"MFU of {self.mfu_dtype}", "waits", "limited by"],
+            [
+                [
+                    ", ".join([mesh_text(r.mesh), *r.differs]),
+                    f"{r.mfu:.1%}",
+                    format_seconds(r.exposed_seconds),
+                    r.bound_by,
+                ]
+                for r in self.close
+            ],
+        )
+
+    def _more(self) -> Page:
+        if self.run:
+            yield from run_detail(self.run)
+        if self.against_answer is not None:
+            yield from against_detail(self.against_answer)
+        s = self.search
+        yield ""
+        yield wrapped(
+            f"searched {s.enumerated:,} plans, {s.legal:,} legal, {s.candidates:,} priced "
+            f"in full (floors rule out the others), in {format_seconds(s.seconds)}"
+        )
+
+
+plan_train = verb("plan_train", TrainPlanRequest)

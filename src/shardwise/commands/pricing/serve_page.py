@@ -1,0 +1,127 @@
+"""One priced serving plan as a page: its times, cost and memory, and where a decode step goes.
+
+`serve_page` is the page, `serve_detail` what --detail adds.
+"""
+
+from shardwise.commands.base.answer import Page, TextTable
+from shardwise.commands.base.layout import Fact, Facts, memory_fact, wrapped
+from shardwise.commands.pricing.train_page import memory_table, where_table
+from shardwise.planner.serve.answer import ServeAnswer, mesh_text
+from shardwise.plans.serve import CHECKPOINT
+from shardwise.results.server import PricedServer
+from shardwise.roofline.bounds import Bounds
+from shardwise.units import format_count, format_seconds, format_usd, many, sig
+
+
+def serve_page(answer: ServeAnswer, result: PricedServer) -> Page:
+    """One priced serving plan: what it is, its times, its cost, its memory, and where a decode step
+    goes."""
+    plan, cfg = answer.plan, answer.cfg
+    yield wrapped(
+        f"{cfg.name} on {result.slice} ({many(answer.piece.chips, 'chip')}), "
+        f"{plan.input_length:,} in, {plan.output_length:,} out, {plan.engine}, "
+        f"weights {_weights(answer)}, KV cache {plan.dtypes.kv}",
+        hanging=2,
+    )
+    idle = f"; {many(answer.chips_idle, 'chip')} idle" if answer.chips_idle else ""
+    yield wrapped(f"{mesh_text(plan.mesh)}, {plan.batch:,} sequences at once{idle}", 2, 4)
+    yield Facts(_facts(answer, result))
+    yield ""
+    yield where_table(result.where_it_goes, "where a decode step goes")
+
+
+def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
+    need, usable = result.peak_bytes_per_chip, result.usable_bytes_per_chip
+    rate = result.tokens_per_second_per_chip
+    return [
+        Fact(
+            "TPOT",
+            f"{format_seconds(result.tpot_seconds.expected)}{_range_text(result)}, "
+            "one decode step of all sequences",
+        ),
+        Fact(
+            "TTFT",
+            f"{format_seconds(result.ttft_seconds.expected)} with nothing waiting: prompt "
+            f"{format_seconds(result.prefill_seconds.expected)} and one step",
+        ),
+        Fact(
+            "speed",
+            f"{format_count(rate * answer.piece.chips)} tokens/s ({sig(rate)} a chip) while it "
+            f"decodes; its prompts keep {sig(result.prefill_servers_per_decode_server)} further "
+            f"such servers busy: {sig(result.tokens_per_second_per_chip_with_prefill)} a chip "
+            "over all of them",
+        ),
+        Fact("cost", _cost(result)),
+        memory_fact(need, usable),
+    ]
+
+
+def _range_text(result: PricedServer) -> str:
+    """How far the engine's times per token were off."""
+    if result.tpot_interval is None:
+        return ""
+    low, high = map(format_seconds, result.tpot_interval)
+    return f" (8 of 10 runs of {result.engine}: {low} to {high})"
+
+
+def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
+    """Where the mesh lies, how the cache is cut, the bounds of the times, memory and ops."""
+    d = answer.plan.dtypes
+    yield wrapped(result.slice_means, 0, 2)
+    yield wrapped(result.kv_layout, 2, 4)
+    for line in result.placement:
+        yield f"  {line}"
+    yield f"  activations {d.activations}, compute {d.compute}"
+    yield ""
+    yield TextTable(
+        ["predicted", "lower", "expected", "upper"],
+        [
+            ["prefill of one prompt", *_times(result.prefill_seconds)],
+            ["TTFT (prefill + one step)", *_times(result.ttft_seconds)],
+            ["TPOT (one step of the batch)", *_times(result.tpot_seconds)],
+        ],
+    )
+    bound = result.bound_by
+    yield f"  limited by {bound.prefill} in prefill, by {bound.decode} in decode"
+    if result.price is not None:
+        yield wrapped(f"price: {result.price.source}", 2, 4)
+    yield ""
+    yield memory_table(result.memory_by_kind, result.memory_peak_at, result.usable_bytes_per_chip)
+    yield ""
+    yield _ops(answer, result)
+
+
+def _weights(answer: ServeAnswer) -> str:
+    """The dtype of the weights; where they are as stored, which those are."""
+    if answer.plan.dtypes.weights != CHECKPOINT:
+        return answer.plan.dtypes.weights
+    stored = sorted(set(answer.cfg.weight_dtypes.values())) or ["bf16"]
+    return f"as stored ({', '.join(stored)})"
+
+
+def _times(bounds: Bounds) -> list[str]:
+    return [format_seconds(one) for one in (bounds.lower, bounds.expected, bounds.upper)]
+
+
+def _cost(result: PricedServer) -> str:
+    price, usd = result.price, result.usd_per_million_tokens
+    if price is None or usd.input is None or usd.output is None:
+        return "unknown: no price in the catalogue (give --price CHIP=USD)"
+    return (
+        f"per million tokens {format_usd(usd.input)} in, {format_usd(usd.output)} out, at "
+        f"{price.text}"
+    )
+
+
+def _ops(answer: ServeAnswer, result: PricedServer) -> TextTable:
+    wholes = {
+        "prefill": float(answer.prefill.estimate.expected),
+        "decode": float(answer.decode.estimate.expected),
+    }
+    rows = [
+        [f"{t.name} ({phase})", t.stream, format_seconds(t.seconds),
+         f"{t.seconds / wholes[phase]:.0%}"]
+        for phase, ops in (("prefill", result.top_ops.prefill), ("decode", result.top_ops.decode))
+        for t in ops[:4]
+    ]  # fmt: skip
+    return TextTable(["op (all its runs)", "stream", "seconds", "of phase"], rows, left=2)

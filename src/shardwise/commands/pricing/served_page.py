@@ -1,0 +1,217 @@
+"""Servers under a load as a page: which, what they hold, how fast, what they cost."""
+
+from collections.abc import Sequence
+from math import prod
+
+from shardwise.commands.base.answer import Page, TextTable
+from shardwise.commands.base.layout import Fact, Facts, both_ends, shares_text
+from shardwise.hardware import Slice
+from shardwise.hardware.prices import only_provider, range_beside
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.instead import CHANGES, SIMULATE
+from shardwise.planner.serve.served import Served
+from shardwise.plans.serve import CHECKPOINT, ServePlan
+from shardwise.plans.servers import SERVING_SOFTWARE
+from shardwise.results.served import OtherServers, ServedPlan
+from shardwise.units import format_seconds, format_usd, many, sig
+
+
+def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -> Page:
+    """One plan under its load: the load, the servers, what holds, times, memory, cost; and `more`
+    that is known of it."""
+    yield headline(served, result)
+    yield both_ends(f"  {servers_line(served, result)}", runs_in(result))
+    step = f"{shares_text(result.where_it_goes)} of a decode step"
+    facts = [*_speed(result), _memory(result), *more, *_cost(served, result), Fact("time", step)]
+    yield Facts(facts)
+
+
+def headline(served: Served, result: ServedPlan) -> str:
+    """The model, where, and what is asked."""
+    goal = served.held.goal
+    pairs = (("TTFT", goal.ttft), ("TPOT", goal.tpot), ("E2E", goal.e2el))
+    limits = [f"{name} <= {format_seconds(time)}" for name, time in pairs if time < float("inf")]
+    mean = "" if len(set(served.demand.prompts)) == 1 else "about "
+    lengths = f"{mean}{served.demand.prompt:,.0f} in, {served.demand.output:,.0f} out"
+    place = f"{result.model} on {many(result.chips, 'chip')} of {result.chip}"
+    return ", ".join([place, lengths, *limits])
+
+
+def servers_line(served: Served, result: ServedPlan) -> str:
+    """What to run, in a line."""
+    said = _pool(result.replicas, served.plan, served.piece)
+    if result.prefill_replicas:
+        plan = served.plan.prefill_plan
+        other = _pool(result.prefill_replicas, plan, served.prefill_piece)
+        said = f"{said} that answer, {other} that prefill"
+    return f"{said}, at most {result.batch:,} sequences each"
+
+
+def _pool(replicas: int, plan: ServePlan, piece: Slice) -> str:
+    """Servers of a pool; chips of the slice that the mesh leaves out are in no count and price."""
+    used, place = prod(plan.box), mesh_text(plan.mesh)
+    if used < piece.chips_each:
+        place += f"; the other {piece.chips_each - used} of {piece.chips_each} chips not paid"
+    return f"{many(replicas, 'server')} of {plan.slice} ({place})"
+
+
+def runs_in(result: ServedPlan) -> str:
+    """The software and the dtypes."""
+    row = SERVING_SOFTWARE.get(result.software)
+    weights = "checkpoint's dtype" if result.weights == CHECKPOINT else result.weights
+    return f"{row.title if row else result.software}, {weights}, {result.kv} cache"
+
+
+def _speed(result: ServedPlan) -> list[Fact]:
+    rate, tokens = result.requests_per_second, result.output_tokens_per_second
+    said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
+    share = f"{_percent(result.in_target)} in target"
+    verdict = Fact("holds", f"{said} (simulated: {share})", "good")
+    if not result.holds:
+        why = f"{share} when simulated, but {result.why_not}"
+        verdict = Fact("load", f"{said}: DOES NOT HOLD ({why})", "bad")
+    times = [f"TTFT {format_seconds(result.ttft_seconds.expected)}"]
+    if result.output_tokens > 1:
+        times.append(f"TPOT {format_seconds(result.tpot_seconds.expected)}")
+    return [
+        verdict,
+        Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
+        Fact("error", _error(result)),
+    ]
+
+
+def _error(result: ServedPlan) -> str:
+    """How far published measurements of such servers lay from what is predicted here."""
+    error, tpot = result.typical_error, result.tpot_seconds
+    if not error:
+        return "unknown: this software was not measured on this chip"
+    low, high = format_seconds(tpot.lower), format_seconds(tpot.upper)
+    return (
+        f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; of measured "
+        f"servers of this kind, 8 in 10 would show a TPOT of {low} to {high}"
+    )
+
+
+def _percent(share: float) -> str:
+    """A share that is 100 % only where it is.
+
+    >>> _percent(1.0), _percent(0.9996), _percent(0.953)
+    ('100 %', '99.9 %', '95.3 %')
+    """
+    return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
+
+
+def _memory(result: ServedPlan) -> Fact:
+    memory = result.memory
+    kinds = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
+    parts = ", ".join(f"{kind} {sig(size / 2**30)}" for kind, size in kinds.items())
+    usable = f"{sig(memory.usable / 2**30)} GiB a chip"
+    return Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}")
+
+
+def _cost(served: Served, result: ServedPlan) -> list[Fact]:
+    price = served.piece.chip.price
+    if price is None:
+        hours = result.chip_hours_per_million_tokens
+        said = f"per million tokens {sig(hours.input)} chip-hours in, {sig(hours.output)} out"
+        return [Fact("cost", f"{said}; no price is known")]
+    usd = result.usd_per_million_tokens
+    each = f"per million tokens {usd_text(usd.input)} in, {usd_text(usd.output)} out"
+    said = f"${result.usd_per_hour:,.2f}/h; {each}, {usd_text(usd.all)} all; at {price}"
+    boxes = result.whole_boxes
+    found = range_beside(served.piece.chip.id, price) if result.price_range else None
+    only = only_provider(price, found) if found else ""
+    facts = [Fact("cost", f"{said}; {only}" if only else said)]
+    if boxes:
+        of = f"in whole boxes of {boxes.chips_per_box}, where a provider rents nothing smaller"
+        facts.append(Fact("", f"{of}: {boxes.chips:,} chips, ${boxes.usd_per_hour:,.2f}/h"))
+    if found and not only:
+        facts.append(Fact("", f"prices: {found}"))
+    return facts
+
+
+def instead_table(rows: Sequence[OtherServers]) -> TextTable:
+    """What else would serve."""
+    cells = [
+        [
+            row.name,
+            f"{row.chips:,}",
+            sig(row.requests_per_second),
+            usd_text(row.usd_per_hour),
+            usd_text(row.usd_per_million_tokens),
+            _told(row, rows[0]),
+        ]
+        for row in rows
+    ]
+    header = ["instead (estimates)", "chips", "req/s", "$/h", "$/M all", "what to type"]
+    return TextTable(header, cells)
+
+
+def _told(row: OtherServers, first: OtherServers) -> str:
+    """What to type for a row, and what to know of it."""
+    said = [
+        row.option.replace(SIMULATE, f"{SIMULATE}PLAN "),
+        *([CHANGES] if row.note == CHANGES else []),
+    ]
+    if row.provider not in (None, first.provider):
+        said.append(f"price of {row.provider}")
+    return "; ".join(said)
+
+
+def usd_text(value: float | None) -> str:
+    """Dollars, where there is a price."""
+    return "unknown" if value is None else format_usd(value)
+
+
+def chips_table(rows: Sequence[ServedPlan]) -> Page:
+    """A row for each chip: its own best plan, as simulated; and the price of each."""
+    cells = [
+        [
+            row.chip,
+            servers_short(row),
+            row.software,
+            f"{row.chips:,}",
+            sig(row.requests_per_second),
+            format_seconds(row.ttft_seconds.expected),
+            format_seconds(row.tpot_seconds.expected),
+            usd_text(row.usd_per_hour),
+            usd_text(row.usd_per_million_tokens.all),
+            _range_text(row),
+        ]
+        for row in rows
+    ]
+    header = ["chip", "servers", "runs in", "chips", "req/s", "TTFT", "TPOT", "$/h", "$/M"]
+    yield TextTable([*header, "providers"], cells, left=3)
+    priced = {row.chip: row.price.text for row in rows if row.price}
+    yield Facts([Fact(f"{chip} price", text) for chip, text in priced.items()])
+
+
+def servers_short(row: ServedPlan) -> str:
+    """The servers of a row, as short as they go."""
+    said = f"{row.replicas:,} x {_size(row.slice)}"
+    if row.prefill_replicas:
+        said += f" + {row.prefill_replicas:,} x {_size(row.prefill_slice or row.slice)}"
+    return said
+
+
+def _size(place: str) -> str:
+    """The chips of a slice: their number, or the shape of a torus.
+
+    >>> _size("h100:4"), _size("2*gh200:1"), _size("v5e:2x2"), _size("2*v5e:2x2")
+    ('4', '2', '2x2', '2*2x2')
+    """
+    count, _, one = place.rpartition("*")
+    size = one.split(":")[-1]
+    if not count:
+        return size
+    return str(int(count) * int(size)) if size.isdigit() else f"{count}*{size}"
+
+
+def _range_text(row: ServedPlan) -> str:
+    """Dollars per chip-hour over the providers, or at the price of the row."""
+    price, found = row.price, row.price_range
+    if price is None:
+        return "none"
+    if found and found.high > found.low:
+        return f"{found.low:.2f}-{found.high:.2f}"
+    return f"{price.usd_per_chip_hour:.2f}"

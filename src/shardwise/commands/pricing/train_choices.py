@@ -1,0 +1,204 @@
+"""What a search of training plans may not choose: the words of a request, checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shardwise.boundary import flag_of
+from shardwise.commands.base.inputs import (
+    HardwareWords,
+    Own,
+    Words,
+    check_choice,
+    pairs,
+    parse_part,
+    parse_pins,
+    whole_number,
+)
+from shardwise.errors import BadRequest
+from shardwise.hardware import Chip, Slice
+from shardwise.models import ModelConfig
+from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
+from shardwise.plans import TrainDtypes
+from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
+from shardwise.plans.software.usual import usual_choices, usual_dtypes
+from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
+from shardwise.plans.train import Structure
+from shardwise.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainChoices(HardwareWords):
+    """What a search of training plans may not choose, and what is best. None leaves the choice
+    open.
+
+    `software` is the program that runs the plan: "maxtext", "megatron", "torchtitan" or "jax";
+    "any" for every plan that can be priced; None for what the users of the chip run. Its stack
+    prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
+    of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
+    of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
+    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
+    the share of usable memory that a plan leaves free where one does ("10%"); None for what
+    predictions of such plans were short by in 19 of 20 cases. The plan is the simplest of those
+    that predictions cannot tell apart; with `fastest` it is the fastest of all that fit, and no
+    memory is kept free where no `margin` is given. `objective` is "time", "cost" or "chips" (see
+    TrainRequest); with `exhaustive` every legal plan is priced: the same answer, more slowly.
+    `evidence` is a table of runs of one's own (docs/runs.md), which moves and narrows what is
+    expected of plans like them.
+    """
+
+    pins: Words = ()
+    remat: str | None = None
+    schedule: str | None = None
+    zero: int | str | None = None
+    context_method: str | None = None
+    software: str | None = None
+    optimizer: str = "adam"
+    max_hbm: float | str | None = None
+    margin: float | str | None = None
+    fastest: bool = False
+    objective: str = "time"
+    exhaustive: bool = False
+    dtype: str = "bf16"
+    param_dtype: str | None = None
+    grad_dtype: str | None = None
+    master: str | None = None
+    moments: str | None = None
+    evidence: Own | None = None
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The choices of a search that are made already, by field of the plan."""
+        given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def chip_sets(self) -> Words:
+        """Those that are about the chip: all but the stack that prices a plan for no program."""
+        texts = _texts(self.sets)
+        return {name: text for name, text in texts.items() if name != "stack"}
+
+    def programs(self, chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
+        """The programs to plan for, None for no program: the one that was asked for, or those that
+        the chip's users train with."""
+        if self.software is None:
+            return usual_software(chip)
+        return ((None if self.software == ANY else software_row(self.software),),)
+
+    def dtypes(self, row: SoftwareRow | None) -> TrainDtypes:
+        """Of every array of the training state: as asked, else as the program's users leave it."""
+        others = {"param": self.param_dtype, "grad": self.grad_dtype}
+        others |= {"master": self.master, "moments": self.moments}
+        usual = usual_dtypes(row, self.dtype, self.param_dtype)
+        return replace(usual, **{k: v for k, v in others.items() if v})
+
+    def request(
+        self,
+        cfg: ModelConfig,
+        model: str | Path,
+        piece: Slice,
+        sequences: int,
+        length: int,
+        row: SoftwareRow | None = None,
+    ) -> TrainRequest:
+        """The search of one slice for one program, or for none in particular."""
+        stack = self._stack(row, piece)
+        limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
+        most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        request = TrainRequest(
+            cfg=cfg,
+            model=str(model),
+            piece=piece,
+            sequences=sequences,
+            sequence_length=length,
+            pins=parse_pins(self.pins),
+            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
+            structure=Structure(
+                dtypes=self.dtypes(row),
+                optimizer=self.optimizer,  # type: ignore[arg-type]
+                stack=stack,
+                constants=self.constants,  # type: ignore[arg-type]
+                **usual_choices(row, cfg),
+            ),
+            objective=self.objective,  # type: ignore[arg-type]
+            max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
+            software=row,
+            chips=self.hardware.kept_of(str(piece)),
+        )
+        request = request if self.fastest else request.as_told_apart
+        if self.margin is None:
+            return request
+        return replace(request, margin=parse_part(self.margin, "--margin"))
+
+    def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
+        """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""
+        if row is not None:
+            return row.stack_on(piece.chip)
+        stack = _texts(self.sets).get("stack", usual_stack(piece.chip))
+        if piece.chip.vendor == "google" and not stack_row(stack).tpus:
+            use = " or ".join(name for name in STACKS if stack_row(name).tpus)
+            raise BadRequest(
+                f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use "
+                f"--set stack={use}"
+            )
+        return stack  # type: ignore[return-value]
+
+    def checked(self) -> Self:
+        """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
+        choice without effect."""
+        zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        if self.margin is not None:
+            parse_part(self.margin, "--margin")
+        for keyword, name in FIXED.items():
+            if keyword != "zero":
+                check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
+        check_choice(self.software, "--for", WANTED)
+        check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
+        check_choice(self.objective, "--objective", OBJECTIVES)
+        self._check_stack()
+        _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
+        return replace(self, zero=zero)
+
+    def _check_stack(self) -> None:
+        """Raise BadRequest for a stack that there is not, or beside a program: that has its own."""
+        stack = _texts(self.sets).get("stack")
+        check_choice(stack, "--set stack", STACKS)
+        if stack is not None and self.software != ANY:
+            raise BadRequest(
+                f"--set stack={stack} goes with --for any; what a program runs is priced by its "
+                "own stack"
+            )
+
+
+def _texts(sets: Words) -> dict[str, str]:
+    return pairs(sets, "--set", "PATH=VALUE", "chip.hbm_bandwidth=3e12")
+
+
+ANY = WANTED[-1]
+
+
+FIXED = {
+    "remat": "remat",
+    "zero": "zero",
+    "schedule": "pipeline_schedule",
+    "context_method": "context_method",
+}
+"""Keyword -> field of the plan, of choices that a search makes where they are not fixed."""
+
+
+def _check_effect(
+    pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
+) -> None:
+    """Raise BadRequest for a choice about an axis that is pinned to one."""
+    for option, value, axes in (
+        ("--schedule", schedule, ("stage",)),
+        ("--context-method", method, ("context",)),
+        ("--zero", zero, ("data", "replica")),
+    ):
+        if value is not None and all(pins.get(axis) == 1 for axis in axes):
+            pinned = " and ".join(f"{axis}=1" for axis in axes)
+            raise BadRequest(
+                f"{option} {value} cannot take effect with {pinned} pinned; leave one of them out"
+            )

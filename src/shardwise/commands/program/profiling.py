@@ -1,0 +1,393 @@
+"""Run a plan or a function on the devices at hand and put measured seconds on its compiled ops.
+
+A plan is run as it is; where the devices here are not those of its slice, what it predicts is of
+another machine, and a warning says so. `shardwise calibrate` writes the hardware file with which a
+plan for this very machine is priced.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shardwise.boundary import finite, to_json, write_table, write_text
+from shardwise.boundary.records import plain
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.pricing.plans import Priced, price_plan
+from shardwise.commands.program.compiling import (
+    PHASES,
+    PLAN_BUILDER,
+    USER_BUILDER,
+    need_parts,
+    predicted_of,
+)
+from shardwise.errors import BadRequest
+from shardwise.hardware import Chip, Slice
+from shardwise.hardware.device_names import is_chip
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.files import plan_dict
+from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.explain.evidence import arguments_of, source_of
+from shardwise.profiler.hlo.door import read_hlo, read_module
+from shardwise.profiler.hlo.scopes import scope_of
+from shardwise.profiler.hlo.text import Module
+from shardwise.profiler.hlo.work import HloOp, HloWork, module_work
+from shardwise.profiler.timeline import HloTimeline, schedule
+from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace, trace_of
+from shardwise.profiler.trace.events import TraceOp, lines_of, opcode_of
+from shardwise.profiler.trace.match import MeasuredOp
+from shardwise.sharding import Mesh
+
+JOB = "shardwise.profiler.trace.job:run_job"
+NO_LIMIT = 2**46
+"""Bytes: drivers of accelerators reserve more addresses than there is memory."""
+SHOWN = 100
+"""Lines of each table of a document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """A program that ran. `seconds` are of each step without the profiler, `measured` those of its
+    ops under it; `timeline` is the compiled program priced on `piece`, and `predicted` what the
+    planner says of it in seconds by op class and in all; both None without. `reference_seconds` are
+    of one product, timed after each step, where a size was asked for."""
+
+    phase: str
+    kind: str
+    hlo: str
+    seconds: tuple[float, ...]
+    compile_seconds: float
+    reference_seconds: tuple[float, ...]
+    work: HloWork
+    measured: MeasuredProgram
+    timeline: HloTimeline | None
+    predicted: Mapping[str, Any] | None
+    notes: tuple[str, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        """The median step, untraced; of a capture made elsewhere the traced one."""
+        return median(self.seconds) if self.seconds else self.measured.step_seconds
+
+
+def profile_plan(
+    plan: TrainPlan | ServePlan,
+    hardware: Hardware,
+    *,
+    phase: str | None = None,
+    **run: Any,
+) -> Profiled:
+    """Run one program of a plan: `train`, `decode` (default of a serving plan) or `prefill`.
+
+    `run` goes to `run_program`. Raises BadRequest for a phase that the plan does not have, and
+    where its devices are not here.
+    """
+    phases = PHASES[type(plan)]
+    phase = phase or phases[0]
+    if phase not in phases:
+        raise BadRequest(f"--phase {phase} is none of this plan's: {', '.join(phases)}")
+    need_parts()
+    priced = price_plan(plan, hardware)
+    said = run_program(PLAN_BUILDER, {"plan": plan_dict(plan), "phase": phase}, plan.devices, **run)
+    predicted = {**predicted_of(priced, phase), "by_class": _predicted_by_class(priced, phase)}
+    return profiled(phase, said, priced.answer.piece, predicted, priced.warnings)
+
+
+def profile_function(
+    function: str,
+    args: str,
+    mesh: Mapping[str, int],
+    piece: Slice | None = None,
+    **run: Any,
+) -> Profiled:
+    """Run `module:function` on arguments made for the shapes of `module:abstract_args`, which is
+    given the mesh. With a slice its compiled ops are priced too."""
+    need_parts()
+    devices = Mesh(tuple(mesh.items())).size
+    arguments = {"function": function, "args": args, "mesh": dict(mesh)}
+    said = run_program(USER_BUILDER, arguments, devices, **run)
+    return profiled(function, said, piece, None, ())
+
+
+RECOVERED = (
+    "the mesh is read from the groups of the program's collectives, its axes named in their order; "
+    "--mesh gives them their names"
+)
+
+
+def run_program(
+    builder: str,
+    arguments: Mapping[str, Any],
+    devices: int,
+    *,
+    steps: int,
+    cpu_devices: int | None = None,
+    seconds: float = 900.0,
+    keep: Path | None = None,
+    reference: int = 0,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """What `profiler.trace.job.run_job` says, from a child on this machine's devices, or on
+    `cpu_devices` virtual ones. With `keep` the capture's files stay in that folder; `reference` is
+    the size of a product that is timed between the steps."""
+    if steps < 1:
+        raise BadRequest(f"--steps is {steps}; at least 1 must run")
+    if cpu_devices is not None and cpu_devices < 1:
+        raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
+    platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
+    return run_function(
+        JOB,
+        {
+            "builder": builder,
+            "arguments": dict(arguments),
+            "steps": steps,
+            "devices": devices,
+            "keep": None if keep is None else str(keep),
+            "reference": reference,
+        },
+        devices=cpu_devices or 1,
+        seconds=seconds,
+        memory_bytes=NO_LIMIT,
+        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
+        watch=watch,
+        what="the profiled program",
+    )
+
+
+def profiled(
+    phase: str,
+    said: Mapping[str, Any],
+    piece: Slice | None,
+    predicted: Mapping[str, Any] | None,
+    warnings: Sequence[str],
+) -> Profiled:
+    """A run's answer, read."""
+    trace = trace_of("of this run", lines_of(said["lines"]))
+    work, measured = matched(trace, read_module(said["hlo"]), said["mesh"])
+    notes = list(warnings)
+    if piece is not None and not is_here(said["kind"], piece.chip):
+        notes.append(
+            f"the program ran on '{said['kind']}', and compiled and predicted times are of "
+            f"{piece.chip.id}; `shardwise calibrate -o machine.toml` makes a chip of this machine"
+        )
+    timeline = None
+    if piece is not None and work.mesh.size == piece.devices:
+        try:
+            timeline = schedule(work, piece)
+        except BadRequest as error:
+            notes.append(f"no compiled time: {error}")
+    return Profiled(
+        phase=phase,
+        kind=said["kind"],
+        hlo=said["hlo"],
+        seconds=tuple(said["seconds"]),
+        compile_seconds=said["compile_seconds"],
+        reference_seconds=tuple(said["reference_seconds"]),
+        work=work,
+        measured=measured,
+        timeline=timeline,
+        predicted=predicted,
+        notes=tuple(notes),
+    )
+
+
+def matched(
+    trace: Capture, module: Module, mesh: Mapping[str, int] | None
+) -> tuple[HloWork, MeasuredProgram]:
+    """The compiled program as work, with the seconds of a capture on its ops."""
+    found = dict(mesh or {})
+    if spread := found.pop("spread", None):  # as `compile.program_of`
+        found["tensor"] = found["tensor"] * spread
+    work = module_work(module, Mesh(tuple(found.items())) if found else None)
+    return work, measure(trace, work, module)
+
+
+def profile_trace(
+    path: Path,
+    hlo: Path | None = None,
+    piece: Slice | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> tuple[Capture, Profiled | None]:
+    """A capture made elsewhere; matched to a compiled program where its text is given, whose ops
+    are priced on a slice if that is. The mesh names the axes, which are else recovered from the
+    groups of its collectives. Raises BadRequest for a slice of other devices."""
+    module, text = read_hlo(hlo, "--hlo") if hlo is not None else (None, "")
+    trace = read_trace(path)
+    if module is None:
+        return trace, None
+    work, measured = matched(trace, module, mesh)
+    found = Profiled(
+        phase=work.name,
+        kind="as captured",
+        hlo=text,
+        seconds=(),
+        compile_seconds=0.0,
+        reference_seconds=(),
+        work=work,
+        measured=measured,
+        timeline=schedule(work, piece) if piece else None,
+        predicted=None,
+        notes=() if mesh or work.mesh.size == 1 else (RECOVERED,),
+    )
+    return trace, found
+
+
+def is_here(kind: str, chip: Chip) -> bool:
+    """Whether JAX's name of the devices here is the chip's: by its name, or the one that
+    calibration has written."""
+    return chip.core_kind == f"{kind} device" or is_chip(kind, chip)
+
+
+def _predicted_by_class(priced: Priced, phase: str) -> dict[str, float]:
+    """Expected seconds of the planner's ops by class; what overlaps counts twice."""
+    answer: Any = priced.answer
+    estimate = answer.estimate if phase == "train" else getattr(answer, phase).estimate
+    found: dict[str, float] = {}
+    for time in estimate.ops:
+        kind = time.op.op_class
+        found[kind] = found.get(kind, 0.0) + float(time.total)
+    return found
+
+
+# ---- the document --------------------------------------------------------------------------------
+
+
+def profile_result(p: Profiled) -> dict[str, Any]:
+    """One profile. `seconds` of rows are own seconds per step and device, means over devices and
+    captured runs; those of `compiled` are one device's on its timeline, collectives and copies as
+    if nothing hid them; `predicted` is the planner's."""
+    m, t = p.measured, p.timeline
+    return {
+        "phase": p.phase,
+        "devices": m.devices,
+        "kind": p.kind,
+        "step_seconds": {
+            "measured": p.step_seconds,
+            "least": min(p.seconds, default=None),
+            "most": max(p.seconds, default=None),
+            "traced": m.step_seconds,
+            "compiled": t and {"lower": t.lower, "expected": t.expected, "upper": t.upper},
+            "predicted": p.predicted and plain(p.predicted["seconds"]),
+        },
+        "steps": len(p.seconds),
+        "captured_steps": m.runs,
+        "matched_seconds": m.matched_seconds,
+        "unmatched_seconds": m.unmatched_seconds,
+        "unmatched": [
+            {"name": name, "seconds": spent} for name, spent in list(m.unmatched.items())[:SHOWN]
+        ],
+        "silent_ops": list(m.silent),
+        "by_class": _by_class(p),
+        "by_line": _grouped(p, source_of),
+        "by_scope": _grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
+        "compile_seconds": p.compile_seconds,
+        "mesh": dict(p.work.mesh),
+        "arguments": _arguments(p),
+    }
+
+
+def _arguments(p: Profiled, most: int = 30) -> list[dict[str, Any]]:
+    """The largest arguments as they lie on the mesh, with whole dims."""
+    mesh, header = p.work.mesh, p.hlo.partition("\n")[0]
+    found = arguments_of(read_module(p.hlo), header, mesh)
+    return [
+        {
+            "name": a.name,
+            "layout": a.layout,
+            "dtype": a.dtype,
+            "dims": [
+                n * prod(mesh[axis] for axis in axes)
+                for n, axes in zip(a.dims, a.cuts, strict=True)
+            ],
+            "bytes": a.bytes,
+        }
+        for a in sorted(found, key=lambda a: -a.bytes)[:most]
+    ]
+
+
+def _grouped(p: Profiled, place: Callable[[HloOp], str]) -> list[dict[str, Any]]:
+    """Rows of one table, most measured seconds first."""
+    compiled = {row.op.op.id: row.per_step for row in p.timeline.rows} if p.timeline else None
+    rows: dict[str, dict[str, Any]] = {}
+    for found in p.measured.ops:
+        op = found.op.op
+        row = rows.setdefault(
+            place(found.op),
+            {"measured": 0.0, "compiled": None, "flops": 0.0, "hbm_bytes": 0.0, "ops": 0},
+        )
+        row["measured"] += found.seconds
+        row["flops"] += float(sum(map(float, op.flops.values()))) * float(op.count)
+        row["hbm_bytes"] += float(op.hbm_bytes) * float(op.count)
+        row["ops"] += 1
+        if compiled is not None:
+            row["compiled"] = (row["compiled"] or 0.0) + compiled[op.id]
+    order = sorted(rows.items(), key=lambda pair: -pair[1]["measured"])
+    return [{"where": where, **row} for where, row in order[:SHOWN]]
+
+
+def _by_class(p: Profiled) -> list[dict[str, Any]]:
+    """By op class, with what the planner says; a class that only the planner has comes last."""
+    rows = _grouped(p, lambda item: item.op.op_class)
+    said = dict(p.predicted["by_class"]) if p.predicted else {}
+    for row in rows:
+        row["predicted"] = said.pop(row["where"], 0.0) if p.predicted else None
+    empty = {"measured": 0.0, "compiled": 0.0 if p.timeline else None}
+    more = {"flops": 0.0, "hbm_bytes": 0.0, "ops": 0}
+    rows += [{"where": k, **empty, **more, "predicted": s} for k, s in said.items() if s]
+    return rows
+
+
+def trace_result(trace: Capture) -> dict[str, Any]:
+    """A capture alone: what its own events say of the module of most seconds."""
+    name = next(iter(trace.modules))
+    found = trace.of(name)
+    runs = len(found.spans)
+    opcode, scope = cache(opcode_of), cache(scope_of)
+
+    def rows(place: Callable[[TraceOp], str]) -> list[dict[str, Any]]:
+        spent = _sums((place(op), op.own / runs) for op in found.ops)
+        return [{"where": where, "measured": s} for where, s in list(spent.items())[:SHOWN]]
+
+    return {
+        "module": name,
+        "modules": trace.modules,
+        "devices": found.devices,
+        "runs": runs / found.devices,
+        "step_seconds": {"traced": median(found.spans.values())},
+        "by_class": rows(lambda op: op.category or opcode(op.name)),
+        "by_line": rows(lambda op: op.source or "(not in the capture)"),
+        "by_scope": rows(lambda op: scope(op.op_name).split("/")[0] or "(no scope)"),
+        "by_op": rows(lambda op: op.name),
+    }
+
+
+def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, seconds in pairs:
+        found[name] = found.get(name, 0.0) + seconds
+    return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _op_row(m: MeasuredOp) -> list[Any]:
+    item = m.op
+    where = (item.op.op_class, item.scope, source_of(item), item.op.count)
+    return [item.name, *where, m.events, m.seconds]
+
+
+OPS = ("op", "class", "scope", "source", "count", "events", "seconds")
+
+
+def write_profile(folder: Path, p: Profiled, doc: Mapping[str, Any]) -> list[str]:
+    """Keep the document, a table of all ops and the compiled text beside the capture's files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"cannot write '{folder}': {error.strerror}; give another --out") from None
+    write_text(folder / "profile.json", to_json(finite(doc)[0]), option="--out")
+    write_text(folder / "program.hlo.txt", p.hlo, option="--out")
+    write_table(folder / "ops.csv", OPS, map(_op_row, p.measured.ops), option="--out")
+    return ["profile.json", "program.hlo.txt", "ops.csv"]

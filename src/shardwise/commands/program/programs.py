@@ -1,0 +1,140 @@
+"""What a program is compiled of: a plan, or any JAX function, by name or live."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.boundary import number
+from shardwise.commands.base.inputs import Hardware, Words, compiler_options, pairs
+from shardwise.commands.pricing.plans import Priced, given_plan
+from shardwise.commands.program.compiling import (
+    CompiledPlan,
+    PlanProgram,
+    compile_function,
+    compile_plan,
+    limits_of,
+)
+from shardwise.commands.program.explaining import compile_live
+from shardwise.errors import BadRequest
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.software import made_elsewhere
+from shardwise.sharding import Mesh
+from shardwise.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """Compiled programs, the plan with its price if they are a plan's, and warnings."""
+
+    programs: tuple[PlanProgram, ...]
+    priced: Priced | None
+    warnings: Sequence[str]
+
+    @property
+    def plan(self) -> TrainPlan | ServePlan | None:
+        """The plan, if it is one."""
+        return self.priced and self.priced.plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest:
+    """Keywords of every verb that compiles.
+
+    `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args`, the name
+    of what makes its abstract arguments; or a function of this process with `args`, one abstract
+    argument or a tuple of them. A function needs the slice `on`, to which a plan is moved; `mesh`
+    ("X=4,Y=2", axis -> degree, or a jax mesh) is a function's. `xla` are the compiler's options
+    ({"NAME": "VALUE"}), `timeout` seconds, `memory` bytes of the compiling process; what was
+    compiled is kept, up to `cache_size` bytes, and not with `no_cache`. `sets` change a plan,
+    `hw_files` add chips.
+    """
+
+    what: Any = field(kw_only=False)
+    args: Any = field(default=None, kw_only=False)
+    on: str | None = None
+    mesh: Any = None
+    xla: Words = ()
+    timeout: float | str = 900.0
+    memory: float | str = "12GiB"
+    no_cache: bool = False
+    cache_size: float | str = "2GiB"
+    sets: Words = ()
+    hw_files: Words = ()
+
+    def programs(
+        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+    ) -> Programs:
+        """Compile the phases of a plan, all where none is named, or the function; `stages` is a
+        folder for the texts of all stages (`Limits.stages`)."""
+        if not is_function(self.what):
+            done = self.planned(phases, watch, stages)
+            warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
+            return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
+        for name, like in (("args", "MODULE:NAME, which makes its arguments"), ("on", "SLICE")):
+            if getattr(self, name) is None:
+                raise BadRequest(f"function '{self.what}' lacks --{name}; give --{name} {like}")
+        if self.sets or phases:
+            raise BadRequest("--set and --phase are of plans; a function takes neither")
+        spelling = self._hardware.slice(str(self.on))
+        common = self._common(watch, stages)
+        if isinstance(self.what, str):
+            degrees = mesh_of(self.mesh)
+            program = compile_function(self.what, self.args, spelling.slice, degrees, **common)
+        else:
+            args = self.args if isinstance(self.args, tuple) else (self.args,)
+            mesh = mesh_of(self.mesh) if isinstance(self.mesh, str) else self.mesh
+            program = compile_live(self.what, args, spelling.slice, mesh, **common)
+        return Programs(programs=(program,), priced=None, warnings=spelling.notes)
+
+    def planned(
+        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+    ) -> CompiledPlan:
+        """Compile a plan's programs, with what it was priced as."""
+        check_plans(self, ("args", "mesh"))
+        changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
+        plan, common = (
+            given_plan(self.what, changes, hardware=self._hardware),
+            self._common(watch, stages),
+        )
+        whole = "batch" not in changes
+        return compile_plan(
+            plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common
+        )
+
+    def _common(self, watch: Any, stages: Path | None = None) -> dict[str, Any]:
+        """What every compile takes."""
+        kept = int(parse_bytes(self.cache_size, "--cache-size"))
+        limits = limits_of(
+            seconds=number(self.timeout, "--timeout", above=0, most=1e7, suffix=True),
+            memory_bytes=int(parse_bytes(self.memory, "--memory")),
+            cache_bytes=None if self.no_cache else kept,
+        )
+        if stages is not None:
+            limits = replace(limits, stages=stages)
+        return {"options": compiler_options(self.xla), "limits": limits, "watch": watch}
+
+    @property
+    def _hardware(self) -> Hardware:
+        return Hardware(files=self.hw_files)
+
+
+def is_function(what: Any) -> bool:
+    """Whether it is a function, or names one: MODULE:NAME that is no file and no audited plan."""
+    if isinstance(what, str):
+        return ":" in what and not what.startswith("audit:") and not Path(what).exists()
+    return not isinstance(what, Path | TrainPlan | ServePlan)
+
+
+def check_plans(request: Any, names: Sequence[str]) -> None:
+    """Raise BadRequest for a keyword that is of functions, where a plan is given."""
+    for name in names:
+        if getattr(request, name) is not None:
+            raise BadRequest(f"--{name} is of functions; the plan '{request.what}' has its own")
+
+
+def mesh_of(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
+    """Axes and degrees."""
+    if given is None:
+        return None
+    return dict(Mesh.parse(given) if isinstance(given, str) else given)

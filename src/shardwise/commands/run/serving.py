@@ -1,0 +1,313 @@
+"""Serve a checkpoint: its text, and an engine that is ready to step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from shardwise.commands.base.inputs import Hardware, Words, check_choice, whole_number
+from shardwise.commands.pricing.plans import load_plan
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.models import load_model
+from shardwise.planner.serve.cost import engine_cost
+from shardwise.planner.serve.server import server_of
+from shardwise.plans import ServePlan, TrainPlan, model_hash
+from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
+from shardwise.plans.train import mesh_text
+from shardwise.roofline.engines import engine_names
+from shardwise.runtime.engine.core import Engine, StepRecord
+from shardwise.runtime.engine.generation import (
+    Finish,
+    FormError,
+    Generation,
+    Sampling,
+    TokenLogprobs,
+)
+from shardwise.runtime.engine.hosts import FollowingHost, LeadingHost, joined
+from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.opening import (
+    EngineSettings,
+    formats_of,
+    keep_programs,
+    open_engine,
+)
+from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
+from shardwise.runtime.processes import ProcessGroup, use_cpu
+from shardwise.runtime.text.answer_text import AnswerText
+from shardwise.runtime.text.grammar import Constraint, Form
+from shardwise.runtime.text.model_text import ModelText, read_model_text
+from shardwise.scheduling.step import StepShape
+
+__all__ = [
+    "AnswerStream",
+    "AnswerText",
+    "Asked",
+    "Constraint",
+    "Delta",
+    "Engine",
+    "EngineThread",
+    "Finish",
+    "Form",
+    "FormError",
+    "Generation",
+    "ModelText",
+    "Sampling",
+    "ServeModelRequest",
+    "ServedModel",
+    "StepRecord",
+    "StepShape",
+    "StoppedError",
+    "TokenLogprobs",
+    "keep_programs",
+    "open_replica",
+    "read_model_text",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model that can be asked: its `name` to clients, its text, its engine. `predict` gives the
+    seconds that a step should take, where the plan says so."""
+
+    name: str
+    text: ModelText
+    engine: Engine
+    predict: Callable[[StepRecord], float] | None = None
+    serves: Mapping[str, Any] = field(default_factory=dict)
+    """How: mesh, replicas, dtypes, pages, slots."""
+    close: Callable[[], None] = lambda: None
+    """Lets other hosts end."""
+
+
+WARMINGS = ("lazy", "all")
+PLAN_ENDINGS = (".yaml", ".yml", ".json")
+SEQUENCES, CHUNK = 32, 512
+"""At once and of a step, where neither a plan nor a person says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeModelRequest:
+    """What is served, and how much at once; None leaves it to the plan, the model and the device.
+    `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
+    names a model alone. `hw_files` have the chip by which a plan's steps are predicted."""
+
+    path: str
+    model: str | None = None
+    served_model: str | None = None
+    sequences: int | None = None
+    prefill_chunk: int | None = None
+    seq: int | None = None
+    kv_tokens: int | None = None
+    weights: str | None = None
+    kv: str | None = None
+    guesses: int | None = None
+    draft: str | None = None
+    warm: str = "lazy"
+    hw_files: Words = ()
+    cpu_devices: int | None = None
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.warm, "--warm", WARMINGS)
+        check_choice(self.weights, "--weights", ENGINE_WEIGHTS)
+        check_choice(self.kv, "--kv", ENGINE_CACHES)
+        if self.sequences is not None:
+            whole_number(self.sequences, "--sequences", least=1, most=4096)
+
+    @property
+    def plan(self) -> ServePlan | None:
+        """The plan that it names."""
+        if not self.path.endswith(PLAN_ENDINGS):
+            if self.model is not None:
+                raise BadRequest(
+                    f"'{self.path}' is no plan's file ({', '.join(PLAN_ENDINGS)}); --model says "
+                    "which checkpoint a plan is served with"
+                )
+            return None
+        plan = load_plan(self.path, hardware=Hardware(files=self.hw_files))
+        if isinstance(plan, TrainPlan):
+            raise BadRequest(f"'{self.path}' is a training plan; give a serving plan")
+        return plan
+
+    def settings(self, plan: ServePlan | None) -> EngineSettings:
+        """The same in the engine's words."""
+        asked = (
+            _planned(plan) if plan is not None else EngineSettings(batch=SEQUENCES, budget=CHUNK)
+        )
+        batch = self.sequences or asked.batch
+        size, guesses = asked.scheduling.page_size, self.guesses
+        if guesses is None:
+            guesses = asked.scheduling.guesses
+        return replace(
+            asked,
+            batch=batch,
+            budget=max(self.prefill_chunk or asked.budget, batch + 1),
+            draft=None if self.draft is None else Path(self.draft),
+            scheduling=replace(asked.scheduling, guesses=guesses, acceptance=0.0, guess_cost=0.0),
+            most_tokens=self.seq,
+            pages=None if self.kv_tokens is None else -(-self.kv_tokens // size),
+            weights=self.weights or asked.weights,
+            cache=self.kv or asked.cache,
+        )
+
+
+def _planned(plan: ServePlan) -> EngineSettings:
+    """A plan in the engine's words."""
+    weights = plan.dtypes.weights
+    return EngineSettings(
+        batch=plan.batch,
+        budget=plan.prefill_chunk,
+        weights=None if weights == CHECKPOINT else weights,
+        cache=plan.dtypes.kv,
+        mesh=plan.mesh,
+        kv_sharding=plan.kv_sharding,
+        replicas=plan.replicas,
+        prefill_replicas=plan.prefill_replicas,
+        prefill_mesh=plan.prefill_plan.mesh,
+        routing=plan.routing,
+        scheduling=plan.scheduling,
+    )
+
+
+def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel | None:
+    """Load a checkpoint, as its plan says where there is one; `tell` hears what it is at. A host
+    that is not the first follows that until it ends, and has nothing to serve: None. Raises
+    BadRequest."""
+    plan, hosts = asked.plan, None
+    if asked.cpu_devices is not None:
+        use_cpu(asked.cpu_devices)
+    group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)
+    if group != ProcessGroup():
+        hosts = joined(group)
+    folder = Path(asked.path if plan is None else asked.model or plan.model)
+    text = read_model_text(folder)
+    if text.spelt_ends:
+        tell(
+            f"warning: {folder}: eos_token_id names ordinary text of the tokenizer, "
+            f"{' and '.join(text.spelt_ends)}; an answer ends where it says that. Give the id of "
+            "its special token"
+        )
+    if plan is not None:
+        for warning in _check_plan(plan, folder, asked):
+            tell(f"warning: {warning}")
+    tell(f"loading {folder}")
+    if not isinstance(hosts, FollowingHost):
+        text.jobs.start()
+    settings = asked.settings(plan)
+    engine = open_engine(folder, settings, text.end_ids, hosts)
+    if isinstance(hosts, FollowingHost):
+        (executor,) = (replica.executor for replica in engine.replicas)
+        assert isinstance(executor, ModelExecutor)
+        tell(f"host {asked.process} of {asked.processes} follows host 0")
+        hosts.follow(executor)
+        return None
+    if asked.warm == "all":
+        _warm(engine, tell)
+    return ServedModel(
+        name=asked.served_model or folder.resolve().name,
+        text=text,
+        engine=engine,
+        predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
+        serves=_serves(settings, folder, engine),
+        close=partial(_close, text, hosts),
+    )
+
+
+def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
+    text.jobs.stop()
+    if isinstance(hosts, LeadingHost):
+        hosts.close()
+
+
+def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, Any]:
+    """How a checkpoint is served, what was chosen for it included."""
+    formats, guesses = formats_of(settings, load_model(folder)), settings.scheduling.guesses
+    found = {
+        "checkpoint": str(folder),
+        "mesh": mesh_text(settings.mesh),
+        "kv_sharding": settings.kv_sharding,
+        "replicas": settings.replicas,
+        **formats._asdict(),
+        "pages": engine.pages,
+        "page_size": engine.config.page_size,
+        "slots": settings.batch,
+        "step_tokens": settings.budget,
+        "longest": engine.most_tokens,
+        "guesses": guesses,
+        "programs": sum(replica.executor.most_programs for replica in engine.replicas),
+    }
+    if settings.prefill_replicas:
+        prefill = mesh_text(settings.prefill_mesh)
+        found |= {"prefill_replicas": settings.prefill_replicas, "prefill_mesh": prefill}
+    return found
+
+
+def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
+    executors = [replica.executor for replica in engine.replicas]
+    models = [executor for executor in executors if isinstance(executor, ModelExecutor)]
+    most = sum(executor.most_programs for executor in models)
+    for i, _ in enumerate(chain.from_iterable(e.warm() for e in models), 1):
+        tell(f"compiled step {i} of {most}")
+
+
+def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list[str]:
+    """What of a plan this engine does not do. Raises BadRequest for another model's checkpoint."""
+    if plan.model_hash and model_hash(load_model(folder)) != plan.model_hash:
+        raise BadRequest(
+            f"the plan is for {plan.model} and '{folder}' has another model's layers; give its own "
+            "checkpoint with --model DIR"
+        )
+    _check_slices(plan, asked.hw_files)
+    scheduling = plan.scheduling
+    left_out = {
+        f"the plan has the times of {plan.engine}": plan.engine in engine_names(),
+        "sequences are not swapped to the host": scheduling.swap,
+        "no prefixes are kept on the host": scheduling.host_cache_share,
+        "guesses come from a sequence's own past, not from a model (--draft DIR)": (
+            scheduling.guess_cost and asked.draft is None
+        ),
+    }
+    return [f"{said}; JAX serves it here" for said, true in left_out.items() if true]
+
+
+def _check_slices(plan: ServePlan, hw_files: Words) -> None:
+    """Raise BadRequest for a mesh that is larger than its slice; a chip that is not known here
+    says nothing of that."""
+    hardware = Hardware(constants=plan.constants, files=hw_files).of_plan(plan)
+    for own in (plan, plan.prefill_plan):
+        try:
+            piece = hardware.slice(own.slice).slice
+        except ShardwiseError:
+            continue
+        if own.devices > piece.devices:
+            raise BadRequest(
+                f"the plan's mesh {mesh_text(own.mesh)} has {own.devices} devices and its slice "
+                f"{own.slice} {piece.devices}; plan for a larger slice, or change mesh and box"
+            )
+
+
+def _prediction(
+    plan: ServePlan, folder: Path, hw_files: Words, tell: Callable[[str], None]
+) -> Callable[[StepRecord], float] | None:
+    """What the planner says of each step, on the plan's own chips; prefilling replicas come
+    first. None where it cannot price the plan."""
+    hardware = Hardware(constants=plan.constants, files=hw_files).of_plan(plan)
+    cfg = load_model(folder)
+    try:
+        costs = [
+            engine_cost(server_of(own, cfg, hardware.slice(own.slice).slice))
+            for own in (plan.prefill_plan, plan)
+        ]
+    except ShardwiseError as error:
+        tell(f"warning: no times are predicted: {error}")
+        return None
+
+    def predict(record: StepRecord) -> float:
+        cost = costs[record.replica >= plan.prefill_replicas]
+        return cost.seconds(record.shape) * record.steps
+
+    return predict

@@ -1,0 +1,456 @@
+"""Train a plan: the planner's prediction beside the runtime's run, in this process or in several.
+
+Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a worker is a child
+(`boundary/child.py`) that calls `work_at`.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.boundary import flag_of, number
+from shardwise.boundary.child import python
+from shardwise.boundary.records import Record, hidden, plain
+from shardwise.commands.base.inputs import (
+    Hardware,
+    Words,
+    check_choice,
+    pairs,
+    whole_number,
+    words,
+)
+from shardwise.commands.pricing.plans import load_plan, price_plan
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.hardware.device_names import is_chip
+from shardwise.models import ModelConfig, load_model
+from shardwise.models.flops import model_flops_per_token
+from shardwise.models.specs import Moe
+from shardwise.models.zoo import hf_config
+from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.software import made_elsewhere
+from shardwise.runtime.processes import (
+    ProcessGroup,
+    connect,
+    detected,
+    devices_here,
+    use_cpu,
+)
+from shardwise.runtime.trainer.checkpoint import Keeper
+from shardwise.runtime.trainer.lock import sole
+from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
+from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
+from shardwise.runtime.trainer.optimizer import Settings
+from shardwise.runtime.trainer.stop import Stop
+from shardwise.runtime.trainer.supervisor import Watch, error_message, say
+
+Progress = Callable[[str, dict[str, Any]], None]
+"""Hears each step: the line to show and its metrics, {} before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRunRequest:
+    """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
+
+    `plan` is the plan's file, which `sets` change first; `data` a file or folder of text; `steps`
+    those of the whole run, resumed ones included. `out` is the folder of checkpoints and metrics,
+    from whose newest `resume` goes on; a checkpoint is kept every `save_every` steps and at the
+    end. `lr` is the peak learning rate, reached in `warmup` steps and left by `lr_schedule`
+    ("cosine", "linear" or "constant"); `clip` the gradient's norm at most, `decay` that of weights;
+    `seed` draws weights and the order of the data. `init` begins with a Hugging Face checkpoint,
+    `save_hf` writes one, `tokenizer` is a tokenizer.json. `tensor_matmul` says which products
+    overlap ("plain", "one_way", "both_ways"); `profile` traces three steps. `cpu_devices` are
+    virtual ones per process; `coordinator`, `processes` and `process` join several, and `processes`
+    without `process` starts them all here. Numbers may be texts ("4k").
+    """
+
+    plan: str = field(kw_only=False)
+    data: str
+    steps: int
+    out: str | None = None
+    sets: Words = ()
+    seed: int = 0
+    lr: float = 1e-3
+    warmup: int = 0
+    lr_schedule: str = "cosine"
+    clip: float = 1.0
+    decay: float = 0.1
+    save_every: int = 0
+    resume: bool = False
+    tokenizer: str | None = None
+    init: str | None = None
+    save_hf: str | None = None
+    profile: bool = False
+    tensor_matmul: str = "plain"
+    cpu_devices: int | None = None
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+
+    def read(self) -> "TrainRunRequest":
+        """The same in plain values, which travel to workers as JSON. Raises BadRequest for what is
+        out of range or no choice."""
+        check_choice(self.lr_schedule, "--lr-schedule", SCHEDULES)
+        check_choice(self.tensor_matmul, "--tensor-matmul", MATMULS)
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+        values |= {"sets": words(self.sets), "out": str(self.folder)}
+        for name, (least, most) in _WHOLE.items():
+            if values[name] is not None:
+                values[name] = whole_number(values[name], flag_of(name), least=least, most=most)
+        for name, limits in _REAL.items():
+            low, high = limits
+            values[name] = number(values[name], flag_of(name), least=low, most=high, suffix=True)
+        return replace(self, **values)
+
+    @property
+    def folder(self) -> Path:
+        """Checkpoints and metrics."""
+        return Path(self.out or f"{Path(self.plan).stem}.run")
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The processes that were asked for; raises BadRequest where they make no sense."""
+        return ProcessGroup(coordinator=self.coordinator, count=self.processes, index=self.process)
+
+
+SCHEDULES = ("cosine", "linear", "constant")
+MATMULS = ("plain", "one_way", "both_ways")
+_WHOLE = {
+    "steps": (1, 10**9),
+    "seed": (0, 2**32 - 1),
+    "warmup": (0, 10**9),
+    "save_every": (0, 10**9),
+    "cpu_devices": (1, 4096),
+    "processes": (1, 100_000),
+    "process": (0, 100_000),
+}
+"""Least and most; a seed is what both NumPy and JAX take."""
+_REAL = {
+    "lr": (1e-12, 1e3),
+    "clip": (0.0, 1e9),
+    "decay": (0.0, 1e3),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSeconds(Record):
+    """Seconds of a step."""
+
+    predicted: float | None
+    """As the plan is priced on its slice; null where it cannot be."""
+    measured: float | None
+    """On the devices here; null where too few steps ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedRun(Record):
+    """A run that is done."""
+
+    steps: int
+    """Steps of the whole run."""
+    from_step: int
+    """The step that it went on from; 0 from the start."""
+    loss: float | None
+    """Of the last step; null where all steps were done already."""
+    tokens_per_second: float | None
+    """Tokens per second of all devices; null where too few steps ran."""
+    step_seconds: RunSeconds
+    """Seconds of a step."""
+    mfu_dtype: str
+    """The dtype of whose peak the utilisation is."""
+    mfu: float | None
+    """Model FLOPs utilisation; null where the devices are not the plan's."""
+    devices: str
+    """How many devices here, and their kind."""
+    slice: str
+    """The plan's chips."""
+    devices_are_the_plans: bool
+    """Whether the devices here are the plan's."""
+    hf_checkpoint: str | None
+    """The folder of the checkpoint for transformers; null where none was asked for."""
+    checkpoint: str
+    """The folder of the newest checkpoint."""
+    metrics: str
+    """The file of the metrics of each step."""
+
+    notes: Sequence[str] = hidden(())
+    """What a reader should know before trusting it."""
+
+    def sent(self) -> dict[str, Any]:
+        """As plain values, with the notes, from a worker to its supervisor."""
+        return {**plain(self), "notes": list(self.notes)}
+
+    @classmethod
+    def read(cls, sent: Mapping[str, Any]) -> "TrainedRun":
+        """Of what a worker has sent."""
+        return cls(**{**sent, "step_seconds": RunSeconds(**sent["step_seconds"])})
+
+
+def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> TrainedRun:
+    """Train and give the result.
+
+    Raises BadRequest before anything is started where plan, data or devices do not fit, and
+    ShardwiseError naming the process where one of several is lost.
+    """
+    request = request.read()
+    run = run_of(request)
+    group = request.group
+    if (group.count or 1) == 1 and group.coordinator is None and not detected():
+        if request.cpu_devices is not None:
+            use_cpu(request.cpu_devices)
+        return _run_here(request, run, hear)
+    return _supervised(request, run, group, hear)
+
+
+def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> TrainedRun:
+    run = _with_peak(run)
+    last = _Last(hear)
+    try:
+        outcome = train(run, _reporter(run, last), lambda text: last(text, {}))
+    except KeyboardInterrupt as stop:
+        raise last.stopped(run, stop) from None
+    return _result(request, run, outcome)
+
+
+class Stopped(ShardwiseError):
+    """A signal ended the run; the message says where to go on. Exit code 128 and its number: 130
+    after Ctrl-C, 143 after SIGTERM."""
+
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number
+
+
+class _Last:
+    """Passes progress on and keeps the last step."""
+
+    def __init__(self, hear: Progress) -> None:
+        self.step, self._hear = 0, hear
+
+    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
+        self.step = metrics.get("step", self.step)
+        self._hear(line, metrics)
+
+    def stopped(self, run: TrainRun, stop: KeyboardInterrupt) -> Stopped:
+        """What to say of a run that ended here."""
+        number = stop.number if isinstance(stop, Stop) else signal.SIGINT
+        keeper = Keeper(folder=run.out / "checkpoints", identity={})
+        newest = keeper.newest()
+        if newest is None:
+            return Stopped(f"stopped at step {self.step}, before the first checkpoint", number)
+        return Stopped(
+            f"stopped at step {max(self.step, newest)}; newest checkpoint {keeper.path(newest)} "
+            f"(step {newest}); go on with --resume",
+            number,
+        )
+
+
+def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[str, ...]:
+    """What a reader of the losses and times must know; said before the first step."""
+    found = [*([expected.why] if expected.why else []), *made_elsewhere(plan)]
+    moes = [group.mlp for group in cfg.groups if isinstance(group.mlp, Moe)]
+    # Every row of a device may choose the same experts: R k rows, of which R for each.
+    free = max((moe.experts / moe.experts_per_token for moe in moes), default=0.0)
+    if plan.expert_dispatch == "dense" and plan.expert_capacity < free:
+        found.append(
+            f"expert_capacity {plan.expert_capacity}: rows beyond an expert's slots are dropped, "
+            "so losses depend on the mesh; expert_dispatch ragged drops none, nor does "
+            f"expert_capacity {free:g}"
+        )
+    return tuple(found)
+
+
+def run_of(request: TrainRunRequest) -> TrainRun:
+    """The request as values; the step is priced, and nothing is run yet."""
+    path = Path(request.plan)
+    plan = load_plan(path, pairs(request.sets, "--set", "PATH=VALUE", "remat=block"))
+    if not isinstance(plan, TrainPlan):
+        raise BadRequest(f"'{path}' is a serving plan; give `shardwise train` a training plan")
+    cfg = load_model(plan.model)
+    if plan.model_hash != model_hash(cfg):
+        raise BadRequest(
+            f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
+            f"{model_hash(cfg)}); plan again"
+        )
+    if request.save_hf and (cfg.towers or cfg.towers_unread):
+        raise BadRequest(
+            f"--save-hf would leave out what '{plan.model}' has beside its text (vision or audio); "
+            "train without it"
+        )
+    expected = _expected(plan, cfg)
+    return TrainRun(
+        plan=plan,
+        cfg=cfg,
+        settings=Settings(
+            steps=request.steps,
+            lr=request.lr,
+            warmup=request.warmup,
+            schedule=request.lr_schedule,  # type: ignore[arg-type]
+            clip=request.clip,
+            decay=request.decay,
+        ),
+        data=Path(request.data),
+        out=request.folder,
+        seed=request.seed,
+        tokenizer=Path(request.tokenizer) if request.tokenizer else None,
+        init=Path(request.init) if request.init else None,
+        save_hf=Path(request.save_hf) if request.save_hf else None,
+        config=hf_config(plan.model) if request.save_hf else {},
+        save_every=request.save_every,
+        resume=request.resume,
+        profile=request.profile,
+        tensor_matmul=request.tensor_matmul,  # type: ignore[arg-type]
+        expected=expected,
+        warnings=_warnings(plan, cfg, expected),
+    )
+
+
+def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
+    """The prediction; without a step time where the plan cannot be priced on its slice."""
+    flops, seconds, why = model_flops_per_token(cfg, plan.sequence_length, causal=True), None, ""
+    try:
+        seconds = price_plan(plan, Hardware()).answer.step_seconds.expected
+    except BadRequest as error:
+        why = f"no predicted step time: {error}"
+    return Expected(
+        step_seconds=seconds,
+        flops_per_token=float(flops),
+        dtype=plan.dtypes.compute,
+        slice=plan.slice,
+        why=why,
+    )
+
+
+def _with_peak(run: TrainRun) -> TrainRun:
+    """The run with the devices here, and their peak where they are chips of the plan's slice."""
+    hardware = Hardware().of_plan(run.plan)
+    chip, (count, kind) = hardware.slice(run.plan.slice).slice.chip, devices_here()
+    peak = None
+    if run.expected.step_seconds is not None and is_chip(kind, chip):
+        peak = chip.peak(run.plan.dtypes.compute) / chip.jax_devices_per_chip * run.plan.devices
+    return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
+
+
+def _reporter(run: TrainRun, hear: Progress) -> Callable[[StepMetrics], None]:
+    return lambda m: hear(line_of(m, run.settings.steps, run.expected), asdict(m))
+
+
+def _supervised(
+    request: TrainRunRequest, run: TrainRun, group: ProcessGroup, hear: Progress
+) -> TrainedRun:
+    """Start this host's workers, watch them, and give what the first one says."""
+    local = group.index is None and group.coordinator is None and not detected()
+    if local:
+        request = replace(request, coordinator=f"127.0.0.1:{_free_port()}")
+        indices: list[int] = list(range(group.count or 1))
+    else:
+        indices = [_own_index(group)]
+    watch = Watch(
+        command=python(f"{__name__}:work_at", json.dumps(asdict(request))),
+        indices=indices,
+        count=group.count or _own_count(),
+        folder=run.out / "processes",
+        place=request.coordinator or "the address that the cluster gives",
+    )
+
+    last = _Last(hear)
+    with ExitStack() as locks:
+        for i in indices:
+            locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
+        try:
+            sent = watch.run(lambda message: last(message["line"], message["metrics"]))
+            return TrainedRun.read(sent)
+        except KeyboardInterrupt as stop:
+            raise last.stopped(run, stop) from None
+
+
+def _own_index(group: ProcessGroup) -> int:
+    """Which process this is: as given, or by the cluster's environment."""
+    if group.index is not None:
+        return group.index
+    return _from_cluster(
+        ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "TPU_WORKER_ID")
+    )
+
+
+def _own_count() -> int:
+    return _from_cluster(("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
+
+
+def _from_cluster(names: tuple[str, ...]) -> int:
+    found = next((os.environ[n] for n in names if os.environ.get(n, "").isdigit()), None)
+    if found is None:
+        raise BadRequest(
+            f"none of {', '.join(names)} is set, so this process does not know its place; give "
+            "--coordinator HOST:PORT --processes N --process I"
+        )
+    return int(found)
+
+
+def _free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> TrainedRun:
+    rate = outcome.tokens_per_second
+    measured = None if rate is None else run.plan.tokens / rate
+    expected = run.expected
+    known = rate and expected.flops_per_token and expected.peak
+    return TrainedRun(
+        steps=outcome.steps,
+        from_step=outcome.from_step,
+        loss=outcome.loss,
+        tokens_per_second=rate,
+        step_seconds=RunSeconds(predicted=expected.step_seconds, measured=measured),
+        mfu_dtype=expected.dtype,
+        mfu=rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
+        devices=expected.here,
+        slice=expected.slice,
+        devices_are_the_plans=expected.peak is not None,
+        hf_checkpoint=request.save_hf,
+        checkpoint=str(outcome.checkpoint),
+        metrics=str(request.folder / "metrics.jsonl"),
+        notes=outcome.warnings,
+    )
+
+
+def work(request: TrainRunRequest, index: int) -> None:
+    """The life of one worker: join, train, say how it went."""
+    # The terminal's Ctrl-C is the supervisor's, which sends SIGTERM, and JAX hears that.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        if request.cpu_devices is not None:
+            use_cpu(request.cpu_devices)
+        local = request.process is None and request.processes is not None
+        given = replace(request, process=index) if local and request.coordinator else request
+        connect(given.group)
+
+        def hear(line: str, metrics: dict[str, Any]) -> None:
+            step = metrics.get("step", 0)
+            say({"progress": {"step": step, "line": line, "metrics": metrics}})
+
+        done = _run_here(request, replace(run_of(request), supervised=True), hear)
+        say({"result": done.sent()})
+    except Stopped as stop:
+        say({"halted": True})
+        sys.exit(stop.exit_code)
+    except ShardwiseError as error:
+        say(error_message(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        say(error_message(error))
+        raise
+
+
+def work_at(request: str, index: str) -> None:
+    """One worker from texts: JSON of a `TrainRunRequest`, and which of the processes it is."""
+    work(TrainRunRequest(**json.loads(request)), int(index))

@@ -1,0 +1,188 @@
+"""`book quiz`: a number of the book, asked; and whether an answer is right."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from shardwise.book.questions import BookAnswer, Input, agrees, book_answer, entries, rounds_to
+from shardwise.boundary.records import Record, hidden
+from shardwise.commands.base.answer import Answer, Page, Row
+from shardwise.commands.base.layout import Fact, Facts, next_step, wrapped
+from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.tables.book_show import (
+    Numbers,
+    RuleStep,
+    inputs_table,
+    number_text,
+    read_value,
+    step_of,
+    steps_table,
+)
+from shardwise.errors import BadRequest, shown
+
+LEAST_TOLERANCE = 0.01
+"""A quiz takes an answer that is as close as this, or what the book prints where that is right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookQuizRequest:
+    """A number of the book to work out oneself: asked without `answers`, checked with them.
+
+    `entry_id` names it; without one `seed` draws it, of one `chapter` or of all. `answers` are the
+    numbers in the order of their units, "0.017,1880" or a list.
+    """
+
+    entry_id: str | None = field(default=None, kw_only=False)
+    answers: str | Sequence[float] | float | None = None
+    chapter: str | int | None = None
+    seed: int = 0
+
+    def answer(self, progress: Progress | None = None) -> "BookQuiz | BookQuizChecked":
+        """Ask, or check."""
+        found = book_answer(self.entry_id or _drawn(self.chapter, self.seed))
+        asked, given = found.entry, _given(self.answers)
+        question = BookQuiz(
+            id=asked.id,
+            asks=asked.asks,
+            source=asked.source,
+            unit=asked.unit,
+            numbers=len(found.values),
+            inputs=list(found.inputs.values()),
+            tolerance=LEAST_TOLERANCE,
+            found=found,
+        )
+        if given is None:
+            return question
+        if len(given) != len(found.values):
+            raise BadRequest(
+                f"--answer has {len(given)} numbers and '{asked.id}' asks for "
+                f"{len(found.values)}; give them with commas between"
+            )
+        right = [
+            agrees(mine, true, LEAST_TOLERANCE) or mine in known
+            for mine, true, known in zip(given, found.values, _printed_right(found), strict=True)
+        ]
+        return BookQuizChecked.of(
+            question,
+            given=given,
+            right=right,
+            answer=found.value,
+            steps=[step_of(worked) for worked in found.steps],
+            note=asked.note,
+        )
+
+
+def _printed_right(found: BookAnswer) -> list[list[float]]:
+    """Of each number what the book prints, where it is that number rounded."""
+    printed = found.entry.printed()
+    prints = printed if isinstance(printed, list) else [printed]
+    return [
+        [p] if p is not None and rounds_to(true, p) else []
+        for true, p in zip_longest(found.values, prints)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Record):
+    """A number of the book to work out."""
+
+    id: str
+    """The entry."""
+    asks: str
+    """What is asked."""
+    source: str
+    """Where the book has it."""
+    unit: str | Sequence[str]
+    """The unit of the answer, or of each number."""
+    numbers: int
+    """How many numbers are asked for."""
+    inputs: Sequence[Input]
+    """What it is worked out from."""
+    tolerance: float
+    """The share by which an answer may be off."""
+
+    found: BookAnswer = hidden()
+
+    def question(self) -> Page:
+        """What is asked, and its inputs."""
+        yield wrapped(f"{self.id} ({self.source}): {self.asks}")
+        yield inputs_table(self.inputs)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookQuiz(Answer, Question):
+    """A question."""
+
+    def table(self) -> list[Row]:
+        """Nothing: no number was given."""
+        return []
+
+    def page(self) -> Page:
+        """The question and its inputs, and what to type."""
+        yield from self.question()
+        units = self.unit if isinstance(self.unit, str) else ", ".join(self.unit)
+        yield f"Answer in {units}."
+        yield next_step("check yours:", f"shardwise book quiz {self.id} --answer NUMBER")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BookQuizChecked(Answer, Question):
+    """A question with an answer: whether that is right, and why."""
+
+    given: Sequence[float]
+    """The numbers that were given."""
+    right: Sequence[bool]
+    """Whether each is right."""
+    answer: Numbers
+    """What they are."""
+    steps: Sequence[RuleStep]
+    """How they are worked out."""
+    note: str
+    """Why the book's number differs; "" where there is nothing to say."""
+
+    def table(self) -> list[Row]:
+        """One row per number that was given."""
+        numbers = zip(self.given, self.found.values, self.right, strict=True)
+        return [{"given": mine, "answer": true, "right": right} for mine, true, right in numbers]
+
+    def page(self) -> Page:
+        """The question and its inputs, the verdict and the steps."""
+        yield from self.question()
+        yield Facts([*self._verdicts(), *([Fact("note", self.note)] if self.note else [])])
+        yield steps_table(self.found.steps)
+
+    def _verdicts(self) -> list[Fact]:
+        return [
+            Fact("right" if row["right"] else "wrong", _compared(row), _TONES[row["right"]])
+            for row in self.table()
+        ]
+
+
+_TONES: Mapping[bool, Any] = {True: "good", False: "bad"}
+
+book_quiz = verb("book_quiz", BookQuizRequest)
+
+
+def _compared(row: Row) -> str:
+    return f"{number_text(row['given'])}; it is {number_text(row['answer'])}"
+
+
+def _drawn(chapter: str | int | None, seed: int) -> str:
+    wanted = None if chapter is None else str(chapter)
+    known = [e.id for e in entries().values() if wanted in (None, e.chapter)]
+    if not known:
+        chapters = ", ".join(dict.fromkeys(e.chapter for e in entries().values()))
+        raise BadRequest(f"chapter '{wanted}' has no questions; there are {chapters}")
+    return random.Random(seed).choice(known)
+
+
+def _given(answers: str | Sequence[float] | float | None) -> list[float] | None:
+    if answers is None:
+        return None
+    found = read_value(answers) if isinstance(answers, str) else answers
+    numbers = [found] if isinstance(found, int | float) else found
+    if isinstance(numbers, str) or not all(isinstance(n, int | float) for n in numbers):
+        raise BadRequest(f"--answer is {shown(answers)}; it is a number, or numbers with commas")
+    return list(numbers)

@@ -1,0 +1,35 @@
+"""`plan schema`: the JSON Schema of plan files."""
+
+from dataclasses import dataclass, field
+
+from shardwise.boundary import to_json
+from shardwise.commands.base.answer import LooseAnswer, Page, Row
+from shardwise.commands.base.request import Progress, verb
+from shardwise.plans.schema import plan_schema as schema_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSchemaRequest:
+    """The JSON Schema of plan files, of a `kind` "train" or "serve", for editors."""
+
+    kind: str = field(default="train", kw_only=False)
+
+    def answer(self, progress: Progress | None = None) -> "PlanSchema":
+        """The schema."""
+        return PlanSchema(result=schema_of(self.kind))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanSchema(LooseAnswer):
+    """A JSON Schema."""
+
+    def table(self) -> list[Row]:
+        """The keys of a plan, with what they may be."""
+        return [{"key": k, **v} for k, v in self.result["properties"].items()]
+
+    def page(self) -> Page:
+        """The schema as JSON."""
+        yield to_json(self.result)
+
+
+plan_schema = verb("plan_schema", PlanSchemaRequest)

@@ -1,0 +1,199 @@
+"""Calibration: known machines come back from their rows, and the file prices plans."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from shardwise.boundary.records import plain
+from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.run.calibration.machine import (
+    Saturation,
+    calibrate_machine,
+    calibration,
+    fit,
+    fit_network,
+    measured_machine,
+    saturation,
+)
+from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip, parse_slice, place
+from shardwise.roofline.price import price_op
+from shardwise.work import Collective, Matmul, Op
+
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
+
+
+def product(dtype, n, rate, ramp):
+    flops = 2.0 * n**3
+    row = {"what": "matmul", "dtype": dtype, "size": [n, n, n], "flops": flops}
+    return {**row, "seconds": ramp + flops / rate}
+
+
+def compute_rows(rate=40e9, ramp=2e-6, bandwidth=8e9, fused=0.5, attention=0.25):
+    """The rows of a machine without noise; bf16 runs at half the rate."""
+    rows = [product("f32", n, rate, ramp) for n in (64, 256, 1024, 2048)]
+    rows += [product("bf16", n, rate / 2, ramp) for n in (64, 256, 1024)]
+    rows += [
+        {"what": "memory", "size": [s], "bytes": 2.0 * s, "seconds": 2.0 * s / bandwidth}
+        for s in (2**26, 2**28)
+    ]
+    # In the caches, where it is faster: no figure of the main memory.
+    rows.append({"what": "memory", "size": [2**20], "bytes": 2.0**21, "seconds": 1e-6})
+    rows += [
+        {"what": "elementwise", "size": [n], "bytes": 1e8, "seconds": 1e8 / (bandwidth * fused)}
+        for n in ("adam", "gate")
+    ]
+    row = {"what": "attention", "dtype": "f32", "size": [512], "flops": 1e9}
+    rows.append({**row, "seconds": 1e9 / (rate * attention)})
+    rows.append({"what": "overhead", "size": ["matmul"], "seconds": 3e-7})
+    return rows
+
+
+def wire_rows(devices, oneway, hop):
+    """What a full mesh of the catalogue's kind takes."""
+    chip = load_chip("mi300x")
+    network = replace(chip.network, domain=devices, pair_oneway=oneway, hop_seconds=hop)
+    ideal = replace(chip.efficiency, network=1.0)
+    chip = replace(chip, network=network, efficiency=ideal)
+    placement = place(replace(parse_slice("mi300x:8"), chip=chip, shape=(devices,)), {"x": devices})
+    rows = []
+    for kind in KINDS:
+        for size in (2**14, 2**20, 2**23):
+            wire = Collective(kind=kind, axes=("x",), bytes=float(size))
+            op = Op(
+                id="c",
+                name="c",
+                phase="",
+                component="",
+                op_class="collective",
+                collective=wire,
+                stream="net:x",
+            )
+            seconds = float(price_op(op, chip, placement).derated)
+            rows.append({"what": kind, "size": [size], "bytes": float(size), "seconds": seconds})
+    return rows
+
+
+def said(rows, devices=1, **changes):
+    return {
+        "rows": rows,
+        "kind": "cpu",
+        "platform": "cpu",
+        "devices": devices,
+        "memory_bytes": 16e9,
+        "cores": 2,
+        "versions": {"jax": "0"},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("rate", [5e9, 40e9, 3e12])
+@pytest.mark.parametrize("ramp", [0.0, 2e-6])
+def test_a_machine_comes_back_from_its_rows(rate, ramp):
+    rates = fit(compute_rows(rate=rate, ramp=ramp, bandwidth=9e9, fused=0.4, attention=0.3), 1)
+    for dtype, true in (("f32", rate), ("bf16", rate / 2)):
+        assert rates.peaks[dtype] * rates.kept[dtype] == pytest.approx(true, rel=1e-6)
+    assert rates.ramp == pytest.approx(ramp, abs=1e-12)
+    assert rates.bandwidth == pytest.approx(9e9)
+    assert rates.fused == pytest.approx(0.4)
+    assert rates.attention == pytest.approx(0.3)
+    assert rates.oneway is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "oneway", "hop"), [(2, 5e9, 4e-6), (4, 1e9, 0.0), (8, 2e11, 1e-6)]
+)
+def test_links_come_back_from_what_collectives_take(devices, oneway, hop):
+    found = fit_network(wire_rows(devices, oneway, hop), devices)
+    assert found[0] == pytest.approx(oneway, rel=1e-6)
+    assert found[1] == pytest.approx(hop, rel=1e-6, abs=1e-12)
+    assert found[2] < 1e-9
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_the_file_prices_what_was_measured(tmp_path, devices):
+    rows = compute_rows() + (wire_rows(devices, 5e9, 4e-6) if devices > 1 else [])
+    made = calibration("mine", said(rows, devices))
+    file = tmp_path / "mine.toml"
+    file.write_text(made.text)
+    piece = Hardware(files=[str(file)]).slice(f"mine:{devices}").slice
+    placement = place(piece, {"x": devices})
+    for row in rows:
+        if row["what"] == "matmul":
+            n = float(row["size"][0])
+            op = Op(
+                id="m",
+                name="m",
+                phase="",
+                component="",
+                op_class="matmul",
+                flops={row["dtype"]: row["flops"]},
+                matmul=Matmul(m=n, k=n, n=n),
+            )
+        elif row["what"] in KINDS:
+            op = Op(
+                id="c",
+                name="c",
+                phase="",
+                component="",
+                op_class="collective",
+                collective=Collective(kind=row["what"], axes=("x",), bytes=row["bytes"]),
+                stream="net:x",
+            )
+        else:
+            continue
+        # The file keeps four digits.
+        assert float(price_op(op, piece.chip, placement).derated) == pytest.approx(
+            row["seconds"], rel=2e-3
+        )
+    assert piece.chip.core_kind == "cpu device"
+    assert all("measured" in s or "definition" in s for s in _sources(piece.chip))
+
+
+def _sources(chip):
+    own = {path: s for path, s in chip.sources.items() if not path.startswith("prices")}
+    return [s.replace("shardwise calibrate on", "measured") for s in own.values()]
+
+
+def test_the_result_is_plain_and_names_the_slice():
+    made = calibration("mine", said(compute_rows() + wire_rows(2, 5e9, 0.0), 2))
+    result = json.loads(json.dumps(plain(measured_machine(made))))
+    assert result["slice"] == "mine:2"
+    assert result["pair_oneway"] == pytest.approx(5e9)
+    assert result["op_overhead_seconds"] == pytest.approx(3e-7)
+    assert result["median_errors"]["matmul f32"] < 1e-9
+
+
+@pytest.mark.parametrize("name", ["", "4x", "a:b", "Mine", "a b"])
+def test_a_name_that_no_slice_could_have_is_refused(name):
+    with pytest.raises(BadRequest, match="is no name of a chip"):
+        calibrate_machine(name)
+
+
+def test_no_devices_are_refused():
+    with pytest.raises(BadRequest, match="--cpu-devices is 0"):
+        calibrate_machine("mine", cpu_devices=0)
+
+
+@pytest.mark.slow
+def test_this_machine_is_measured(tmp_path):
+    """Two virtual devices and short programs: noisy figures, but every one of them."""
+    made = calibrate_machine("mine", cpu_devices=2, program_seconds=0.002)
+    measured = {row["what"] for row in made.rows}
+    assert measured == {"matmul", "memory", "elementwise", "attention", "overhead", *KINDS}
+    assert all(row["seconds"] > 0 for row in made.rows)
+    assert made.said["reference_seconds"] > 0
+    (tmp_path / "mine.toml").write_text(made.text)
+    chip = Hardware(files=[str(tmp_path / "mine.toml")]).chip("mine")
+    assert chip.peak("f32") > 1e8
+    assert chip.require("hbm_bandwidth") > 1e7
+    assert f"# all_reduce {2**20}" in made.text
+
+
+def test_collectives_saturate_where_their_rate_flattens():
+    """The least size from which all reach nine tenths of the best rate."""
+    rates = {1e3: 1e6, 1e4: 9.5e8, 1e5: 5e8, 1e6: 9.1e8, 1e7: 1e9}
+    rows = [{"what": "all_gather", "bytes": b, "seconds": b / r} for b, r in rates.items()]
+    assert saturation(rows) == {"all_gather": Saturation(bytes=1e6, bytes_per_second=1e9)}
+    assert saturation([]) == {}
