@@ -38,7 +38,7 @@ BAD = [
     b"[" * 5000,
     {"prompt": [1] * 2000},
     {"prompt": "a", "max_tokens": "many"},
-    {"prompt": "a", "what": 1},
+    {"prompt": "a", "max_token": 1},
     {"prompt": [2**30]},
     {"prompt": {"a": 1}},
     {"prompt": "a", "n": 10**9},

@@ -12,7 +12,7 @@ from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
 from shardwise.apps.server.reply import reply
 from shardwise.apps.server.reports import Spelling, chat_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
-from shardwise.workflows.serving import ModelText
+from shardwise.commands.run.serving import ModelText
 
 
 class ChatForm:
