@@ -5,16 +5,13 @@
                                   the documents and writes a schema of each command
     scripts/schemas.py --from F   writes them of documents that were kept in a folder before
 
-The envelope is that of `apps/cli/output.py`, `inputs` are described by the options' own help, and
-`result` by all results that were seen: what every one of them has is required, and a key that none
-had is no part of it. Deeper objects may have more keys. An object is a table by name (its keys are
-data) where keys are no identifiers, or where two of its instances have no key in common.
+The envelope is that of `apps/cli/output.py`, and `inputs` are described by the options' own help.
+What `result` holds the fields of the answer say (`commands/tables/schema.py`).
 """
 
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -32,50 +29,6 @@ KEPT = "SHARDWISE_DOCUMENTS"
 """The variable that tells tests/apps where to keep documents (`tests/apps/documents.py`)."""
 SILENT = ("plan schema", "serve", "ui", "generate", "chat", "schema")
 """Commands that print no document."""
-_FIELD = re.compile(r"[a-z][a-z0-9_]*")
-TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-
-
-def schema_of(values: Sequence[Any], *, closed: bool = False) -> dict[str, Any]:
-    """The schema of all these values."""
-    kinds = {TYPES[type(v)] for v in values if type(v) in TYPES}
-    if "number" in kinds:
-        kinds.discard("integer")
-    found: dict[str, Any] = {}
-    if objects := [v for v in values if isinstance(v, dict)]:
-        kinds.add("object")
-        found |= _object(objects, closed)
-    if lists := [v for v in values if isinstance(v, list)]:
-        kinds.add("array")
-        items = [item for one in lists for item in one]
-        found |= {"items": schema_of(items)} if items else {}
-    if kinds == {"null"}:
-        return {}  # what else it may be, no document says
-    names = sorted(kinds)
-    return {"type": names[0] if len(names) == 1 else names, **found} if names else {}
-
-
-def _object(objects: Sequence[Mapping[str, Any]], closed: bool) -> dict[str, Any]:
-    filled = [o for o in objects if o]
-    common = set(filled[0]).intersection(*filled) if filled else set()
-    names = sorted({name for o in filled for name in o})
-    if not closed and filled and (not common or not all(map(_FIELD.fullmatch, names))):
-        return {"additionalProperties": schema_of([v for o in filled for v in o.values()])}
-    found: dict[str, Any] = {
-        "properties": {n: _unit(n) | schema_of([o[n] for o in filled if n in o]) for n in names}
-    }
-    if len(filled) == len(objects) and common:
-        found["required"] = [n for n in names if n in common]
-    return found | ({"additionalProperties": False} if closed else {})
-
-
-UNITS = {"seconds": "in seconds", "ms": "in milliseconds", "bytes": "in bytes", "usd": "in dollars"}
-"""Units by the last word of a key."""
-
-
-def _unit(name: str) -> dict[str, str]:
-    unit = UNITS.get(name.rpartition("_")[2])
-    return {"description": unit} if unit else {}
 
 
 def document_schema(
@@ -98,7 +51,7 @@ def document_schema(
                 "type": "object",
                 "description": "what each choice became, and where it came from",
             },
-            "result": schema_of([d["result"] for d in documents], closed=True),
+            "result": {},
             "warnings": {**texts, "description": "what may make the answer wrong or unwise"},
             "notes": {**texts, "description": "what else is good to know"},
             "provenance": {"type": "object", "description": "the sources of its numbers"},

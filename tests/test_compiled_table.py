@@ -43,7 +43,7 @@ def test_the_page_and_the_sums_are_of_the_rows():
 def test_the_planner_still_says_so(name):
     row, hardware = PLANS[name], Hardware()
     said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase_of(row))
-    assert said["peak_bytes"] == pytest.approx(ROWS[name]["memory"]["predicted"], rel=0.01)
+    assert said.peak_bytes == pytest.approx(ROWS[name]["memory"]["predicted"], rel=0.01)
 
 
 def test_gpus_have_every_plan_and_training_attends_with_cudnn():
@@ -63,8 +63,8 @@ def test_the_planner_still_says_so_of_gpus(name):
     row, hardware = GPUS[name], Hardware()
     rows = {row["name"]: row for row in DOC["gpus"]["rows"]}
     said = predicted_of(price_plan(plan_of(row, hardware), hardware), phase_of(row))
-    assert said["peak_bytes"] == pytest.approx(rows[name]["memory"]["predicted"], rel=0.01)
-    assert said["flops"] == pytest.approx(rows[name]["flops"]["predicted"], rel=0.01)
+    assert said.peak_bytes == pytest.approx(rows[name]["memory"]["predicted"], rel=0.01)
+    assert said.flops == pytest.approx(rows[name]["flops"]["predicted"], rel=0.01)
 
 
 def test_the_measures_of_issue_19_hold():

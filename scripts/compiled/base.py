@@ -55,7 +55,7 @@ def base_of(cache: Path, only: Sequence[str] = ()) -> dict[str, Any]:
         found = compiled_of(key, *read_entry(CompileCache(root=cache).entry(key)), cached=True)
         said = predicted_of(priced, phase)
         program = program_of(phase, found, priced.answer.piece, said)
-        share = float(program.work.work.flops()) / said["flops"]
+        share = float(program.work.work.flops()) / said.flops
         if share < COUNTED:
             uncounted[name] = share
         elif program.timeline is not None:

@@ -66,12 +66,12 @@ def with_gpus(known: Mapping[str, Any], root: Path) -> dict[str, Any]:
         except ShardwiseError as error:
             sys.exit(f"{name}: {error}")
         hlo, made_of = case.program.compiled.hlo, case.program.work.work
-        said = case.program.predicted["flops"]
+        planned = case.program.planned.flops
         rows.append(
             {
                 **{k: v for k, v in row_of(name, row, case).items() if k != "step_seconds"},
                 "effort": None,
-                "flops": {"predicted": said, "compiled": float(made_of.flops())},
+                "flops": {"predicted": planned, "compiled": float(made_of.flops())},
                 "attention": next((n for n, mark in KERNELS.items() if mark in hlo), "XLA"),
             }
         )

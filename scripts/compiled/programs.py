@@ -12,7 +12,13 @@ from typing import Any
 import shardwise
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import Priced, price_plan
-from shardwise.commands.program.compiling import PLAN_BUILDER, PlanProgram, predicted_of, program_of
+from shardwise.commands.program.compiling import (
+    PLAN_BUILDER,
+    PlanProgram,
+    PredictedProgram,
+    predicted_of,
+    program_of,
+)
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
@@ -88,18 +94,18 @@ def predicted_seconds(plan: TrainPlan | ServePlan, phase: str) -> dict[str, floa
     if isinstance(plan, ServePlan):
         plans["roofline"] = replace(plan, engine=IDEAL_ENGINE.name)
     said = {name: _said(p, phase) for name, p in plans.items()}
-    return {name: one["seconds"].expected for name, one in said.items()}
+    return {name: one.seconds.expected for name, one in said.items()}
 
 
 def predicted_memory(
     plan: TrainPlan | ServePlan, phase: str, compiled: float, usable: float
 ) -> dict[str, Any]:
     """The peak bytes predicted beside those compiled and usable."""
-    peak = _said(priced_as(plan), phase)["peak_bytes"]
+    peak = _said(priced_as(plan), phase).peak_bytes
     return {"predicted": peak, "error": peak / compiled - 1, "fits_predicted": peak <= usable}
 
 
-def _said(plan: TrainPlan | ServePlan, phase: str) -> dict[str, Any]:
+def _said(plan: TrainPlan | ServePlan, phase: str) -> PredictedProgram:
     return predicted_of(price_plan(plan, Hardware()), phase)
 
 

@@ -54,7 +54,7 @@ def compiler(monkeypatch):
                 )
             )
             found = PlanProgram(
-                phase="train", compiled=compiled, work=work, timeline=made, predicted={}
+                phase="train", compiled=compiled, work=work, timeline=made, predicted=None
             )
             return CompiledPlan(priced=None, programs=(found,))
 

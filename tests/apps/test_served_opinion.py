@@ -48,7 +48,7 @@ def compiler(monkeypatch):
             said = predicted_of(price_plan(plan, hardware), phase)
             needed = 2**30 if times else CAPACITY + 2**30
             compiled = kept("good_mlp.a.clean", fits=times is not None, needed_bytes=needed)
-            seconds = said["seconds"].expected * (times or 1.0)
+            seconds = said.seconds.expected * (times or 1.0)
             found = PlanProgram(
                 phase=phase,
                 compiled=compiled,

@@ -41,7 +41,7 @@ def cache_bytes(hlo):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_device_holds_its_part_of_the_cache(program):
     name, phase = PROGRAMS[program]
-    planned = predicted_of(priced(name), phase)["memory_by_kind"]["kv"]
+    planned = predicted_of(priced(name), phase).memory_by_kind["kv"]
     if phase == "prefill" and "sequence" in name:
         planned /= 2  # the plan has the prompt's pages whole, the engine cuts their places
     assert cache_bytes(text_of(program)) == pytest.approx(planned, rel=0.02)

@@ -6,26 +6,11 @@ from typing import Any
 
 from shardwise.boundary.records import Record, part
 from shardwise.models.remat import RematPolicy
+from shardwise.roofline.finding import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompiledFinding(Record):
-    """A mistake in a compiled program."""
-
-    rule: str
-    """The rule that found it."""
-    seconds: float
-    """Seconds that it costs, per step and device."""
-    where: str
-    """File and line, or arguments."""
-    what: str
-    """What it is, with its figures."""
-    remedy: str
-    """What to write instead."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseFinding(CompiledFinding):
+class PhaseFinding(Finding):
     """A mistake in the program of a phase."""
 
     phase: str
@@ -110,7 +95,7 @@ class CompiledPlans(Record):
     """The compiler's options."""
     plans: Sequence[PlanAsCompiled]
     """Each plan, in the order of its price."""
-    findings: Sequence[CompiledFinding]
+    findings: Sequence[Finding]
     """Mistakes in the step of the best, the dearest first."""
     tuning: TunedStep | None = part()
     """The best with sets of flags (--tune)."""

@@ -5,7 +5,7 @@
 `tree.py` fat trees, `latency.py` says which wait for hops), `exchanges.py` that of a permute from
 one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
 whole Work, `bodies.py` lays its loops on streams, `time_parts.py` says where their seconds go,
-`bounds.py` the three numbers of an estimate,
+`bounds.py` the three numbers of an estimate, `finding.py` what a mistake in a program costs,
 `stacks.py` holds what training software does with a chip, `attention_kernels.py` what libraries of
 attention reach of it and `engines.py` what serving engines do, their constants in `data/`;
 `strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes

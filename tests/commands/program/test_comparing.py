@@ -119,7 +119,7 @@ def test_a_dump_has_every_part(name):
         assert found.figures(part)
     peak = found.figures("memory")[0]
     assert (peak.what, peak.compiled) == ("peak", made.compiled.needed_bytes)
-    assert peak.predicted == made.predicted["peak_bytes"]
+    assert peak.predicted == made.planned.peak_bytes
     flops = sum(row.compiled for row in found.figures("flops"))
     assert flops == pytest.approx(float(made.work.work.flops()))
     state = [row for row in found.figures("memory") if row.what in ("params", "optimizer")]

@@ -218,7 +218,7 @@ def test_a_decode_step_keeps_int8_weights_and_a_cache_cut_by_heads_and_batch(tin
         shape for op, shape in arguments.items() if op.startswith("params['layers'][0]['mlp.up']")
     ]
     assert "s8[4,512,256]" in values
-    predicted = program.predicted["flops"]
+    predicted = program.planned.flops
     assert float(program.work.work.flops()) == pytest.approx(predicted, rel=0.25)
 
 
@@ -374,4 +374,4 @@ def test_a_prompt_of_several_chunks_is_compiled_and_priced_as_one():
     assert chunk == replace(plan, input_length=1000)
     hardware = Hardware()
     whole, part = (predicted_of(price_plan(p, hardware), "prefill") for p in (plan, chunk))
-    assert 0.25 < part["flops"] / whole["flops"] < 1 / 3
+    assert 0.25 < part.flops / whole.flops < 1 / 3

@@ -106,15 +106,15 @@ def test_tables_by_class_line_and_scope_stand_beside_the_compiled_program(mlp):
     found, _ = mlp
     result = profile_result(found)
     total = sum(op.seconds for op in found.measured.ops)
-    for table in ("by_class", "by_line", "by_scope"):
-        assert sum(row["measured"] for row in result[table]) == pytest.approx(total)
-    assert {"up", "turn"} <= {row["where"] for row in result["by_scope"]}
-    assert any(row["where"].endswith("mine.py:7") for row in result["by_line"])
-    matmul = next(row for row in result["by_class"] if row["where"] == "matmul")
-    assert matmul["flops"] == 2 * 2 * 128 * 128 * 512
-    assert matmul["compiled"] > 0
-    assert matmul["predicted"] is None
-    assert result["step_seconds"]["compiled"]["expected"] > 0
+    for table in (result.by_class, result.by_line, result.by_scope):
+        assert sum(row.measured for row in table) == pytest.approx(total)
+    assert {"up", "turn"} <= {row.where for row in result.by_scope}
+    assert any(row.where.endswith("mine.py:7") for row in result.by_line)
+    matmul = next(row for row in result.by_class if row.where == "matmul")
+    assert matmul.flops == 2 * 2 * 128 * 128 * 512
+    assert matmul.compiled > 0
+    assert matmul.predicted is None
+    assert result.step_seconds.compiled.expected > 0
     assert any(
         "ran on 'cpu', and compiled and predicted times are of h100" in n for n in found.notes
     )
@@ -137,10 +137,8 @@ def test_a_kept_capture_is_read_back_to_the_same_seconds(mlp, tmp_path):
     other = read_trace(chrome).of(again.measured.module)
     assert other.step_seconds == pytest.approx(found.measured.step_seconds, rel=1e-3)
     result = trace_result(trace)
-    assert result["module"] == again.measured.module
-    assert sum(r["measured"] for r in result["by_op"]) == pytest.approx(
-        found.measured.matched_seconds
-    )
+    assert result.module == again.measured.module
+    assert sum(r.measured for r in result.by_op) == pytest.approx(found.measured.matched_seconds)
 
 
 def test_a_capture_has_its_mesh_and_layouts_and_stands_beside_what_was_expected(mlp, tmp_path):
@@ -150,17 +148,17 @@ def test_a_capture_has_its_mesh_and_layouts_and_stands_beside_what_was_expected(
     _, again = profile_trace(keep, tmp_path / "program.hlo.txt", on)
     assert again is not None
     read, ran = profile_result(again), profile_result(found)
-    assert read["step_seconds"]["compiled"] == ran["step_seconds"]["compiled"]
-    (axis,) = read["mesh"]
-    assert read["mesh"] == {axis: 2}
-    assert [a["dims"] for a in read["arguments"]] == [a["dims"] for a in ran["arguments"]]
-    mine = [a["layout"].replace("_x", f"_{axis}") for a in ran["arguments"]]
-    assert [a["layout"] for a in read["arguments"]] == mine
+    assert read.step_seconds.compiled == ran.step_seconds.compiled
+    (axis,) = read.mesh
+    assert read.mesh == {axis: 2}
+    assert [a.dims for a in read.arguments] == [a.dims for a in ran.arguments]
+    mine = [a.layout.replace("_x", f"_{axis}") for a in ran.arguments]
+    assert [a.layout for a in read.arguments] == mine
     assert any(f"_{axis}" in layout for layout in mine)
     assert any("--mesh gives them their names" in note for note in again.notes)
     _, named = profile_trace(keep, tmp_path / "program.hlo.txt", on, {"x": 2})
     assert named is not None
-    assert profile_result(named)["arguments"] == ran["arguments"]
+    assert profile_result(named).arguments == ran.arguments
     assert named.notes == ()
 
 
@@ -176,8 +174,8 @@ def test_a_capture_that_was_cut_off_is_refused(mlp, tmp_path):
 def test_an_argument_that_is_given_away_comes_back_for_the_next_step(here):
     found = profile_function("mine:update", "mine:named", {"x": 1}, steps=4, cpu_devices=1)
     assert len(found.seconds) == 4
-    loop = {r["where"]: r for r in profile_result(found)["by_scope"]}["loop"]
-    assert loop["measured"] > 0
+    loop = {r.where: r for r in profile_result(found).by_scope}["loop"]
+    assert loop.measured > 0
     dot = next(op for op in found.measured.ops if op.op.op.op_class == "matmul")
     assert dot.events == pytest.approx(5)
 
@@ -215,12 +213,12 @@ def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
     )
     found = profile_plan(planning.best.plan, Hardware(), steps=1, cpu_devices=2)
     result = profile_result(found)
-    assert result["devices"] == 2
-    matmul = next(row for row in result["by_class"] if row["where"] == "matmul")
-    assert matmul["measured"] > 0
-    assert matmul["predicted"] > 0
+    assert result.devices == 2
+    matmul = next(row for row in result.by_class if row.where == "matmul")
+    assert matmul.measured > 0
+    assert matmul.predicted > 0
     # Six FLOPs per weight and token, attention and what is recomputed on top.
-    assert matmul["flops"] > 0.9 * 6 * 4 * 32 / 2 * planning.best.cfg.layers * 64 * 128 * 3
+    assert matmul.flops > 0.9 * 6 * 4 * 32 / 2 * planning.best.cfg.layers * 64 * 128 * 3
     with pytest.raises(BadRequest, match="--phase decode is none of this plan's: train"):
         profile_plan(planning.best.plan, Hardware(), steps=1, phase="decode", cpu_devices=2)
 
@@ -247,9 +245,9 @@ def test_a_servers_step_is_timed_at_full_length(tmp_path, phase):
     else:
         assert [*arguments.positions_T] == [*range(48)]
     result = profile_result(profile_plan(plan, Hardware(), phase=phase, steps=1, cpu_devices=1))
-    matmul = next(row for row in result["by_class"] if row["where"] == "matmul")
-    assert matmul["measured"] > 0
-    assert matmul["predicted"] > 0
+    matmul = next(row for row in result.by_class if row.where == "matmul")
+    assert matmul.measured > 0
+    assert matmul.predicted > 0
 
 
 def test_a_missing_text_beside_a_capture_is_refused(mlp, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from tests.apps.commands import run
 from tests.profiler.trace.test_read import CHROME
 
+from shardwise.boundary.records import plain
 from shardwise.commands.program.profiling import trace_result
 from shardwise.errors import BadRequest
 from shardwise.profiler.trace import chrome, read_trace, trace_of
@@ -28,7 +29,7 @@ def written(path, content):
 
 def shown(path):
     """What `profile --capture` says of a capture, which is JSON."""
-    return json.dumps(trace_result(read_trace(path)), allow_nan=False)
+    return json.dumps(plain(trace_result(read_trace(path))), allow_nan=False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import click
 from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import SEED
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.options import parameters, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
@@ -53,11 +53,12 @@ def book() -> None:
 @chapter_option
 @sections_options("detail")
 @json_option
-def list_(**options: Any) -> None:
+def list_(chapter: Any, **_: Any) -> None:
     """Ids that `book show`, `book figure` and `plan show audit:NAME` take."""
+    options = parameters()
     from shardwise.commands.tables.book import BookListRequest
 
-    inputs = {"chapter": options["chapter"]} if options["chapter"] else {}
+    inputs = {"chapter": chapter} if chapter else {}
     show_answer(request_of(BookListRequest, options).answer(), options, inputs=inputs)
 
 
@@ -69,26 +70,29 @@ def list_(**options: Any) -> None:
 @file_option("--html", "html_path", endings=(".html",), help="A simulator's frames as one page.")
 @sections_options("detail")
 @json_option
-def figure_(**options: Any) -> None:
+def figure_(
+    html_path: Path | None, figure_id: Any, sets: Any, plot_path: Path | None, **_: Any
+) -> None:
     """A figure as data, or a machine step by step: systolic, hbm, collective, pipeline, batching.
 
     What --set takes stands below the answer, such as --set chips=512 or --set side=8.
     """
+    options = parameters()
     from shardwise.commands.tables.book_figure import FigureRequest, SimulationAnswer
 
     check_outputs()
     answer = request_of(FigureRequest, options).answer()
     simulated = isinstance(answer, SimulationAnswer)
-    if options["html_path"] and not simulated:
+    if html_path and not simulated:
         raise BadRequest(f"--html shows frames, which {options['figure_id']} has not; use --plot")
-    show_answer(answer, options, inputs={"id": options["figure_id"], "set": list(options["sets"])})
-    if options["plot_path"]:
-        _draw(answer, options["plot_path"])
-    if options["html_path"]:
+    show_answer(answer, options, inputs={"id": figure_id, "set": list(sets)})
+    if plot_path:
+        _draw(answer, plot_path)
+    if html_path:
         from shardwise.apps.cli.simulation_html import write_simulation
 
         assert isinstance(answer, SimulationAnswer)
-        write_simulation(answer, options["html_path"])
+        write_simulation(answer, html_path)
 
 
 def _draw(answer: Any, path: Path) -> None:
@@ -129,20 +133,21 @@ def show_(**options: Any) -> None:
 @plot_option("Also draw the sweep (.png or .svg).")
 @sections_options("detail")
 @json_option
-def rule_(**options: Any) -> None:
+def rule_(plot_path: Path | None, sweep: Any, **_: Any) -> None:
     """A closed form with any chip, lists of values, or a sweep; without a name, all of them."""
+    options = parameters()
     from shardwise.commands.tables.book_rule import BookRuleRequest
 
     check_outputs()
-    if options["plot_path"] and not options["sweep"]:
+    if plot_path and not sweep:
         raise BadRequest("--plot draws a sweep; add --sweep NAME=FIRST:LAST:POINTS")
     answer = request_of(BookRuleRequest, options).answer()
     show_answer(answer, options)
-    if options["plot_path"]:
+    if plot_path:
         from shardwise.commands.tables.book_rule import RuleSweep
 
         assert isinstance(answer, RuleSweep)
-        _plot_sweep(answer, options["plot_path"])
+        _plot_sweep(answer, plot_path)
 
 
 @book.command("quiz")
@@ -151,13 +156,14 @@ def rule_(**options: Any) -> None:
 @chapter_option
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Draws the question.")
 @json_option
-def quiz_(**options: Any) -> None:
+def quiz_(as_json: bool, **_: Any) -> None:
     """A question; with --answer, or once typed, whether that is right, and the steps."""
+    options = parameters()
     from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizRequest
 
     answer = request_of(BookQuizRequest, options).answer()
     show_answer(answer, options)
-    if isinstance(answer, BookQuiz) and not options["as_json"] and sys.stdin.isatty():
+    if isinstance(answer, BookQuiz) and not as_json and sys.stdin.isatty():
         typed = click.prompt("answer")
         checked = BookQuizRequest(answer.id, answers=typed).answer()
         show_answer(checked, options)

@@ -1,5 +1,6 @@
 """`shardwise hw list|show|diff`: the catalogue with a source for every number."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.completion import chips
 from shardwise.apps.cli.files import check_outputs
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import hardware_options, parameters, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
@@ -34,11 +35,12 @@ def list_chips(**options: Any) -> None:
 @hardware_options()
 @sections_options("detail")
 @json_option
-def show(**options: Any) -> None:
+def show(chip: Any, sets: Any, **_: Any) -> None:
     """Every number of CHIP with its source, and the other constants where they differ."""
+    options = parameters()
     from shardwise.commands.tables.hw import ChipRequest
 
-    inputs = {"chip": options["chip"], **_inputs(options), "set": options["sets"]}
+    inputs = {"chip": chip, **_inputs(options), "set": sets}
     show_answer(request_of(ChipRequest, options).answer(), options, inputs=inputs)
 
 
@@ -58,5 +60,5 @@ def diff(**options: Any) -> None:
     show_answer(request_of(ChipDiffRequest, options).answer(), options, inputs=inputs)
 
 
-def _inputs(options: dict[str, Any]) -> dict[str, Any]:
+def _inputs(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"constants": options["constants"], "hw": list(map(str, options["hw_files"]))}

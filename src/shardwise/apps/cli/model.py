@@ -1,5 +1,6 @@
 """`shardwise model list|show|diff`: parameters, FLOPs, cache and design decisions of models."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -7,7 +8,7 @@ import click
 from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.completion import models
 from shardwise.apps.cli.files import check_outputs
-from shardwise.apps.cli.options import as_option, request_of
+from shardwise.apps.cli.options import as_option, parameters, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
@@ -38,12 +39,13 @@ def list_models(**options: Any) -> None:
 @kv_option
 @sections_options("detail")
 @json_option
-def show(**options: Any) -> None:
+def show(name: Any, **_: Any) -> None:
     """One model, by zoo name, by its config.json, or by a directory with one."""
+    options = parameters()
     from shardwise.commands.tables.model import ModelRequest
 
     request = request_of(ModelRequest, options)
-    inputs = {"name": options["name"], **_asked(options, request.context())}
+    inputs = {"name": name, **_asked(options, request.context())}
     show_answer(request.answer(), options, inputs=inputs)
 
 
@@ -55,17 +57,18 @@ def show(**options: Any) -> None:
 @csv_option
 @sections_options("detail")
 @json_option
-def diff(**options: Any) -> None:
+def diff(names: Any, **_: Any) -> None:
     """The design decisions of two or more models side by side; * marks what differs."""
+    options = parameters()
     from shardwise.commands.tables.model import ModelDiffRequest
 
     check_outputs()
     request = request_of(ModelDiffRequest, options)
-    inputs = {"names": options["names"], **_asked(options, request.context())}
+    inputs = {"names": names, **_asked(options, request.context())}
     show_answer(request.answer(), options, inputs=inputs)
 
 
-def _asked(options: dict[str, Any], context: int) -> dict[str, Any]:
+def _asked(options: Mapping[str, Any], context: int) -> dict[str, Any]:
     """What else was asked, for a document's `inputs`."""
     family = {"as": options["as_"]} if options["as_"] else {}
     return {**family, "seq": context, "kv": options["kv"]}

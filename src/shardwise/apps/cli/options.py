@@ -83,6 +83,11 @@ def key_options(command: Any) -> Any:
     return key(clear(command))
 
 
+def parameters() -> Mapping[str, Any]:
+    """All that the running command was given, or takes where it was not, by parameter."""
+    return click.get_current_context().params
+
+
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
     """The request that the command's parameters make: each of its fields is one, by name."""
     return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]

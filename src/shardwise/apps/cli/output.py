@@ -19,7 +19,7 @@ from shardwise.commands.base.layout import Part
 from shardwise.errors import Remark
 
 if TYPE_CHECKING:
-    from shardwise.commands.base.answer import Answer
+    from shardwise.commands.base.answer import Answer, Resolved
 
 SCHEMA_VERSION = 1
 
@@ -67,7 +67,7 @@ def document(
     *,
     inputs: Mapping[str, Any],
     result: Mapping[str, Any],
-    resolved: Mapping[str, Any] | None = None,
+    resolved: "Mapping[str, Resolved] | None" = None,
     warnings: Sequence[str] = (),
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:

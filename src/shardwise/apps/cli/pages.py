@@ -148,7 +148,7 @@ def _asked(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
     if wanted("verbose") and answer.resolved:
         yield ""
         values = answer.resolved.items()
-        rows = [[name, str(one["value"]), str(one["origin"])] for name, one in values]
+        rows = [[name, str(one.value), str(one.origin)] for name, one in values]
         yield TextTable(["choice", "value", "comes from"], rows, left=3)
 
 

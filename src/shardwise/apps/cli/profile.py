@@ -1,5 +1,6 @@
 """`shardwise profile`: run a plan or a function here, or read a capture, and say what took long."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES
 from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
-from shardwise.apps.cli.options import given, request_of
+from shardwise.apps.cli.options import given, parameters, request_of
 from shardwise.apps.cli.output import document_of, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
@@ -42,23 +43,24 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 @folder_option("--out", metavar="DIR", help="Keep capture, tables and compiled text.")
 @sections_options("detail")
 @json_option
-def profile(**options: Any) -> None:
+def profile(what: str | None, capture: Path | None, out: Path | None, **_: Any) -> None:
     """Time steps of a plan or of a function on the devices here, op by op.
 
     Measured seconds stand beside those of the compiled program and, for a plan, of the planner.
     With --capture nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
     """
-    check_outputs(options["what"])
-    from shardwise.commands.program.profile import ProfileRequest
+    check_outputs(what)
+    from shardwise.commands.program.profile import Profile, ProfileRequest
     from shardwise.commands.program.profiling import write_profile
 
+    options = parameters()
     with stage_line() as watch:
         answer = request_of(ProfileRequest, options).answer(watch)
-    captured = options["capture"] is not None
-    asked = ("capture", "hlo", "on", "mesh") if captured else [k for k in options if k != "as_json"]
-    doc = document_of(answer, given({name: options[name] for name in asked}))
-    out, more = options["out"], []
-    if out is not None and answer.profiled is not None:
-        doc["result"]["files"] = write_profile(out, answer.profiled, plain(doc))
+    read = capture is not None
+    asked = ("capture", "hlo", "on", "mesh") if read else [k for k in options if k != "as_json"]
+    inputs, more = given({name: options[name] for name in asked}), []
+    if out is not None and isinstance(answer, Profile):
+        doc = plain(document_of(answer, inputs))
+        answer = replace(answer, files=write_profile(out, answer.profiled, doc))
         more = [f"\nCapture and tables in {out}"]
-    show_answer(answer, options, doc=doc, more=more)
+    show_answer(answer, options, inputs=inputs, more=more)

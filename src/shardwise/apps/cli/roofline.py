@@ -1,12 +1,13 @@
 """`shardwise roofline`: one matmul on one chip, its bytes, intensity, times and critical batch."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, plot_option
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import hardware_options, parameters, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
@@ -35,18 +36,28 @@ from shardwise.apps.cli.pages import sections_options
 @hardware_options(price=False)
 @sections_options("detail")
 @json_option
-def roofline(**options: Any) -> None:
+def roofline(
+    on: Any,
+    dtype: Any,
+    weights: Any,
+    sets: Any,
+    level: Any,
+    batch: Any,
+    plot_path: Path | None,
+    **_: Any,
+) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""
+    options = parameters()
     from shardwise.commands.tables.roofline import RooflineRequest
 
     check_outputs()
     request = request_of(RooflineRequest, options)
-    inputs = {"on": options["on"], "matmul": request.dims(), "dtype": options["dtype"]}
-    inputs |= {"weights": options["weights"], "set": options["sets"], "level": options["level"]}
-    inputs |= {"batch": options["batch"]} if options["batch"] else {}
+    inputs = {"on": on, "matmul": request.dims(), "dtype": dtype}
+    inputs |= {"weights": weights, "set": sets, "level": level}
+    inputs |= {"batch": batch} if batch else {}
     answer = request.answer()
     show_answer(answer, options, inputs=inputs)
-    if options["plot_path"]:
+    if plot_path:
         from shardwise.apps.cli.roofline_chart import draw_roofline
 
-        draw_roofline(answer, options["plot_path"])
+        draw_roofline(answer, plot_path)

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.boundary.records import Record, hidden, plain
+from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.layout import Part, TextTable
 
-__all__ = ["Answer", "LooseAnswer", "Page", "Resolved", "Row", "TextTable"]
+__all__ = ["Answer", "Page", "Resolved", "Row", "TextTable"]
 
 Row = Mapping[str, Any]
 """One line of an answer's table, by column."""
@@ -26,6 +26,8 @@ class Resolved(Record):
     """What it is."""
     origin: str
     """Where that comes from: a flag, a file, or computed."""
+    source: str | None = part()
+    """Where a book prints it, or that it was given."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,7 +39,7 @@ class Answer(Record, ABC):
     know before trusting it, `provenance` the sources of its numbers.
     """
 
-    resolved: Mapping[str, Any] = hidden(factory=dict)
+    resolved: Mapping[str, Resolved] = hidden(factory=dict)
     warnings: Sequence[str] = hidden(())
     provenance: Mapping[str, Any] = hidden(factory=dict)
 
@@ -62,10 +64,3 @@ class Answer(Record, ABC):
         return "\n".join(map(str, self.page()))
 
     __repr__ = __str__
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LooseAnswer(Answer):
-    """An answer whose `result` is a mapping."""
-
-    result: Mapping[str, Any] = field()  # type: ignore[override]

@@ -9,7 +9,7 @@ import yaml
 
 from shardwise.boundary import Command, read_text, spelt
 from shardwise.boundary.records import hidden
-from shardwise.commands.base.answer import Answer, Page, Row
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_file.exported import export_given, parse_text
@@ -74,7 +74,7 @@ class ExportRequest(Command):
             text=made.text,
             not_expressed=lost,
             value=made.plan,
-            resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
+            resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(made.plan).items()},
             warnings=[
                 *(f"{target} will not do this: {line}" for line in lost),
                 *priced_for_another(made.plan, target, self.path),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from shardwise.book.rules.audit import PlanAudit, audit_result
 from shardwise.boundary import Command
 from shardwise.boundary.records import hidden, part, values
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import HardwareWords, Own, plan_changes
 from shardwise.commands.base.layout import Fact, wrapped
 from shardwise.commands.base.request import Progress, verb
@@ -119,7 +119,7 @@ class PlanShowRequest(HardwareWords, Command):
             provenance={"definitions": DEFINITIONS},
         )
 
-    def _resolved(self, priced: Priced) -> dict[str, Any]:
+    def _resolved(self, priced: Priced) -> dict[str, Resolved]:
         """Every choice with its value, and whether an option gave it."""
         fields, numbers = plan_changes(self.sets)
         changed = set(fields) | ({"constants"} if self.constants else set())
@@ -127,10 +127,10 @@ class PlanShowRequest(HardwareWords, Command):
             changed.add("chips")
         origin = self._origins(priced)
         return {
-            key: {
-                "value": value,
-                "origin": "flag" if {key, key.partition(".")[0]} & changed else origin(key),
-            }
+            key: Resolved(
+                value=value,
+                origin="flag" if {key, key.partition(".")[0]} & changed else origin(key),
+            )
             for key, value in flat_plan(priced.plan).items()
         }
 
@@ -247,9 +247,9 @@ class ServedShown(PlanShown, PricedServer, ServedPlan):
         return {"detail": serve_detail(self.best, self.priced.result), "book": iter([NO_RULES])}
 
 
-def choices_table(resolved: Mapping[str, Any]) -> TextTable:
+def choices_table(resolved: Mapping[str, Resolved]) -> TextTable:
     """All choices, with what gave each."""
-    rows = [[k, short(v["value"]), v["origin"]] for k, v in resolved.items()]
+    rows = [[k, short(v.value), v.origin] for k, v in resolved.items()]
     return TextTable(["choice", "value", "from"], rows)
 
 

@@ -173,7 +173,7 @@ def _held(
 def _seconds(program: PlanProgram) -> tuple[float, float] | None:
     """(predicted, compiled) of a step; None where the compiled one has no schedule."""
     line = program.timeline
-    return None if line is None else (program.predicted["seconds"].expected, line.expected)
+    return None if line is None else (program.planned.seconds.expected, line.expected)
 
 
 def _none(compiled: Sequence[Candidate]) -> ShardwiseError:
@@ -229,7 +229,7 @@ def _pair(candidate: Candidate, phase: str) -> BothWays:
 
 def _predicted_bytes(candidate: Candidate) -> float | None:
     """Of a device, of the compiled program that was to take most."""
-    return max((p.predicted["peak_bytes"] for p in candidate.programs), default=None)
+    return max((p.planned.peak_bytes for p in candidate.programs), default=None)
 
 
 def _shown(one: HeldCandidate, best: bool) -> list[str]:

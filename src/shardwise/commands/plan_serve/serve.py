@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.records import Record, hidden, part, plain
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import Hardware, Words, parse_pins
 from shardwise.commands.base.layout import next_step, wrapped
 from shardwise.commands.base.request import Progress, Watch, verb
@@ -174,29 +174,32 @@ class ServePlanRequest(ServeWords, Command):
         found = (self.hardware.target(place) for place in self.places())
         return [note for one in found if isinstance(one, Spelling) for note in one.notes]
 
-    def _resolved(self, plan: ServePlan) -> dict[str, Any]:
+    def _resolved(self, plan: ServePlan) -> dict[str, Resolved]:
         """Every choice with its value and where it came from."""
         words = {"weights": plan.dtypes.weights, "kv": plan.dtypes.kv, "batch": plan.batch}
         words |= {"prefill_chunk": plan.prefill_chunk}
         found = {
-            name: {"value": value, "origin": "computed" if getattr(self, name) is None else "flag"}
+            name: Resolved(
+                value=value, origin="computed" if getattr(self, name) is None else "flag"
+            )
             for name, value in words.items()
         }
         software = self.software
-        found["software"] = {
-            "value": software or VLLM.name,
-            "origin": "flag" if software else "default",
+        found |= {
+            "software": Resolved(
+                value=software or VLLM.name, origin="flag" if software else "default"
+            ),
+            "slice": Resolved(value=plan.slice, origin="computed"),
         }
-        found["slice"] = {"value": plan.slice, "origin": "computed"}
         assert plan.workload is not None
         for name in ("rate", "ttft", "tpot", "e2e"):
             value, given = getattr(plan.workload, name), getattr(self, name) is not None
             origin = "flag" if given else "default" if name == "ttft" else "computed"
-            found[name] = {"value": value, "origin": origin}
+            found[name] = Resolved(value=value, origin=origin)
         pinned = parse_pins(self.pins)
         for axis, degree in plan.mesh.items():
             origin = "flag" if axis in pinned else "computed"
-            found[f"mesh.{axis}"] = {"value": degree, "origin": origin}
+            found[f"mesh.{axis}"] = Resolved(value=degree, origin=origin)
         return found
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from shardwise.boundary import Command, command_of
 from shardwise.boundary.records import hidden, values
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import chip_of, parse_share, places_of, plan_changes
 from shardwise.commands.base.layout import next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
@@ -86,7 +86,7 @@ class SimulateRequest(Load, Command):
             objectives=found.objectives,
             least=least,
             resolved={
-                k: {"value": v, "origin": "flag" if k in fields else "file"}
+                k: Resolved(value=v, origin="flag" if k in fields else "file")
                 for k, v in flat_plan(plan).items()
             },
             warnings=found.warnings,

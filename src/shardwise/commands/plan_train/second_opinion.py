@@ -28,11 +28,11 @@ from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import (
     BothWays,
-    CompiledFinding,
     CompiledPlans,
     PhaseFinding,
     PlanAsCompiled,
 )
+from shardwise.roofline.finding import Finding
 from shardwise.units import format_seconds
 
 Candidate = CompiledCandidate[TrainAnswer]
@@ -62,7 +62,7 @@ class SecondOpinion:
             versions=program.compiled.versions,
             options=program.compiled.options,
             plans=[_row(c, c is self.best) for c in self.candidates],
-            findings=[CompiledFinding.part_of(f) for f in self.findings],
+            findings=[Finding.part_of(f) for f in self.findings],
             tuning=self.tuning and self.tuning.result(),
         )
 

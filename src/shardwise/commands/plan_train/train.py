@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
 from shardwise.boundary.records import hidden, part
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
     Words,
     parse_part,
@@ -278,7 +278,7 @@ class TrainPlanRequest(TrainChoices, Command):
             said += "with the same options shows others"
         return [Remark(said)]
 
-    def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
+    def _resolved(self, best: TrainAnswer) -> dict[str, Resolved]:
         """Every choice with its value and where it came from."""
         fixed = {"software"} if self.software else set()
         fixed |= {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
@@ -286,7 +286,7 @@ class TrainPlanRequest(TrainChoices, Command):
         values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
         values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
         return {
-            name: {"value": value, "origin": "flag" if flag else "computed"}
+            name: Resolved(value=value, origin="flag" if flag else "computed")
             for name, (value, flag) in values.items()
         }
 

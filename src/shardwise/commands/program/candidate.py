@@ -5,7 +5,7 @@ plans is each says for itself (`second_opinion.py`, `served_opinion.py`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -89,7 +89,7 @@ class CompiledCandidate(Generic[Planned]):
     def findings(self, piece: Slice) -> list[PhaseFinding]:
         """Mistakes in its programs, those of each the dearest first (`shardwise explain`)."""
         return [
-            PhaseFinding(phase=program.phase, **asdict(finding))
+            PhaseFinding.of(finding, phase=program.phase)
             for program in self.programs
             for finding in explained(program, piece).findings
         ]

@@ -224,7 +224,7 @@ def _doing(key: Key) -> str:
 
 
 def _step(program: PlanProgram, measured: MeasuredProgram | None) -> Iterator[ComparedFigure]:
-    t, said = program.timeline, program.predicted["seconds"]
+    t, said = program.timeline, program.planned.seconds
     for bound in ("lower", "expected", "upper"):
         spent = measured.step_seconds if measured is not None and bound == "expected" else None
         yield figure_of("step", bound, getattr(said, bound), t and getattr(t, bound), spent)
@@ -289,9 +289,9 @@ def _pairs(
 
 
 def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[ComparedFigure]:
-    peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
+    peak = program.planned.peak_bytes, float(program.compiled.needed_bytes)
     yield figure_of("memory", "peak", *peak)
-    sides = program.predicted["memory_by_kind"], memory_of(found)
+    sides = program.planned.memory_by_kind, memory_of(found)
     yield from _pairs("memory", *sides)
     rest = [whole - sum(kinds.values()) for whole, kinds in zip(peak, sides, strict=True)]
     if any(abs(left) > LEFT * whole for left, whole in zip(rest, peak, strict=True)):

@@ -169,19 +169,19 @@ def program_result(
         refusal=compiled.refusal,
         shortfall=shortfall(program, plan),
         usable_bytes=compiled.capacity_bytes,
-        peak_bytes=PeakBytes(predicted=said.get("peak_bytes"), compiled=compiled.needed_bytes),
+        peak_bytes=PeakBytes(predicted=said and said.peak_bytes, compiled=compiled.needed_bytes),
         memory_by_kind=MemoryKinds(
-            predicted=said.get("memory_by_kind"),
+            predicted=said and said.memory_by_kind,
             compiled=compiled.memory,
             arguments=compiled.arguments_by_name(),
         ),
         flops=ProgramFlops(
-            predicted=said.get("flops"),
+            predicted=said and said.flops,
             compiled=float(program.work.work.flops()),
             compiled_cycles=cycles_of(program),
         ),
         step_seconds=StepSeconds(
-            predicted=said.get("seconds"), compiled=_seconds(program.timeline)
+            predicted=said and said.seconds, compiled=_seconds(program.timeline)
         ),
         collectives=collective_rows(program),
         unknown_ops=[item.name for item in program.work.unknown()],
@@ -213,12 +213,13 @@ def _seconds(t: HloTimeline | None) -> TimelineSeconds | None:
 
 def collective_rows(program: PlanProgram) -> list[CollectiveBeside]:
     """Each kind over each set of axes, predicted and compiled."""
-    said, made = program.predicted.get("collectives", {}), program.collectives
+    said = {} if program.predicted is None else program.predicted.collectives
+    made = program.collectives
     return [
         CollectiveBeside(
             kind=kind,
             axes=axes,
-            predicted=_sent(said.get((kind, axes))) if program.predicted else None,
+            predicted=_sent(said.get((kind, axes))) if program.predicted is not None else None,
             compiled=_sent(made.get((kind, axes))),
         )
         for kind, axes in sorted({*said, *made}, key=lambda key: (key[0], key[1]))

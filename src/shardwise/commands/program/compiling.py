@@ -37,6 +37,7 @@ from shardwise.profiler.collectives.lines import Line, by_axes, lines_of, writte
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
+from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import load_engine
 from shardwise.roofline.price import sent_as
 from shardwise.sharding import Mesh
@@ -49,19 +50,36 @@ PHASES = {TrainPlan: ("train",), ServePlan: ("decode", "prefill")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedProgram:
+    """What the planner counts for a program on one device: bytes at the peak, in all and by kind,
+    FLOPs and seconds of a step, and its collectives as (kind, axes) -> (runs, V in bytes)."""
+
+    peak_bytes: float
+    memory_by_kind: Mapping[str, float]
+    flops: float
+    seconds: Bounds
+    collectives: Mapping[tuple[str, tuple[str, ...]], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanProgram:
     """One compiled program with its counted work; `phase` is train, decode or prefill, or the name
-    of a function. `predicted` is what the planner counts for it on one device: peak bytes, FLOPs,
-    seconds, collectives; `priced` is the plan where it is another one, of a prompt of one chunk.
-    `timeline` is None where the program runs on a part of its slice, or the catalogue lacks a
-    rate."""
+    of a function, for which `predicted` is None; `priced` is the plan where it is another one, of a
+    prompt of one chunk. `timeline` is None where the program runs on a part of its slice, or the
+    catalogue lacks a rate."""
 
     phase: str
     compiled: CompiledProgram
     work: HloWork
     timeline: HloTimeline | None
-    predicted: Mapping[str, Any]
+    predicted: PredictedProgram | None
     priced: Priced | None = None
+
+    @property
+    def planned(self) -> PredictedProgram:
+        """What the planner counts for a program of a plan."""
+        assert self.predicted is not None, f"{self.phase} is of no plan"
+        return self.predicted
 
     @property
     def collectives(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
@@ -84,7 +102,7 @@ def compile_plan(
     *,
     on: str | None = None,
     phases: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
     at_once: bool = False,
@@ -164,7 +182,7 @@ def compile_function(
     piece: Slice,
     mesh: Mapping[str, int] | None = None,
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
 ) -> PlanProgram:
@@ -181,7 +199,7 @@ def compile_function(
         limits=limits,
         watch=watch,
     )
-    return program_of(function, compiled, piece, {})
+    return program_of(function, compiled, piece, None)
 
 
 def limits_of(*, seconds: float, memory_bytes: int, cache_bytes: int | None) -> Limits:
@@ -191,7 +209,7 @@ def limits_of(*, seconds: float, memory_bytes: int, cache_bytes: int | None) -> 
 
 
 def program_of(
-    phase: str, compiled: CompiledProgram, piece: Slice, predicted: Mapping[str, Any]
+    phase: str, compiled: CompiledProgram, piece: Slice, predicted: PredictedProgram | None
 ) -> PlanProgram:
     """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
     that again (`runtime/engine/server_layout.py`)."""
@@ -226,10 +244,9 @@ def physical_mesh(piece: Slice) -> dict[str, int]:
 
 def moved(plan: TrainPlan | ServePlan, piece: Slice) -> TrainPlan | ServePlan:
     """The plan on another slice, all of it."""
-    changed: dict[str, Any] = {"slice": str(piece), "box": piece.shape}
     if isinstance(plan, TrainPlan):
-        changed["slices"] = piece.count
-    return replace(plan, **changed)
+        return replace(plan, slice=str(piece), box=piece.shape, slices=piece.count)
+    return replace(plan, slice=str(piece), box=piece.shape)
 
 
 def need_parts() -> None:
@@ -244,7 +261,7 @@ def need_parts() -> None:
             )
 
 
-def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
+def predicted_of(priced: Priced, phase: str) -> PredictedProgram:
     """What the planner says of one program, on one device."""
     answer = priced.answer
     if isinstance(answer, TrainAnswer):
@@ -258,13 +275,13 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         if prefill:  # sequences that wait meanwhile are no part of the program
             server = server_of(answer.plan, answer.cfg, answer.piece)
             memory = prefill_memory(answer.cfg, server.shape(float(answer.plan.batch)))
-    return {
-        "peak_bytes": sum(map(float, memory.values())),
-        "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
-        "flops": float(work.flops()),
-        "seconds": seconds,
-        "collectives": by_axes(written(planned_lines(priced, phase))),
-    }
+    return PredictedProgram(
+        peak_bytes=sum(map(float, memory.values())),
+        memory_by_kind={kind: float(size) for kind, size in memory.items()},
+        flops=float(work.flops()),
+        seconds=seconds,
+        collectives={**by_axes(written(planned_lines(priced, phase)))},
+    )
 
 
 def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
@@ -315,8 +332,8 @@ def shortfall(program: PlanProgram, plan: TrainPlan | ServePlan | None = None) -
     lines = [first, *(f"  {text}" for text in map(buffer_text, shown))]
     if plan is None:
         lines.append(f"  {_SMALLER}")
-    kinds = program.predicted.get("memory_by_kind", {})
-    if plan is not None and kinds:
+    if plan is not None and program.predicted is not None:
+        kinds = program.predicted.memory_by_kind
         most = sorted(kinds, key=lambda kind: -kinds[kind])[:2]
         lines += [
             f"  the plan's {kind} ({format_gib(kinds[kind])} predicted): {REMEDIES[kind]}"

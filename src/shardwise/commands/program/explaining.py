@@ -47,7 +47,7 @@ def compile_live(
         }
         compiled = compile_ahead(target, LIVE_BUILDER, arguments, **common)
     name = getattr(function, "__qualname__", type(function).__name__)
-    return program_of(name, renamed(compiled, sent.names), piece, {})
+    return program_of(name, renamed(compiled, sent.names), piece, None)
 
 
 def explained(program: PlanProgram, piece: Slice) -> Explanation:

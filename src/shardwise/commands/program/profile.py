@@ -1,12 +1,13 @@
 """`profile`: run a plan or a function here, or read a capture, and say what took long."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import number
-from shardwise.commands.base.answer import LooseAnswer, Page, Row, TextTable
+from shardwise.boundary.records import hidden, plain
+from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware, Words, pairs, whole_number, words
 from shardwise.commands.base.request import verb
 from shardwise.commands.pricing.plans import given_plan
@@ -21,6 +22,7 @@ from shardwise.commands.program.profiling import (
 from shardwise.commands.program.programs import check_plans, is_function, mesh_of
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
+from shardwise.results.profiled import CapturedModule, PlaceTimes, ProfiledProgram
 from shardwise.units import format_rate, format_seconds
 
 SHOWN = 12
@@ -53,7 +55,7 @@ class ProfileRequest:
     timeout: float | str = 900.0
     out: str | Path | None = None
 
-    def answer(self, watch: Any = None) -> "Profile":
+    def answer(self, watch: Any = None) -> "Profile | CaptureRead":
         """Run, or read; `watch` hears what the child is at, and for how long."""
         if self.capture is not None:
             return self._captured(Path(self.capture))
@@ -64,9 +66,9 @@ class ProfileRequest:
         if self.hlo is not None:
             raise BadRequest("--hlo is the program of a capture; give it with --capture")
         found = self._run(watch)
-        return Profile(profiled=found, result=profile_result(found), warnings=list(found.notes))
+        return _profile(found)
 
-    def _captured(self, trace: Path) -> "Profile":
+    def _captured(self, trace: Path) -> "Profile | CaptureRead":
         others = ("cpu_devices", "phase", "args", "sets", "out")
         others += () if self.hlo else ("mesh", "on", "hw_files")
         clash = [f"--{name.replace('_', '-')}" for name in others if getattr(self, name)]
@@ -79,8 +81,8 @@ class ProfileRequest:
         hlo = None if self.hlo is None else Path(self.hlo)
         captured, found = profile_trace(trace, hlo, piece, mesh_of(self.mesh))
         if found is None:
-            return Profile(profiled=None, result=trace_result(captured))
-        return Profile(profiled=found, result=profile_result(found), warnings=list(found.notes))
+            return CaptureRead.of(trace_result(captured))
+        return _profile(found)
 
     def _run(self, watch: Any) -> Profiled:
         hardware, devices = Hardware(files=self.hw_files), self.cpu_devices
@@ -111,78 +113,99 @@ class ProfileRequest:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Profile(LooseAnswer):
-    """A program that ran; `profiled` is None for a capture without its program."""
+class Profile(ProfiledProgram, Answer):
+    """A program with the seconds of its ops."""
 
-    profiled: Profiled | None
+    profiled: Profiled = hidden()
 
     def table(self) -> list[Row]:
         """Seconds by op class."""
-        return self.result["by_class"]
+        return [plain(row) for row in self.by_class]
 
     def page(self) -> Page:
         """Seconds by op class, source line and scope."""
-        return (_trace_page if self.profiled is None else _profiled_page)(self.result)
+        yield self._headline()
+        if len(self.mesh) > 1 or self.devices > 1:
+            yield f"mesh {' x '.join(f'{axis}={n}' for axis, n in self.mesh.items())}"
+        yield from _times_table("op class", self.by_class, [r.predicted for r in self.by_class])
+        yield from _times_table("source line", self.by_line)
+        yield from _times_table("scope", self.by_scope)
+        if self.arguments:
+            yield ""
+            yield TextTable(
+                ["argument", "layout", "whole dims"],
+                [
+                    [_short(a.name), f"{a.layout} {a.dtype}", "x".join(map(str, a.dims))]
+                    for a in self.arguments[:SHOWN]
+                ],
+                left=3,
+            )
+        if self.unmatched:
+            names = ", ".join(one.name for one in self.unmatched[:5])
+            yield f"\n{format_seconds(self.unmatched_seconds)} matched no op: {names}"
+
+    def _headline(self) -> str:
+        step = self.step_seconds
+        times = [f"{format_seconds(step.measured)} per step measured"]
+        sides = (("compiled", step.compiled), ("predicted", step.predicted))
+        times += [f"{format_seconds(of.expected)} {side}" for side, of in sides if of]
+        return f"{self.phase} on {self.devices} of '{self.kind}': {', '.join(times)}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CaptureRead(CapturedModule, Answer):
+    """A capture whose program is not known."""
+
+    def table(self) -> list[Row]:
+        """Seconds by op class."""
+        return [plain(row) for row in self.by_class]
+
+    def page(self) -> Page:
+        """Seconds by kind, source line and op."""
+        seconds = format_seconds(self.step_seconds.traced)
+        yield (
+            f"{self.module}: {self.runs:g} runs on {self.devices} devices, {seconds} each (median)"
+        )
+        groups = (("kind", self.by_class), ("source line", self.by_line), ("op", self.by_op))
+        for title, group in groups:
+            yield ""
+            rows = [[_short(row.where), format_seconds(row.measured)] for row in group[:SHOWN]]
+            yield TextTable([title, "per run"], rows)
+
+
+def _profile(found: Profiled) -> Profile:
+    return Profile.of(profile_result(found), profiled=found, warnings=list(found.notes))
 
 
 profile = verb("profile", ProfileRequest)
 
 
-def _profiled_page(r: Mapping[str, Any]) -> Page:
-    step = r["step_seconds"]
-    times = [f"{format_seconds(step['measured'])} per step measured"]
-    times += [f"{format_seconds(step[k]['expected'])} {k}" for k in _sides(step)]
-    yield f"{r['phase']} on {r['devices']} of '{r['kind']}': {', '.join(times)}"
-    if len(r["mesh"]) > 1 or r["devices"] > 1:
-        yield f"mesh {' x '.join(f'{axis}={n}' for axis, n in r['mesh'].items())}"
-    for title, key in (("op class", "by_class"), ("source line", "by_line"), ("scope", "by_scope")):
-        yield ""
-        sides = ("compiled", "predicted") if key == "by_class" else ("compiled",)
-        shown = [s for s in sides if any(row.get(s) is not None for row in r[key])]
-        total = sum(row["measured"] for row in r[key]) or 1.0
-        rows = [
-            [
-                _short(row["where"]),
-                format_seconds(row["measured"]),
-                f"{100 * row['measured'] / total:.1f} %",
-                *(format_seconds(row[s]) for s in shown),
-                _rate(row),
-            ]
-            for row in r[key][:SHOWN]
-            if row["measured"] or any(row[s] for s in shown)
+def _times_table(
+    title: str, found: Sequence[PlaceTimes], predicted: Sequence[float | None] = ()
+) -> Page:
+    """The places of most seconds, as measured, compiled and predicted where any of them is."""
+    columns = {"compiled": [row.compiled for row in found], "predicted": predicted}
+    shown = {side: of for side, of in columns.items() if any(n is not None for n in of)}
+    total = sum(row.measured for row in found) or 1.0
+    sides = zip(*shown.values(), strict=True) if shown else ((),) * len(found)
+    rows = [
+        [
+            _short(row.where),
+            format_seconds(row.measured),
+            f"{100 * row.measured / total:.1f} %",
+            *(format_seconds(n) for n in others),
+            _rate(row),
         ]
-        yield TextTable([title, "measured", "of ops", *shown, "rate"], rows)
-    if r["arguments"]:
-        yield ""
-        yield TextTable(
-            ["argument", "layout", "whole dims"],
-            [
-                [_short(a["name"]), f"{a['layout']} {a['dtype']}", "x".join(map(str, a["dims"]))]
-                for a in r["arguments"][:SHOWN]
-            ],
-            left=3,
-        )
-    if r["unmatched"]:
-        names = ", ".join(row["name"] for row in r["unmatched"][:5])
-        yield f"\n{format_seconds(r['unmatched_seconds'])} matched no op: {names}"
+        for row, others in [*zip(found, sides, strict=True)][:SHOWN]
+        if row.measured or any(others)
+    ]
+    yield ""
+    yield TextTable([title, "measured", "of ops", *shown, "rate"], rows)
 
 
-def _rate(row: Mapping[str, Any]) -> str:
-    counted = row["flops"] and row["measured"]
-    return format_rate(row["flops"] / row["measured"], "FLOP/s") if counted else ""
-
-
-def _sides(step: Mapping[str, Any]) -> list[str]:
-    return [side for side in ("compiled", "predicted") if step[side]]
-
-
-def _trace_page(r: Mapping[str, Any]) -> Page:
-    seconds = format_seconds(r["step_seconds"]["traced"])
-    yield (f"{r['module']}: {r['runs']:g} runs on {r['devices']} devices, {seconds} each (median)")
-    for title, key in (("kind", "by_class"), ("source line", "by_line"), ("op", "by_op")):
-        yield ""
-        rows = [[_short(row["where"]), format_seconds(row["measured"])] for row in r[key][:SHOWN]]
-        yield TextTable([title, "per run"], rows)
+def _rate(row: PlaceTimes) -> str:
+    counted = row.flops and row.measured
+    return format_rate(row.flops / row.measured, "FLOP/s") if counted else ""
 
 
 def _short(where: str) -> str:

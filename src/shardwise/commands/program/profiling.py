@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from shardwise.boundary import finite, to_json, write_table, write_text
-from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import Priced, price_plan
 from shardwise.commands.program.compiling import (
@@ -40,6 +40,18 @@ from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace, trace_of
 from shardwise.profiler.trace.events import TraceOp, lines_of, opcode_of
 from shardwise.profiler.trace.match import MeasuredOp
+from shardwise.results.profiled import (
+    CapturedModule,
+    ClassTimes,
+    MeasuredStep,
+    PlaceSeconds,
+    PlaceTimes,
+    ProfiledProgram,
+    ProgramArgument,
+    TracedStep,
+    UnmatchedOp,
+)
+from shardwise.roofline.bounds import Bounds
 from shardwise.sharding import Mesh
 
 JOB = "shardwise.profiler.trace.job:run_job"
@@ -50,10 +62,35 @@ SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRun:
+    """What `profiler.trace.job.run_job` says of a program: its text, the platform and kind of its
+    devices, its mesh where it has one, the lines of its capture, seconds of its steps, of its
+    compile, and of a product that was timed between the steps."""
+
+    hlo: str
+    platform: str
+    kind: str
+    mesh: Mapping[str, int] | None
+    lines: Sequence[Mapping[str, Any]]
+    seconds: Sequence[float]
+    compile_seconds: float
+    reference_seconds: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifiedProgram:
+    """What the planner says of a program: expected seconds of its step, and of its ops by class,
+    in which what overlaps counts twice."""
+
+    seconds: Bounds
+    by_class: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
     """A program that ran. `seconds` are of each step without the profiler, `measured` those of its
     ops under it; `timeline` is the compiled program priced on `piece`, and `predicted` what the
-    planner says of it in seconds by op class and in all; both None without. `reference_seconds` are
+    planner says of it; both None without. `reference_seconds` are
     of one product, timed after each step, where a size was asked for."""
 
     phase: str
@@ -65,7 +102,7 @@ class Profiled:
     work: HloWork
     measured: MeasuredProgram
     timeline: HloTimeline | None
-    predicted: Mapping[str, Any] | None
+    predicted: ClassifiedProgram | None
     notes: tuple[str, ...]
 
     @property
@@ -93,7 +130,9 @@ def profile_plan(
     need_parts()
     priced = price_plan(plan, hardware)
     said = run_program(PLAN_BUILDER, {"plan": plan_dict(plan), "phase": phase}, plan.devices, **run)
-    predicted = {**predicted_of(priced, phase), "by_class": _predicted_by_class(priced, phase)}
+    predicted = ClassifiedProgram(
+        seconds=predicted_of(priced, phase).seconds, by_class=_predicted_by_class(priced, phase)
+    )
     return profiled(phase, said, priced.answer.piece, predicted, priced.warnings)
 
 
@@ -121,7 +160,7 @@ RECOVERED = (
 
 def run_program(
     builder: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     devices: int,
     *,
     steps: int,
@@ -130,7 +169,7 @@ def run_program(
     keep: Path | None = None,
     reference: int = 0,
     watch: Watch | None = None,
-) -> dict[str, Any]:
+) -> ProgramRun:
     """What `profiler.trace.job.run_job` says, from a child on this machine's devices, or on
     `cpu_devices` virtual ones. With `keep` the capture's files stay in that folder; `reference` is
     the size of a product that is timed between the steps."""
@@ -139,7 +178,7 @@ def run_program(
     if cpu_devices is not None and cpu_devices < 1:
         raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
     platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
-    return run_function(
+    said = run_function(
         JOB,
         {
             "builder": builder,
@@ -156,22 +195,23 @@ def run_program(
         watch=watch,
         what="the profiled program",
     )
+    return ProgramRun(**said)
 
 
 def profiled(
     phase: str,
-    said: Mapping[str, Any],
+    said: ProgramRun,
     piece: Slice | None,
-    predicted: Mapping[str, Any] | None,
+    predicted: ClassifiedProgram | None,
     warnings: Sequence[str],
 ) -> Profiled:
     """A run's answer, read."""
-    trace = trace_of("of this run", lines_of(said["lines"]))
-    work, measured = matched(trace, read_module(said["hlo"]), said["mesh"])
+    trace = trace_of("of this run", lines_of(said.lines))
+    work, measured = matched(trace, read_module(said.hlo), said.mesh)
     notes = list(warnings)
-    if piece is not None and not is_here(said["kind"], piece.chip):
+    if piece is not None and not is_here(said.kind, piece.chip):
         notes.append(
-            f"the program ran on '{said['kind']}', and compiled and predicted times are of "
+            f"the program ran on '{said.kind}', and compiled and predicted times are of "
             f"{piece.chip.id}; `shardwise calibrate -o machine.toml` makes a chip of this machine"
         )
     timeline = None
@@ -182,11 +222,11 @@ def profiled(
             notes.append(f"no compiled time: {error}")
     return Profiled(
         phase=phase,
-        kind=said["kind"],
-        hlo=said["hlo"],
-        seconds=tuple(said["seconds"]),
-        compile_seconds=said["compile_seconds"],
-        reference_seconds=tuple(said["reference_seconds"]),
+        kind=said.kind,
+        hlo=said.hlo,
+        seconds=tuple(said.seconds),
+        compile_seconds=said.compile_seconds,
+        reference_seconds=tuple(said.reference_seconds),
         work=work,
         measured=measured,
         timeline=timeline,
@@ -256,113 +296,132 @@ def _predicted_by_class(priced: Priced, phase: str) -> dict[str, float]:
 # ---- the document --------------------------------------------------------------------------------
 
 
-def profile_result(p: Profiled) -> dict[str, Any]:
-    """One profile. `seconds` of rows are own seconds per step and device, means over devices and
-    captured runs; those of `compiled` are one device's on its timeline, collectives and copies as
-    if nothing hid them; `predicted` is the planner's."""
-    m, t = p.measured, p.timeline
-    return {
-        "phase": p.phase,
-        "devices": m.devices,
-        "kind": p.kind,
-        "step_seconds": {
-            "measured": p.step_seconds,
-            "least": min(p.seconds, default=None),
-            "most": max(p.seconds, default=None),
-            "traced": m.step_seconds,
-            "compiled": t and {"lower": t.lower, "expected": t.expected, "upper": t.upper},
-            "predicted": p.predicted and plain(p.predicted["seconds"]),
-        },
-        "steps": len(p.seconds),
-        "captured_steps": m.runs,
-        "matched_seconds": m.matched_seconds,
-        "unmatched_seconds": m.unmatched_seconds,
-        "unmatched": [
-            {"name": name, "seconds": spent} for name, spent in list(m.unmatched.items())[:SHOWN]
+def profile_result(p: Profiled) -> ProfiledProgram:
+    """One profile."""
+    m = p.measured
+    return ProfiledProgram(
+        phase=p.phase,
+        devices=m.devices,
+        kind=p.kind,
+        step_seconds=_step(p),
+        steps=len(p.seconds),
+        captured_steps=m.runs,
+        matched_seconds=m.matched_seconds,
+        unmatched_seconds=m.unmatched_seconds,
+        unmatched=[
+            UnmatchedOp(name=name, seconds=spent)
+            for name, spent in islice(m.unmatched.items(), SHOWN)
         ],
-        "silent_ops": list(m.silent),
-        "by_class": _by_class(p),
-        "by_line": _grouped(p, source_of),
-        "by_scope": _grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
-        "compile_seconds": p.compile_seconds,
-        "mesh": dict(p.work.mesh),
-        "arguments": _arguments(p),
-    }
+        silent_ops=m.silent,
+        by_class=_by_class(p),
+        by_line=_grouped(p, source_of),
+        by_scope=_grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
+        compile_seconds=p.compile_seconds,
+        mesh=dict(p.work.mesh),
+        arguments=_arguments(p),
+    )
 
 
-def _arguments(p: Profiled, most: int = 30) -> list[dict[str, Any]]:
+def _step(p: Profiled) -> MeasuredStep:
+    t = p.timeline
+    return MeasuredStep(
+        measured=p.step_seconds,
+        least=min(p.seconds, default=None),
+        most=max(p.seconds, default=None),
+        traced=p.measured.step_seconds,
+        compiled=t and Bounds(lower=t.lower, expected=t.expected, upper=t.upper),
+        predicted=p.predicted and p.predicted.seconds,
+    )
+
+
+def _arguments(p: Profiled, most: int = 30) -> list[ProgramArgument]:
     """The largest arguments as they lie on the mesh, with whole dims."""
     mesh, header = p.work.mesh, p.hlo.partition("\n")[0]
     found = arguments_of(read_module(p.hlo), header, mesh)
     return [
-        {
-            "name": a.name,
-            "layout": a.layout,
-            "dtype": a.dtype,
-            "dims": [
+        ProgramArgument(
+            name=a.name,
+            layout=a.layout,
+            dtype=a.dtype,
+            dims=[
                 n * prod(mesh[axis] for axis in axes)
                 for n, axes in zip(a.dims, a.cuts, strict=True)
             ],
-            "bytes": a.bytes,
-        }
+            bytes=a.bytes,
+        )
         for a in sorted(found, key=lambda a: -a.bytes)[:most]
     ]
 
 
-def _grouped(p: Profiled, place: Callable[[HloOp], str]) -> list[dict[str, Any]]:
+def _grouped(p: Profiled, place: Callable[[HloOp], str]) -> list[PlaceTimes]:
     """Rows of one table, most measured seconds first."""
     compiled = {row.op.op.id: row.per_step for row in p.timeline.rows} if p.timeline else None
-    rows: dict[str, dict[str, Any]] = {}
+    places: dict[str, list[MeasuredOp]] = {}
     for found in p.measured.ops:
-        op = found.op.op
-        row = rows.setdefault(
-            place(found.op),
-            {"measured": 0.0, "compiled": None, "flops": 0.0, "hbm_bytes": 0.0, "ops": 0},
-        )
-        row["measured"] += found.seconds
-        row["flops"] += float(sum(map(float, op.flops.values()))) * float(op.count)
-        row["hbm_bytes"] += float(op.hbm_bytes) * float(op.count)
-        row["ops"] += 1
-        if compiled is not None:
-            row["compiled"] = (row["compiled"] or 0.0) + compiled[op.id]
-    order = sorted(rows.items(), key=lambda pair: -pair[1]["measured"])
-    return [{"where": where, **row} for where, row in order[:SHOWN]]
+        places.setdefault(place(found.op), []).append(found)
+    rows = [_row(where, ops, compiled) for where, ops in places.items()]
+    return sorted(rows, key=lambda row: -row.measured)[:SHOWN]
 
 
-def _by_class(p: Profiled) -> list[dict[str, Any]]:
+def _row(
+    where: str, found: Sequence[MeasuredOp], compiled: Mapping[Any, float] | None
+) -> PlaceTimes:
+    ops = [one.op.op for one in found]
+    return PlaceTimes(
+        where=where,
+        measured=sum((one.seconds for one in found), 0.0),
+        compiled=None if compiled is None else sum((compiled[op.id] for op in ops), 0.0),
+        flops=sum((float(sum(map(float, op.flops.values()))) * float(op.count) for op in ops), 0.0),
+        hbm_bytes=sum((float(op.hbm_bytes) * float(op.count) for op in ops), 0.0),
+        ops=len(ops),
+    )
+
+
+def _by_class(p: Profiled) -> list[ClassTimes]:
     """By op class, with what the planner says; a class that only the planner has comes last."""
-    rows = _grouped(p, lambda item: item.op.op_class)
-    said = dict(p.predicted["by_class"]) if p.predicted else {}
-    for row in rows:
-        row["predicted"] = said.pop(row["where"], 0.0) if p.predicted else None
-    empty = {"measured": 0.0, "compiled": 0.0 if p.timeline else None}
-    more = {"flops": 0.0, "hbm_bytes": 0.0, "ops": 0}
-    rows += [{"where": k, **empty, **more, "predicted": s} for k, s in said.items() if s]
-    return rows
+    rows, planned = _grouped(p, lambda item: item.op.op_class), p.predicted
+    if planned is None:
+        return [ClassTimes.of(row, predicted=None) for row in rows]
+    said = planned.by_class
+    measured = {row.where for row in rows}
+    none = 0.0 if p.timeline else None
+    return [ClassTimes.of(row, predicted=said.get(row.where, 0.0)) for row in rows] + [
+        ClassTimes(
+            where=where,
+            measured=0.0,
+            compiled=none,
+            flops=0.0,
+            hbm_bytes=0.0,
+            ops=0,
+            predicted=seconds,
+        )
+        for where, seconds in said.items()
+        if seconds and where not in measured
+    ]
 
 
-def trace_result(trace: Capture) -> dict[str, Any]:
+def trace_result(trace: Capture) -> CapturedModule:
     """A capture alone: what its own events say of the module of most seconds."""
     name = next(iter(trace.modules))
     found = trace.of(name)
     runs = len(found.spans)
     opcode, scope = cache(opcode_of), cache(scope_of)
 
-    def rows(place: Callable[[TraceOp], str]) -> list[dict[str, Any]]:
+    def rows(place: Callable[[TraceOp], str]) -> list[PlaceSeconds]:
         spent = _sums((place(op), op.own / runs) for op in found.ops)
-        return [{"where": where, "measured": s} for where, s in list(spent.items())[:SHOWN]]
+        return [PlaceSeconds(where=where, measured=s) for where, s in islice(spent.items(), SHOWN)]
 
-    return {
-        "module": name,
-        "modules": trace.modules,
-        "devices": found.devices,
-        "runs": runs / found.devices,
-        "step_seconds": {"traced": median(found.spans.values())},
-        "by_class": rows(lambda op: op.category or opcode(op.name)),
-        "by_line": rows(lambda op: op.source or "(not in the capture)"),
-        "by_scope": rows(lambda op: scope(op.op_name).split("/")[0] or "(no scope)"),
-        "by_op": rows(lambda op: op.name),
-    }
+    return CapturedModule(
+        module=name,
+        modules=trace.modules,
+        devices=found.devices,
+        runs=runs / found.devices,
+        step_seconds=TracedStep(traced=median(found.spans.values())),
+        by_class=rows(lambda op: op.category or opcode(op.name)),
+        by_line=rows(lambda op: op.source or "(not in the capture)"),
+        by_scope=rows(lambda op: scope(op.op_name).split("/")[0] or "(no scope)"),
+        by_op=rows(lambda op: op.name),
+    )
 
 
 def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -381,7 +440,7 @@ def _op_row(m: MeasuredOp) -> list[Any]:
 OPS = ("op", "class", "scope", "source", "count", "events", "seconds")
 
 
-def write_profile(folder: Path, p: Profiled, doc: Mapping[str, Any]) -> list[str]:
+def write_profile(folder: Path, p: Profiled, doc: Mapping[str, object]) -> list[str]:
     """Keep the document, a table of all ops and the compiled text beside the capture's files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

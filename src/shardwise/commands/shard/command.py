@@ -11,7 +11,7 @@ from math import inf
 
 from shardwise.boundary import flag_of
 from shardwise.boundary.records import Record, hidden, part
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
     HardwareWords,
     Words,
@@ -183,8 +183,8 @@ class ShardRequest(HardwareWords):
             run=run_program(program) if self.run else None,
             found=found,
             resolved={
-                "expression": {"value": str(found.einsum), "origin": "computed"},
-                "max_bytes_per_device": {"value": result.max_bytes_per_device, "origin": limit},
+                "expression": Resolved(value=str(found.einsum), origin="computed"),
+                "max_bytes_per_device": Resolved(value=result.max_bytes_per_device, origin=limit),
             },
             warnings=found.notes,
         )

@@ -9,7 +9,7 @@ from shardwise.book.figures import Series
 from shardwise.book.questions import plain
 from shardwise.book.simulators import Animation, kinds_of
 from shardwise.boundary.records import Record
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.book_show import read_sets
@@ -41,7 +41,7 @@ class FigureRequest:
         found = figure(self.figure_id, given)
         settings = plain(figure_settings(self.figure_id, given))
         origin = {n: "--set" if n in given else "the book" for n in settings}
-        resolved = {n: {"value": v, "origin": origin[n]} for n, v in settings.items()}
+        resolved = {n: Resolved(value=v, origin=origin[n]) for n, v in settings.items()}
         if isinstance(found, Animation):
             return SimulationAnswer.of(
                 found,

@@ -20,7 +20,7 @@ from shardwise.book.registry import rule
 from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.arguments import once
 from shardwise.boundary.records import Record, hidden
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.layout import Fact, Facts, Verbatim, next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import BadRequest, shown
@@ -243,13 +243,13 @@ def erratum(asked: BookEntry) -> bool:
     return asked.status == "book_wrong"
 
 
-def _resolved(found: BookAnswer) -> dict[str, Any]:
+def _resolved(found: BookAnswer) -> dict[str, Resolved]:
     return {
-        one.name: {
-            "value": one.value,
-            "origin": "--set" if one.name in found.changed else "the book",
-            "source": "given" if one.name in found.changed else f"the book, {found.entry.source}",
-        }
+        one.name: Resolved(
+            value=one.value,
+            origin="--set" if one.name in found.changed else "the book",
+            source="given" if one.name in found.changed else f"the book, {found.entry.source}",
+        )
         for one in found.inputs.values()
     }
 

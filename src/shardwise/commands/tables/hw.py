@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardwise.boundary.records import hidden, plain, values
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import CatalogueWords, HardwareWords, words
 from shardwise.commands.base.layout import Fact, Facts, percent, wrapped
 from shardwise.commands.base.request import Progress, verb
@@ -161,7 +161,7 @@ class ChipRequest(HardwareWords):
             slices=[str(s) for s in slices_of(chosen)],
             notes=chosen.notes,
             chip=chosen,
-            resolved={"chip": {"value": chosen.id, "origin": "argument"}},
+            resolved={"chip": Resolved(value=chosen.id, origin="argument")},
             provenance={path: number.source for path, number in numbers.items()},
         )
 

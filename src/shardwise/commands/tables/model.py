@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.boundary import spelt, whole
 from shardwise.boundary.records import Record, hidden, values
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import Words, words
 from shardwise.commands.base.layout import Fact, Facts, percent, wrapped
 from shardwise.commands.base.request import Progress, verb
@@ -139,7 +139,7 @@ class ModelRequest(ContextRequest):
         return ModelFacts.of(
             model_counts(cfg, context, self.kv),
             cfg=cfg,
-            resolved={k: {"value": v, "origin": cfg.defaults_source} for k, v in cfg.defaulted},
+            resolved={k: Resolved(value=v, origin=cfg.defaults_source) for k, v in cfg.defaulted},
             warnings=model_warnings(cfg),
             provenance=cfg.provenance,
         )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 
 from shardwise.boundary import to_json
-from shardwise.commands.base.answer import LooseAnswer, Page, Row
+from shardwise.commands.base.answer import Page, Row
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.tables.schema import SchemaAnswer
 from shardwise.plans.schema import plan_schema as schema_of
 
 
@@ -16,16 +17,16 @@ class PlanSchemaRequest:
 
     def answer(self, progress: Progress | None = None) -> "PlanSchema":
         """The schema."""
-        return PlanSchema(result=schema_of(self.kind))
+        return PlanSchema(document=schema_of(self.kind))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlanSchema(LooseAnswer):
-    """A JSON Schema."""
+class PlanSchema(SchemaAnswer):
+    """The JSON Schema of plan files."""
 
     def table(self) -> list[Row]:
         """The keys of a plan, with what they may be."""
-        return [{"key": k, **v} for k, v in self.result["properties"].items()]
+        return [{"key": k, **v} for k, v in self.document["properties"].items()]
 
     def page(self) -> Page:
         """The schema as JSON."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.boundary.numbers import shown
 from shardwise.boundary.records import Record, hidden, part, plain
-from shardwise.commands.base.answer import Answer, Page, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import ChipWords, whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import BadRequest, Remark
@@ -76,10 +76,12 @@ class RooflineRequest(ChipWords):
             title=f"{title}, computed in {dtype}{come}",
             peak_flops=chip.peak(dtype),
             resolved={
-                "chip": {"value": chip.id, "origin": "--on"},
-                "constants": {"value": chip.constants, "origin": "--constants"},
-                "weights": {"value": stored, "origin": "--weights" if self.weights else "--dtype"},
-                "level": {"value": level, "origin": "--level"},
+                "chip": Resolved(value=chip.id, origin="--on"),
+                "constants": Resolved(value=chip.constants, origin="--constants"),
+                "weights": Resolved(
+                    value=stored, origin="--weights" if self.weights else "--dtype"
+                ),
+                "level": Resolved(value=level, origin="--level"),
             },
             warnings=_warnings(found),
             provenance=_provenance(chip, dtype, level),

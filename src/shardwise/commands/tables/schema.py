@@ -8,7 +8,8 @@ from typing import Any, get_type_hints
 
 from shardwise.boundary import read_json, to_json
 from shardwise.boundary.record_schema import schema_of
-from shardwise.commands.base.answer import LooseAnswer, Page, Row
+from shardwise.boundary.records import hidden
+from shardwise.commands.base.answer import Answer, Page, Row
 from shardwise.commands.base.layout import Verbatim, next_step
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import check_known
@@ -40,6 +41,7 @@ VERBS = {
     "plan show": "plan_show",
     "plan sweep": "plan_sweep",
     "plan train": "plan_train",
+    "profile": "profile",
     "report": "report",
     "roofline": "matmul_roofline",
     "shard": "shard",
@@ -47,14 +49,12 @@ VERBS = {
     "train": "train",
     "validate": "validate",
 }
-"""Commands whose answers say by their own fields what a document holds, and their verbs."""
+"""Commands that print a document, and their verbs, whose answers say what it holds."""
 
 
 def document_schema(command: str) -> dict[str, Any]:
     """The schema of what a command prints: the envelope with its inputs, and the result."""
     found = read_json(DATA / f"{command.replace(' ', '-')}.json", "the schema")
-    if command not in VERBS:
-        return found
     made = getattr(importlib.import_module("shardwise"), VERBS[command])
     answer = getattr(made.request, "answer", made.answer)
     result = schema_of(get_type_hints(answer)["return"])
@@ -69,42 +69,58 @@ class SchemaRequest:
 
     command: str | Sequence[str] = field(default=(), kw_only=False)
 
-    def answer(self, progress: Progress | None = None) -> "SchemaAnswer":
+    def answer(self, progress: Progress | None = None) -> "CommandNames | SchemaAnswer":
         """The schema, or the names."""
         words = self.command.split() if isinstance(self.command, str) else list(self.command)
-        known = {path.stem.replace("-", " "): path for path in sorted(DATA.glob("*.json"))}
         if not words:
-            return SchemaAnswer(result={"commands": list(known)})
+            return CommandNames(commands=list(VERBS))
         name = " ".join(words)
-        check_known("command with a document", name, known, "`shardwise schema` lists all")
-        return SchemaAnswer(result=document_schema(name))
+        check_known("command with a document", name, VERBS, "`shardwise schema` lists all")
+        return SchemaAnswer(document=document_schema(name))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SchemaAnswer(LooseAnswer):
-    """A JSON Schema, or the commands that have one."""
+class CommandNames(Answer):
+    """The commands that have a document."""
+
+    commands: Sequence[str]
+    """Their names."""
 
     def table(self) -> list[Row]:
-        """The names, or the keys of a result with what they may be."""
-        if "commands" in self.result:
-            return [{"command": name} for name in self.result["commands"]]
+        """The names."""
+        return [{"command": name} for name in self.commands]
+
+    def page(self) -> Page:
+        """The names, and how to see one."""
+        yield "\n".join(self.commands)
+        yield next_step("one of them:", "shardwise schema book figure")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SchemaAnswer(Answer):
+    """A JSON Schema: a document of its own, which is the whole result."""
+
+    document: Mapping[str, Any] = hidden()
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The schema."""
+        return self.document
+
+    def table(self) -> list[Row]:
+        """The keys of a result with what they may be."""
         return [{"key": key, "type": of.get("type", "")} for key, of in _keys(self.result).items()]
 
     def page(self) -> Page:
-        """The schema as JSON, so that it can be piped; or the names."""
-        if "commands" not in self.result:
-            yield Verbatim(to_json(self.result))
-            return
-        yield "\n".join(self.result["commands"])
-        yield next_step("one of them:", "shardwise schema book figure")
+        """The schema as JSON, so that it can be piped."""
+        yield Verbatim(to_json(self.result))
 
 
 def _keys(found: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a result; of one of several kinds those of all."""
-    result, defs = found["properties"]["result"], found.get("$defs", {})
-    kinds = result.get("anyOf", [result])
-    names = [one["$ref"].rpartition("/")[2] for one in kinds if "$ref" in one]
-    kinds = [defs[name] for name in names] or [result]
+    result, defs = found["properties"]["result"], found["$defs"]
+    refs = [one["$ref"] for one in result.get("anyOf", [result])]
+    kinds = [defs[ref.rpartition("/")[2]] for ref in refs]
     return {key: of for kind in kinds for key, of in kind["properties"].items()}
 
 

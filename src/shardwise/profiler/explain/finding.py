@@ -1,31 +1,14 @@
-"""A finding: what is wrong, where, what it costs and what to do about it."""
+"""A rule gives findings (`roofline/finding.py`); what rules say of them in common."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
-from shardwise.boundary.records import Record
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.timeline import OpRow
+from shardwise.roofline.finding import Finding
 from shardwise.work import grouped
 
 WORTH = 0.01
 """The least share of a step that a finding must cost to be told; a feeling."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Record):
-    """A mistake in a compiled program."""
-
-    rule: str
-    """The rule that found it."""
-    seconds: float
-    """Seconds that it costs, per step and device."""
-    where: str
-    """file:line, or arguments."""
-    what: str
-    """What it is, with its figures."""
-    remedy: str
-    """What to write instead."""
 
 
 Rule = Callable[[Evidence], Iterable[Finding]]
