@@ -5,6 +5,7 @@ A message names the thing, its value, the rule and the remedy. `assert` is for o
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,32 @@ class BadRequest(ShardwiseError):
     """The request cannot be answered as asked. Exit code 2."""
 
     exit_code = 2
+
+
+class WrongField(BadRequest):
+    """A field of a request has a value that its rule forbids: `thing`, `value`, `rule`; `field` is
+    its name where the thing is a part of it."""
+
+    def __init__(self, thing: str, value: object, rule: str, *, field: str = "") -> None:
+        super().__init__(f"{thing} is {value}; {rule}")
+        self.thing, self.value, self.rule = thing, value, rule
+        self.field = field or thing
+
+
+class Lacking(BadRequest):
+    """A text leaves out what an option gives: `lacks` says what is missing, `remedy` what to do,
+    `gives` is the option."""
+
+    def __init__(self, lacks: str, remedy: str, gives: "Gives") -> None:
+        super().__init__(f"{lacks}; {remedy}")
+        self.lacks, self.remedy, self.gives = lacks, remedy, gives
+
+
+class Gives(Enum):
+    """What an option adds to another program's text."""
+
+    SLICE = "--on"
+    MODEL = "--model"
 
 
 class NoFeasiblePlan(ShardwiseError):

@@ -19,7 +19,7 @@ from shardwise.commands.run.serving import (
     Sampling,
     TokenLogprobs,
 )
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, ShardwiseError, WrongField
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,8 +112,8 @@ async def sampling_of(
             ignore_end=bool(fields.ignore_eos),
             form=form,
         )
-    except BadRequest as error:
-        raise bad(str(error).partition(" ")[0], str(error)) from None
+    except WrongField as error:
+        raise bad(error.field, str(error)) from None
 
 
 def _bias(state: ServerState, fields: GenerationFields) -> tuple[tuple[int, float], ...]:

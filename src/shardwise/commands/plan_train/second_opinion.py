@@ -186,8 +186,7 @@ def _waits(candidate: Candidate) -> str:
     assert candidate.program.timeline is not None
     exposed = candidate.program.timeline.exposed
     made = sum(seconds for name, seconds in exposed.items() if name.startswith("net:"))
-    parts = candidate.answer.time_parts.named()
-    said = sum(seconds for name, seconds in parts.items() if name.startswith("waiting on"))
+    said = sum(candidate.answer.time_parts.waiting.values())
     if max(made, said) < WAITS * candidate.program.timeline.expected:
         return ""
     return f"; waits {format_seconds(made)} for networks ({format_seconds(said)} predicted)"

@@ -14,7 +14,7 @@ from shardwise.commands.base.inputs import (
     places_of,
     plan_changes,
 )
-from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
+from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
@@ -151,20 +151,16 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
     leaves out."""
     try:
         return parse_export(text, target)
-    except BadRequest as error:
-        lacks, given, options = str(error).partition("; give ")
-        if piece is not None and "with --on" in options:
+    except Lacking as error:
+        if piece is not None and error.gives is Gives.SLICE:
             return parse_export(text, target, piece=piece)
-        said = f"'{path}' is another program's file. "
-        if given and "with --" in options:
-            lacking = {name: word for name, word in _LACKING.items() if name in options}
-            way = spelt("export", [path], {"--from": target, **lacking}, ["-o", "plan.yaml"])
-            raise BadRequest(f"{said}{lacks}\nmake a plan of it first: `{way}`") from None
-        raise BadRequest(f"{said}{error}") from None
-
-
-_LACKING = {"--on": "SLICE", "--model": "MODEL"}
-"""What another program's file may leave out, and what a person writes for it."""
+        lacking = {error.gives.value: error.gives.name}
+        way = spelt("export", [path], {"--from": target, **lacking}, ["-o", "plan.yaml"])
+        raise BadRequest(
+            f"'{path}' is another program's file. {error.lacks}\nmake a plan of it first: `{way}`"
+        ) from None
+    except BadRequest as error:
+        raise BadRequest(f"'{path}' is another program's file. {error}") from None
 
 
 def foreign_notes(what: GivenPlan) -> list[str]:

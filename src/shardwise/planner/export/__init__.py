@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, Gives, Lacking, unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.planner.export import (
@@ -185,9 +185,10 @@ def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:
     """The model that the text describes."""
     name = exporter.model(text)
     if name is None:
-        raise BadRequest(
-            f"{target}: the text does not say the model in words that a known model has; give it "
-            "with --model"
+        raise Lacking(
+            f"{target}: the text does not say the model in words that a known model has",
+            "give it with --model",
+            Gives.MODEL,
         )
     return name, load_model(name)
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from shardwise.boundary import parse_yaml
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
@@ -169,9 +169,11 @@ def _fill(
             sizes[net, word] = whole(TARGET, f"dcn_{word}_parallelism of -1", slices / others)
             continue
         if devices is None:
-            raise BadRequest(
+            raise Lacking(
                 f"{TARGET}: ici_{word}_parallelism is -1, what the devices leave, and the file "
-                "does not say how many there are; give the slice with --on"
+                "does not say how many there are",
+                "give the slice with --on",
+                Gives.SLICE,
             )
         left = devices / (others * slices)
         sizes[net, word] = whole(TARGET, f"ici_{word}_parallelism of -1", left)

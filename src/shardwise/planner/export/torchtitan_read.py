@@ -15,7 +15,7 @@ from typing import Any
 
 import shardwise.plans.software
 from shardwise.boundary import parse_toml, read_json
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.planner.export.flags import words_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
 from shardwise.planner.export.python_text import count_of, literal_of, tree_of
@@ -143,9 +143,11 @@ def _shard(given: Mapping[str, Any], devices: int | None, others: int) -> int:
     if given[name] != -1:
         return count_of(TARGET, name, given[name])
     if devices is None:
-        raise BadRequest(
+        raise Lacking(
             f"{TARGET}: {name} is -1, what the devices leave, and the text does not say how many "
-            "there are; give the slice with --on"
+            "there are",
+            "give the slice with --on",
+            Gives.SLICE,
         )
     return whole(TARGET, f"{name} of -1", devices / others)
 

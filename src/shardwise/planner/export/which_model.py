@@ -7,7 +7,7 @@ shape that is taken which has most other flags in common.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.zoo import zoo_names
 from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
@@ -37,7 +37,7 @@ MEGATRON_SHAPE = (
 def of_maxtext(text: str) -> str | None:
     """The model of MaxText's flags; BadRequest for a `model_name` that is not MaxText's."""
     if wrong := maxtext_read.unknown_model(text):
-        raise BadRequest(f"{wrong}; give the model with --model")
+        raise Lacking(str(wrong), "give the model with --model", Gives.MODEL)
     given = maxtext_read.given_flags(text).given
     if (name := given.get("model_name")) in snapshot()["models"]:
         for known in zoo_names():

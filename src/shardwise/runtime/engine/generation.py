@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, ShardwiseError, WrongField
 from shardwise.scheduling.speculation import PastTokens
 
 Finish = Literal["stop", "length", "abort"]
@@ -104,7 +104,7 @@ class Sampling:
             if getattr(self, name) is not None:
                 _within(name, getattr(self, name), 0, MOST_LOGPROBS)
         for token, bias in self.logit_bias:
-            _within(f"logit_bias of token {token}", bias, -100, 100)
+            _within(f"logit_bias of token {token}", bias, -100, 100, field="logit_bias")
 
     @property
     def bends(self) -> bool:
@@ -113,10 +113,19 @@ class Sampling:
         return bool(penalties or self.logit_bias or self.banned)
 
 
-def _within(name: str, value: float, low: float, high: float, *, open_below: bool = False) -> None:
+def _within(
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    *,
+    open_below: bool = False,
+    field: str = "",
+) -> None:
     if not (low < value if open_below else low <= value) or not value <= high:
         above = "above" if open_below else "at least"
-        raise BadRequest(f"{name} is {value:g}; it must be {above} {low:g} and at most {high:g}")
+        rule = f"it must be {above} {low:g} and at most {high:g}"
+        raise WrongField(name, f"{value:g}", rule, field=field)
 
 
 GREEDY = Sampling(temperature=0)

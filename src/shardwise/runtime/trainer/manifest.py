@@ -75,21 +75,28 @@ def shard_file(process: int, processes: int) -> str:
     return f"shards-{process:05}-of-{processes:05}.safetensors"
 
 
+class NoCheckpoint(BadRequest):
+    """A folder is no checkpoint of the trainer; `damage` says why."""
+
+    def __init__(self, folder: Path, damage: str) -> None:
+        super().__init__(f"'{folder}' is no checkpoint of this trainer: {damage}")
+        self.damage = damage
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint. Raises BadRequest, naming the first value that is wrong."""
-    what = f"'{folder}' is no checkpoint of this trainer"
     try:
         said = read_json(folder / MANIFEST, "it", most=_MANIFEST_BYTES)
     except BadRequest:  # its words are for a document that a person writes
-        raise BadRequest(f"{what}: its {MANIFEST} cannot be read") from None
+        raise NoCheckpoint(folder, f"its {MANIFEST} cannot be read") from None
     try:
         return Manifest.model_validate(said)
     except ValidationError as error:
         first = first_mistake(error.errors(), said)
     where = shown(first.place) if first.place else "the document"
     got = "missing" if first.missing else shown(first.value)
-    raise BadRequest(
-        f"{what}: its {MANIFEST} cannot be read ({where} is {got}; it must be {first.must_be})"
+    raise NoCheckpoint(
+        folder, f"its {MANIFEST} cannot be read ({where} is {got}; it must be {first.must_be})"
     )
 
 
@@ -142,8 +149,8 @@ def damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, as far as it shows without reading its files."""
     try:
         manifest = read_manifest(folder)
-    except BadRequest as error:
-        return str(error).partition(": ")[2]
+    except NoCheckpoint as error:
+        return error.damage
     if folder.name != step_folder(manifest.step):
         return f"its {MANIFEST} is that of step {manifest.step}"
     for about in manifest.files:
