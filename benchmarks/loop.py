@@ -1,6 +1,6 @@
 """The loop of a server: plan, serve, bench, calibrate, plan, serve; a page of what it says.
 
-    python benchmarks/loop.py FOLDER [--page docs/serving_loop.md]
+    python benchmarks/loop.py FOLDER [--page docs/lab/serving_loop.md]
 
 In FOLDER a tiny Llama with random weights is made, and this machine is measured and served on. The
 constants that are fitted under one load predict the steps of another: longer prompts, shorter
@@ -31,10 +31,10 @@ COUNTERS = ("shardwise:step_seconds_total", "shardwise:predicted_step_seconds_to
 HEAD = """# The loop closed: plan, serve, bench, calibrate, plan again
 
 Every command below was run as it stands, on {when}, by `python benchmarks/loop.py FOLDER --page
-docs/serving_loop.md` on a CPU of {cores} cores without an accelerator; on one the commands are the
-same, but that a slice of the catalogue (`--on v5e:1x1`) takes the place of `here:1`. `llama` is a
-folder of random weights (`scripts/llama_folder.py`, 5 million parameters): what takes time here is
-software, so that there is something to learn.
+docs/lab/serving_loop.md` on a CPU of {cores} cores without an accelerator; on one the commands are
+the same, but that a slice of the catalogue (`--on v5e:1x1`) takes the place of `here:1`. `llama` is
+a folder of random weights (`scripts/llama_folder.py`, 5 million parameters): what takes time here
+is software, so that there is something to learn.
 """
 
 

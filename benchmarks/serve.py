@@ -14,8 +14,8 @@ Printed per concurrency: the median of the rounds and their range, of output tok
 the time to first token, and of CPU seconds per 1,000 output tokens (user and system, all processes
 of a server), which a busy machine changes least; and of each round's ratios ours / theirs.
 `--dtype best` puts a load on each server in each dtype that it has here, and goes on with the
-fastest of each. `--record docs/serving_speed.json` keeps the figures, a row for each concurrency
-that takes the place of the one before, and writes the page beside it.
+fastest of each. `--record docs/lab/serving_speed.json` keeps the figures, a row for each
+concurrency that takes the place of the one before, and writes the page beside it.
 """
 
 import argparse
@@ -321,12 +321,12 @@ def _said(figure: dict[str, float], digits: int, unit: str = "") -> str:
 
 HEAD = f"""# Our server beside others on a CPU
 
-Made by `python benchmarks/serve.py --record docs/serving_speed.json`, which says how; the JSON has
-dates and commits. A Llama with random weights of 5 M (tiny) or 0.3 B parameters, prompts of {INPUT}
-tokens and answers of {OUTPUT}, drawn at temperature 1 and streamed, at most so many requests at
-once. Median of the rounds, and their range; ratios are of each round, more tokens and less time are
-better. Where dtypes differ each server has the fastest of those that it has on a CPU. Client and
-server share 2 cores (AMD EPYC, Zen 4).
+Made by `python benchmarks/serve.py --record docs/lab/serving_speed.json`, which says how; the JSON
+has dates and commits. A Llama with random weights of 5 M (tiny) or 0.3 B parameters, prompts of
+{INPUT} tokens and answers of {OUTPUT}, drawn at temperature 1 and streamed, at most so many
+requests at once. Median of the rounds, and their range; ratios are of each round, more tokens and
+less time are better. Where dtypes differ each server has the fastest of those that it has on a CPU.
+Client and server share 2 cores (AMD EPYC, Zen 4).
 """
 
 

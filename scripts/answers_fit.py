@@ -1,5 +1,5 @@
 """Whether answers of `plan train` for our trainer fit when the real compiler makes their programs:
-docs/answers_fit.json, and its lines in docs/accuracy.md.
+docs/lab/answers_fit.json, and its lines in docs/accuracy.md.
 
     python scripts/answers_fit.py [--cache FOLDER]
 
@@ -28,7 +28,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.profiler.ahead import default_root
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT, PAGE = ROOT / "docs" / "answers_fit.json", ROOT / "docs" / "accuracy.md"
+OUT, PAGE = ROOT / "docs" / "lab" / "answers_fit.json", ROOT / "docs" / "accuracy.md"
 SEED, COUNT = 20261128, 30
 NEAR = 0.8
 """The share of usable memory from which on an answer is near the limit."""

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Hand the exported files to the programs' own parsers: docs/exports_checked.json.
+"""Hand the exported files to the programs' own parsers: docs/lab/exports_checked.json.
 
     scripts/check_exports.py maxtext|torchtitan|megatron|vllm|sglang|skypilot [--keep FOLDER]
     scripts/check_exports.py k8s --repositories FOLDER [--keep FOLDER]
 
 One command makes a throwaway environment (2 to 4 GB, deleted afterwards; FOLDER keeps it or is one
-that was kept), installs the framework there, and passes it the files of docs/exports.json: MaxText
-its pyconfig, TorchTitan its ConfigManager, Megatron-LM its argument parser with `validate_args`.
-vLLM and SGLang get the words that a script calls (`called.py`), Kubernetes' and SkyPilot's schemas
-the manifests, where what Kubernetes does not know itself is read of repositories
+that was kept), installs the framework there, and passes it the files of docs/lab/exports.json:
+MaxText its pyconfig, TorchTitan its ConfigManager, Megatron-LM its argument parser with
+`validate_args`. vLLM and SGLang get the words that a script calls (`called.py`), Kubernetes' and
+SkyPilot's schemas the manifests, where what Kubernetes does not know itself is read of repositories
 (`repositories.py`).
 Where the model builder runs without devices, the parameters of every model are counted and compared
 with ours. The record names the version, the day and each file by its hash; the flags that the
@@ -38,7 +38,7 @@ from shardwise.planner.export import EXPORTERS, sglang, vllm
 from shardwise.planner.export.serving import PROGRAMS
 from shardwise.plans import ServePlan
 
-FLAGS = DOCS.parent / "src/shardwise/plans/data/software/flags.json"
+FLAGS = DOCS.parents[1] / "src/shardwise/plans/data/software/flags.json"
 PROBES = Path(__file__).with_name("probes")
 
 

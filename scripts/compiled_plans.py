@@ -1,4 +1,5 @@
-"""docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
+"""docs/lab/compiled.md and .json: published models' plans beside what the real compiler makes of
+them.
 
     python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--renew NAME] [--dump] [--kept]
     python scripts/compiled_plans.py --drawn [--renew PHASE|NAME] [--kept]
@@ -10,7 +11,7 @@ CPU seconds each), and kept in the folder, so that a run that was stopped goes o
 there is compiled. With --only nothing is written. With --renew the other rows stay as they are in
 the committed table, and the page says which rows are of a later commit; `--renew servers` renews
 all that are no training plans. With --drawn the plans of `compiled/drawn.json` are compiled, into
-docs/compiled_drawn.md and .json; with --kept nothing is compiled: a row whose program is in the
+docs/lab/compiled_drawn.md and .json; with --kept nothing is compiled: a row whose program is in the
 folder is read again, another keeps what was compiled before beside what is predicted today.
 With --gpus those of `compiled/gpus.py` are compiled for GPUs (`'.[gpu-compile]'`, 10 to 20 CPU
 seconds each), and the other rows stay. With --base the programs of an earlier commit
@@ -34,7 +35,7 @@ from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import ShardwiseError
 from shardwise.profiler.ahead import default_root
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "lab"
 DUMPS = Path(__file__).parents[1] / "tests" / "commands" / "program" / "data" / "compiled"
 DUMPED = ("ZeRO-1", "CP", "EP ragged", "8B, FSDP, v4, over")
 """Plans whose compiled programs the tests of the rules read."""

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """The default answers of `plan train` and `plan serve` as files for their programs:
-docs/exports.md and .json.
+docs/lab/exports.md and .json.
 
     scripts/exports.py [--half training|serving] [--only MODEL] [--slice SLICE] [--files] [--page]
 
 For ten models on six slices: the default plan and what runs it, its export read back with the
 comments stripped, and its price beside that of `--for any`. Whether the program's own parser took
-the file is in docs/exports_checked.json (`scripts/check_exports.py`); until it did, its flags are
-held against plans/data/software/flags.json. The serving half (`exports_serving.py`) is kept row by
-row: a run that was cut off goes on where it stood, unless --again is given.
+the file is in docs/lab/exports_checked.json (`scripts/check_exports.py`); until it did, its flags
+are held against plans/data/software/flags.json. The serving half (`exports_serving.py`) is kept row
+by row: a run that was cut off goes on where it stood, unless --again is given.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "lab"
 PAGE, TABLE, CHECKED = DOCS / "exports.md", DOCS / "exports.json", DOCS / "exports_checked.json"
 MODELS = (
     *("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "mistral-7b-v0.3", "qwen2.5-7b"),
@@ -120,8 +120,8 @@ Made by `scripts/exports.py` on {day}: the answer of `shardwise plan train` with
 back with its comments stripped. {good} of the {possible} answers come back as the same plan, but
 for what no file says (below). "any" is how much faster the fastest plan is that can be priced with
 the same stack and dtypes, whether the program runs it or not: the price of being runnable. "taken
-by" names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot
-of its flags (src/shardwise/plans/data/software/flags.json).
+by" names what took the file: the program's own parser (docs/lab/exports_checked.json), or the
+snapshot of its flags (src/shardwise/plans/data/software/flags.json).
 """
 ASKED = """### Asked for by name
 
@@ -164,7 +164,7 @@ def silences() -> Iterator[str]:
 
 def read_plan(row: Mapping[str, Any]) -> TrainPlan:
     """The plan of a row of the table."""
-    plan = plan_from(row["plan"], "docs/exports.json")
+    plan = plan_from(row["plan"], "docs/lab/exports.json")
     assert isinstance(plan, TrainPlan)
     return plan
 

@@ -1,4 +1,4 @@
-"""The serving half of docs/exports.md: answers of `plan serve` as files for their server.
+"""The serving half of docs/lab/exports.md: answers of `plan serve` as files for their server.
 
 For five models on six slices: the default answer and the server that it is for, its script read
 back with the comments stripped, the other things that it can be exported to, and its dollars beside
@@ -112,7 +112,7 @@ def stripped(text: str) -> str:
 
 def read_plan(row: Mapping[str, Any]) -> ServePlan:
     """The plan of a row of the table."""
-    plan = plan_from(row["plan"], "docs/exports.json")
+    plan = plan_from(row["plan"], "docs/lab/exports.json")
     assert isinstance(plan, ServePlan)
     return plan
 
@@ -145,7 +145,7 @@ so many requests a second: {loads}.
 {good} of the {possible} scripts come back as the same plan, but for what no script says (below).
 "any" is how many times the dollars of `--for any` it costs, the price of this server (for chips
 without a price, how many times the chips). "taken by" names what took the script; "k8s" and
-"skypilot" say whether the plan can be deployed so, and docs/exports_checked.json has what took
+"skypilot" say whether the plan can be deployed so, and docs/lab/exports_checked.json has what took
 those files.
 """
 COLUMNS = (

@@ -10,13 +10,13 @@ come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, a
 compilers schedule (`scripts/fit/tpu_compiler.csv`).
 Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
-with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
+with --leave-one-source-out, which leaves every group of runs out in turn, also docs/lab/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
 `shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
 of the work. With the left-out predictions it also writes what they cannot tell of a plan
 (src/shardwise/roofline/data/resolution.toml); --resolution writes that alone, in seconds, from the
 left-out predictions that are there. --few-runs makes only what follows from these: the spread
-behind `--evidence` and its section of docs/fit.md. Constants are fitted on the rows that are
+behind `--evidence` and its section of docs/lab/fit.md. Constants are fitted on the rows that are
 `fitted`. The same input gives the same output.
 """
 
@@ -161,7 +161,8 @@ def write_left_out(
     say("done")
     if not asked.dry_run:
         PAGE.write_text(page, encoding="utf-8")
-        of = f"scripts/fit_efficiency.py on {asked.date}: {len(cases)} published runs, docs/fit.md"
+        by = f"scripts/fit_efficiency.py on {asked.date}"
+        of = f"{by}: {len(cases)} published runs, docs/lab/fit.md"
         write_residuals(DATA, table, of)
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
         unseen.write_unseen(unseen.DATA, rows)

@@ -11,7 +11,7 @@ step, so that every plan counts the same and no constant sees the seconds of ano
 is of attention compiled alone on five generations (`compiled/tiles.py`). Errors are of plans left
 out, and those without each term stand beside them. On GPUs the trainer is the stack `jax_gpu`,
 learned in the same way from measured steps (`compiled/gpu_steps.py`); with --gpu these alone are
-read, and the rest stays what it was. Writes `docs/fit_jax.md`, `.json` and
+read, and the rest stays what it was. Writes `docs/lab/fit_jax.md`, `.json` and
 `src/shardwise/roofline/data/jax.toml`. The plans of `compiled/drawn.json` are not used.
 """
 
@@ -65,13 +65,13 @@ BY_GENERATION = ("products", "overlap")
 GPU_CONSTANTS = ("attention", "passes", "products", "experts", "dispatch")
 """Those that a step on one GPU shows."""
 SHRINKAGE = 2
-"""Plans that what all plans say counts for beside a generation's own, of which there are 5 or 6:
-with 0, 18 of 28 plans that are left out are within the goal, with 2 20 are (docs/log.md)."""
+"""The weight of the average over all generations, in plans. A generation has 5 or 6 of its own. At
+0, 18 of 28 left-out plans are within the goal; at 2, 20 are (docs/lab/log.md)."""
 PAGE = """# The prices of our own trainer
 
 Made by `python scripts/fit_jax.py` on {date} at {commit} with {versions}, from {count} of
 {all} training plans of `scripts/compiled/learning.json` (seed {seed}), compiled for slices that are
-not here (by {compiled}); do not edit by hand. The plans of docs/compiled_drawn.md are not among
+not here (by {compiled}); do not edit by hand. The plans of docs/lab/compiled_drawn.md are not among
 them.
 
 A constant is the ratio of what a class of ops takes as compiled to what it takes as counted, each
@@ -356,7 +356,7 @@ def evaluate(plan: TrainPlan, stack: Stack, cfg: ModelConfig | None = None) -> f
 
 
 def page(doc: Mapping[str, Any]) -> str:
-    """docs/fit_jax.md of its JSON."""
+    """docs/lab/fit_jax.md of its JSON."""
     n = len(doc["rows"])
 
     def said(one: Mapping[str, float]) -> list[str]:
@@ -437,7 +437,7 @@ def _cells(row: Mapping[str, Any], shown: Sequence[str] = CLASSES) -> list[str]:
 
 def toml(doc: Mapping[str, Any]) -> str:
     """data/jax.toml."""
-    said = f"compiled programs of {len(doc['rows'])} training plans (docs/fit_jax.md)"
+    said = f"compiled programs of {len(doc['rows'])} training plans (docs/lab/fit_jax.md)"
     lines = [
         f"{name} = {{ value = {doc['constants'][name]:.4g}, source = "
         f'"{said if name != "launch_seconds" else "that of the stack xla"}" }}'
@@ -446,14 +446,16 @@ def toml(doc: Mapping[str, Any]) -> str:
     for generation, own in doc["generations"].items():
         lines += ["", f"[jax.generations.{generation}]"]
         lines += [f'{n} = {{ value = {v:.4g}, source = "{said}" }}' for n, v in own.items()]
-    measured = f"measured steps of {len(doc['gpu']['rows'])} plans on one H200 (docs/fit_jax.md)"
+    measured = (
+        f"measured steps of {len(doc['gpu']['rows'])} plans on one H200 (docs/lab/fit_jax.md)"
+    )
     lines += ["", "[jax_gpu]"]
     lines += [
         f"{name} = {{ value = {value:.4g}, source = "
         f'"{measured if name in GPU_CONSTANTS else "that of the stack xla"}" }}'
         for name, value in doc["gpu"]["constants"].items()
     ]
-    head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/fit_jax.md says how."
+    head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/lab/fit_jax.md says how."
     return "\n".join([head, "", "[jax]", *lines]) + "\n"
 
 
@@ -466,11 +468,13 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="compile nothing")
     parser.add_argument("--gpu", action="store_true", help="only read steps on a GPU again")
     options = parser.parse_args()
-    known = json.loads((ROOT / "docs" / "fit_jax.json").read_text(encoding="utf-8"))
+    known = json.loads((ROOT / "docs" / "lab" / "fit_jax.json").read_text(encoding="utf-8"))
     doc = known if options.gpu else from_programs(options, known)
     doc["gpu"] = {"date": made()["date"], **gpu_document(on_gpu())}
-    (ROOT / "docs" / "fit_jax.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
-    (ROOT / "docs" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
+    (ROOT / "docs" / "lab" / "fit_jax.json").write_text(
+        json.dumps(doc, indent=1) + "\n", encoding="utf-8"
+    )
+    (ROOT / "docs" / "lab" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
     TOML.write_text(toml(doc), encoding="utf-8")
 
 

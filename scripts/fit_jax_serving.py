@@ -13,7 +13,7 @@ median of the ratios:
                      is no product, kernel or transfer, for each kernel that is counted
     of prefills      `products`, `attention`, `exchanges` of sums over tensor, `passes` of the rest
 
-Errors are of plans left out. Writes `docs/fit_jax_serving.md`, `.json` and
+Errors are of plans left out. Writes `docs/lab/fit_jax_serving.md`, `.json` and
 `src/shardwise/roofline/data/jax_engine.toml`. Plans of `compiled/drawn.json` are not used.
 """
 
@@ -57,7 +57,7 @@ PAGE = """# The prices of our own engine on TPUs
 
 Made by `python scripts/fit_jax_serving.py` on {date} at {commit} with {versions}, from {count} of
 {all} steps of `scripts/compiled/learning_serve.json` (seed {seed}), compiled for slices that are
-not here (by {compiled}); do not edit by hand. The plans of docs/compiled_drawn.md are not among
+not here (by {compiled}); do not edit by hand. The plans of docs/lab/compiled_drawn.md are not among
 them.
 
 A constant is the median, over plans, of what a class of ops takes as compiled over what it takes at
@@ -268,7 +268,7 @@ def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
 
 
 def page(doc: Mapping[str, Any]) -> str:
-    """docs/fit_jax_serving.md of its JSON."""
+    """docs/lab/fit_jax_serving.md of its JSON."""
     values = doc["constants"]
     said = [
         [name, phase, f"{s['median']:.2f}", f"{s['error']:.1%}", f"{s['within']} of {s['plans']}"]
@@ -309,14 +309,13 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 def toml(doc: Mapping[str, Any]) -> str:
     """data/jax_engine.toml."""
-    said = f"{len(doc['rows'])} compiled steps of servers (docs/fit_jax_serving.md)"
+    said = f"{len(doc['rows'])} compiled steps of servers (docs/lab/fit_jax_serving.md)"
     lines = [
         f'{name} = {{ value = {doc["constants"][name]:.4g}, source = "{said}" }}'
         for name in COMPILED_ENGINE_CONSTANTS
     ]
-    head = (
-        f"# Made by scripts/fit_jax_serving.py on {doc['date']}; docs/fit_jax_serving.md says how."
-    )
+    by = f"# Made by scripts/fit_jax_serving.py on {doc['date']}"
+    head = f"{by}; docs/lab/fit_jax_serving.md says how."
     return "\n".join([head, "", "[jax]", *lines]) + "\n"
 
 
@@ -329,7 +328,7 @@ def main() -> None:
     parser.add_argument("--kept", action="store_true", help="compile nothing, count anew")
     options = parser.parse_args()
     plans, rows = load_drawn(LEARNING_SERVE), []
-    known = json.loads((ROOT / "docs" / "fit_jax_serving.json").read_text(encoding="utf-8"))
+    known = json.loads((ROOT / "docs" / "lab" / "fit_jax_serving.json").read_text(encoding="utf-8"))
     before = {row["name"]: row for row in known["rows"]} if options.kept else {}
     for name, (phase, plan) in plans.items():
         assert isinstance(plan, ServePlan)
@@ -343,7 +342,7 @@ def main() -> None:
         rows += [found] if found else []
     doc = document(rows, len(plans))
     doc["compiled"] = known.get("compiled", known["commit"]) if options.kept else doc["commit"]
-    folder = ROOT / "docs"
+    folder = ROOT / "docs" / "lab"
     said = json.dumps(doc, indent=1) + "\n"
     (folder / "fit_jax_serving.json").write_text(said, encoding="utf-8")
     (folder / "fit_jax_serving.md").write_text(page(doc), encoding="utf-8")

@@ -7,7 +7,7 @@ TABLE is one of serving runs (`evidence/serving/runs.py`); the one that the pack
 told. Chips keep the constants of the catalogue; every engine family gets its own, drawn from common
 ones (`fit/serving.py`). Every model, every chip and every release (a family and the first two
 numbers of its version) is left out of the fit in turn: those errors come first on the page. Unless
---dry-run, writes src/shardwise/roofline/data/engines.toml, docs/fit_serving.md and
+--dry-run, writes src/shardwise/roofline/data/engines.toml, docs/lab/fit_serving.md and
 src/shardwise/evidence/serving/data/left_out.json. The same input gives the same output.
 """
 
@@ -50,7 +50,7 @@ from shardwise.roofline.engines import (
 
 ROOT = Path(__file__).parents[1]
 ENGINES = ROOT / "src" / "shardwise" / "roofline" / "data" / "engines.toml"
-PAGE = ROOT / "docs" / "fit_serving.md"
+PAGE = ROOT / "docs" / "lab" / "fit_serving.md"
 ERRORS = ENGINES.with_name("serving_errors.toml")
 REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
 _FEW = 10
@@ -65,12 +65,12 @@ ABOUT = """# The fit of the serving constants
 
 Made by `scripts/fit_serving.py` on {day} from {runs:,} published runs; do not edit by hand.
 
-A run's steps are counted as Work and priced with the chip's constants (docs/fit.md), of which none
-is fitted here, and with the constants of the engine's family, which belong to no chip, model or
-run. A constant is a common value times the family's own factor; the first is drawn from its prior,
-the second from 1, so that few rows move it little and a family without rows has the common value.
-They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weight of 0.4, of TTFT.
-`evidence/serving/loop.py` says what a closed loop of requests makes of the steps,
+A run's steps are counted as Work and priced with the chip's constants (docs/lab/fit.md), of which
+none is fitted here, and with the constants of the engine's family, which belong to no chip, model
+or run. A constant is a common value times the family's own factor; the first is drawn from its
+prior, the second from 1, so that few rows move it little and a family without rows has the common
+value. They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weight of 0.4, of
+TTFT. `evidence/serving/loop.py` says what a closed loop of requests makes of the steps,
 `evidence/serving/runs.py` what a row leaves open, `scripts/serving_rows.py` where the columns of
 the table are from."""
 HEADLINE = """Every run predicted by the fit that had not seen its model, its chip, or its release
@@ -333,7 +333,10 @@ def engines_toml(
 ) -> str:
     """Two tables per family, and the median of those of today for all others."""
     lines = [
-        f"# Made by scripts/fit_serving.py on {day}; docs/fit_serving.md says how they were found."
+        (
+            f"# Made by scripts/fit_serving.py on {day}; "
+            "docs/lab/fit_serving.md says how they were found."
+        )
     ]
     engines = whole.engines()
     mine = {f: [r for r in runs if r.family == f] for f in engines}
@@ -345,7 +348,8 @@ def engines_toml(
         def source(name: str, family: str = family, said: str = said, few: str = few) -> str:
             low, high = _range(left, family, name)
             return (
-                f"{few}fitted on {len(mine[family])} published runs ({said}; docs/fit_serving.md), "
+                f"{few}fitted on {len(mine[family])} published runs "
+                f"({said}; docs/lab/fit_serving.md), "
                 f"{low:.3g} to {high:.3g} with a model, a chip or a release left out"
             )
 
@@ -355,7 +359,7 @@ def engines_toml(
     lines += _tables(
         OTHERS,
         lambda n: statistics.median(value_of(e, n) for e in told),
-        lambda n: f"assumed: median of {names} (docs/fit_serving.md)",
+        lambda n: f"assumed: median of {names} (docs/lab/fit_serving.md)",
         left,
     )
     return "\n".join(lines) + "\n"
@@ -381,7 +385,7 @@ def _range_entry(left: Sequence[LeftOutRuns]) -> list[str]:
     low, high = fold_range(ratios, np.array([r.run.model for r in rows]))
     source = (
         f"{len(rows)} runs of all engines, each priced by the fit without its model "
-        "(docs/fit_serving.md)"
+        "(docs/lab/fit_serving.md)"
     )
     return [f"range = {{ low = {low:.3g}, high = {high:.3g}, source = {json.dumps(source)} }}"]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which golden answers changed, and by how much: a page.
 
-    scripts/golden_changes.py BEFORE.json.gz AFTER.json.gz REASONS.md > docs/golden_changes.md
+    scripts/golden_changes.py BEFORE.json.gz AFTER.json.gz REASONS.md > docs/lab/golden_changes.md
 
 BEFORE and AFTER are files that `scripts/golden.py write` made, at two commits. Requests are
 compared by their words. The page has a row per kind of request: how many there are, how many have a
@@ -71,9 +71,9 @@ def page(before: Mapping[str, Mapping], after: Mapping[str, Mapping]) -> str:
 
 
 _INTRODUCTION = (
-    "Made by `scripts/golden_changes.py`. Of {} requests before and {} after {} are the same. A "
-    "cell is the median change of the requests that have the figure, with the 10th and 90th "
-    "percentiles."
+    "Made by `scripts/golden_changes.py`. There were {} requests before and there are {} now; {} "
+    "of them have the same answer. A cell shows the median change over all requests that have the "
+    "figure, with the 10th and 90th percentiles."
 )
 
 

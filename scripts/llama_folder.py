@@ -118,7 +118,7 @@ def _tokenizer(vocabulary: int) -> Tokenizer:
         special_tokens=["<s>", "</s>"],
         show_progress=False,
     )
-    made.train([str(path) for path in sorted(DOCS.glob("*.md"))], trainer)
+    made.train([str(path) for path in sorted(DOCS.rglob("*.md"))], trainer)
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 0)]
     )

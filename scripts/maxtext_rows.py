@@ -1,12 +1,12 @@
-"""docs/maxtext.md: compiled timelines beside published step times of training runs on TPUs.
+"""docs/lab/maxtext.md: compiled timelines beside published step times of training runs on TPUs.
 
     python scripts/maxtext_rows.py [--rows ID ...] [--most-devices N] [--fresh] [--no-compile]
 
 Compiles the step of every published TPU run that our runtime can build, for its slice, by libtpu
 (no TPU is needed; one to eight CPU minutes each, 12 to 19 on v6e), reads the schedule into a
-timeline and writes docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept
-in the cache of `shardwise compile`; a row whose program is there is only read again, unless --fresh
-asks for it.
+timeline and writes docs/lab/maxtext.json and docs/lab/maxtext.md after each row. What was compiled
+is kept in the cache of `shardwise compile`; a row whose program is there is only read again, unless
+--fresh asks for it.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
 
 ROOT = Path(__file__).resolve().parent.parent
-JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
+JSON, PAGE = ROOT / "docs" / "lab" / "maxtext.json", ROOT / "docs" / "lab" / "maxtext.md"
 LIMITS = Limits(seconds=3600.0, memory_bytes=9 * 2**30, cache=CompileCache(root=default_root()))
 
 ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
@@ -57,7 +57,7 @@ What makes these programs slower than the published ones, as far as the schedule
   where memory is short), so the flags turn those off.
 - On v4, v5e and v5p gradients over all devices of a slice are summed by an all-reduce of the whole
   matrix and then cut, though nothing else reads the sum: twice the bytes of a reduce-scatter, and
-  synchronous. No form of the exchange and no flag was found that changes it (docs/log.md).
+  synchronous. No form of the exchange and no flag was found that changes it (docs/lab/log.md).
 - Where a device's piece of a matrix is no whole number of tiles (20 rows of D on 256 chips of the
   16B model), the gathered matrix arrives in another layout: copies of 13 ms, and matmuls at 60 to
   70 % of the peak that read it as it is.

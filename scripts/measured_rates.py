@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/rates.md: what benchmarks measured of links and kernels, and what the catalogue makes of it.
+"""docs/lab/rates.md: what benchmarks measured of links and kernels, and what the catalogue makes of
+it.
 
     python scripts/measured_rates.py MEASURED [--date DAY]
 
@@ -20,7 +21,7 @@ from shardwise.hardware import Chip, load_chip, parse_slice, place
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.work import CollectiveKind
 
-PAGE = Path(__file__).parents[1] / "docs" / "rates.md"
+PAGE = Path(__file__).parents[1] / "docs" / "lab" / "rates.md"
 KINDS: Mapping[str, CollectiveKind] = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",
@@ -42,7 +43,7 @@ INTRODUCTION = """# Rates that benchmarks measured
 
 Made by `scripts/measured_rates.py` on {date}; do not edit by hand. No training run is read for it.
 What stands in a chip's file as measured comes from these tables, and so do the priors of the
-constants that are fitted (docs/fit.md). A range is the tenth to the ninetieth percentile.
+constants that are fitted (docs/lab/fit.md). A range is the tenth to the ninetieth percentile.
 """
 NICS = """## The data-centre network
 

@@ -6,7 +6,7 @@
 A byte-level Llama of 3 million parameters is trained in FOLDER by `shardwise train` on the texts
 below DIR (default: the source of Python's standard library), one file in twenty left out. The
 engine then answers held-out windows with the logprobs of their tokens, as its steps compute them,
-for every pair of dtypes in PAIRS. docs/perplexity.json has the figures, docs/serving.md their
+for every pair of dtypes in PAIRS. docs/lab/perplexity.json has the figures, docs/serving.md their
 table. What is there is not done again: a trained model is kept in FOLDER, a stopped training goes
 on, and rows of the same model stay.
 """
@@ -29,7 +29,7 @@ from shardwise.runtime.engine.generation import Sampling
 from shardwise.runtime.engine.opening import EngineSettings, open_engine
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD, PAGE = ROOT / "docs" / "perplexity.json", ROOT / "docs" / "serving.md"
+RECORD, PAGE = ROOT / "docs" / "lab" / "perplexity.json", ROOT / "docs" / "serving.md"
 MARKS = "<!-- perplexity: scripts/perplexity.py -->", "<!-- end of perplexity -->"
 PAIRS = (
     *(("f32", "f32"), ("bf16", "bf16"), ("int8", "f32"), ("fp8", "f32"), ("int4", "f32")),

@@ -1,4 +1,4 @@
-"""docs/planned.json and .md: what plans predict beside what their compiled steps have.
+"""docs/lab/planned.json and .md: what plans predict beside what their compiled steps have.
 
     python scripts/planned.py [--cache FOLDER] [--only NAME]
 
@@ -28,7 +28,7 @@ from shardwise.profiler.ahead import CompileCache, default_root
 from shardwise.profiler.ahead.cache import key_of
 
 TOPOLOGY = "v5e:2x4"
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "lab"
 JOB = Path(__file__).parent / "planned_steps" / "job.py"
 STEP_MAKERS = (
     *MAKERS,

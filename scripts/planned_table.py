@@ -1,4 +1,5 @@
-"""The rows of docs/planned.json, and docs/planned.md made of them and of what is planned now.
+"""The rows of docs/lab/planned.json, and docs/lab/planned.md made of them and of what is planned
+now.
 
 A row holds one plan's compiled step as it was read: every array of its collectives in order. Lines
 that are the same are written once, and `order` says where each stands.
@@ -28,18 +29,18 @@ SHORT = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "all_to
 
 ABOUT = """Made by `python scripts/planned.py` on {date} at {commit} with
 {versions}: the runtime's own `train_step`, compiled for {topology} (8 devices) at low
-effort without windowed einsums; `planned.json` has every array of it. State is bytes per
-device of parameters and optimizer. Of a pipeline both lists and the state are those of the last
-rank, which holds the head. V is as in `work.Collective`, added up by kind and axes over a step.
-Raw: bytes that both lists have for the same kind and axes, over those that either has, with the
-program's collectives as they are written. Left: bytes of either list that no rule explains, of the
-plan's with what our runtime adds to it.
+effort without windowed einsums; `planned.json` has every array of it. State counts the
+bytes of parameters and optimizer per device. In a pipeline, the state and both lists are those of
+the last rank, which holds the head. V is that of `work.Collective`, added up by kind and axes over
+a step. Raw is the share of bytes that both lists have for the same kind and axes, with the
+program's collectives as written. Left counts the bytes of either list that no rule explains; the
+plan's list includes what our runtime adds to it.
 
-Noticed: single changes after which something else is left, of all that were tried: every array of
-the program's collectives gone, run once less, and there twice, and every line of the plan gone.
-Integers and sums of one number are not among them: the compiler chooses how many it has. They are
-set aside up to a bound (below), with the bytes here. All this is of these plans: of others
-that were tried, some leave bytes (docs/log.md)."""
+Noticed counts the single changes that this check detects, out of all that were tried. A change
+removes an array of the program's collectives, runs it once less or doubles it, or removes a line of
+the plan. Integers and sums of one number are left out, because the compiler chooses how many it
+has. They are set aside up to a bound (below); the last column has their bytes. Everything here
+holds for these plans. Some other plans leave bytes (docs/lab/log.md)."""
 
 
 BESIDE = """Not the compiler's doing but our layouts': bytes that follow from the model and the mesh
@@ -82,7 +83,7 @@ def plan_hash(plan: TrainPlan) -> str:
 
 
 def document(doc: Mapping[str, Any]) -> str:
-    """The text of docs/planned.json: a line of text for each line of a program."""
+    """The text of docs/lab/planned.json: a line of text for each line of a program."""
     head = json.dumps({key: value for key, value in doc.items() if key != "rows"}, indent=1)
     rows = ",\n".join(_row_text(row) for row in doc["rows"])
     return f'{head.removesuffix("}").rstrip()},\n "rows": [\n{rows}\n ]\n}}\n'

@@ -1,5 +1,5 @@
-"""How often a published plan beats the one that `plan train` answers: docs/published_jobs.json, and
-its table in docs/accuracy.md.
+"""How often a published plan beats the one that `plan train` answers: docs/lab/published_jobs.json,
+and its table in docs/accuracy.md.
 
     python scripts/published_jobs.py
 
@@ -28,7 +28,7 @@ from shardwise.planner.training import evaluate_train, plan_train
 from shardwise.plans.train import CHOICES, Structure
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT, PAGE = ROOT / "docs" / "published_jobs.json", ROOT / "docs" / "accuracy.md"
+OUT, PAGE = ROOT / "docs" / "lab" / "published_jobs.json", ROOT / "docs" / "accuracy.md"
 BEATS = 0.05
 """The share of its seconds by which a published plan has to be faster to count."""
 OF_THE_SEARCH = {*SEARCHED, "remat_kinds", "virtual_stages"}

@@ -1,4 +1,4 @@
-"""Published plans beside those that shardwise finds for the same job: docs/published_plans.md.
+"""Published plans beside those that shardwise finds for the same job: docs/lab/published_plans.md.
 
     python scripts/published_plans.py
 
@@ -27,7 +27,7 @@ from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.units import format_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
-OUT = ROOT / "docs" / "published_plans.md"
+OUT = ROOT / "docs" / "lab" / "published_plans.md"
 STACK = "megatron"
 CASES = (("deepseek-v3-2048", "256*h100:8"), ("llama-3-405b-16k", "2048*h100:8"))
 
@@ -37,9 +37,9 @@ Made by `scripts/published_plans.py` on {day}; do not edit by hand.
 
 Each published plan is priced on the slice of the heading, and `shardwise plan train` searches the
 same job: model, slice, batch and length. Both are priced with the constants fitted for {stack}
-(docs/fit.md), so that only choices differ; these are expected times, not measurements, and their
-80 % ranges are wider than many of the differences. "Theirs with ours" changes that one choice of
-the published plan. A memory figure is the model's: that a plan fits says nothing about
+(docs/lab/fit.md), so that only choices differ; these are expected times, not measurements, and
+their 80 % ranges are wider than many of the differences. "Theirs with ours" changes that one choice
+of the published plan. A memory figure is the model's: that a plan fits says nothing about
 fragmentation.
 """
 

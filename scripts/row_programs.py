@@ -33,7 +33,7 @@ def options_on(chip: str) -> dict[str, str]:
     (AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a
     part; on v6e the VMEM of its recipes; and no windowed einsums, as MaxText's later ones have it
     (its DISABLE_COLLECTIVE_MATMUL): libtpu 0.0.42 makes chains of one-way permutes of the exchanges
-    over tensor, and where memory is short it overlaps none of them (docs/log.md)."""
+    over tensor, and where memory is short it overlaps none of them (docs/lab/log.md)."""
     return together([one for one in flag_sets(chip) if one.of_maxtext])
 
 

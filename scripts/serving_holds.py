@@ -6,10 +6,10 @@
 Each request of REQUESTS is answered, its plan written to a file, and the file simulated with other
 seeds, 2,000 requests each. Of every run the rate, the 90th percentiles of TTFT and TPOT and the
 share of requests within the targets are held against what the answer printed, and chips, dollars an
-hour and dollars per million tokens of `plan show` against the answer's. docs/serving_holds.json has
-every figure, docs/serving_holds.md a row for each request; what is there is not run again, unless
-its request changed or --again is given. --check runs nothing and says whether all in the record
-hold. Requests with a trace need its file in DIR.
+hour and dollars per million tokens of `plan show` against the answer's. docs/lab/serving_holds.json
+has every figure, docs/lab/serving_holds.md a row for each request; what is there is not run again,
+unless its request changed or --again is given. --check runs nothing and says whether all in the
+record hold. Requests with a trace need its file in DIR.
 
 A time holds where no run's is more than 5 % above what was printed, as a target holds where it is
 not exceeded: printed times are those of a slow run (`planner/simulate/steady.py`), most are faster.
@@ -34,7 +34,10 @@ from shardwise.commands.plan_serve.simulate import SimulateRequest
 from shardwise.plans import save_plan
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORD, PAGE = ROOT / "docs" / "serving_holds.json", ROOT / "docs" / "serving_holds.md"
+RECORD, PAGE = (
+    ROOT / "docs" / "lab" / "serving_holds.json",
+    ROOT / "docs" / "lab" / "serving_holds.md",
+)
 SEEDS = (101, 102, 103, 104, 105)
 COUNT = 2000
 WITHIN, SHARE = 0.05, 0.95

@@ -17,7 +17,8 @@ here, once, and stands in columns afterwards; `converted_from` says where each i
 
 A row that several entries fit with different guesses is told by its copy in a dump that has none,
 or, where two measured figures are more than 1.2 apart, the faster is the one that guesses; a row
-that still fits several is left out, and its reason is counted (and stands in docs/fit_serving.md).
+that still fits several is left out, and its reason is counted (and stands in
+docs/lab/fit_serving.md).
 """
 
 import csv

@@ -1,7 +1,8 @@
-"""Run the command of every system of the book and write docs/systems.md with what answers.
+"""Run the command of every system of the book and print docs/systems.md with what answers.
 
 The rows are docs/systems.toml: where a system lies, a command that shows it, and words of the line
-of its output that answers. A row that no command shows says so, and why.
+of its output that answers. A row that no command shows says so, and why. The docs site makes the
+page (`docs/site/generated.py`).
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS, PAGE = ROOT / "docs" / "systems.toml", ROOT / "docs" / "systems.md"
+ROWS = ROOT / "docs" / "systems.toml"
 CHAPTERS = {"A": 12, "B": 13, "C": 9, "D": 15, "E": 21, "F": 6, "G": 11, "H": 8, "I": 6}
 """How many systems each part has: 101 in all."""
 TITLES = {
@@ -31,10 +32,9 @@ TITLES = {
 }
 HEAD = """# Every system of the book, and the command that shows it
 
-Written by `python scripts/systems.py`, which runs each command below from the repository's root and
-copies the line that answers; a test runs them again. Rows: [systems.toml](systems.toml). Where the
-command is `book show` or `book rule`, it works out one number or formula of the system, and does
-not run the system itself.
+The build of these docs runs each command below in the repository's root and copies the line that
+answers. The rows are in [systems.toml](systems.toml). `book show` and `book rule` work out one
+number or formula of a system and do not run the system itself.
 """
 
 
@@ -108,8 +108,9 @@ def section(row: System) -> str:
     return f"{head}```console\n$ {row.command}\n{answering_line(row)}\n```\n"
 
 
-def page(rows: list[System]) -> str:
+def page() -> str:
     """docs/systems.md."""
+    rows = systems()
     shown = sum(not row.missing for row in rows)
     numbers = sum(row.command.startswith(NUMBERS) for row in rows)
     parts = [
@@ -122,6 +123,4 @@ def page(rows: list[System]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(systems()), encoding="utf-8")
-    print(f"wrote {PAGE.relative_to(ROOT)}: {len(systems())} systems")
-    sys.exit(0)
+    sys.stdout.write(page())

@@ -1,4 +1,4 @@
-"""docs/compiled.json: its rows, and that it says what the planner says now.
+"""docs/lab/compiled.json: its rows, and that it says what the planner says now.
 
 Its form and its age are in `test_tables.py`.
 """
@@ -20,7 +20,7 @@ from compiled.gpus import GPUS, section  # noqa: E402
 from compiled.plans import FITS, MATCHED, phase_of, plan_of  # noqa: E402
 from compiled.table import page, summary_of  # noqa: E402
 
-DOC = json.loads((ROOT / "docs" / "compiled.json").read_text())
+DOC = json.loads((ROOT / "docs" / "lab" / "compiled.json").read_text())
 ROWS = {row["name"]: row for row in DOC["rows"]}
 PLANS = {**MATCHED, **FITS}
 
@@ -36,7 +36,7 @@ def test_the_table_has_every_plan():
 
 def test_the_page_and_the_sums_are_of_the_rows():
     assert summary_of(DOC["rows"]) == DOC["summary"]
-    assert (ROOT / "docs" / "compiled.md").read_text() == page(DOC, section(DOC["gpus"]))
+    assert (ROOT / "docs" / "lab" / "compiled.md").read_text() == page(DOC, section(DOC["gpus"]))
 
 
 @over_every(PLANS)

@@ -1,4 +1,4 @@
-"""docs/perplexity.json and its table: every pair of dtypes was measured on one trained model."""
+"""docs/lab/perplexity.json and its table: all pairs of dtypes are measured on one trained model."""
 
 import json
 import sys

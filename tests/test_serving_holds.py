@@ -1,4 +1,4 @@
-"""docs/serving_holds.json: thirty answers of `plan serve` hold, and one comes out again."""
+"""docs/lab/serving_holds.json: thirty answers of `plan serve` hold, and one comes out again."""
 
 import json
 import sys

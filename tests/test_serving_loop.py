@@ -1,4 +1,4 @@
-"""docs/serving_loop.md: its commands are commands, and its figures keep the bound of the loop."""
+"""docs/lab/serving_loop.md: its commands exist, and its figures keep the bound of the loop."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import pytest
 
 from shardwise.apps.cli import cli
 
-PAGE = (Path(__file__).parents[1] / "docs" / "serving_loop.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "lab" / "serving_loop.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ shardwise (.*?)(?: &)?$", PAGE, re.MULTILINE)
 WITHIN = 0.15
 

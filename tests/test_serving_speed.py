@@ -1,4 +1,4 @@
-"""docs/serving_speed.json: figures of our server beside others, and the page made of them."""
+"""docs/lab/serving_speed.json: figures of our server beside others, and the page made of them."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 import serve  # noqa: E402
 
-RECORD = ROOT / "docs" / "serving_speed.json"
+RECORD = ROOT / "docs" / "lab" / "serving_speed.json"
 DOCUMENT = json.loads(RECORD.read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,7 @@
 """The docs site without building it: what its cells call and run (`scripts/docs` runs them)."""
 
 import inspect
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,9 @@ from shardwise.book import entries
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "docs" / "site"
 sys.path.insert(0, str(SITE))
+import generated  # noqa: E402  (found by the line above)
 import pages  # noqa: E402  (found by the line above)
+from links import LINK  # noqa: E402  (found by the line above)
 
 TASKS = (
     *("first_answer", "choose_a_sharding", "size_a_cluster", "serve_under_an_slo"),
@@ -73,8 +76,45 @@ def test_pages_draw_the_pictures_of_the_readme():
     assert {*kept} <= drawing
 
 
+def pages_in(path):
+    """The pages that the tables of contents of a page list."""
+    trees = re.findall(r"```{toctree}\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(trees).splitlines()
+    return {line for line in lines if line and not line.startswith(":")}
+
+
 def test_every_page_of_docs_is_in_the_site():
     """Sphinx warns of one that no table of contents has, and a warning fails the build."""
-    front = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
-    pages_of_docs = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index", "log"}
-    assert pages_of_docs <= {*front}
+    pages_of_docs = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert pages_of_docs <= pages_in(ROOT / "docs" / "index.md")
+
+
+def test_records_have_one_line_each_and_stay_out_of_the_sidebar():
+    index = ROOT / "docs" / "lab" / "index.md"
+    records = {path.stem for path in index.parent.glob("*.md")} - {"index"}
+    assert records == pages_in(index)
+    rows = [line for line in index.read_text(encoding="utf-8").splitlines() if "](" in line]
+    assert records == {re.findall(r"\]\((\w+)\.md\)", row)[0] for row in rows}
+    assert not [page for page in pages_in(ROOT / "docs" / "index.md") if page.startswith("lab")]
+
+
+def test_generated_pages_are_listed_and_not_committed():
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {*generated.SCRIPTS} <= pages_in(ROOT / "docs" / "index.md")
+    assert {f"docs/{name}.md" for name in generated.SCRIPTS} <= {*ignored}
+
+
+TEXTS = sorted(
+    page.relative_to(ROOT)
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if "_build" not in page.parts
+)
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=str)
+def test_links_to_files_lead_somewhere(page):
+    made = {ROOT / "docs" / f"{name}.md" for name in generated.SCRIPTS}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = [link[2] for link in LINK.finditer(text) if "://" not in link[2]]
+    paths = [((ROOT / page).parent / target).resolve() for target in targets]
+    assert [path for path in paths if not path.exists() and path not in made] == []

@@ -1,8 +1,9 @@
 """The docs site: Sphinx with MyST-NB over the pages of docs/, whose cells run when it is built.
 
-`scripts/docs` builds it. The front page is docs/index.md; what is written for the site alone lies
-in this folder, and the generated records of docs/ are pages as they stand. Cells run offline, each
-page in an empty folder of its own, with `cells.py` and `console.py` of this folder at hand.
+`scripts/docs` builds it. The front page is docs/index.md. Pages for the site alone lie in this
+folder. The sidebar leaves out the records, which docs/lab/index.md lists. `generated.py`
+makes pages that are lists before the build. Cells run offline, each page in an empty folder of its
+own, with `cells.py` and `console.py` of this folder at hand.
 """
 
 import os
@@ -27,7 +28,7 @@ author = "shardwise"
 html_title = "shardwise"
 root_doc = "index"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
-exclude_patterns = ["_build", "log.md"]
+exclude_patterns = ["_build"]
 html_theme = "furo"
 html_show_sourcelink = False
 html_static_path = ["static"]

@@ -24,4 +24,4 @@ def to_repository(app, docname: str, source: list[str]) -> None:
 def built(app, path: Path) -> bool:
     """Whether a file is a page of the site, or a picture or record inside its folder."""
     inside = Path(app.srcdir).resolve() in path.resolve().parents
-    return inside and path.exists() and path.name != "log.md"
+    return inside and path.exists()

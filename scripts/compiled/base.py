@@ -1,4 +1,4 @@
-"""Seconds of the programs that an earlier commit had for the plans of docs/compiled.md."""
+"""Seconds of the programs that an earlier commit had for the plans of docs/lab/compiled.md."""
 
 import os
 import subprocess

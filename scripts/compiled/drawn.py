@@ -1,4 +1,4 @@
-"""The plans of docs/compiled.md whose seconds are judged: drawn by a seed, then compiled.
+"""The plans of docs/lab/compiled.md whose seconds are judged: drawn by a seed, then compiled.
 
     PYTHONPATH=scripts python -m compiled.drawn [--learning train|serve]
 

@@ -1,4 +1,4 @@
-"""docs/compiled_drawn.md and .json: plans drawn by a seed, predicted and compiled."""
+"""docs/lab/compiled_drawn.md and .json: plans drawn by a seed, predicted and compiled."""
 
 import json
 import sys
@@ -120,7 +120,7 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def page(doc: Mapping[str, Any]) -> str:
-    """docs/compiled_drawn.md of its JSON."""
+    """docs/lab/compiled_drawn.md of its JSON."""
     head = PAGE.format(
         date=doc["date"],
         commit=doc["commit"],

@@ -1,4 +1,4 @@
-"""GPUs in docs/compiled.md: published models on 1, 2 and 4 of the 8 GPUs of a node.
+"""GPUs in docs/lab/compiled.md: published models on 1, 2 and 4 of the 8 GPUs of a node.
 
 XLA's compiler for GPUs estimates no cycles, so memory, FLOPs and collectives stand beside what was
 planned, and no seconds. Attention of training is cuDNN's, which compiles without a GPU.

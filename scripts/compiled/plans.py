@@ -1,4 +1,4 @@
-"""The plans of docs/compiled.md: published models on five generations of TPU.
+"""The plans of docs/lab/compiled.md: published models on five generations of TPU.
 
 MATCHED covers every strategy, training, decode and prefill; FITS lies around what its chips hold,
 by the plan's own prediction or past it. All else is the same for all (`plan_of`).

@@ -1,4 +1,4 @@
-"""The rows of docs/compiled.json and the page made of them."""
+"""The rows of docs/lab/compiled.json and the page made of them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -62,11 +62,11 @@ were drawn by a seed.{renewed}
 
 MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
 program must have them."""
-SECONDS = """As the prices of our own software predict (docs/fit_jax.md, docs/fit_jax_serving.md),
-and by the compiler's schedule (`shardwise compile`); `cycles` is the share of the schedule that the
-compiler itself has estimated, the rest (collectives, copies, kernels of Pallas) is priced by
-shardwise. Before: of the program that commit {commit} had for the plan, compiled on {date} with the
-same compiler and read by the same reader."""
+SECONDS = """As the prices of our own software predict (docs/lab/fit_jax.md and
+docs/lab/fit_jax_serving.md), and by the compiler's schedule (`shardwise compile`); `cycles` is the
+share of the schedule that the compiler itself has estimated, the rest (collectives, copies, kernels
+of Pallas) is priced by shardwise. Before: of the program that commit {commit} had for the plan,
+compiled on {date} with the same compiler and read by the same reader."""
 HEADER = ("plan", "model", "slice", "mesh", "sequences x tokens", "peak predicted", "compiled")
 MORE = ("error", "of usable HBM", "fits: plan / compiler", "collectives as written", "left")
 
@@ -202,7 +202,7 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def page(doc: Mapping[str, Any], *more: str) -> str:
-    """docs/compiled.md of docs/compiled.json, with more sections below."""
+    """docs/lab/compiled.md of docs/lab/compiled.json, with more sections below."""
     moved, memory, fits = (doc["summary"][name] for name in ("collectives", "memory", "fits"))
     parts = [
         PAGE.format(

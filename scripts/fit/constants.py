@@ -82,7 +82,7 @@ CHIP_KINDS: Mapping[str, Kind] = {
 }
 """Fitted constants of a generation; no fp8 kernel reaches a larger share of its peak than bf16's
 do, 0.7 to 0.9 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
-measured by benchmarks of kernels and links and stay as measured (docs/rates.md)."""
+measured by benchmarks of kernels and links and stay as measured (docs/lab/rates.md)."""
 STACK_KINDS: Mapping[str, Kind] = {
     "overlap": Kind(
         least=0.0,

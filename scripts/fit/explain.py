@@ -49,7 +49,7 @@ class Explained:
             return f"mostly as expected of its kind, as no run tells it well: {prior}"
         shares = sorted(self.by_group.items(), key=lambda item: -item[1])
         named = ", ".join(f"{g} {self.runs.get(g, 0)}" for g, share in shares if share >= 0.05)
-        return f"fitted on published runs ({named}; docs/fit.md); {prior}"
+        return f"fitted on published runs ({named}; docs/lab/fit.md); {prior}"
 
 
 def explain(

@@ -1,5 +1,6 @@
-"""What a few runs of one's own tell: the spread behind `--evidence`, and the section of docs/fit.md
-that says how well it holds. Made of the left-out predictions that the fit has written before."""
+"""What a few runs of one's own tell: the spread behind `--evidence`, and the section of
+docs/lab/fit.md that says how well it holds. Made of the left-out predictions that the fit has
+written before."""
 
 import re
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ def write_few_runs(table: Path, date: str) -> None:
     """Find the spread, score every group by one without it, and write both."""
     rows = validate(read_table(table).rows, folder=table.parent).rows
     spread = Groups(by_group(rows)).spread()
-    of = f"scripts/fit_efficiency.py on {date}: {len(rows)} published runs, docs/fit.md"
+    of = f"scripts/fit_efficiency.py on {date}: {len(rows)} published runs, docs/lab/fit.md"
     write_spread(DATA, spread, of)
     text = section(score_groups(rows, nested=True), spread)
     page = PAGE.read_text(encoding="utf-8")

@@ -25,10 +25,10 @@ from shardwise.roofline.resolution import DATA as RESOLUTION
 
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "src" / "shardwise" / "roofline" / "data" / "stacks.toml"
-PAGE = ROOT / "docs" / "fit.md"
+PAGE = ROOT / "docs" / "lab" / "fit.md"
 COMPILED = ("compiled.json", "compiled_drawn.json")
-"""Tables of our own trainer's plans as compiled, in docs/."""
-MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/fit.md says how."
+"""Tables of our own trainer's plans as compiled, in docs/lab/."""
+MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/lab/fit.md says how."
 
 
 def write_constants(
@@ -53,11 +53,11 @@ def generation_toml(generation: str, found: Mapping[str, Explained], date: str) 
 def others_toml(hierarchy: Hierarchy, columns: Mapping[str, float], date: str) -> str:
     """What is expected of chips that no published run uses: by vendor, and of any other."""
     lines = [MADE.format(date=date)]
-    of_all = f"expected of any chip, from the {len(GENERATIONS)} generations of docs/fit.md"
+    of_all = f"expected of any chip, from the {len(GENERATIONS)} generations of docs/lab/fit.md"
     lines += _expected(hierarchy, columns, "", of_all)
     for vendor in dict.fromkeys(VENDORS.values()):
         known = sum(v == vendor for v in VENDORS.values())
-        source = f"expected of a chip of {vendor}, from its {known} generations of docs/fit.md"
+        source = f"expected of a chip of {vendor}, from its {known} generations of docs/lab/fit.md"
         lines += ["", f"[vendors.{vendor}]", *_expected(hierarchy, columns, vendor, source)]
     return "\n".join(lines) + "\n"
 
@@ -118,9 +118,11 @@ def write_what_is_told(runs: Iterable[PublishedRun], date: str) -> None:
     of our own trainer's plans as compiled."""
     looks = published_looks(runs, read_unseen())
     for name in COMPILED:
-        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "lab" / name).read_text(encoding="utf-8")
         looks += compiled_looks(json.loads(text)["rows"])
     public = sum(look.public for look in looks)
     of = f"{public} published runs without their group, {len(looks) - public} compiled plans"
-    source = f"scripts/fit_efficiency.py on {date}: {of} of docs/{' and docs/'.join(COMPILED)}"
+    source = (
+        f"scripts/fit_efficiency.py on {date}: {of} of docs/lab/{' and docs/lab/'.join(COMPILED)}"
+    )
     write_resolution(RESOLUTION, looks, source)

@@ -4,7 +4,7 @@ No training run is read here. Four sources, all tables: nccl-tests over nodes (`
 this file), matmuls of the best shape (`best_products.csv`) and of the best kernel for every shape
 (`gemm_best.csv.gz`, outside the repository), and libtpu's own schedules (`tpu_compiler.csv`, which
 `scripts/tpu_rates.py` collects). `scripts/measured_rates.py` writes what they say into
-docs/rates.md.
+docs/lab/rates.md.
 """
 
 import csv
@@ -231,7 +231,7 @@ def compiled_priors(table: Table) -> dict[str, Prior]:
     """Ramp and fp8 products of every generation that libtpu compiles for.
 
     Its attention is no prior: as one it raises the left-out error of TPUs from 0.095 to 0.110 (mean
-    log), as published runs use other kernels and blocks (docs/rates.md).
+    log), as published runs use other kernels and blocks (docs/lab/rates.md).
     """
     found: dict[str, Prior] = {}
     for name in dict.fromkeys(r["chip"] for r in table):

@@ -1,4 +1,4 @@
-"""docs/fit.md: how well the model predicts runs that nobody fitted, and what that rests on."""
+"""docs/lab/fit.md: how well the model predicts runs that nobody fitted, and what that rests on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ of {groups} groups, the further ones being judges alone.
 Each run's own plan is counted once. The constants below, and nothing else, turn counts into the
 expected time; they belong to a chip generation or to a software stack, never to a pair of them, a
 source, a model or a run. `matmul`, `hbm`, `network` and `outer_network` of a chip are measured by
-benchmarks of kernels and links and are not fitted (docs/rates.md).
+benchmarks of kernels and links and are not fitted (docs/lab/rates.md).
 
 Every error here but the one called in-sample is of runs left out with their whole group, routed
 ones with all routed runs of their publisher: the sigmas of the hierarchy, the constants and the
@@ -96,7 +96,7 @@ def report(r: Results) -> str:
         _headline(r),
         "## By group\n",
         _errors(r, {g: lambda c, g=g: c.run.group == g for g in _names(r, lambda c: c.run.group)}),
-        "## By software and chip\n\nWhere one group alone has runs, nobody else tells of them.\n",
+        "## By software and chip\n\nNo other publisher confirms a row of a single group.\n",
         _errors(r, _owners(r)),
         "## By kind of run\n",
         _errors(r, KINDS),

@@ -81,8 +81,8 @@ def peak_bytes(run: PublishedRun) -> float:
 
 
 def compiled_looks(rows: Iterable[Mapping[str, Any]]) -> list[SeenPlan]:
-    """Plans of our own trainer as compiled, from the rows of docs/compiled.json and of
-    docs/compiled_drawn.json. The seconds of a program that does not fit are no step's."""
+    """Plans of our own trainer as compiled, from the rows of docs/lab/compiled.json and of
+    docs/lab/compiled_drawn.json. The seconds of a program that does not fit are no step's."""
     found = []
     for row in rows:
         memory = row.get("memory") or {}

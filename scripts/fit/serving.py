@@ -55,7 +55,7 @@ PRIORS: Mapping[str, LogPrior] = {
         value=4e-6,
         common=0.5,
         own=0.3,
-        source="assumed: matmul_ramp of docs/fit.md, 3 to 5 us, for the gap after a kernel too",
+        source="assumed: matmul_ramp of docs/lab/fit.md, 3 to 5 us, for the gap after a kernel too",
     ),
     "sequence_seconds": LogPrior(
         value=1.5e-5, common=1.0, own=0.5, source="assumed: 4 ms of Python for a batch of 256"

@@ -1,7 +1,7 @@
 """Terms of the model of a step that a plan switches: what each row of a plan would be without.
 
-A term stays in the model only if the left-out error is worse without it (`worth.py`, docs/fit.md).
-A further term is a row here.
+A term stays in the model only if the left-out error is worse without it (`worth.py`,
+docs/lab/fit.md). A further term is a row here.
 """
 
 from collections.abc import Callable

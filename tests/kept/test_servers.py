@@ -21,7 +21,7 @@ from kept_servers import FOLDER, PROGRAMS, lowered, plan, priced
 PAGES = re.compile(r'(bf16|f32|s8)\[([\d,]+)\]\S* parameter\(\d+\).*op_name="state\.pages\[\d+\]')
 OTHERS = {"sequence", "sequence_of_two_pools", "experts"}
 """Layouts of which the plan lists what other servers move: rows to sequences and back, where ours
-combines parts of answers; tokens to experts, where ours gathers them (docs/log.md)."""
+combines parts of answers; tokens to experts, where ours gathers them (docs/lab/log.md)."""
 LEFT = 0.02
 """Of the planned bytes: what may be left of steps as small as these."""
 BYTES = {"bf16": 2, "f32": 4, "s8": 1}

@@ -77,7 +77,7 @@ def test_the_year_is_that_of_the_software():
 @pytest.mark.parametrize("on", ["v4:2x2x1", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "tpu7x:2x2x1"])
 def test_software_that_nobody_published_runs_of_is_less_sure(on):
     """Our own trainer is priced by compiled programs: its ranges are those of a trainer that was
-    left out, wider than MaxText's (docs/log.md has how many of its compiled steps they hold)."""
+    left out, wider than MaxText's (docs/lab/log.md says how many of its steps they hold)."""
     table, features = read_residuals(), features_of(answer(on=on, stack="xla"))
     known = table.range_of(features)
     ours = table.range_of(

@@ -20,7 +20,7 @@ from shardwise.roofline.engines import (
 )
 from shardwise.work import Collective, Matmul, Op, Work
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "lab"
 RECORD = {name: {"value": 0.0, "source": "a test"} for name in ENGINE_CONSTANTS}
 EXPERTS = Op(
     id="experts",

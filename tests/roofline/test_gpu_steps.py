@@ -24,7 +24,7 @@ def error(measured, predicted):
 def test_the_page_is_made_of_the_steps_and_holds_left_out():
     """Each step by constants of the others, as the model prices it today."""
     again = fit_jax.gpu_document(fit_jax.on_gpu())
-    kept = json.loads((ROOT / "docs" / "fit_jax.json").read_text())["gpu"]
+    kept = json.loads((ROOT / "docs" / "lab" / "fit_jax.json").read_text())["gpu"]
     assert again["constants"] == pytest.approx(kept["constants"])
     for now, then in zip(again["rows"], kept["rows"], strict=True):
         assert now["predicted"] == pytest.approx(then["predicted"])
@@ -38,7 +38,7 @@ STEPS = (
     ("llama-3-8b", 8, "h100:1", 4, "block", 0.428),
 )
 """Model, layers where not of all, chip, rows of 4,096 tokens, remat and seconds: measured on other
-days (docs/log.md, 2026-11-26, on an H100) and by others (on an H200); none is in the fit."""
+days (docs/lab/log.md, 2026-11-26, on an H100) and by others (on an H200); none is in the fit."""
 
 
 @pytest.fixture

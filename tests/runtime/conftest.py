@@ -4,7 +4,8 @@ import os
 
 import jax
 
-# Two fifths of the compile time on CPUs: the same HLO, other machine code (measured, docs/log.md).
+# Two fifths of the compile time on CPUs: the same HLO, other machine code (measured,
+# docs/lab/log.md).
 FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
 jax.config.update("jax_platforms", "cpu")

@@ -110,7 +110,7 @@ UNSEEN = "others"
 
 def _no_faster(shares: Mapping[str, Any]) -> dict[str, Any]:
     """The share that fp8 products reach of a chip whose share in bf16 was measured alone: as other
-    chips let expect, and no more than in bf16 (no kernel's is: docs/rates.md)."""
+    chips let expect, and no more than in bf16 (no kernel's is: docs/lab/rates.md)."""
     narrow, wide = _table(shares, "matmul_fp8"), _table(shares, "matmul")
     value, most = narrow.get("value"), wide.get("value")
     if not isinstance(value, float) or not isinstance(most, float) or value <= most:

@@ -150,7 +150,7 @@ class Compiler:
     one_device: libtpu's `chip_config_name` where JAX shows the cores of a chip as one device and
         libtpu would not.
     no_cycles: dtypes of products whose `estimated_cycles` are no use, so that the roofline prices
-        them (docs/log.md).
+        them (docs/lab/log.md).
     """
 
     platform: Literal["tpu", "cuda"]

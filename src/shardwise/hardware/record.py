@@ -318,6 +318,7 @@ def _shape(value: Any, field: Field, what: str) -> tuple[int, ...]:
 
 
 _MOST_SIZES = 8
+"""At most this many dimensions has a shape in a hardware file."""
 
 
 def _tile(value: Any, field: Field, what: str) -> tuple[int, ...]:

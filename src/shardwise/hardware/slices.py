@@ -30,6 +30,7 @@ GRAMMAR = (
     "'128*h100:8', or a Cloud TPU name such as 'v5p-128'"
 )
 _MOST_CHIPS = 10_000_000
+"""A larger slice is refused as a typing mistake."""
 _SPELLING = re.compile(r"(?:(?P<count>[+-]?\d{1,12})\*)?(?P<chip>[^:*]+?)(?::(?P<shape>[^:*]*))?")
 _SHAPE = re.compile(r"\d{1,9}(?:x\d{1,9})*", re.IGNORECASE)
 

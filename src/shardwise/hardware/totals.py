@@ -12,6 +12,7 @@ from shardwise.hardware.network import Level, Switched, Torus
 from shardwise.hardware.slices import domain_of
 
 WORD_BYTES = 4
+"""Bytes of a register's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

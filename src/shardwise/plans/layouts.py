@@ -189,7 +189,7 @@ def storable(
 
 
 TILE_ROWS = 8
-"""Rows of a tile of TPU memory, T(8,128)(2,1) in compiled programs (docs/log.md)."""
+"""Rows of a tile of TPU memory, T(8,128)(2,1) in compiled programs (docs/lab/log.md)."""
 
 
 def _narrow(parameter: Parameter, stored: tuple[str, ...], mesh: Mapping[str, int]) -> str:

@@ -75,7 +75,7 @@ JAX = ServingSoftware(
     weights=(CHECKPOINT, *ENGINE_WEIGHTS),
     caches=ENGINE_CACHES,
     note="our server is not measured on accelerators: the chip's own times, on TPUs as compiled "
-    "steps take them (docs/fit_jax_serving.md), nothing for the host",
+    "steps take them (docs/lab/fit_jax_serving.md), nothing for the host",
 )
 
 SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}

@@ -154,7 +154,7 @@ STACK_ROWS = (
         fills_stages=True,
     ),
     # Our own trainer (`runtime/`), as XLA compiles it: weights [D, N, H], attention over `context`
-    # by `runtime/attention/flash.py`, transfers over tensor that wait (docs/fit_jax.md).
+    # by `runtime/attention/flash.py`, transfers over tensor that wait (docs/lab/fit_jax.md).
     StackRow(
         name="jax",
         eager=False,
@@ -167,7 +167,7 @@ STACK_ROWS = (
         own_flags=True,
     ),
     # The same trainer as XLA compiles it for GPUs: cuDNN's attention, products by cuBLAS and Triton
-    # (docs/fit_jax.md).
+    # (docs/lab/fit_jax.md).
     StackRow(
         name="jax_gpu",
         eager=False,

@@ -6,6 +6,7 @@ from math import exp, log
 from shardwise.errors import BadRequest
 
 _HALVINGS = 200
+"""Bisection stops after so many steps, or before, when floats run out."""
 
 
 def crossover(

@@ -308,10 +308,10 @@ def _shown(seconds: Quantity, op: Op, stack: Stack) -> Quantity:
 
 BOTH = 0.5
 """Share of the shorter of the host's time and the kernels' that is waited for beside the longer:
-of 0, a half and 1 the one that misses least of runs that were left out (docs/log.md)."""
+of 0, a half and 1 the one that misses least of runs that were left out (docs/lab/log.md)."""
 GRAPH_SECONDS = 1.3e-6
 """Seconds between two kernels that a CUDA graph starts; assumed, as it explains NVIDIA's runs with
-graphs of the whole step (docs/log.md)."""
+graphs of the whole step (docs/lab/log.md)."""
 WHOLE_STEP = "full"
 
 
@@ -376,13 +376,13 @@ def _derated(same: Same) -> AxisLinks:
 
 
 USUAL_HEAD = 128
-"""The width of heads at which rates of attention were measured (docs/rates.md)."""
+"""The width of heads at which rates of attention were measured (docs/lab/rates.md)."""
 
 
 def _padding(op: Op, chip: Chip) -> Quantity:
     """FLOPs after rounding the matmul's dims up to the chip's tile, over FLOPs before; of attention
     and of weights laid out by head also that of the heads, over that of usual ones: libtpu
-    schedules as many bundles for heads of 64 dims as for 128 (docs/rates.md). Wider heads than
+    schedules as many bundles for heads of 64 dims as for 128 (docs/lab/rates.md). Wider heads than
     usual gain nothing."""
     heads = 1.0
     if op.head_dims:

@@ -27,6 +27,7 @@ WIDE = 1.25
 NAMED = 1.1
 """What a feature widens a range by at least to be named as a reason."""
 REASONS = 2
+"""At most this many reasons are named for a wide range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

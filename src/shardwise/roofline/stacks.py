@@ -103,7 +103,8 @@ OP_SECONDS: Mapping[bool, float] = {False: 50e-6, True: 20e-6}
 A layer of GPT-2 under autocast starts 57 kernels forward and backward, casts of weights and sums of
 gradients among them; compiled 15 products and attentions and 18 fused ones. PyTorch's host takes 23
 us for a product (triton-lang/triton#459) and 9.1 for an Inductor kernel of 19 arguments
-(meta-pytorch/tritonbench#1017). Steps of one sequence measure 1.3 and 0.6 ms a layer (docs/log.md).
+(meta-pytorch/tritonbench#1017). Steps of one sequence measure 1.3 and 0.6 ms a layer
+(docs/lab/log.md).
 """
 BEGIN_SECONDS = 5e-3
 """Seconds of a step that the device waits for PyTorch's host, however long the step is: a batch is

@@ -1,8 +1,8 @@
 """Rows that lie by group, each times the matrix of its own group: the experts of a layer.
 
 `lax.ragged_dot` multiplies a group's rows alone. Its gradient by the matrices does not on TPUs
-(libtpu 0.0.42): there XLA multiplies all rows for each group, E times the FLOPs (docs/log.md). So
-on TPUs that gradient is JAX's Pallas kernel `tgmm`, which goes through each group's rows once.
+(libtpu 0.0.42): there XLA multiplies all rows for each group, E times the FLOPs (docs/lab/log.md).
+So on TPUs that gradient is JAX's Pallas kernel `tgmm`, which goes through each group's rows once.
 """
 
 from typing import Any

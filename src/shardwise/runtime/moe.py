@@ -102,7 +102,7 @@ def dense_experts(
 ) -> jax.Array:
     """Every expert of this device on every token; `first` and `summed` as of `ragged_experts`. With
     the tokens `copied` for each expert its weights are read as they lie: for a product whose E and
-    F are free XLA for TPUs copies each layer's (docs/log.md)."""
+    F are free XLA for TPUs copies each layer's (docs/lab/log.md)."""
     mark, E = call.options.mark, _experts(p["experts.up"])
     hot_BTkE = jax.nn.one_hot(chosen_BTk - (0 if first is None else first), E, dtype=x_BTD.dtype)
     share_BTE = jnp.einsum("BTk,BTkE->BTE", weights_BTk, hot_BTkE)

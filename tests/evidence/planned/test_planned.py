@@ -1,7 +1,7 @@
 """What the plan predicts is what runs: state per device to the byte, collectives by kind and axes.
 
 The steps were compiled for a described TPU slice by `scripts/planned.py` and are read from
-docs/planned.json; a few are compiled again, so that a file of another runtime is noticed.
+docs/lab/planned.json; a few are compiled again, so that a file of another runtime is noticed.
 """
 
 import json
@@ -32,7 +32,7 @@ from planned_steps.steps import (  # noqa: E402
 from planned_table import document, found_of, page, plan_hash, row_of, step_of  # noqa: E402
 
 PLANS = small_plans()
-DOC = json.loads((ROOT / "docs" / "planned.json").read_text())
+DOC = json.loads((ROOT / "docs" / "lab" / "planned.json").read_text())
 ROWS = {row["name"]: row for row in DOC["rows"]}
 ANEW = ("FSDP + CP ring", "EP + TP, ragged")
 """Compiled here again: matmuls, attention and experts, over every kind of axis but stages."""
@@ -60,7 +60,9 @@ def test_what_is_planned_is_what_runs(name):
 
 
 def test_the_page_is_that_of_the_document():
-    assert (ROOT / "docs" / "planned.md").read_text() == page(DOC, lambda row: found(row["name"]))
+    assert (ROOT / "docs" / "lab" / "planned.md").read_text() == page(
+        DOC, lambda row: found(row["name"])
+    )
 
 
 @pytest.mark.slow

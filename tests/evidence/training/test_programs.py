@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 from row_programs import before_fit, options_on, row_result
 
 ROWS = {row["id"]: row for row in read_table(PUBLISHED).rows}
-TABLE = Path(__file__).parents[3] / "docs" / "maxtext.json"
+TABLE = Path(__file__).parents[3] / "docs" / "lab" / "maxtext.json"
 FITTED = ("sustained", "attention", "matmul_ramp")
 MEASURED = ("matmul", "hbm", "network", "outer_network")
 

@@ -22,7 +22,7 @@ from fit.resolution import (
     told_apart,
 )
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "lab"
 
 
 def look(plan: int, predicted: float, measured: float, peak: float = 1.0, **changes) -> SeenPlan:

@@ -1,6 +1,6 @@
 """The compiler's rewrites on what it made of published models: each explains a dump, and is needed.
 
-The dumps are programs of the table in docs/compiled.md.
+The dumps are programs of the table in docs/lab/compiled.md.
 """
 
 import sys
@@ -20,7 +20,7 @@ from planned_steps.plans import PLANS
 from planned_steps.steps import planned_lines
 
 SHARE = 0.01
-"""Of the planned bytes: what may be left (docs/compiled.md)."""
+"""Of the planned bytes: what may be left (docs/lab/compiled.md)."""
 
 
 @pytest.fixture(scope="module")

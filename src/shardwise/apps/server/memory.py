@@ -16,8 +16,8 @@ def share_arena() -> None:
     By default each has its own, up to eight per core. A step's buffers are taken by threads of XLA,
     the engine and the event loop, and freed by others, so that every arena keeps free parts between
     used ones: a server with the same objects grew by 1.8 MB per 1,000 requests, and by none with
-    one arena, which was no slower on two cores (docs/log.md, 2026-11-24). Nothing with another C
-    library.
+    one arena, which was no slower on two cores (docs/lab/log.md, 2026-11-24). Nothing with another
+    C library.
     """
     if sys.platform != "linux" or any(name in os.environ for name in SETTINGS):
         return

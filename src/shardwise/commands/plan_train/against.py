@@ -181,6 +181,7 @@ def _reasons(
 
 
 _HELPS = 0.999
+"""A choice helps if it makes the step shorter than this share of it."""
 
 
 def gain_text(row: Difference) -> str:

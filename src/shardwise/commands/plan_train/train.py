@@ -144,7 +144,7 @@ class TrainPlanRequest(TrainChoices, Command):
         if self.software not in (None, JAX.name):
             raise BadRequest(
                 f"--compile compiles our own trainer's step, and --for is {self.software}; leave "
-                "out one of the two (docs/maxtext.md holds MaxText's runs beside ours, compiled)"
+                "out one of the two (docs/lab/maxtext.md has MaxText's runs beside ours, compiled)"
             )
         pins = parse_pins(self.pins)
         if pins.get("stage", 1) != 1:

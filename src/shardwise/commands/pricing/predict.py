@@ -147,8 +147,8 @@ def tight(planning: TrainPlanning) -> list[str]:
 
 def _part_tiles(answer: TrainAnswer) -> list[str]:
     """Weights stored in pieces whose rows fill no tile of a TPU, which the price does not know:
-    libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/log.md). Our trainer
-    gathers over inner axes first, so that only the outermost counts there."""
+    libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/lab/log.md). Our
+    trainer gathers over inner axes first, so that only the outermost counts there."""
     plan, width = answer.plan, answer.cfg.d_model
     storing = [axis for axis in plan.storage_axes if plan.degree(axis) > 1]
     apart = prod(map(plan.degree, storing[:1] if plan.software == JAX.name else storing))

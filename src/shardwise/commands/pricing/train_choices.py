@@ -1,4 +1,4 @@
-"""What a search of training plans may not choose: the words of a request, checked."""
+"""Checks the words of a request that limit which training plans a search may choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

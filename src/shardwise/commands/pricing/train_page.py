@@ -216,7 +216,7 @@ def _bounds(answer: TrainAnswer, result: PricedPlan) -> Page:
         yield wrapped(
             f"8 of 10: by how far {found.runs} published runs of {found.groups} groups "
             "(publisher and software) were missed by constants that had not seen them, wider or "
-            "narrower as those with the features of this plan were (docs/fit.md)",
+            "narrower as those with the features of this plan were (docs/lab/fit.md)",
             2,
         )
         if found.why:

@@ -32,7 +32,7 @@ TRIED = 3
 """Plans that are looked at for each one asked for, where others do not fit."""
 PROCESS_BYTES = 5 * 2**30
 """Memory that one compile is given room for: an 8B took 1.6 GiB, a 70B on 4,096 chips 4.4
-(docs/log.md)."""
+(docs/lab/log.md)."""
 MEMORY_BYTES = 12 * 2**30
 """The most that one may take, as of `shardwise compile`."""
 CACHE_BYTES = 2 * 2**30

@@ -22,7 +22,7 @@ from shardwise.units import format_seconds
 
 PAYS = 0.01
 """Share of a step below which a difference of two schedules is none: the two differ by as much
-where the compiler only orders equal work otherwise (docs/log.md)."""
+where the compiler only orders equal work otherwise (docs/lab/log.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from shardwise.planner.simulate.traces import read_trace
 PAGE = 16
 """Tokens that share a key of a trace."""
 PERCENTILES = (50, 90, 99)
+"""Percentiles of each time that a load reports."""
 MOST_THREADS = 1024
 """Requests under way at once."""
 LONGEST = 1e7

@@ -74,6 +74,7 @@ scripts/serving_rows.py wrote it."""
 
 KINDS = ("served", "step")
 _SAME = 1.05
+"""Rows of one configuration contradict each other if TPOT differs by more."""
 _CAPPED = "pcap"
 _LINEAR = ("attention", "linear_attention", "mlp_dense", "routed_experts", "shared_experts")
 

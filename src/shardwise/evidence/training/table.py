@@ -405,7 +405,7 @@ took"): where they lost or saved the time is not known. `validate TABLE.csv --ev
 moves every run of the table. A run that is in RUNS.csv, too (`validate RUNS.csv --evidence
 RUNS.csv`), is moved by the others there, itself and those of its configuration left out: its error
 is that of a run not seen. A row that cannot be priced ends the command with its line
-(exit code 2). docs/fit.md has what three runs of a publisher tell of its others, left out.
+(exit code 2). docs/lab/fit.md has what three runs of a publisher tell of its others, left out.
 """
 
 

@@ -1,8 +1,8 @@
 """A plan as MaxText flags: `python3 -m maxtext.trainers.pre_train.train BASE key=value ...`.
 
 Names are those of src/maxtext/configs/base.yml and types.py of MaxText 0.2.5, whose own parser
-takes what is written here (docs/exports_checked.json). Axes: `ici_AXIS_parallelism` inside a slice
-and `dcn_AXIS_parallelism` across slices; `tensor` with sequence parallelism is the axis
+takes what is written here (docs/lab/exports_checked.json). Axes: `ici_AXIS_parallelism` inside a
+slice and `dcn_AXIS_parallelism` across slices; `tensor` with sequence parallelism is the axis
 `tensor_sequence`. What MaxText cannot run: `plans/software/maxtext.py`. `maxtext_model.py` writes
 the model's flags, `maxtext_read.py` reads flags and YAML.
 """

@@ -144,6 +144,7 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
 
 _WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence")
 _FILL = -1
+"""The degree that MaxText replaces by the devices that the others leave."""
 _USUAL = {("ici", "fsdp"): _FILL, ("dcn", "data"): _FILL}
 """Degrees that MaxText fills where nobody gives them."""
 

@@ -1,7 +1,7 @@
 """A plan as Megatron-LM arguments: `torchrun --nnodes N --nproc-per-node P pretrain_gpt.py ...`.
 
 Names are those of megatron/training/arguments.py of megatron-core 0.19.2, whose own parser takes
-what is written here (docs/exports_checked.json). Ranks run tp-cp-ep-dp-pp, innermost first.
+what is written here (docs/lab/exports_checked.json). Ranks run tp-cp-ep-dp-pp, innermost first.
 Megatron derives data parallelism from the world size: DP = replica x data x fsdp x expert, and EP
 is carved out of it. Where parameters are stored in pieces, Megatron-FSDP does it
 (optim_grads_params); replicas of that are `--num-distributed-optimizer-instances`. What Megatron

@@ -26,9 +26,10 @@ from shardwise.plans.software import Obstacle
 MEETING_PORT = 8476
 """Where JAX's processes meet; the next one is for the steps that host 0 sends (docs/serving.md)."""
 DRAIN_SECONDS = 600
+"""How long a server that is stopped may finish its requests."""
 REQUESTS = {"cpu": "4", "memory": "8Gi"}
 """The engine's thread, that of the sockets, and two that compile; of memory 1.6 GB that an hour of
-soak took (docs/log.md), and while it loads one tensor of the checkpoint at a time, twice."""
+soak took (docs/lab/log.md), and while it loads one tensor of the checkpoint at a time, twice."""
 
 
 def _obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:

@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest, shown
 from shardwise.planner.export.notes import MOST
 
 LONGEST_BITS = 4096
+"""Bits of the longest whole number that is written."""
 
 
 def within_docstring(text: str) -> str:

@@ -74,6 +74,7 @@ LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length"}
 not start where its cache cannot hold that."""
 
 _ROUND = 1024
+"""Tokens. Context lengths are whole multiples of this."""
 
 
 def longest(pool: ServerPool, cfg: ModelConfig) -> int:

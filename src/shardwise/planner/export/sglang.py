@@ -2,8 +2,8 @@
 
 Names and meanings of the flags are as read in docs.sglang.io (server arguments) and, for TPUs,
 sgl-project/sglang-jax python/sgl_jax/srt/server_args.py@ccda285a; SGLang's parser takes them
-(docs/exports_checked.json), no server was started with them. With `--enable-dp-attention` the ranks
-of `--tp-size` each keep their own sequences and `--ep-size` cuts the experts over them: our
+(docs/lab/exports_checked.json), no server was started with them. With `--enable-dp-attention` the
+ranks of `--tp-size` each keep their own sequences and `--ep-size` cuts the experts over them: our
 `expert`; limits are then the server's. Without it `--dp-size` copies the server, limits are each's.
 `--mem-fraction-static` counts weights and cache, not the working memory.
 """

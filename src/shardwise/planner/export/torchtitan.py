@@ -3,8 +3,8 @@
     torchrun --nnodes N --nproc-per-node P -m torchtitan.train --module FILE --config plan
 
 Names are those of torchtitan/config/configs.py of TorchTitan 0.3.0, whose own ConfigManager takes
-what is written here (docs/exports_checked.json). Dims: `pp`, `dp_replicate`, `dp_shard`, `cp`, `tp`
-and `ep`; EP is no dim of its own but carved out of dp_shard x cp x tp, innermost first, so our
+what is written here (docs/lab/exports_checked.json). Dims: `pp`, `dp_replicate`, `dp_shard`, `cp`,
+`tp` and `ep`; EP is no dim of its own but carved out of dp_shard x cp x tp, innermost first, so our
 `expert` is a factor of dp_shard, and ep is expert x tensor, as experts are never cut by `tp`. What
 TorchTitan cannot run: `plans/software/torchtitan.py`. `torchtitan_read.py` reads modules and flags.
 """

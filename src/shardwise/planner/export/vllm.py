@@ -1,7 +1,7 @@
 """A plan as `vllm serve`: one server, on its own devices.
 
 Names and meanings of the flags are as read in docs.vllm.ai (engine arguments) and
-vllm/engine/arg_utils.py of vLLM 0.32.0, whose parser takes them (docs/exports_checked.json); no
+vllm/engine/arg_utils.py of vLLM 0.32.0, whose parser takes them (docs/lab/exports_checked.json); no
 server was started with them. Limits on sequences and tokens are per data-parallel rank. With
 `--enable-expert-parallel` experts are cut over tensor x data ranks, attention of a rank sees its
 own sequences: our `expert`. Without it data parallelism copies a dense model, and cuts the experts

@@ -64,9 +64,11 @@ _TRANSFER = "net:stage"
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Of a step: the expected seconds between their bounds, seconds of each resource at its peak
-    rate, the factor by which a pipeline takes longer than the counted device works, and for how
-    long of the expected seconds the device waits for the host."""
+    """The expected seconds of a step, their bounds, and each resource's seconds at its peak rate.
+
+    `factor` is a pipeline's time over the time that the counted device works. One part of the
+    expected seconds is the device's wait for the host.
+    """
 
     lower: Quantity
     expected: Quantity

@@ -189,6 +189,7 @@ def check_costs(schedule: Schedule, costs: StageCosts) -> None:
 
 
 _NOT_YET = -1.0
+"""The arrival time of a microbatch that has not arrived."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def working_of(
 ) -> Working:
     """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`. The matrix of the
     vocabulary is gathered again where XLA for TPUs stores the logits' gradient; where it does not,
-    two matmuls read the logits side by side, and libtpu spared nothing (docs/log.md)."""
+    two matmuls read the logits side by side, and libtpu spared nothing (docs/lab/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
     spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
@@ -143,7 +143,7 @@ def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quan
 
 RING_PIECES = (8, 32)
 """XLA cuts a matmul into a ring of at most 32 pieces: `max_windowed_einsum_iteration` by default
-(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/log.md)."""
+(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/lab/log.md)."""
 
 
 def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:

@@ -12,6 +12,7 @@ from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.train import Placing, Structure
 
 STRATEGIES = 6
+"""At most this many plans are shown for their strategy alone."""
 _TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
 
 

@@ -28,6 +28,7 @@ from shardwise.roofline.time_parts import TimeParts, estimate_parts
 from shardwise.work import MemoryTimeline, Work
 
 MILLION = 1e6
+"""Prices are per million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ MOST_TOKENS = 16384
 """Tokens per device up to which a step is tabled; longer steps extend its last slope."""
 
 MOST_SAMPLES = 2048
+"""Sequences per step up to which sampling and exchanges are tabled."""
 LONGEST = 2**17
 """Context up to which the pairs of a windowed layer are tabled."""
 
@@ -57,6 +58,7 @@ _ATTENTION = (
 """How the ids of the ops of decode attention end, which depend on more than tokens."""
 
 _FAR = 2.0**20
+"""Tokens beyond the last bend; the point gives the slope of the last line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -381,6 +381,7 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
 
 
 _FOREVER = 1e9
+"""Seconds that stand for infinity, which would become NaN."""
 
 
 def _prompts(

@@ -24,6 +24,7 @@ MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
 
 _OTHER_CHIPS = 2
+"""At most this many other chips are suggested, cheapest first."""
 CHANGES = "changes answers"
 """The note of a row whose dtypes a model's answers depend on."""
 SIMULATE = "simulate "

@@ -165,6 +165,7 @@ def mixed_times(load: Steady, decode: Quantity, slope: Quantity, mixed: Quantity
 
 
 _MOST_SWING = 100.0
+"""The largest `swing` that `slow_step` returns."""
 
 
 def slow_step(load: Steady, step: Quantity, slope: Quantity) -> tuple[Quantity, Quantity]:

@@ -323,6 +323,7 @@ def confirmed(
 
 
 _ROOMY = 2.0
+"""A roomy plan holds this many times the sequences of the closed form."""
 
 
 def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:

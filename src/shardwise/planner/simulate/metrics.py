@@ -20,6 +20,7 @@ from shardwise.planner.simulate.run import Outcome
 from shardwise.scheduling.requests import Sequence as Job
 
 PERCENTILES = (50, 90, 95, 99)
+"""Percentiles of each time that a simulation reports."""
 
 DEFINITIONS = {
     "ttft": "from the arrival of a request to its first token: queueing, and what the software was "

@@ -442,6 +442,7 @@ class _PlainRun:
 
 
 _RUN_ENDS, _CACHE_ARRIVES = 0, 1
+"""Kinds of events; of two at one time the smaller comes first."""
 
 _NEVER = 10**30
 """Ticks after all that happens."""

@@ -242,6 +242,7 @@ class _Simulation:
 
 
 _RUN_ENDS, _CACHE_ARRIVES = 0, 1
+"""Kinds of events; of two at one time the smaller comes first."""
 
 
 def _on_ticks(request: Request) -> Request:

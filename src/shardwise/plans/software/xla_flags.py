@@ -2,7 +2,7 @@
 
 `shardwise train` compiles its step with those that pay on a generation (`trainer_flags`), and `plan
 train --compile N --tune` tries each of the others on the best plan; the flags of MaxText's rows in
-docs/maxtext.md are those of its scripts (`of_maxtext`), by what they are for.
+docs/lab/maxtext.md are those of its scripts (`of_maxtext`), by what they are for.
 """
 
 from collections.abc import Mapping, Sequence

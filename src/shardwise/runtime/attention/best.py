@@ -25,9 +25,9 @@ from shardwise.runtime.attention.varying import axes_of
 PLATFORMS = ("cpu", "gpu", "tpu")
 CPU_SCORES = 2**18
 """Scores of a tile, 1 MiB in f32: of blocks of 32 to 256 the least CPU time for 8, 32 and 64 heads
-(`docs/log.md`, 2026-11-21; a core with 1 MiB of second-level cache)."""
+(`docs/lab/log.md`, 2026-11-21; a core with 1 MiB of second-level cache)."""
 WIDE_TILE = 512
-"""Tiles of accelerators: larger ones fill matrix units better (docs/log.md, 2026-11-25)."""
+"""Tiles of accelerators: larger ones fill matrix units better (docs/lab/log.md, 2026-11-25)."""
 CUDNN_HEAD_DIM = {8: 128, 9: 256, 10: 128, 12: 128}
 """The widest head by major compute capability; JAX's own check, and 10.x as cuDNN documents it."""
 

@@ -33,7 +33,7 @@ WIDEST = 256
 class TritonTiles(NamedTuple):
     """Places of a block, warps of a program and blocks on their way at once; and programs of the
     grid at least, where there are blocks enough: two for each multiprocessor of an H100. There
-    these read 2.70 TB/s, more programs 2.6, blocks of 32 places 2.3 to 2.7 (docs/log.md)."""
+    these read 2.70 TB/s, more programs 2.6, blocks of 32 places 2.3 to 2.7 (docs/lab/log.md)."""
 
     places: int = 64
     warps: int = 4

@@ -122,7 +122,7 @@ COMPILER_OPTIONS: Mapping[str, dict[str, Any]] = {
 }
 """By platform. A step's products have few rows: cut into chains of permutes, as libtpu does from
 some size on, each permute costs its latency and weights are copied for it; and tpu7x would copy the
-16-bit weights of all layers into tiles of 16 rows in every step (docs/log.md)."""
+16-bit weights of all layers into tiles of 16 rows in every step (docs/lab/log.md)."""
 
 
 class StepState(NamedTuple):

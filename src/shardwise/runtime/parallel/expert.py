@@ -310,7 +310,7 @@ def _send(
 ) -> jax.Array:
     """`ragged_all_to_all` of rows into a buffer for them; what nobody fills stays as it is.
     Gradients go the way back, into a buffer like that of the rows: JAX's own rule, and a buffer of
-    zeros, would fill it first, on TPUs at a fortieth of the memory's rate (docs/log.md)."""
+    zeros, would fill it first, on TPUs at a fortieth of the memory's rate (docs/lab/log.md)."""
     del back
 
     def empty() -> jax.Array:

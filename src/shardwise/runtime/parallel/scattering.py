@@ -1,7 +1,7 @@
 """ReduceScatters in the forms that libtpu keeps.
 
 What it cannot scatter it sums whole on every device and cuts then: twice the bytes. By compiling
-each form (libtpu 0.0.42.1, v4 to v6e; docs/log.md of 2026-11-26) it scatters
+each form (libtpu 0.0.42.1, v4 to v6e; docs/lab/log.md of 2026-11-26) it scatters
 
 - over one group of devices that is not all of the slice, so over one mesh axis after the other,
   each of which leaves less for the next, and not over several at once;

@@ -32,7 +32,7 @@ Batch = Mapping[str, jax.Array]
 
 UNROLLED_LAYERS = 16
 """Stacks up to this deep run without a loop on one CPU device: XLA fills what a loop stacks up for
-the backward pass with zeros first, on one thread (6 % of a small model's step, docs/log.md)."""
+the backward pass with zeros first, on one thread (6 % of a small model's step, docs/lab/log.md)."""
 
 
 def options_for(setup: Setup) -> Options:

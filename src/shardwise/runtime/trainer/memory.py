@@ -19,8 +19,8 @@ def keep_freed_memory() -> bool:
 
     XLA on CPUs takes the temporary memory of a step from malloc and frees it after. glibc maps
     blocks of that size and unmaps them, so that every step faults all its pages in again (4 KiB
-    each; docs/log.md). Kept, they are faulted in once; pages of 2 MiB spare the matmuls most misses
-    of the TLB. It holds for the whole process, which must
+    each; docs/lab/log.md). Kept, they are faulted in once; pages of 2 MiB spare the matmuls most
+    misses of the TLB. It holds for the whole process, which must
     be glibc's; it does nothing on accelerators. Best before the first array is made.
     """
     if platform.libc_ver()[0] != "glibc" or not _on_cpus():

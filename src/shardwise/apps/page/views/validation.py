@@ -83,7 +83,8 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
 
 _SAID: Any = {
     "formula": "error = predicted / measured - 1",
-    "source": "docs/fit.md, docs/fit_serving.md; each run's citation: `shardwise validate --csv`",
+    "source": "docs/lab/fit.md, docs/lab/fit_serving.md; "
+    "each run's citation: `shardwise validate --csv`",
 }
 
 

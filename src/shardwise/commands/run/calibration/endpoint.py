@@ -181,6 +181,7 @@ def model_of(endpoint: Endpoint, timeout: float = 30.0) -> str:
 
 
 _LONGEST_NAME = 1000
+"""Characters of a model's name that an endpoint may report."""
 
 
 def programs_of(endpoint: Endpoint, timeout: float = 30.0) -> int | None:

@@ -29,6 +29,7 @@ from shardwise.roofline.collectives import collective_seconds
 JOB = "shardwise.profiler.micro.job:machine_job"
 KERNEL = "shardwise.runtime.attention.causal:causal_attention"
 SECONDS = 900.0
+"""Default time limit of a measurement."""
 NO_LIMIT = 2**46
 """Bytes: drivers of accelerators reserve more addresses than there is memory."""
 LARGE = 2**25

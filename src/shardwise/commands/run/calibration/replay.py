@@ -183,6 +183,7 @@ _KEYS = (
     *("queued_ts", "first_token_ts", "last_token_ts"),
 )
 _MOST_TOKENS = 2**31
+"""Tokens that a prompt or an answer of a record may have."""
 
 
 def latencies(records: Sequence[ServedRequest]) -> RequestLatencies:

@@ -1,7 +1,7 @@
 """A plan as a service of SkyPilot (`sky serve up`): alike servers behind its load balancer.
 
 Fields as in docs.skypilot.co and in the schemas of the package, which take them
-(docs/exports_checked.json).
+(docs/lab/exports_checked.json).
 """
 
 import shlex

@@ -105,7 +105,7 @@ def host_copy(saved: Sequence[Activation], shape: TrainShape, step: str) -> list
 KEPT_PASSES = {"save": 4, "load": 5}
 """Times that a kept activation crosses HBM: into the stack of all layers on the way there, out of
 it and into the layout that its reader wants on the way back. Their sum is of least squares over 28
-compiled plans (docs/log.md, 2026-11-26); how it falls to both ways is assumed."""
+compiled plans (docs/lab/log.md, 2026-11-26); how it falls to both ways is assumed."""
 
 
 def kept_moves(saved: Sequence[Activation], shape: TrainShape, step: str) -> list[Op]:
