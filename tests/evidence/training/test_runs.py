@@ -12,7 +12,7 @@ from shardwise.evidence.training.models import model_of as model_in
 from shardwise.evidence.training.plans import inferences, plan_of, spread
 from shardwise.evidence.training.plans import slice_of as slice_in
 from shardwise.evidence.training.runs import measured_seconds, read_run, read_runs
-from shardwise.evidence.training.table import PUBLISHED, RunRow, page, read_table, row_of
+from shardwise.evidence.training.table import PUBLISHED, read_table, row_of
 from shardwise.models import load_model, params_total
 from shardwise.models.specs import LatentAttention
 from shardwise.models.zoo import hf_config
@@ -452,52 +452,9 @@ def test_other_spellings():
     assert row_of(row(overlap="default")).overlap is None
 
 
-def test_a_column_that_is_not_known_is_named(tmp_path):
-    path = tmp_path / "mine.csv"
-    header, first, *_ = TABLE.read_text().splitlines()
-    path.write_text(f"{header},overlaps\n{first},all\n")
-    found = read_table(path)
-    assert found.warnings == ("not read: unknown column 'overlaps'; did you mean 'overlap'?",)
-    assert len(found.rows) == 1
-
-
-def test_former_names_of_columns_are_read(tmp_path):
-    path = tmp_path / "mine.csv"
-    names = (
-        "id",
-        "model",
-        "chip",
-        "devices",
-        "stack",
-        "global_batch_seqs",
-        "seq_len",
-        "zero_stage",
-    )
-    path.write_text(",".join((*names, "step_seconds")) + "\na,llama-3-8b,h100,8,fsdp,8,8192,3,9\n")
-    (cells,) = read_table(path).rows
-    assert read_run({**cells, "fsdp": "8"}).piece.chips == 8
-    assert row_of(cells).zero == 3
-
-
-def test_the_page_and_the_schema_are_of_the_format():
-    docs = Path(__file__).parents[3] / "docs"
-    assert all(field.description for field in RunRow.model_fields.values())
-    assert (docs / "runs.md").read_text() == page()
-    assert json.loads((docs / "runs.schema.json").read_text()) == RunRow.model_json_schema()
-
-
 def test_a_vocabulary_counts_as_open_where_neither_row_nor_model_says_it():
     cells = {"id": "a", "model": "llama-3-8b", "hardware": "h100", "num_devices": "8", "fsdp": "8",
              "global_batch_seqs": "8", "seq_len": "8192", "step_seconds": "2"}  # fmt: skip
     assert not any("vocabulary" in said for said in read_run(cells).inferred)
     shape = {"model": "mine", "layers": "8", "d_model": "1024", "d_ff": "4096", "heads": "8"}
     assert any("vocabulary not stated: 51,200" in said for said in read_run(cells | shape).inferred)
-
-
-def test_a_table_that_is_none(tmp_path):
-    with pytest.raises(BadRequest, match="cannot read the table"):
-        read_table(tmp_path / "missing.csv")
-    short = tmp_path / "short.csv"
-    short.write_text("id,source\n1,mine\n")
-    with pytest.raises(BadRequest, match="lacks the column"):
-        read_table(short)
