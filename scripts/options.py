@@ -1,34 +1,31 @@
 #!/usr/bin/env python3
-"""What is written of the command line's own rows: a page of its options, and names for `--help`.
+"""What is written of the options: a page of them, and a file of data for `--help`.
 
-docs/options.md has every option with its one meaning and the commands that take it;
-apps/cli/choice_table.py the names of rows that options take, which `--help` shows without the rows.
+apps/cli/options.json has the options of requests, made of their fields (`boundary/options.py`), and
+the names of rows that other options take; docs/options.md every option with its one meaning and
+the commands that take it.
 
 scripts/options.py           writes both
-scripts/options.py --check   exits with 1 where they are not those of these commands and rows
+scripts/options.py --check   exits with 1 where they are not those of these requests and commands
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import click
 
+import shardwise
 from shardwise.apps import cli as screens
 from shardwise.apps.cli import cli
-from shardwise.apps.cli.option_table import GROUPS
-from shardwise.commands.base.layout import WIDTH
-from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.search.request import OBJECTIVES
-from shardwise.plans.context_methods import CONTEXT_METHODS
-from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.boundary.options import Option, options_of
 from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS
-from shardwise.plans.stacks import WANTED
-from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
-TABLE = Path(screens.__file__).with_name("choice_table.py")
+DATA = Path(screens.__file__).with_name("options.json")
 HEAD = """# Options
 
 An option means the same in every command that takes it. This page is written by
@@ -66,9 +63,16 @@ def commands(
             yield " ".join((*path, name)), found
 
 
+def groups() -> Mapping[str, Mapping[str, str]]:
+    """Every option by group, with its meaning."""
+    from shardwise.apps.cli.option_table import GROUPS  # reads the data, which may be old
+
+    return GROUPS
+
+
 def named(option: click.Parameter) -> str:
     """The name under which the table has an option: its longest one that is there."""
-    known = {name for options in GROUPS.values() for name in options}
+    known = {name for options in groups().values() for name in options}
     flags = sorted((*option.opts, *option.secondary_opts), key=len, reverse=True)
     return next((flag for flag in flags if flag in known), flags[0])
 
@@ -86,7 +90,7 @@ def takers() -> dict[str, list[str]]:
 def page() -> str:
     """The text of docs/options.md."""
     where, lines = takers(), [HEAD]
-    for group, options in GROUPS.items():
+    for group, options in groups().items():
         lines += [f"## {group}\n", "| option | meaning | commands |", "|---|---|---|"]
         for name, meaning in options.items():
             lines.append(f"| `{name}` | {meaning} | {listed(where.get(name, []))} |")
@@ -102,41 +106,42 @@ def listed(paths: list[str]) -> str:
     return ", ".join(paths) if len(paths) <= MANY else f"{len(paths)} commands"
 
 
-ROWS = {
-    "remat": REMAT_POLICIES,
-    "schedule": PIPELINE_KINDS,
-    "context_method": CONTEXT_METHODS,
-    "for": WANTED,
-    "optimizer": OPTIMIZERS,
-    "objective": OBJECTIVES,
-    "weights": ENGINE_WEIGHTS,
-    "kv": ENGINE_CACHES,
-}
-"""Options that take the names of rows, and those names, where the rows lie."""
+ROWS = {"weights": ENGINE_WEIGHTS, "kv": ENGINE_CACHES}
+"""Options without a field that take the names of rows, and those names, where the rows lie."""
 
 
-def choice_table() -> str:
-    """The text of apps/cli/choice_table.py."""
-    lines = [
-        '"""Names of rows that options take. scripts/options.py writes this file of the rows, so',
-        'that `--help` shows them and imports none."""\n',
-        "from collections.abc import Mapping\n",
-        "CHOICES: Mapping[str, tuple[str, ...]] = {",
+def requests() -> dict[str, Any]:
+    """Of each command its request, of those all of whose fields are options."""
+    found: list[Any] = [
+        getattr(getattr(shardwise, name), "request", None) for name in shardwise.__all__
     ]
-    for option, names in ROWS.items():
-        one = f'    "{option}": ({", ".join(json.dumps(name) for name in names)}),'
-        each = [f"        {json.dumps(name)}," for name in names]
-        lines += [one] if len(one) <= WIDTH else [f'    "{option}": (', *each, "    ),"]
-    return "\n".join([*lines, "}"]) + "\n"
+    return {
+        one.COMMAND: one
+        for one in found
+        if hasattr(one, "COMMAND") and len(options_of(one)) == len(fields(one))
+    }
+
+
+def data() -> str:
+    """The text of apps/cli/options.json."""
+    usual = asdict(Option())
+    made = {
+        command: {
+            name: {k: v for k, v in asdict(row).items() if v not in (usual[k], ())}
+            for name, row in options_of(request).items()
+        }
+        for command, request in requests().items()
+    }
+    return json.dumps({"rows": ROWS, "commands": made}, indent=1, default=list) + "\n"
 
 
 def main() -> int:
     """Write both files, or compare them."""
-    made = {PAGE: page(), TABLE: choice_table()}
+    made = {DATA: data, PAGE: page}
     if "--check" in sys.argv[1:]:
-        return int(any(path.read_text() != text for path, text in made.items()))
-    for path, text in made.items():
-        path.write_text(text)
+        return int(any(path.read_text() != text() for path, text in made.items()))
+    for path, text in made.items():  # in this order, as the page is made of the data
+        path.write_text(text())
     return 0
 
 

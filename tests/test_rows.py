@@ -29,8 +29,6 @@ CHOICES = {
     "optimizer": (OPTIMIZERS, r"\boptimizer\b|\bupdate\b", "plans/optimizers.py"),
 }
 EXPORTS = ("planner/export/", "plans/software/")
-WRITTEN = "apps/cli/choice_table.py"
-"""Written of the rows by a script, for `--help` (tests/apps/test_option_table.py)."""
 ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "jax", "all_gather", "ring"}
 """Names that are other things too (a mesh axis, a compiler, a program, a collective, nothing): they
 count where what they are compared with is called after the choice."""
@@ -39,11 +37,7 @@ MOST_FILES = 3
 
 @cache
 def sources() -> dict[str, ast.Module]:
-    return {
-        name: tree
-        for name, tree in trees().items()
-        if not name.startswith(EXPORTS) and name != WRITTEN
-    }
+    return {name: tree for name, tree in trees().items() if not name.startswith(EXPORTS)}
 
 
 def literals(node: ast.AST) -> set[str]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
@@ -13,8 +14,15 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import options  # noqa: E402
 
-from shardwise.apps.cli.choice_table import CHOICES  # noqa: E402
+from shardwise.apps.cli.option_fields import (  # noqa: E402
+    click_option,
+    fields_of,
+    rows,
+    table,
+)
 from shardwise.apps.cli.option_table import GROUPS, group_of  # noqa: E402
+from shardwise.boundary import command_of  # noqa: E402
+from shardwise.boundary import options as asked  # noqa: E402
 from shardwise.commands.base.inputs import compiler_options  # noqa: E402
 from shardwise.errors import BadRequest  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
@@ -29,7 +37,7 @@ HEAVY = ("numpy", "pydantic", "jax", "scipy", "yaml", "rich")
 def test_every_option_has_one_meaning_and_every_meaning_is_of_an_option():
     named = [name for group in GROUPS.values() for name in group]
     assert len(named) == len(set(named))
-    assert set(options.takers()) == set(named), "write new options into apps/cli/option_table.py"
+    assert set(options.takers()) == set(named), "say group and meaning in the field"
 
 
 def test_the_page_is_that_of_the_commands():
@@ -97,16 +105,55 @@ def test_other_spellings_of_a_name_are_the_same_name(capsys):
 
 
 def test_names_of_rows_are_those_of_the_rows():
-    assert options.TABLE.read_text() == options.choice_table(), "run scripts/options.py"
-    assert dict(CHOICES) == {name: tuple(rows) for name, rows in options.ROWS.items()}
+    assert options.DATA.read_text() == options.data(), "run scripts/options.py"
+    assert {name: rows(name) for name in options.ROWS} == {
+        name: tuple(names) for name, names in options.ROWS.items()
+    }
 
 
-@pytest.mark.parametrize("option", CHOICES)
+def test_a_field_is_an_option_of_help_and_of_the_page():
+    """One new field of a request is all that a new option is."""
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class More(options.requests()["plan train"]):
+        dose: int | None = asked.option(
+            "Doses of it.", kind="whole", group="Targets", meaning="how many doses"
+        )
+
+    row = asked.options_of(More)["dose"]
+    made = click_option("dose", row)(click.Command("more"))
+    (param,) = made.params
+    assert param.opts == ["--dose"]
+    assert param.get_help_record(click.Context(made)) == ("--dose INTEGER", "Doses of it.")
+    assert command_of(More(model="m", on="o", batch="1", seq="2", dose=3)).endswith(" --dose 3")
+
+
+@pytest.mark.parametrize("command", options.requests())
+def test_the_parameters_of_a_command_are_the_fields_of_its_request(command):
+    taken = {param.name for param in COMMANDS[command].params}
+    assert {one.name for one in fields(options.requests()[command])} <= taken
+
+
+def test_a_flag_means_one_thing_in_one_group():
+    said: dict[str, tuple[str, str]] = {}
+    for request in options.requests().values():
+        for name, row in asked.options_of(request).items():
+            flag = asked.flagged(name, row)
+            if row.group:
+                assert said.setdefault(flag, (row.group, row.meaning)) == (row.group, row.meaning)
+            assert flag in table(), f"{flag} says no group"
+
+
+NAMES = {name: row.values for name, row in fields_of("plan train").items() if row.values}
+
+
+@pytest.mark.parametrize("option", [*NAMES, *options.ROWS])
 def test_help_shows_the_names_of_rows(capsys, option):
-    command = ("serve",) if option in ("weights", "kv") else ("plan", "train")
+    command = ("serve",) if option in options.ROWS else ("plan", "train")
     _, out, _ = run(capsys, *command, "--help")
     shown = "".join(out.split()).replace("[", "")
-    assert f"--{option.replace('_', '-')}{'|'.join(CHOICES[option])}" in shown
+    flag = "--for" if option == "software" else f"--{option.replace('_', '-')}"
+    assert f"{flag}{'|'.join(NAMES.get(option) or rows(option))}" in shown
 
 
 def test_all_options_of_a_command_stand_in_groups():

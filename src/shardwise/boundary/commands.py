@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, ClassVar
 
+from shardwise.boundary.options import flagged, options_of
+
 _FLAGS = {
     "hw_files": "hw",
     "sets": "set",
@@ -47,9 +49,10 @@ def command_of(request: Command, *more: str, **changes: Any) -> str:
     file to write."""
     asked: Any = replace(request, **changes) if changes else request  # type: ignore[type-var]
     given = {f.name: getattr(asked, f.name) for f in sorted(fields(asked), key=_has_default)}
+    flags = {name: flagged(name, row) for name, row in options_of(asked).items()}
     standard = {f.name: _default(f) for f in fields(asked)}
     options = {
-        request.FLAGS.get(name) or flag_of(name): value
+        request.FLAGS.get(name) or flags.get(name) or flag_of(name): value
         for name, value in given.items()
         if name not in request.ARGUMENTS and not _same(value, standard[name])
     }

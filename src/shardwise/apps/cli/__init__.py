@@ -21,7 +21,7 @@ labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simula
 `simulation_html.py`.
 What all share: `lazy.py`, `command.py` (groups of options in `--help`, of which `option_table.py`
 is the table), `options.py`, `numbers.py` (options that are numbers),
-`choice_table.py` (names of rows that options take),
+`option_fields.py` (options made of requests, of data that `scripts/options.py` writes),
 `completion.py` (what a shell offers), `files.py` (options that name files to write),
 `parts.py` (packages that the plain install leaves out), `output.py` shows answers as documents and
 `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.

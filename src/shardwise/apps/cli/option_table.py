@@ -7,19 +7,10 @@ adds which values it takes there. docs/options.md is written of this table and o
 
 from collections.abc import Mapping
 
-GROUPS: Mapping[str, Mapping[str, str]] = {
+from shardwise.apps.cli.option_fields import table
+
+_OTHERS: Mapping[str, Mapping[str, str]] = {
     "What is planned": {
-        "--model": "the model: a zoo name, a config.json, or a folder with one",
-        "--as": "the class or model type that a config.json is read as, where its own is unknown",
-        "--on": "the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
-        "--batch": (
-            "sequences worked on together: all of a training step (tokens, 4Mi, or 1024seq), or at "
-            "most so many on a server"
-        ),
-        "--seq": "tokens of a sequence",
-        "--tokens": "tokens of a whole training run",
-        "--days": "the days that a run or a load may take",
-        "--chips": "how many chips, from the fewest to the most",
         "--phase": "which program of a plan: train, decode or prefill",
         "--matmul": "the matrix product, as MxKxN",
         "--level": "the memory or link that operands come from",
@@ -75,47 +66,22 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--ttft": "longest time to the first token",
         "--tpot": "longest time per output token after the first",
         "--e2e": "longest time from arrival to the last token",
-        "--objective": "what is made best: time, cost, or chips",
-        "--max-hbm": "bytes of memory per chip to stay under",
-        "--margin": "the share of memory that a plan leaves free where one does",
-        "--fastest": "the fastest plan that fits, not the simplest of those as good",
         "--max-chips": "the most chips of all servers",
         "--anyway": "answer with a plan that does not keep the targets",
         "--check": "the threshold that an answer must keep; missed, the exit code is 4",
     },
     "Choices of the plan": {
-        "--pin": "the degree of a mesh axis",
-        "--remat": "which activations are kept for the backward pass",
-        "--schedule": "the order of passes in a pipeline",
-        "--zero": "the ZeRO stage over data-parallel replicas",
-        "--context-method": "how attention sees a sequence that is cut over the mesh",
-        "--optimizer": "the optimizer",
-        "--dtype": "the dtype of the arrays that are multiplied",
-        "--param-dtype": "the dtype of stored parameters",
-        "--grad-dtype": "the dtype of gradients",
-        "--master": "the dtype of the optimizer's own copy of the parameters",
-        "--moments": "the dtype of the optimizer's moments",
         "--weights": "the dtype of stored weights",
         "--kv": "the dtype of the KV cache",
         "--prefill-chunk": "most prompt tokens of a step",
         "--pools": "whether prompts have servers of their own: one pool, two, or any",
-        "--for": "the program that shall run the plan",
         "--free": "an input array whose layout may be chosen",
         "--result": "the layout that the result shall have",
         "--backward": "derive the backward pass too",
         "--store": "the layout of a gradient or of optimizer state",
         "--no-parameter": "an array that has no gradient",
-        "--exhaustive": "price every legal plan",
     },
-    "A whole run": {
-        "--mfu": "a share of peak, in place of the expected time",
-        "--params": "a parameter count, in place of the model's own",
-        "--straggler": "the slowest chip's step time over the typical one's",
-        "--chip-mtbf": "time between failures of one chip with its host",
-        "--checkpoint-time": "time that training stops for a checkpoint",
-        "--checkpoint-interval": "training time between checkpoints",
-        "--restart-time": "time from a failure to the first new step",
-    },
+    "A whole run": {},
     "Training": {
         "--data": "text to train on",
         "--steps": "how many steps to run",
@@ -133,22 +99,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--profile": "trace three steps",
     },
     "The machine": {
-        "--constants": (
-            "whose numbers for the chips: vendor, or book (nothing is lost); in `book` also seed, "
-            "its first edition's"
-        ),
-        "--hw": "a file that adds or changes a chip",
-        "--set": "change a number of the plan, of its chip or of a question",
-        "--price": "dollars per chip-hour",
-        "--provider": "the provider whose price is taken",
-        "--spot": "prices of the spot market",
         "--cpu-devices": "so many virtual CPU devices",
         "--processes": "how many processes",
         "--process": "which process this is",
         "--coordinator": "where processes meet",
         "--seed": "of everything that is drawn",
-        "--option": "an option for the XLA compiler",
-        "--timeout": "most seconds of a child process, or of a request",
         "--memory": "most memory of a child process",
         "--cache-size": "most bytes of kept programs",
         "--no-cache": "compile anew and keep nothing",
@@ -156,14 +111,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--name": "the name of the chip in the file that is written",
     },
     "Beside the answer": {
-        "--against": "a plan to price beside the best one",
-        "--evidence": "runs of your own, which move and narrow what is expected",
-        "--compile": "how many of the best plans are compiled; the best as compiled is the answer",
-        "--tune": "sets of compiler flags are tried on the best plan as compiled",
         "--stages": "an op of a program that is followed from JAX to the schedule",
         "--capture": "a profiler's capture of a program that ran",
         "--hlo": "the compiled text of a captured program",
-        "--top": "how many to show: of the next best, of the dearest ops",
         "--source": "only rows of this source",
         "--grade": "only rows of this grade",
         "--serving": "rows of serving in place of training",
@@ -196,7 +146,12 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--force": "overwrite files that shardwise did not write",
     },
 }
-"""Of each group its options, by their longest name, and what each means."""
+"""Of each group its options without a field, by their longest name, and what each means."""
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    group: {**options} | {flag: said for flag, (of, said) in table().items() if of == group}
+    for group, options in _OTHERS.items()
+}
+"""Of each group all of its options; those of requests are as their fields say."""
 
 
 def group_of(flags: list[str]) -> str:

@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 import click
 
+from shardwise.apps.cli.option_fields import click_option, fields_of, request_options
 from shardwise.errors import BadRequest
 
 Made = TypeVar("Made")
 
 
-as_option = click.option(
-    "--as", "as_", metavar="FAMILY", help="Class or model type to read an unknown config.json as."
-)
+as_option = request_options("plan train", "as_")
 
 
 def hardware_options(
@@ -25,48 +24,14 @@ def hardware_options(
     With `constants` None the plan says which; without `sets` no number can be changed, without
     `price` the command has no dollars to change.
     """
-    options = [
-        click.option(
-            "--constants",
-            default=constants,
-            show_default=constants is not None,
-            metavar="vendor|book",
-            help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
-        ),
-        click.option(
-            "--hw",
-            "hw_files",
-            multiple=True,
-            type=click.Path(),
-            metavar="FILE",
-            help="TOML or YAML file that adds or overrides a chip; may be repeated.",
-        ),
-        click.option(
-            "--set",
-            "sets",
-            multiple=True,
-            metavar="PATH=VALUE",
-            help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
-        ),
-        click.option(
-            "--price",
-            "prices",
-            multiple=True,
-            metavar="CHIP=USD",
-            help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
-        ),
-        click.option(
-            "--provider",
-            help="Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's "
-            "file, which every answer names: gcp for TPUs, runpod for most GPUs]",
-        ),
-        click.option("--spot", is_flag=True, help="Prices of the spot market."),
-    ]
+    rows = fields_of("plan train")
+    names = ("hw_files", *["sets"] * sets, *["prices", "provider", "spot"] * price)
+    said = {} if constants else {"help": f"{rows['constants'].about} Default: the plan's."}
 
     def decorate(command: Any) -> Any:
-        for option in reversed(options[: 2 + sets + 3 * price]):
-            command = option(command)
-        return command
+        command = request_options("plan train", *names)(command)
+        shown = {"default": constants, "show_default": constants is not None}
+        return click_option("constants", rows["constants"], **shown, **said)(command)
 
     return decorate
 

@@ -7,40 +7,16 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.next_steps import next_lines
-from shardwise.apps.cli.numbers import NUMBER
-from shardwise.apps.cli.options import as_option, hardware_options, request_of
+from shardwise.apps.cli.option_fields import request_options
+from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
-from shardwise.apps.cli.plan_train_options import objective_option, search_options
 from shardwise.apps.cli.progress import progress_line
 
 
 @click.command(cls=AnswerCommand)
-@click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
-@as_option
-@click.option(
-    "--on",
-    required=True,
-    multiple=True,
-    help="Slice, or a bare chip for its slices within --chips; several as h100,v5p or repeated.",
-)
-@click.option(
-    "--chips",
-    metavar="N|LOW..HIGH",
-    help="Chips of a slice; N for several chips side by side.  [default: 1..65536]",
-)
-@click.option("--batch", "batches", required=True, multiple=True, help="As in plan train; repeat.")
-@click.option("--seq", "lengths", required=True, multiple=True, help="Tokens; may be repeated.")
-@search_options
-@objective_option(
-    "cost",
-    "Which slice, of those that keep --days, and which plan -o writes. cost: the cheapest per "
-    "token. chips: that of the fewest chips. time: the fastest. All chips of a slice are paid for.",
-)
-@click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
-@click.option("--days", type=NUMBER, help="Deadline of --tokens.")
+@request_options("plan sweep")
 @file_option("-o", "plan_path", help="Plan file: the plan of the objective, within --days.")
 @plot_option("PNG or SVG.")
-@hardware_options()
 @csv_option
 @json_option
 def sweep(**options: Any) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole, Word
+from shardwise.apps.cli.option_fields import rows
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
@@ -30,8 +30,8 @@ LEVELS = Word(["debug", "info", "warning", "error"])
 @click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
 @click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
 @click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
-@click.option("--weights", metavar="|".join(CHOICES["weights"]), help="Default by device.")
-@click.option("--kv", metavar="|".join(CHOICES["kv"]), help="Default as computed in.")
+@click.option("--weights", metavar="|".join(rows("weights")), help="Default by device.")
+@click.option("--kv", metavar="|".join(rows("kv")), help="Default as computed in.")
 @click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
 @click.option("--draft", metavar="DIR", help="Checkpoint that guesses; default: by n-grams.")
 @click.option("--warm", type=Word(["lazy", "all"]), default="lazy", show_default=True)

@@ -10,6 +10,7 @@ from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
 from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
+from shardwise.boundary.options import option
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import (
     Chip,
@@ -207,8 +208,24 @@ class CatalogueWords:
     """Keywords of every verb that reads the catalogue. `constants` are the vendor's or the
     "book"'s, `hw_files` add chips."""
 
-    constants: str | None = "vendor"
-    hw_files: Words = ()
+    constants: str | None = option(
+        "Whose numbers for the chips.",
+        default="vendor",
+        show_default=True,
+        metavar="vendor|book",
+        group="The machine",
+        meaning="whose numbers for the chips: vendor, or book (nothing is lost); in `book` also "
+        "seed, its first edition's",
+    )
+    hw_files: Words = option(
+        "TOML or YAML file that adds or overrides a chip; may be repeated.",
+        default=(),
+        kind="files",
+        flag="--hw",
+        metavar="FILE",
+        group="The machine",
+        meaning="a file that adds or changes a chip",
+    )
 
     @property
     def hardware(self) -> Hardware:
@@ -243,7 +260,15 @@ def own_evidence(given: Own | None, constants: str | None) -> OwnRuns | None:
 class ChipWords(CatalogueWords):
     """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
 
-    sets: Words = ()
+    sets: Words = option(
+        "Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
+        default=(),
+        kind="several",
+        flag="--set",
+        metavar="PATH=VALUE",
+        group="The machine",
+        meaning="change a number of the plan, of its chip or of a question",
+    )
 
     @property
     def chip_sets(self) -> Words:
@@ -256,9 +281,28 @@ class HardwareWords(ChipWords):
     """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip; without
     them it is the price of the chip's file, that of a `provider`, or one on the `spot` market."""
 
-    prices: Words = ()
-    provider: str | None = None
-    spot: bool = False
+    prices: Words = option(
+        "Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+        default=(),
+        kind="several",
+        flag="--price",
+        metavar="CHIP=USD",
+        group="The machine",
+        meaning="dollars per chip-hour",
+    )
+    provider: str | None = option(
+        "Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's file, "
+        "which every answer names: gcp for TPUs, runpod for most GPUs]",
+        group="The machine",
+        meaning="the provider whose price is taken",
+    )
+    spot: bool = option(
+        "Prices of the spot market.",
+        default=False,
+        kind="flag",
+        group="The machine",
+        meaning="prices of the spot market",
+    )
 
 
 def whole_number(text: str | float, flag: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:

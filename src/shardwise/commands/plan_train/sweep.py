@@ -1,11 +1,12 @@
 """`plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from shardwise.boundary import Command, number
+from shardwise.boundary.options import option, required
 from shardwise.boundary.records import hidden, plain, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Words, check_choice, parse_total, words
@@ -58,17 +59,51 @@ class SweepRequest(TrainChoices, Command):
     """
 
     COMMAND: ClassVar[str] = "plan sweep"
-    FLAGS: ClassVar[Mapping[str, str]] = {"batches": "--batch", "lengths": "--seq"}
 
-    model: str | Path = field(kw_only=False)
-    as_: str | None = None
-    on: Words
-    chips: str | int | None = None
-    batches: Words
-    lengths: Words
-    tokens: float | str | None = None
-    days: float | str | None = None
-    objective: str = "cost"
+    model: str | Path = field(
+        kw_only=False,
+        metadata=required(
+            "Zoo name, config.json, or a folder with one.",
+        ),
+    )
+    as_: str | None = option(
+        "Class or model type to read an unknown config.json as.",
+        metavar="FAMILY",
+    )
+    on: Words = field(
+        metadata=required(
+            "Slice, or a bare chip for its slices within --chips; several as h100,v5p or repeated.",
+            kind="several",
+        )
+    )
+    chips: str | int | None = option(
+        "Chips of a slice; N for several chips side by side.  [default: 1..65536]",
+        metavar="N|LOW..HIGH",
+        group="What is planned",
+        meaning="how many chips, from the fewest to the most",
+    )
+    batches: Words = field(
+        metadata=required(
+            "As in plan train; repeat.",
+            kind="several",
+            flag="--batch",
+        )
+    )
+    lengths: Words = field(
+        metadata=required("Tokens; may be repeated.", kind="several", flag="--seq")
+    )
+    tokens: float | str | None = option(
+        "Length of the run, such as 15T: adds days and dollars.",
+    )
+    days: float | str | None = option("Deadline of --tokens.", kind="number")
+    objective: str = option(
+        "Which slice, of those that keep --days, and which plan -o writes. cost: the cheapest per "
+        "token. chips: that of the fewest chips. time: the fastest. All chips of a slice are paid "
+        "for.",
+        values=OBJECTIVES,
+        default="cost",
+        show_default=True,
+    )
 
     def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
         """Search each point, or of each chip the slices that its deadline needs."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
+from shardwise.boundary.options import option, required
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
@@ -93,26 +94,141 @@ class TrainPlanRequest(TrainChoices, Command):
 
     COMMAND: ClassVar[str] = "plan train"
 
-    model: str | Path = field(kw_only=False)
-    on: str = field(kw_only=False)
-    as_: str | None = None
-    batch: str | int
-    seq: str | int
-    top: int | str = 3
-    tokens: float | str | None = None
-    days: float | str | None = None
-    mfu: float | str | None = None
-    params: float | str | None = None
-    straggler: float | str | None = None
-    chip_mtbf: float | str | None = None
-    checkpoint_time: float | str | None = None
-    checkpoint_interval: float | str | None = None
-    restart_time: float | str | None = None
-    against: str | Path | None = None
-    compile: int | str | None = None
-    tune: bool = False
-    timeout: float | str = 900.0
-    xla: Words = ()
+    model: str | Path = field(
+        kw_only=False,
+        metadata=required(
+            "Zoo name, config.json, or a folder with one.",
+            group="What is planned",
+            meaning="the model: a zoo name, a config.json, or a folder with one",
+        ),
+    )
+    on: str = field(
+        kw_only=False,
+        metadata=required(
+            "Slice such as v5p:16x16x16, or a bare chip.",
+            group="What is planned",
+            meaning="the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
+        ),
+    )
+    as_: str | None = option(
+        "Class or model type to read an unknown config.json as.",
+        metavar="FAMILY",
+        before="on",
+        group="What is planned",
+        meaning="the class or model type that a config.json is read as, where its own is unknown",
+    )
+    batch: str | int = field(
+        metadata=required(
+            "Tokens (4Mi) or sequences (1024seq) per step.",
+            group="What is planned",
+            meaning="sequences worked on together: all of a training step (tokens, 4Mi, or "
+            "1024seq), or at most so many on a server",
+        )
+    )
+    seq: str | int = field(
+        metadata=required(
+            "Tokens per sequence.",
+            group="What is planned",
+            meaning="tokens of a sequence",
+        )
+    )
+    top: int | str = option(
+        "Next best meshes to show, up to 50.",
+        default=3,
+        show_default=True,
+        kind="whole",
+        group="Beside the answer",
+        meaning="how many to show: of the next best, of the dearest ops",
+    )
+    tokens: float | str | None = option(
+        "Length of the run, such as 15T: adds days and dollars.",
+        group="What is planned",
+        meaning="tokens of a whole training run",
+    )
+    days: float | str | None = option(
+        "Deadline of --tokens; of a bare chip the fewest chips.",
+        kind="number",
+        before="tokens",
+        group="What is planned",
+        meaning="the days that a run or a load may take",
+    )
+    mfu: float | str | None = option(
+        "Replace the expected time by this share of peak (with --tokens).",
+        group="A whole run",
+        meaning="a share of peak, in place of the expected time",
+    )
+    params: float | str | None = option(
+        "Replace the parameter count in --mfu's arithmetic, such as 70e9.",
+        group="A whole run",
+        meaning="a parameter count, in place of the model's own",
+    )
+    straggler: float | str | None = option(
+        "Slowest chip's step time over the typical one's, such as 1.05.",
+        group="A whole run",
+        meaning="the slowest chip's step time over the typical one's",
+    )
+    chip_mtbf: float | str | None = option(
+        "Time between failures of one chip with its host, such as 10y.",
+        group="A whole run",
+        meaning="time between failures of one chip with its host",
+    )
+    checkpoint_time: float | str | None = option(
+        "Time that training stops for a checkpoint, such as 30s.",
+        group="A whole run",
+        meaning="time that training stops for a checkpoint",
+    )
+    checkpoint_interval: float | str | None = option(
+        "Training between checkpoints; the best one where not given.",
+        group="A whole run",
+        meaning="training time between checkpoints",
+    )
+    restart_time: float | str | None = option(
+        "Time from a failure to the first new step, such as 10min.",
+        group="A whole run",
+        meaning="time from a failure to the first new step",
+    )
+    against: str | Path | None = option(
+        "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
+        metavar="PLAN",
+        group="Beside the answer",
+        meaning="a plan to price beside the best one",
+    )
+    compile: int | str | None = option(
+        "Compile the best plans for our trainer until N fit, three times as many at most (implies "
+        "--for jax; one to four minutes each on a core, then kept): the best as compiled is the "
+        "answer.",
+        kind="whole",
+        metavar="N",
+        group="Beside the answer",
+        meaning="how many of the best plans are compiled; the best as compiled is the answer",
+    )
+    tune: bool = option(
+        "With --compile: also which compiler flags shorten the best (a compile for each set, four "
+        "to six).",
+        default=False,
+        kind="flag",
+        group="Beside the answer",
+        meaning="sets of compiler flags are tried on the best plan as compiled",
+    )
+    timeout: float | str = option(
+        "The most that one program may compile.  [900]",
+        default=900.0,
+        kind="number",
+        metavar="SECONDS",
+        before="constants",
+        group="The machine",
+        meaning="most seconds of a child process, or of a request",
+    )
+    xla: Words = option(
+        "A flag of XLA, such as xla_enable_async_all_gather=true.",
+        default=(),
+        kind="several",
+        flag="--option",
+        metavar="NAME=VALUE",
+        before="constants",
+        group="The machine",
+        meaning="an option for the XLA compiler",
+    )
 
     def answer(
         self, progress: Progress | None = None, watch: Watch | None = None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwise.boundary import flag_of
+from shardwise.boundary.options import option
 from shardwise.commands.base.inputs import (
     HardwareWords,
     Own,
@@ -19,13 +20,16 @@ from shardwise.commands.base.inputs import (
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.plans import TrainDtypes
+from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
 
 
@@ -49,24 +53,134 @@ class TrainChoices(HardwareWords):
     expected of plans like them.
     """
 
-    pins: Words = ()
-    remat: str | None = None
-    schedule: str | None = None
-    zero: int | str | None = None
-    context_method: str | None = None
-    software: str | None = None
-    optimizer: str = "adam"
-    max_hbm: float | str | None = None
-    margin: float | str | None = None
-    fastest: bool = False
-    objective: str = "time"
-    exhaustive: bool = False
-    dtype: str = "bf16"
-    param_dtype: str | None = None
-    grad_dtype: str | None = None
-    master: str | None = None
-    moments: str | None = None
-    evidence: Own | None = None
+    pins: Words = option(
+        "Fix a mesh degree.",
+        default=(),
+        kind="several",
+        flag="--pin",
+        metavar="AXIS=DEGREE",
+        group="Choices of the plan",
+        meaning="the degree of a mesh axis",
+    )
+    remat: str | None = option(
+        "Fix the remat policy.",
+        values=REMAT_POLICIES,
+        group="Choices of the plan",
+        meaning="which activations are kept for the backward pass",
+    )
+    schedule: str | None = option(
+        "Fix the pipeline schedule.",
+        values=PIPELINE_KINDS,
+        group="Choices of the plan",
+        meaning="the order of passes in a pipeline",
+    )
+    zero: int | str | None = option(
+        "Fix the ZeRO stage over replicas.",
+        kind="whole",
+        metavar="0|1|2",
+        group="Choices of the plan",
+        meaning="the ZeRO stage over data-parallel replicas",
+    )
+    context_method: str | None = option(
+        "Fix how attention sees a sequence that is cut over `context`.",
+        values=CONTEXT_METHODS,
+        group="Choices of the plan",
+        meaning="how attention sees a sequence that is cut over the mesh",
+    )
+    software: str | None = option(
+        "Program that is to run the plan, or any for every plan that can be priced. Default: "
+        "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
+        "(shardwise train).",
+        values=WANTED,
+        flag="--for",
+        group="Choices of the plan",
+        meaning="the program that shall run the plan",
+    )
+    optimizer: str = option(
+        values=OPTIMIZERS,
+        default="adam",
+        show_default=True,
+        group="Choices of the plan",
+        meaning="the optimizer",
+    )
+    max_hbm: float | str | None = option(
+        "Bytes per chip to stay under, such as 80GiB.",
+        group="Targets",
+        meaning="bytes of memory per chip to stay under",
+    )
+    margin: float | str | None = option(
+        "Usable memory that a plan leaves free where one does, such as 10%. Default: by how "
+        "much predictions of such plans were short in 19 of 20 cases.",
+        metavar="SHARE",
+        group="Targets",
+        meaning="the share of memory that a plan leaves free where one does",
+    )
+    fastest: bool = option(
+        "The fastest plan that fits; without it the answer is the simplest of the plans that "
+        "predictions cannot tell apart, and leaves memory free (see --margin).",
+        default=False,
+        kind="flag",
+        group="Targets",
+        meaning="the fastest plan that fits, not the simplest of those as good",
+    )
+    objective: str = option(
+        "time: the fastest step on the slice. cost: the fewest dollars per token, if only the "
+        "chips in use are paid for; with --days the cheapest slice in time, all of whose chips "
+        "are. chips: the smallest part of the slice on which a plan fits, and the fastest "
+        "plan there.",
+        values=OBJECTIVES,
+        default="time",
+        show_default=True,
+        group="Targets",
+        meaning="what is made best: time, cost, or chips",
+    )
+    exhaustive: bool = option(
+        "Price every legal plan, also where a floor shows that it cannot be the best: the same "
+        "answer, more slowly.",
+        default=False,
+        kind="flag",
+        group="Choices of the plan",
+        meaning="price every legal plan",
+    )
+    dtype: str = option(
+        "Dtype of the matmuls, such as bf16, fp8, mxfp8, nvfp4 or int8.",
+        default="bf16",
+        show_default=True,
+        group="Choices of the plan",
+        meaning="the dtype of the arrays that are multiplied",
+        before="pins",
+    )
+    param_dtype: str | None = option(
+        "Dtype of the stored parameters.",
+        group="Choices of the plan",
+        meaning="the dtype of stored parameters",
+        before="pins",
+    )
+    grad_dtype: str | None = option(
+        "Dtype of the gradients, as reduced and summed.",
+        group="Choices of the plan",
+        meaning="the dtype of gradients",
+        before="pins",
+    )
+    master: str | None = option(
+        "Dtype of the optimizer's own copy of the parameters, or none.",
+        group="Choices of the plan",
+        meaning="the dtype of the optimizer's own copy of the parameters",
+        before="pins",
+    )
+    moments: str | None = option(
+        "Dtype of the optimizer's moments.",
+        group="Choices of the plan",
+        meaning="the dtype of the optimizer's moments",
+        before="pins",
+    )
+    evidence: Own | None = option(
+        "A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
+        kind="file",
+        metavar="RUNS.csv",
+        group="Beside the answer",
+        meaning="runs of your own, which move and narrow what is expected",
+    )
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -192,7 +306,7 @@ def _check_effect(
     pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
 ) -> None:
     """Raise BadRequest for a choice about an axis that is pinned to one."""
-    for option, value, axes in (
+    for flag, value, axes in (
         ("--schedule", schedule, ("stage",)),
         ("--context-method", method, ("context",)),
         ("--zero", zero, ("data", "replica")),
@@ -200,5 +314,5 @@ def _check_effect(
         if value is not None and all(pins.get(axis) == 1 for axis in axes):
             pinned = " and ".join(f"{axis}=1" for axis in axes)
             raise BadRequest(
-                f"{option} {value} cannot take effect with {pinned} pinned; leave one of them out"
+                f"{flag} {value} cannot take effect with {pinned} pinned; leave one of them out"
             )
