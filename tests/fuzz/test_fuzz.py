@@ -2,7 +2,7 @@
 
 Every finding of a longer run becomes a test of the layer that it was in; this is the net. It runs
 in processes of its own (`scripts/fuzz`), since cases are forks and a test run has imported JAX.
-docs/lab/log.md has the figures of thousands of cases.
+docs/log.md has the figures of thousands of cases.
 """
 
 import json

@@ -103,7 +103,7 @@ def test_a_file_that_cannot_grow_is_told(tmp_path):
 
 @pytest.mark.long
 def test_stops_of_two_processes_change_nothing():
-    """What docs/lab/stops_proof.json says of 20 SIGKILLs and 10 SIGTERMs, in small."""
+    """What docs/stops_proof.json says of 20 SIGKILLs and 10 SIGTERMs, in small."""
     flags = ["--processes", 2, "--kills", 2, "--terms", 1, "--steps", 60, "--check"]
     done = call([sys.executable, PROVE, *flags], timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr

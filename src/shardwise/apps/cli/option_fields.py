@@ -1,10 +1,10 @@
 """The options of requests as click has them, of the data that scripts/options.py writes."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -23,26 +23,37 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+class OptionFields(NamedTuple):
+    """What `options.json` says: names of rows that an option without a field takes, by option, and
+    the options of each command by field."""
+
+    rows: Mapping[str, Sequence[str]]
+    commands: Mapping[str, Mapping[str, Option]]
+
+
 @cache
-def _data() -> dict[str, Any]:
-    return json.loads(DATA.read_text("utf-8"))
+def read() -> OptionFields:
+    """The options of all fields."""
+    found = json.loads(DATA.read_text("utf-8"))
+    commands = found.pop("commands").items()
+    fields = {one: {name: Option(**row) for name, row in rows.items()} for one, rows in commands}
+    return OptionFields(commands=fields, **found)
 
 
 def rows(option: str) -> tuple[str, ...]:
     """The names of rows that an option without a field takes."""
-    return tuple(_data()["rows"][option])
+    return tuple(read().rows[option])
 
 
-@cache
 def fields_of(command: str) -> Mapping[str, Option]:
     """The options of a command by field."""
-    return {name: Option(**row) for name, row in _data()["commands"][command].items()}
+    return read().commands[command]
 
 
 @cache
 def table() -> Mapping[str, tuple[str, str]]:
     """Of each flag of a field its group and its one meaning."""
-    every = [one for command in _data()["commands"] for one in fields_of(command).items()]
+    every = [one for fields in read().commands.values() for one in fields.items()]
     return {flagged(name, row): (row.group, row.meaning) for name, row in every if row.group}
 
 

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, get_args, get_type_hints
 
 from shardwise.boundary import parse_json
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
@@ -178,7 +178,8 @@ def train_plan(fields: Fields, target: str) -> TrainPlan:
     """The plan of all fields; BadRequest names the option for one that is missing."""
     for key, option in _ASKED.items():
         if key not in fields:
-            raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")
+            said = f"{target}: the text does not say the {key}"
+            raise Lacking(said, f"give it with {option}", Gives(option))
     plan = plan_of_fields("train", fields, target)
     assert isinstance(plan, TrainPlan)
     return plan
