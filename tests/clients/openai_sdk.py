@@ -87,7 +87,7 @@ def _errors(sdk: openai.OpenAI, model: str) -> int:
         ("temperature", openai.BadRequestError, {"temperature": 1000}),
         ("max_tokens", openai.BadRequestError, {"max_tokens": 10**6}),
         ("prompt", openai.BadRequestError, {"prompt": []}),
-        ("what", openai.BadRequestError, {"extra_body": {"what": 1}}),
+        ("max_token", openai.BadRequestError, {"extra_body": {"max_token": 1}}),
         ("model", openai.NotFoundError, {"model": "another"}),
     ]
     for param, kind, changed in wrong:
