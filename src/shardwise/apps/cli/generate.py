@@ -1,7 +1,7 @@
 """`shardwise generate` and `shardwise chat`: text of a server, or of a checkpoint served for it."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole
 from shardwise.apps.cli.options import key_options, refuse
+from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.streams import printable
 from shardwise.errors import BadRequest
@@ -114,7 +115,7 @@ def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
         if options["endpoint"]:
             raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
         refuse(("api_key", "key_in_clear"), "is of an --endpoint; --model has no server to show it")
-        with _loaded(options["model"], lambda line: click.echo(line, err=True)) as (url, name):
+        with _loaded(options["model"]) as (url, name):
             yield server_at(url, api_key=None), name
         return
     address = options["endpoint"] or ENDPOINT
@@ -123,7 +124,7 @@ def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
 
 
 @contextmanager
-def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+def _loaded(folder: str) -> Iterator[tuple[str, str]]:
     with needed_for("generating"):
         from shardwise.apps.server.run import running
         from shardwise.commands.run.serving import ServeModelRequest, keep_programs, open_replica

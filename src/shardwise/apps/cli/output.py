@@ -16,7 +16,7 @@ from shardwise.apps.cli.options import given
 from shardwise.apps.cli.pages import print_answer
 from shardwise.apps.cli.streams import reader_may_leave
 from shardwise.commands.base.layout import Part
-from shardwise.errors import Remark
+from shardwise.errors import Caution, Remark
 
 if TYPE_CHECKING:
     from shardwise.commands.base.answer import Answer, Resolved
@@ -25,6 +25,16 @@ SCHEMA_VERSION = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
+
+
+def spoken(line: str) -> str:
+    """A line of progress as a terminal and a log show it."""
+    return f"warning: {line}" if isinstance(line, Caution) else line
+
+
+def tell(line: str) -> None:
+    """Say on stderr what is going on."""
+    click.echo(spoken(line), err=True)
 
 
 def show_answer(

@@ -13,6 +13,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import Number, Whole, Word
 from shardwise.apps.cli.option_fields import rows
+from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
@@ -88,7 +89,7 @@ def serve(**options: Any) -> None:
     keep_programs()
     port = 0 if options["process"] else options["port"]  # only host 0 is asked
     with ended_at_once(), bound(options["host"], port) as listening:
-        replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        replica = open_replica(asked, tell)
         if replica is None:
             return
         limits = ServerLimits(

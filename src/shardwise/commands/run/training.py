@@ -27,7 +27,7 @@ from shardwise.commands.base.inputs import (
     words,
 )
 from shardwise.commands.pricing.plans import load_plan, price_plan
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.hardware.device_names import is_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
@@ -365,10 +365,15 @@ def _supervised(
         for i in indices:
             locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
         try:
-            sent = watch.run(lambda message: last(message["line"], message["metrics"]))
+            sent = watch.run(lambda message: last(_line(message), message["metrics"]))
             return TrainedRun.read(sent)
         except KeyboardInterrupt as stop:
             raise last.stopped(run, stop) from None
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    """The line of progress that a worker sent."""
+    return Caution(message["line"]) if message.get("warns") else message["line"]
 
 
 def _own_index(group: ProcessGroup) -> int:
@@ -436,7 +441,9 @@ def work(request: TrainRunRequest, index: int) -> None:
 
         def hear(line: str, metrics: dict[str, Any]) -> None:
             step = metrics.get("step", 0)
-            say({"progress": {"step": step, "line": line, "metrics": metrics}})
+            warns = isinstance(line, Caution)
+            said = {"step": step, "line": line, "warns": warns, "metrics": metrics}
+            say({"progress": said})
 
         done = _run_here(request, replace(run_of(request), supervised=True), hear)
         say({"result": done.sent()})

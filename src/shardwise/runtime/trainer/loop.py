@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
@@ -42,7 +42,6 @@ PROFILED = 3
 """Steps that a profile covers, after two that warm up."""
 
 Report = Callable[[StepMetrics], None]
-WARNING = "warning: "
 Note = Callable[[str], None]
 """Hears what is done before the first step, which may take a while."""
 
@@ -114,7 +113,7 @@ def train(
         ends.enter_context(sole(run.out, f"process-{keeper.process:05}", heard, ORPHANS))
         start = _start(run, keeper, heard)
         for text in run.warnings:
-            heard(f"warning: {text}")
+            heard(Caution(text))
         return _train(run, made, tokenizer, keeper, start, report, heard, signals)
 
 
@@ -169,8 +168,8 @@ class _Warnings:
         self._note = note
 
     def __call__(self, text: str) -> None:
-        if text.startswith(WARNING):
-            self.said.append(text.removeprefix(WARNING))
+        if isinstance(text, Caution):
+            self.said.append(str(text))
         self._note(text)
 
 
@@ -245,10 +244,10 @@ def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
         )
     after = "starting at step 0" if newest is None else f"going on from step {newest}"
     for step, why in damaged.items():
-        note(f"warning: the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}")
+        note(Caution(f"the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}"))
     if newest is None:
         if run.resume and not damaged:
-            note(f"warning: no checkpoint in '{keeper.folder}', {after}")
+            note(Caution(f"no checkpoint in '{keeper.folder}', {after}"))
         return 0
     check_identity(keeper.path(newest), keeper.identity, but=("data",))
     return newest
