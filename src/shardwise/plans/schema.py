@@ -21,6 +21,7 @@ WORDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "rate": {"type": ["number", "string"]},
         **dict.fromkeys(("ttft", "tpot", "e2e"), _TIME),
         "trace": {"type": "string"},
+        "spare": {"type": "integer", "minimum": 0},
     },
 }
 """Of each kind the keys that only a person writes, which become others when the file is read."""
@@ -94,6 +95,7 @@ ABOUT: Mapping[str, str] = {
     "tpot": "longest time per output token, such as 30ms; in a whole plan seconds",
     "e2e": "longest time from arrival to the last token; in a whole plan seconds",
     "trace": "file of requests that lengths are drawn from, seen from this file",
+    "spare": "servers of each pool that may be lost while the others hold the load",
     "prefill_chunk": "most tokens of a step",
     "kv_sharding": "how the KV cache is cut where tensor has more devices than KV heads",
     "engine": "the software that serves, whose measured constants are counted",

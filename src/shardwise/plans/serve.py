@@ -152,13 +152,14 @@ class PrefillServer:
 class Workload:
     """The load that a plan was made for and confirmed under: `rate` requests per second at random,
     of the plan's lengths, or of lengths drawn from a trace's requests; and the longest times that
-    they may take, in seconds (None: any)."""
+    they may take, in seconds (None: any). It is carried with `spare` servers of each pool lost."""
 
     rate: float
     ttft: float | None = None
     tpot: float | None = None
     e2e: float | None = None
     trace: str | None = None
+    spare: int = 0
 
     def __post_init__(self) -> None:
         for name, (least, most) in WORKLOAD_RANGES.items():
@@ -171,6 +172,7 @@ WORKLOAD_RANGES: Ranges = {
     "ttft": (1e-9, 1e9),
     "tpot": (1e-9, 1e9),
     "e2e": (1e-9, 1e9),
+    "spare": (0, 1e6),
 }
 
 
@@ -228,6 +230,12 @@ class ServePlan:
                 f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
                 "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
             )
+        fewest = min(self.replicas, self.prefill_replicas or self.replicas)
+        if self.workload is not None and self.workload.spare >= fewest:
+            raise BadRequest(
+                f"workload.spare is {self.workload.spare} of {fewest} servers; at least one must "
+                "be left, so raise replicas or lower it"
+            )
         if self.prefill and not self.prefill_replicas:
             raise BadRequest(
                 "prefill says what a prefill pool is made of and prefill_replicas is 0; set it to "
@@ -241,6 +249,17 @@ class ServePlan:
         if own is None:
             return self
         return replace(self, slice=own.slice, mesh=own.mesh, box=own.box, prefill=None)
+
+    @property
+    def worst(self) -> "ServePlan":
+        """The plan with as many servers lost as it must bear."""
+        spare = 0 if self.workload is None else self.workload.spare
+        return self if not spare else self.with_more(-spare)
+
+    def with_more(self, servers: int) -> "ServePlan":
+        """The plan with so many more servers in each pool."""
+        prefills = self.prefill_replicas and self.prefill_replicas + servers
+        return replace(self, replicas=self.replicas + servers, prefill_replicas=prefills)
 
     @property
     def devices(self) -> int:

@@ -47,6 +47,7 @@ from shardwise.apps.cli.progress import progress_line, stage_line
     help="Whether prompts have servers of their own (two).",
 )
 @click.option("--max-chips", help="The most chips of all servers.")
+@click.option("--spare", help="Servers that may be lost while the others hold --rate. [default: 0]")
 @click.option("--weights", help="Dtype of the weights. [default: the checkpoint's]")
 @click.option("--kv", help="Dtype of the KV cache. [default: bf16]")
 @click.option("--batch", help="The most sequences of a server at once.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from shardwise.boundary import number
+from shardwise.boundary import number, whole
 from shardwise.commands.base.inputs import (
     HardwareWords,
     Words,
@@ -51,7 +51,8 @@ class ServeWords(HardwareWords):
 
     `software` is what serves: "vllm" (the default), "sglang", "jax" or "any" of those that were
     measured. `pools` is "one" for servers that take prompts and answers, "two" for prompts on
-    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `weights` and `kv`
+    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `spare` is how
+    many servers of each pool may be lost while the rest hold the rate. `weights` and `kv`
     are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
     `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
     leaves a choice open.
@@ -70,6 +71,7 @@ class ServeWords(HardwareWords):
     software: str | None = None
     pools: str = "one"
     max_chips: int | str | None = None
+    spare: int | str | None = None
     weights: str | None = None
     kv: str | None = None
     batch: int | str | None = None
@@ -136,10 +138,21 @@ class ServeWords(HardwareWords):
                 fill=isinstance(target, Spelling),
                 batch=self._batch(),
                 rate=self._rate(),
+                spare=self._spare(),
                 chips=self.hardware.kept_of(str(pieces[0])),
             )
             for row in rows
         ]
+
+    def _spare(self) -> int:
+        """Servers that may be lost, of a rate that was given."""
+        spare = whole(self.spare or 0, "--spare", least=0, most=1_000)
+        if spare and not self._rate():
+            raise BadRequest(
+                f"--spare is {spare} and no rate is given, so that servers are as full as they can "
+                "be; give the requests per second that the others must hold with --rate"
+            )
+        return spare
 
     @property
     def _weights(self) -> str:

@@ -66,7 +66,11 @@ def _speed(result: ServedPlan) -> list[Fact]:
     rate, tokens = result.requests_per_second, result.output_tokens_per_second
     said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
     share = f"{_percent(result.in_target)} in target"
-    verdict = Fact("holds", f"{said} (simulated: {share})", "good")
+    spare = result.targets.spare
+    lost = f", with {many(spare, 'server')} of each pool lost" if spare else ""
+    if spare and not result.prefill_replicas:
+        lost = f", with {many(spare, 'server')} lost"
+    verdict = Fact("holds", f"{said}{lost} (simulated: {share})", "good")
     if not result.holds:
         why = f"{share} when simulated, but {result.why_not}"
         verdict = Fact("load", f"{said}: DOES NOT HOLD ({why})", "bad")

@@ -99,6 +99,15 @@ class Fleet:
         prefill = self.prefill_server.chips * self.prefill_replicas
         return self.server.chips * self.replicas + prefill
 
+    def chips_with(self, spare: int) -> int:
+        """Chips of all replicas and of `spare` more in each pool."""
+        prefill = self.prefill_server.chips if self.prefill_replicas else 0
+        return self.chips + spare * (self.server.chips + prefill)
+
+    def cost_with(self, spare: int) -> float:
+        """Chip-seconds of a request where so many servers of each pool only stand by."""
+        return self.chip_seconds * self.chips_with(spare) / self.chips
+
     @property
     def rank(self) -> tuple[float, float]:
         """Of the front: time per output token, and cost."""
