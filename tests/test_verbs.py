@@ -7,6 +7,7 @@ from tests.apps.commands import answered
 from tests.apps.test_files import ALL
 
 import shardwise as sw
+from shardwise.apps.cli import main
 from shardwise.errors import BadRequest
 from shardwise.plans.train import mesh_text
 
@@ -149,11 +150,11 @@ def test_a_plan_is_a_file_a_name_or_a_value():
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"remat": "blok"}, "unknown value of --remat 'blok'; did you mean 'block'?"),
+        ({"remat": "blok"}, "unknown value of remat 'blok'; did you mean 'block'?"),
         ({"pins": {"tensro": 2}}, "did you mean 'tensor'?"),
-        ({"zero": 3}, "--zero is 3; it must be a whole number of at least 0 and at most 2"),
-        ({"top": "many"}, "--top is 'many'; it must be a whole number"),
-        ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
+        ({"zero": 3}, "zero is 3; it must be a whole number of at least 0 and at most 2"),
+        ({"top": "many"}, "top is 'many'; it must be a whole number"),
+        ({"mfu": "40%"}, "mfu changes only the days of a run; give tokens too"),
     ],
 )
 def test_python_is_refused_as_the_command_is(keywords, said):
@@ -168,3 +169,12 @@ def test_keywords_that_there_are_not_and_that_are_missing_are_told():
         sw.plan_train("llama-3-8b", "v5e:4x4", remt="none", **asked)
     with pytest.raises(BadRequest, match=r"plan_train: missing a required .*'on'"):
         sw.plan_train("llama-3-8b", **asked)
+
+
+def test_errors_name_an_option_in_the_words_of_who_asked(capsys):
+    given = ["plan", "train", "--model", "llama-3-8b", "--on", "v5p:2x2x2", "--seq", "4096"]
+    with pytest.raises(SystemExit):
+        main([*given, "--batch", "17"])
+    assert "write --batch 17seq" in capsys.readouterr().err
+    with pytest.raises(BadRequest, match="write batch=17seq"):
+        sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="17", seq=4096)

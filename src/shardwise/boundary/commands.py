@@ -4,6 +4,7 @@ What decided an answer is in its request, so that a command which is made of the
 nothing: each field that is not at its default stands in it, quoted for a shell.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
@@ -49,14 +50,45 @@ def command_of(request: Command, *more: str, **changes: Any) -> str:
     file to write."""
     asked: Any = replace(request, **changes) if changes else request  # type: ignore[type-var]
     given = {f.name: getattr(asked, f.name) for f in sorted(fields(asked), key=_has_default)}
-    flags = {name: flagged(name, row) for name, row in options_of(asked).items()}
-    standard = {f.name: _default(f) for f in fields(asked)}
+    flags, standard = flags_of(asked), {f.name: _default(f) for f in fields(asked)}
     options = {
-        request.FLAGS.get(name) or flags.get(name) or flag_of(name): value
+        flags[name]: value
         for name, value in given.items()
         if name not in request.ARGUMENTS and not _same(value, standard[name])
     }
     return spelt(request.COMMAND, [given[name] for name in request.ARGUMENTS], options, more)
+
+
+def flags_of(request: Command | type[Command]) -> dict[str, str]:
+    """The flag of each field of a request."""
+    rows = {name: flagged(name, row) for name, row in options_of(request).items()}
+    names = [f.name for f in fields(request)]  # type: ignore[arg-type]
+    return {name: request.FLAGS.get(name) or rows.get(name) or flag_of(name) for name in names}
+
+
+def in_keywords(message: str, flags: Mapping[str, str]) -> str:
+    """A message in the words of Python: each flag as its keyword, with what is given to it. A
+    command that is quoted stays as it is.
+
+    >>> in_keywords("write --batch 64seq, or lower --lr", {"batch": "--batch", "lr": "--lr"})
+    'write batch=64seq, or lower lr'
+    """
+    names = {flag: name for name, flag in flags.items()}
+
+    def keyword(found: re.Match[str]) -> str:
+        flag, value = found["flag"], found["value"]
+        if flag not in names:
+            return found[0]
+        return f"{names[flag]}={value}" if value else names[flag]
+
+    parts = message.split("`")
+    parts[::2] = [_FLAG.sub(keyword, part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+_FLAG = re.compile(
+    r"(?<![\w-])(?P<flag>--[a-z][a-z0-9-]*)(?: (?P<value>[A-Z0-9][\w.:*]*|[\w.]+=[\w.]+))?"
+)
 
 
 def spelt(

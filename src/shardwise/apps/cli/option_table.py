@@ -67,6 +67,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "--tpot": "longest time per output token after the first",
         "--e2e": "longest time from arrival to the last token",
         "--max-chips": "the most chips of all servers",
+        "--spare": "servers that may be lost while the others hold the rate",
         "--anyway": "answer with a plan that does not keep the targets",
         "--check": "the threshold that an answer must keep; missed, the exit code is 4",
     },

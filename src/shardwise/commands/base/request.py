@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from inspect import Signature, signature
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from shardwise.boundary.commands import Command, flags_of, in_keywords
 from shardwise.commands.base.answer import Answer
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, ShardwiseError, unknown
 
 Given = ParamSpec("Given")
 Asked = TypeVar("Asked")
@@ -48,7 +49,11 @@ def verb(
             asked.bind(*args, **keywords)
         except TypeError as error:
             raise BadRequest(f"{name}: {error}; help({name}) lists what it takes") from None
-        return answer(request(*args, **keywords))
+        try:
+            return answer(request(*args, **keywords))
+        except ShardwiseError as error:
+            error.args = (_in_keywords(str(error), request),)
+            raise
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = request.__doc__
@@ -56,3 +61,9 @@ def verb(
     call.request = request  # type: ignore[attr-defined]
     call.answer = answer  # type: ignore[attr-defined]
     return call
+
+
+def _in_keywords(message: str, request: Any) -> str:
+    """The message, in which options are keywords of the Python function that was called."""
+    is_typed = isinstance(request, type) and issubclass(request, Command)
+    return in_keywords(message, flags_of(request)) if is_typed else message
