@@ -27,7 +27,7 @@ from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, model_hash
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, is_of, model_hash
 from shardwise.plans.files import (
     begun_plans,
     changed,
@@ -199,6 +199,8 @@ def price_plan(
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg, hardware = load_model(plan.model), hardware.of_plan(plan)
     warnings = [*unpriced(cfg), *stale(plan, cfg)]
+    if is_of(plan.model_hash, cfg):  # a former hash of the same model is no change
+        plan = replace(plan, model_hash=model_hash(cfg))
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
@@ -245,9 +247,9 @@ def usd_per_trillion(answer: TrainAnswer) -> float:
 
 def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:
     """A line where the model is no longer the one that the plan was made for."""
-    now = model_hash(cfg)
-    if plan.model_hash == now:
+    if is_of(plan.model_hash, cfg):
         return []
+    now = model_hash(cfg)
     made = f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now {now})"
     return [f"{made}; the figures are for the model as it is now"]
 
