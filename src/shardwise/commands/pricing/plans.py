@@ -199,8 +199,6 @@ def price_plan(
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg, hardware = load_model(plan.model), hardware.of_plan(plan)
     warnings = [*unpriced(cfg), *stale(plan, cfg)]
-    if is_of(plan.model_hash, cfg):  # a former hash of the same model is no change
-        plan = replace(plan, model_hash=model_hash(cfg))
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
