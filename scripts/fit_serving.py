@@ -125,7 +125,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, nargs="?", default=PUBLISHED_SERVING)
-    parser.add_argument("--date", default="2026-11-23")
+    parser.add_argument("--date", default=made.made(())["date"])
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

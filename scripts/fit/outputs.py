@@ -46,7 +46,7 @@ def write_constants(
 def generation_toml(generation: str, found: Mapping[str, Explained], date: str) -> str:
     """The constants of one generation."""
     own = {c: e for c in CHIP_KINDS if (e := found.get(f"{generation}.{c}")) is not None}
-    entries = [_entry(constant, e.value, e.source) for constant, e in own.items()]
+    entries = [_entry(constant, e.value, e.source, e.prior.value) for constant, e in own.items()]
     return "\n".join([MADE.format(date=date), *entries]) + "\n"
 
 
@@ -82,8 +82,9 @@ def stacks_toml(found: Mapping[str, Explained], date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(name: str, value: float, source: str) -> str:
-    return f"{name} = {{ value = {value:.3g}, source = {json.dumps(source)} }}"
+def _entry(name: str, value: float, source: str, prior: float | None = None) -> str:
+    before = "" if prior is None else f"prior = {prior:.3g}, "
+    return f"{name} = {{ value = {value:.3g}, {before}source = {json.dumps(source)} }}"
 
 
 def unseen_runs(

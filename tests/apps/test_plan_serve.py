@@ -272,9 +272,10 @@ def test_a_model_too_large_says_so():
 
 
 def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
-    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    plan = tmp_path / "plan.yaml"
     run(*SMALL, *RATE, "-o", str(plan))
     for target in ("vllm", "sglang"):
+        out, again = tmp_path / f"{target}.sh", tmp_path / f"{target}.yaml"
         for args in (
             ["export", str(plan), "--to", target, "-o", str(out)],
             ["export", str(out), "--from", target, "-o", str(again)],

@@ -28,9 +28,9 @@ from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_length
 from shardwise.plans.handwritten import mesh_of
+from shardwise.plans.identity import model_hash
 from shardwise.plans.serve import SERVE_AXES, TTFT_TARGET
 from shardwise.plans.servers import VLLM, default_compute
-from shardwise.plans.train import model_hash
 from shardwise.units import parse_seconds
 
 NEEDED = ("model", "slice", "mesh", "input", "output")

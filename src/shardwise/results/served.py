@@ -351,8 +351,8 @@ def range_of(chip: Chip) -> AskedPrices | None:
     return AskedPrices(
         low=found.low.usd_per_chip_hour,
         high=found.high.usd_per_chip_hour,
-        low_offer=found.low.source.partition(":")[0],
-        high_offer=found.high.source.partition(":")[0],
+        low_offer=found.low.listed,
+        high_offer=found.high.listed,
         providers=found.providers,
         text=str(found),
     )

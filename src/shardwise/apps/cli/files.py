@@ -2,7 +2,7 @@
 
 Every command that writes declares its files with `file_option` or `folder_option`, and calls
 `check_outputs` before it does anything: places, endings, packages, the command's own inputs, and
-files that are not ours to overwrite.
+files that exist.
 """
 
 from collections.abc import Callable, Iterator
@@ -96,7 +96,7 @@ def _with_force(option: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 is_flag=True,
                 expose_value=False,
                 callback=_remember,
-                help="Overwrite files that shardwise did not write, or that were edited since.",
+                help="Overwrite files that exist.",
             )(command)
         return option(command)
 

@@ -144,7 +144,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "--html": "a page with the frames of what is shown",
         "--perfetto": "write what happens when as a trace for ui.perfetto.dev",
         "--perfetto-until": "where that trace ends",
-        "--force": "overwrite files that shardwise did not write",
+        "--force": "overwrite files that exist",
     },
 }
 """Of each group its options without a field, by their longest name, and what each means."""

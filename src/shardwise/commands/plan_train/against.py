@@ -18,7 +18,7 @@ from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.hardware import Slice
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan, is_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bounds import Bounds
@@ -154,7 +154,7 @@ def _for_job(
 def _mismatches(plan: TrainPlan, theirs: Slice, best: TrainAnswer) -> list[str]:
     """What makes two plans ones of different jobs."""
     ours, piece, said = best.plan, best.piece, []
-    if plan.model_hash != model_hash(best.cfg):
+    if not is_of(plan.model_hash, best.cfg):
         said.append(f"its model is {plan.model}, not {ours.model}")
     if (theirs.count, theirs.shape) != (piece.count, piece.shape):
         said.append(f"its slice is {theirs}, not {piece}")

@@ -27,7 +27,7 @@ from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, model_hash
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, is_of, model_hash
 from shardwise.plans.files import (
     begun_plans,
     changed,
@@ -245,9 +245,9 @@ def usd_per_trillion(answer: TrainAnswer) -> float:
 
 def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:
     """A line where the model is no longer the one that the plan was made for."""
-    now = model_hash(cfg)
-    if plan.model_hash == now:
+    if is_of(plan.model_hash, cfg):
         return []
+    now = model_hash(cfg)
     made = f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now {now})"
     return [f"{made}; the figures are for the model as it is now"]
 

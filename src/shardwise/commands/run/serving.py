@@ -13,7 +13,7 @@ from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
-from shardwise.plans import ServePlan, TrainPlan, model_hash
+from shardwise.plans import ServePlan, TrainPlan, is_of
 from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
@@ -254,7 +254,7 @@ def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
 
 def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list[str]:
     """What of a plan this engine does not do. Raises BadRequest for another model's checkpoint."""
-    if plan.model_hash and model_hash(load_model(folder)) != plan.model_hash:
+    if plan.model_hash and not is_of(plan.model_hash, load_model(folder)):
         raise BadRequest(
             f"the plan is for {plan.model} and '{folder}' has another model's layers; give its own "
             "checkpoint with --model DIR"

@@ -33,7 +33,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan, is_of, model_hash
 from shardwise.plans.software import made_elsewhere
 from shardwise.runtime.processes import (
     ProcessGroup,
@@ -274,7 +274,7 @@ def run_of(request: TrainRunRequest) -> TrainRun:
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{path}' is a serving plan; give `shardwise train` a training plan")
     cfg = load_model(plan.model)
-    if plan.model_hash != model_hash(cfg):
+    if not is_of(plan.model_hash, cfg):
         raise BadRequest(
             f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
             f"{model_hash(cfg)}); plan again"

@@ -18,7 +18,8 @@ from jax.experimental import multihost_utils
 
 from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import ModelConfig
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan
+from shardwise.plans.identity import former_hash, model_hash
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.checkpoint import verify
 from shardwise.runtime.parallel import check
@@ -190,7 +191,7 @@ def _state(run: TrainRun, made: TrainProgram, keeper: Keeper, start: int) -> Sta
     if not start:
         return made.begin(jax.random.key(run.seed))
     folder = keeper.path(start)
-    manifest = check_identity(folder, keeper.identity)
+    manifest = check_identity(folder, keeper.identity, former=_former(run))
     saved = proved(folder, manifest)
     state = made.begin(jax.random.key(run.seed))
     wanted = shapes_of(state)
@@ -225,6 +226,11 @@ def identity_of(run: TrainRun, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+def _former(run: TrainRun) -> dict[str, Any]:
+    """What an earlier version wrote in the identity of the run."""
+    return {"model": former_hash(run.cfg)}
+
+
 def _keeper(run: TrainRun, tokenizer: Tokenizer) -> Keeper:
     return Keeper(
         folder=run.out / "checkpoints",
@@ -249,7 +255,8 @@ def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
         if run.resume and not damaged:
             note(Caution(f"no checkpoint in '{keeper.folder}', {after}"))
         return 0
-    check_identity(keeper.path(newest), keeper.identity, but=("data",))
+    newest_path = keeper.path(newest)
+    check_identity(newest_path, keeper.identity, but=("data",), former=_former(run))
     return newest
 
 
