@@ -4,7 +4,7 @@ Every function multiplies one block while the next is on the wire, by `ppermute`
 `bidirectional` uses both directions of the ring, which needs half the steps. They equal the plain
 product with an AllGather before it (`all_gather.py`), or a ReduceScatter (`reduce_scatter.py`) or
 AllReduce (`all_reduce.py`) after it. The book cuts D over the axis, the forms with `rows` cut the
-tokens, as sequence parallelism does. `block.py` joins two of them to an MLP. No weights, no model.
+tokens, as sequence parallelism does. No weights, no model.
 Read `ring.py` first (book 3.4.1 and ch. 10).
 """
 
@@ -17,7 +17,6 @@ from shardwise.runtime.collective_matmul.all_reduce import (
     matmul_all_reduce,
     matmul_all_reduce_bidirectional,
 )
-from shardwise.runtime.collective_matmul.block import mlp_block
 from shardwise.runtime.collective_matmul.reduce_scatter import (
     matmul_reduce_scatter,
     matmul_reduce_scatter_bidirectional,
@@ -32,6 +31,5 @@ __all__ = [
     "matmul_all_reduce_bidirectional",
     "matmul_reduce_scatter",
     "matmul_reduce_scatter_bidirectional",
-    "mlp_block",
     "reduce_scatter_rows",
 ]
