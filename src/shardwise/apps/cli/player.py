@@ -5,7 +5,6 @@ no network.
 """
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 from shardwise.book.simulators import Animation, kinds_of
@@ -22,5 +21,5 @@ def write_player(found: Animation, path: Path, option: str) -> None:
     """Write one HTML file with play, step and a slider. Raises BadRequest where that fails."""
     data = {**plain(found), "kinds": kinds_of(found), "palette": PALETTE}
     text = json.dumps(data, allow_nan=False).replace("</", "<\\/")
-    page = files(__package__).joinpath("data", "player.html").read_text(encoding="utf-8")
+    page = (Path(__file__).parent / "data" / "player.html").read_text("utf-8")
     write_text(path, page.replace("__DATA__", text), option=option)
