@@ -34,7 +34,7 @@ from fit.explain import explain
 from fit.few_runs import write_few_runs
 from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
-from fit.outputs import PAGE, unseen_runs, write_constants, write_what_is_told
+from fit.outputs import PAGE, unseen_runs, write_constants, write_unseen, write_what_is_told
 from fit.priors import prior_values
 from fit.ranges import (
     common_ranges,
@@ -163,7 +163,7 @@ def write_left_out(
         of = f"{by}: {len(cases)} published runs, docs/lab/fit.md"
         write_residuals(DATA, table, of)
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
-        unseen.write_unseen(unseen.DATA, rows)
+        write_unseen(unseen.DATA, rows)
         write_what_is_told([case.run for case in cases], asked.date)
 
 

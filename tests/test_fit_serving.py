@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwise.evidence.serving.runs import EXPLICIT, PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.evidence.serving.times import features, stacked
+from shardwise.evidence.serving.times import features
 from shardwise.roofline.engines import ENGINE_CONSTANTS, engine_of
 
 pytest.importorskip("scipy")
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import fit_serving  # noqa: E402
 import serving_rows  # noqa: E402
 from fit.rates import read_csv  # noqa: E402
-from fit.serving import PRIORS, begin, fit_engines  # noqa: E402
+from fit.serving import PRIORS, begin, fit_engines, stacked  # noqa: E402
 
 TRUE = {"vllm": (5e-6, 2e-5, 0.5, 0.2), "trtllm": (3e-6, 1e-5, 0.2, 0.1)}
 

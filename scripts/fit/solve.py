@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.cases import Case, laid_out, linearised
 from fit.hierarchy import Hierarchy, Levels, Penalty, bounds_of, scales_of
-from shardwise.evidence.training.folds import shares
+from fit.kin import shares
 
 NOISE = 0.1
 """One sigma of a run's log residual, beside the effect of its group."""

@@ -137,8 +137,8 @@ def test_a_prefill_pool_that_cannot_take_effect_is_refused():
 
 
 def test_choices_are_those_of_the_scheduler():
-    assert {*plans.POLICIES, "prefill"} == set(policies.POLICIES)
-    assert plans.ROUTINGS == routing.ROUTINGS
+    assert {*get_args(plans.Policy), "prefill"} == set(policies.POLICIES)
+    assert get_args(plans.Routing) == routing.ROUTINGS
     hints = get_type_hints(ServeScheduling)
     assert get_args(hints["order"]) == requests.ORDERS
     assert get_args(hints["admission"]) == get_args(policies.Admission)

@@ -69,11 +69,7 @@ class ServeDtypes:
 
 
 Policy = Literal["static", "interleaved", "chunked"]
-POLICIES: tuple[Policy, ...] = ("static", "interleaved", "chunked")
 Routing = Literal["round_robin", "shortest_queue", "bounded_hash", "prefix_aware"]
-ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash", "prefix_aware")
-
-
 SCHEDULING_RANGES: Ranges = {
     "page_size": (1, 2**20),
     "age_seconds": (1e-6, 1e9),

@@ -9,7 +9,6 @@ from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.components import COMPONENTS
 from shardwise.models.remat import RematKind, RematPolicy, Saved
-from shardwise.models.training_state import training_state
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.laws import (
@@ -73,11 +72,6 @@ class TrainDtypes:
             dtype_bytes(name)
         if self.master != "none":
             dtype_bytes(self.master)
-
-    @property
-    def optimizer_bytes(self) -> float:
-        """Bytes per parameter of Adam's two moments and the master copy, if any."""
-        return float(training_state(master=self.master, moments=self.moments).optimizer)
 
 
 RANGES: Ranges = {

@@ -240,17 +240,11 @@ def served_result(served: Served) -> ServedPlan:
     software, pools = software_of(plan), bool(plan.prefill_replicas)
     step = _decode_step(served)
     assert plan.workload is not None, "a served plan has its load"
-    return ServedPlan(
+    return ServedPlan.part_of(
+        plan,
         model=served.cfg.name,
-        slice=plan.slice,
-        mesh=plan.mesh,
-        batch=plan.batch,
-        replicas=plan.replicas,
         prefill_slice=plan.prefill_plan.slice if pools else None,
         prefill_mesh=plan.prefill_plan.mesh if pools else None,
-        prefill_replicas=plan.prefill_replicas,
-        prefill_chunk=plan.prefill_chunk,
-        kv_sharding=plan.kv_sharding,
         weights=plan.dtypes.weights,
         kv=plan.dtypes.kv,
         software=software.name if software else plan.engine,
@@ -361,16 +355,10 @@ def range_of(chip: Chip) -> AskedPrices | None:
 def other_servers(rows: Sequence[Alternative]) -> list[OtherServers]:
     """Alternatives, or a front."""
     return [
-        OtherServers(
-            name=row.name,
-            note=row.note,
-            option=row.option,
-            servers=row.servers,
-            chips=row.chips,
+        OtherServers.part_of(
+            row,
             requests_per_second=row.rate,
-            usd_per_hour=row.usd_per_hour,
             usd_per_million_tokens=row.usd_per_million,
-            provider=row.provider,
             ttft_seconds=row.ttft,
             tpot_seconds=row.tpot,
         )

@@ -163,7 +163,8 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
     """One priced serving plan."""
     piece, plan = answer.piece, answer.plan
     prefill, decode = answer.prefill, answer.decode
-    return PricedServer(
+    return PricedServer.part_of(
+        answer,
         slice=str(piece),
         slice_means=describe(piece),
         mesh=plan.mesh,
@@ -175,21 +176,10 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         input_length=plan.input_length,
         output_length=plan.output_length,
         kv_layout=cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
-        chips_used=answer.chips_used,
-        chips_idle=answer.chips_idle,
-        prefill_seconds=answer.prefill_seconds,
-        ttft_seconds=answer.ttft_seconds,
-        tpot_seconds=answer.tpot_seconds,
         tpot_interval=_interval(answer),
-        tokens_per_second_per_chip=answer.tokens_per_second_per_chip,
-        tokens_per_second_per_chip_with_prefill=answer.tokens_per_second_per_chip_with_prefill,
-        requests_per_second_per_chip=answer.requests_per_second_per_chip,
-        prefill_servers_per_decode_server=answer.prefill_servers_per_decode_server,
         usd_per_million_tokens=UsdPerMillion(**answer.usd_per_million_tokens),
-        peak_bytes_per_chip=answer.peak_bytes_per_chip,
         price=price_of(piece.chip),
         usable_bytes_per_chip=piece.chip.require("hbm_usable_bytes"),
-        memory_by_kind=answer.memory_by_kind,
         memory_peak_at=answer.memory.peak_point()[0],
         bound_by=BoundBy(prefill=prefill.estimate.bound_by(), decode=decode.estimate.bound_by()),
         resource_seconds=ResourceSeconds(prefill=_resources(prefill), decode=_resources(decode)),
@@ -203,14 +193,7 @@ def price_of(chip: Chip) -> ChipPrice | None:
     price = chip.price
     if price is None:
         return None
-    return ChipPrice(
-        usd_per_chip_hour=price.usd_per_chip_hour,
-        as_of=price.as_of,
-        source=price.source,
-        kind=price.kind,
-        stale=price.stale(),
-        text=str(price),
-    )
+    return ChipPrice.part_of(price, stale=price.stale(), text=str(price))
 
 
 def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> str:

@@ -89,10 +89,10 @@ def figure_(
     if plot_path:
         _draw(answer, plot_path)
     if html_path:
-        from shardwise.apps.cli.simulation_html import write_simulation
+        from shardwise.apps.cli.player import write_player
 
         assert isinstance(answer, SimulationAnswer)
-        write_simulation(answer, html_path)
+        write_player(answer, html_path, option="--html")
 
 
 def _draw(answer: Any, path: Path) -> None:

@@ -86,7 +86,7 @@ def _show_array(request: Any, options: dict[str, Any]) -> None:
     inputs = {"array": options["expression"], "dims": answer.sizes, "mesh": answer.mesh}
     show_answer(answer, options, inputs={**inputs, "dtype": options["dtype"]})
     if any(options[name] for name in _PICTURES):
-        from shardwise.apps.cli.shard_pictures import picture_arrays
+        from shardwise.apps.cli.shard_views import picture_arrays
 
         picture_arrays(options, (answer.layout,), answer.sizes, answer.degrees)
 
@@ -102,7 +102,7 @@ def _show_product(request: Any, options: dict[str, Any]) -> None:
         return
     show_answer(answer, options, inputs=asked)
     if any(options[name] for name in _PICTURES):
-        from shardwise.apps.cli.shard_pictures import picture_arrays, picture_movement
+        from shardwise.apps.cli.shard_views import picture_arrays, picture_movement
 
         found = answer.found
         arrays = dict.fromkeys((*answer.best.inputs, answer.best.result))

@@ -197,18 +197,15 @@ def gain_text(row: Difference) -> str:
 def against_plan(found: Against) -> AgainstPlan:
     """As a document's `against`."""
     plan, a = found.theirs.plan, found.theirs
-    return AgainstPlan(
+    return AgainstPlan.part_of(
+        a,
         plan=found.name,
         mesh=plan.mesh,
         microbatches=plan.microbatches,
         pipeline_schedule=plan.pipeline_schedule,
         remat=plan.remat,
-        step_seconds=a.step_seconds,
         times_slower=found.times_slower,
-        tokens_per_second=a.tokens_per_second,
-        mfu=a.mfu,
         mfu_dtype=plan.dtypes.compute,
-        peak_bytes_per_chip=a.peak_bytes_per_chip,
         bound_by=a.estimate.bound_by(),
         measured=measured_run(found.measured, a),
         differences=found.differences,

@@ -114,20 +114,13 @@ class Fleet:
         return self.tpot, self.chip_seconds
 
     @property
-    def chip_hours_per_million(self) -> dict[str, float]:
-        """Chip-hours per million prompt tokens, answer tokens, and tokens of both together."""
-        return self._per_million(1 / 3600)
-
-    @property
     def usd_per_million(self) -> dict[str, float | None]:
-        """The same in dollars; None where the chip has no price."""
-        price = self.piece.chip.price
+        """Dollars per million prompt tokens, answer tokens, and tokens of both together; None where
+        the chip has no price."""
+        price, request = self.piece.chip.price, self.server.request
         if price is None:
             return dict.fromkeys(("input", "output", "all"))
-        return dict(self._per_million(price.usd_per_chip_hour / 3600))
-
-    def _per_million(self, each: float) -> dict[str, float]:
-        cost, request = MILLION * each * self.chip_seconds, self.server.request
+        cost = MILLION * (price.usd_per_chip_hour / 3600) * self.chip_seconds
         return {
             "input": cost * self.prompt_share / request.input_length,
             "output": cost * (1 - self.prompt_share) / request.output_length,

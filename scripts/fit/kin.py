@@ -1,4 +1,4 @@
-"""Which published runs are left out together, and which are one configuration.
+"""Which published runs are left out together, and how those of a configuration share its weight.
 
 A fold is publisher and software (`PublishedRun.group`, "publisher/software"): no run of it has a
 part in what is said of another. Two programs of one publisher share their kernels for mixtures of
@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from shardwise.evidence.training.own import configuration
 from shardwise.evidence.training.runs import PublishedRun
-from shardwise.models import params_total
 
 
 def publisher(group: str) -> str:
@@ -37,15 +37,6 @@ def left_with(run: Foldable, other: Foldable) -> bool:
     """Whether `other` is left out where `run` is predicted."""
     kin = run.moe and other.moe and publisher(run.group) == publisher(other.group)
     return run.group == other.group or kin
-
-
-def configuration(run: PublishedRun) -> Hashable:
-    """What was run: model by its shape, chip, devices, dtype, batch and length, of one group. Its
-    rows (meshes, releases, repeats) are one look at it."""
-    cfg, plan = run.cfg, run.plan
-    shape = (cfg.layers, cfg.d_model, float(params_total(cfg)))
-    batch = (plan.global_batch_sequences, plan.sequence_length)
-    return (run.group, *shape, run.chip, run.piece.chips, plan.dtypes.compute, *batch)
 
 
 def shares(runs: Sequence[PublishedRun]) -> np.ndarray:
