@@ -1,37 +1,39 @@
 #!/usr/bin/env python3
-"""What is written of the options: a page of them, and a file of data for `--help`.
+"""What is written of the options: a file of data for `--help`, and a page of them.
 
-apps/cli/options.json has the options of requests, made of their fields (`boundary/options.py`), and
-the names of rows that other options take; docs/options.md every option with its one meaning and
-the commands that take it.
+apps/cli/options.json has the options of requests, made of their fields (`boundary/options.py`).
+`page()` is docs/options.md, every option with its one meaning and the commands that take it; it is
+made when the site is built.
 
-scripts/options.py           writes both
-scripts/options.py --check   exits with 1 where they are not those of these requests and commands
+scripts/options.py           writes the data
+scripts/options.py --check   exits with 1 where it is not that of these requests
 """
 
+import importlib
 import json
+import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-import shardwise
+import shardwise.apps.page
+import shardwise.commands
 from shardwise.apps import cli as screens
 from shardwise.apps.cli import cli
+from shardwise.boundary import Command
 from shardwise.boundary.options import Option, options_of
-from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 DATA = Path(screens.__file__).with_name("options.json")
 HEAD = """# Options
 
-An option means the same in every command that takes it. This page is written by
-`scripts/options.py` of the commands themselves; `shardwise COMMAND --help` says which values a
-command takes. A command that answers also takes `-q` (no warnings, progress and hints), `-v` (where
-each choice comes from) and `--brief` (the first lines alone).
+An option means the same in every command that takes it. This page is made of the commands
+themselves; `shardwise COMMAND --help` says which values a command takes. A command that answers
+also takes `-q` (no warnings, progress and hints), `-v` (where each choice comes from) and `--brief`
+(the first lines alone).
 
 An answer is one page, of at most 30 lines of 100 columns. `--detail` has everything else, `--why`
 the reasons, `--book` the book's rules. A terminal shows what is good, tight and bad in colour; set
@@ -63,37 +65,26 @@ def commands(
             yield " ".join((*path, name)), found
 
 
-def groups() -> Mapping[str, Mapping[str, str]]:
-    """Every option by group, with its meaning."""
-    from shardwise.apps.cli.option_table import GROUPS  # reads the data, which may be old
+def groups() -> Mapping[str, Mapping[str, tuple[str, list[str]]]]:
+    """Of each group its options, by their longest names, each with its meaning and its commands."""
+    from shardwise.apps.cli.option_fields import GROUPS, row_of  # reads the data, which may be old
 
-    return GROUPS
-
-
-def named(option: click.Parameter) -> str:
-    """The name under which the table has an option: its longest one that is there."""
-    known = {name for options in groups().values() for name in options}
-    flags = sorted((*option.opts, *option.secondary_opts), key=len, reverse=True)
-    return next((flag for flag in flags if flag in known), flags[0])
-
-
-def takers() -> dict[str, list[str]]:
-    """Of each option the commands that take it."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, tuple[str, list[str]]]] = {group: {} for group in GROUPS}
     for path, command in commands():
         for option in command.params:
             if isinstance(option, click.Option) and not option.hidden:
-                found.setdefault(named(option), []).append(path)
+                row, name = row_of(option), max(option.opts, key=len)
+                found[row.group].setdefault(name, (row.sentence, []))[1].append(path)
     return found
 
 
 def page() -> str:
     """The text of docs/options.md."""
-    where, lines = takers(), [HEAD]
+    lines = [HEAD]
     for group, options in groups().items():
         lines += [f"## {group}\n", "| option | meaning | commands |", "|---|---|---|"]
-        for name, meaning in options.items():
-            lines.append(f"| `{name}` | {meaning} | {listed(where.get(name, []))} |")
+        for name, (meaning, paths) in options.items():
+            lines.append(f"| `{name}` | {meaning} | {listed(paths)} |")
         lines.append("")
     return "\n".join(lines[:-1]) + "\n"
 
@@ -106,20 +97,19 @@ def listed(paths: list[str]) -> str:
     return ", ".join(paths) if len(paths) <= MANY else f"{len(paths)} commands"
 
 
-ROWS = {"weights": ENGINE_WEIGHTS, "kv": ENGINE_CACHES}
-"""Options without a field that take the names of rows, and those names, where the rows lie."""
-
-
 def requests() -> dict[str, Any]:
-    """Of each command its request, of those all of whose fields are options."""
-    found: list[Any] = [
-        getattr(getattr(shardwise, name), "request", None) for name in shardwise.__all__
-    ]
-    return {
-        one.COMMAND: one
-        for one in found
-        if hasattr(one, "COMMAND") and len(options_of(one)) == len(fields(one))
-    }
+    """Of each command its request."""
+    for package in (shardwise.commands, shardwise.apps.page):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    made = {one.COMMAND: one for one in _below(Command) if "COMMAND" in vars(one)}
+    return dict(sorted(made.items()))
+
+
+def _below(made: type) -> Iterator[type]:
+    for one in made.__subclasses__():
+        yield one
+        yield from _below(one)
 
 
 def data() -> str:
@@ -132,16 +122,14 @@ def data() -> str:
         }
         for command, request in requests().items()
     }
-    return json.dumps({"rows": ROWS, "commands": made}, indent=1, default=list) + "\n"
+    return json.dumps(made, indent=1, default=list) + "\n"
 
 
 def main() -> int:
-    """Write both files, or compare them."""
-    made = {DATA: data, PAGE: page}
+    """Write the data, or compare it."""
     if "--check" in sys.argv[1:]:
-        return int(any(path.read_text() != text() for path, text in made.items()))
-    for path, text in made.items():  # in this order, as the page is made of the data
-        path.write_text(text())
+        return int(DATA.read_text() != data())
+    DATA.write_text(data())
     return 0
 
 

@@ -30,11 +30,11 @@ FILES = {
     ("plan", "train", "plan_path"): "writes `answer.best.plan`",
     ("plan", "serve", "plan_path"): "writes `answer.best.plan`",
     ("plan", "sweep", "plan_path"): "writes the plan of `answer.chosen`",
-    ("plan", "show", "output"): "writes `answer.best.plan`",
+    ("plan", "show", "plan_path"): "writes `answer.best.plan`",
     ("export", "file"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",
     ("explain", "graph"): "writes the graph of the answer",
-    ("calibrate", "out"): "writes `answer.files`",
+    ("calibrate", "file"): "writes `answer.files`",
     ("simulate", "steps_path"): "writes the steps that were kept as a trace",
     ("simulate", "perfetto_until"): "says where that trace ends",
 }

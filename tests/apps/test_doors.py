@@ -3,11 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.apps.commands import refused, run
 
-from shardwise.apps.cli.output import document, print_document
+from shardwise.apps.cli.output import document_of, print_document
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 from shardwise.evidence.training.table import PUBLISHED
@@ -236,7 +237,10 @@ def test_a_wide_table_of_servers_without_a_column(capsys, tmp_path):
 
 def test_documents_hold_no_infinity(capsys):
     """An unset age of a queue, an endless deadline: null, and a warning that says which."""
-    print_document(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}))
+    answer = SimpleNamespace(
+        result={"a": float("inf"), "b": [float("nan")]}, resolved={}, warnings=(), provenance={}
+    )
+    print_document(document_of(answer, {}))
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
     assert found["result"] == {"a": None, "b": [None]}
     assert found["warnings"] == [

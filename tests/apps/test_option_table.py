@@ -15,18 +15,19 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import options  # noqa: E402
 
 from shardwise.apps.cli.option_fields import (  # noqa: E402
-    click_option,
-    fields_of,
-    rows,
+    GROUPS,
+    FieldOption,
+    read,
+    row_of,
     table,
 )
-from shardwise.apps.cli.option_table import GROUPS, group_of  # noqa: E402
 from shardwise.boundary import command_of  # noqa: E402
 from shardwise.boundary import options as asked  # noqa: E402
 from shardwise.commands.base.inputs import compiler_options  # noqa: E402
 from shardwise.errors import BadRequest  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
+from shardwise.plans.serve import ENGINE_CACHES, ENGINE_WEIGHTS  # noqa: E402
 
 COMMANDS = dict(options.commands())
 SILENT = ("plan schema", "schema", "serve", "ui", "generate", "chat")
@@ -34,14 +35,27 @@ SILENT = ("plan schema", "schema", "serve", "ui", "generate", "chat")
 HEAVY = ("numpy", "pydantic", "jax", "scipy", "yaml", "rich")
 
 
-def test_every_option_has_one_meaning_and_every_meaning_is_of_an_option():
-    named = [name for group in GROUPS.values() for name in group]
-    assert len(named) == len(set(named))
-    assert set(options.takers()) == set(named), "say group and meaning in the field"
+def test_every_option_is_a_field_with_a_group_and_one_meaning():
+    for path, command in COMMANDS.items():
+        for param in command.params:
+            if isinstance(param, click.Option):
+                assert isinstance(param, FieldOption), f"{path} {param.opts}"
+                row = row_of(param)
+                assert row.group in GROUPS, f"say the group of {path} {param.opts} in the field"
+                assert row.sentence.endswith("."), f"{path} {param.opts} has no meaning"
 
 
-def test_the_page_is_that_of_the_commands():
-    assert options.PAGE.read_text() == options.page(), "run scripts/options.py"
+def test_the_page_has_every_option_once_with_the_commands_that_take_it():
+    rows = [line.split(" | ") for line in options.page().splitlines() if line.startswith("| `")]
+    names = [row[0] for row in rows]
+    assert len(names) == len(set(names))
+    assert set(names) == {
+        f"| `{max(param.opts, key=len)}`"
+        for command in COMMANDS.values()
+        for param in command.params
+        if isinstance(param, click.Option)
+    }
+    assert ["| `--find-rate`", "Look for the largest rate that a plan holds.", "simulate |"] in rows
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -104,11 +118,9 @@ def test_other_spellings_of_a_name_are_the_same_name(capsys):
     assert "--set gives 'clock_hz' two values" in refused(capsys, words)
 
 
-def test_names_of_rows_are_those_of_the_rows():
+def test_the_data_is_that_of_the_requests():
     assert options.DATA.read_text() == options.data(), "run scripts/options.py"
-    assert {name: rows(name) for name in options.ROWS} == {
-        name: tuple(names) for name, names in options.ROWS.items()
-    }
+    assert set(read()) <= set(COMMANDS)
 
 
 def test_a_field_is_an_option_of_help_and_of_the_page():
@@ -120,18 +132,19 @@ def test_a_field_is_an_option_of_help_and_of_the_page():
             "Doses of it.", kind="whole", group="Targets", meaning="how many doses"
         )
 
-    row = asked.options_of(More)["dose"]
-    made = click_option("dose", row)(click.Command("more"))
-    (param,) = made.params
+    param = FieldOption("dose", asked.options_of(More)["dose"])
     assert param.opts == ["--dose"]
-    assert param.get_help_record(click.Context(made)) == ("--dose INTEGER", "Doses of it.")
+    shown = param.get_help_record(click.Context(click.Command("more")))
+    assert shown == ("--dose INTEGER", "Doses of it.")
     assert command_of(More(model="m", on="o", batch="1", seq="2", dose=3)).endswith(" --dose 3")
 
 
 @pytest.mark.parametrize("command", options.requests())
-def test_the_parameters_of_a_command_are_the_fields_of_its_request(command):
+def test_every_field_of_a_request_is_a_parameter_of_its_command(command):
+    request = options.requests()[command]
     taken = {param.name for param in COMMANDS[command].params}
-    assert {one.name for one in fields(options.requests()[command])} <= taken
+    assert {one.name for one in fields(request)} == set(asked.options_of(request))
+    assert set(asked.options_of(request)) <= taken
 
 
 def test_a_flag_means_one_thing_in_one_group():
@@ -139,28 +152,26 @@ def test_a_flag_means_one_thing_in_one_group():
     for request in options.requests().values():
         for name, row in asked.options_of(request).items():
             flag = asked.flagged(name, row)
-            if row.group:
-                assert said.setdefault(flag, (row.group, row.meaning)) == (row.group, row.meaning)
-            assert flag in table(), f"{flag} says no group"
+            if row.group and not row.place:
+                assert said.setdefault(flag, (row.group, row.sentence)) == (row.group, row.sentence)
+            assert row.place or flag in table(), f"{flag} says no group"
 
 
-NAMES = {name: row.values for name, row in fields_of("plan train").items() if row.values}
+NAMES = {
+    (command, asked.flagged(name, row)): "|".join(row.values)
+    for command in ("plan train", "serve")
+    for name, row in read()[command].items()
+    if row.values
+} | {
+    ("serve", "--weights"): "|".join(ENGINE_WEIGHTS),
+    ("serve", "--kv"): "|".join(ENGINE_CACHES),
+}
 
 
-@pytest.mark.parametrize("option", [*NAMES, *options.ROWS])
-def test_help_shows_the_names_of_rows(capsys, option):
-    command = ("serve",) if option in options.ROWS else ("plan", "train")
-    _, out, _ = run(capsys, *command, "--help")
-    shown = "".join(out.split()).replace("[", "")
-    flag = "--for" if option == "software" else f"--{option.replace('_', '-')}"
-    assert f"{flag}{'|'.join(NAMES.get(option) or rows(option))}" in shown
-
-
-def test_all_options_of_a_command_stand_in_groups():
-    for path, command in COMMANDS.items():
-        for option in command.params:
-            if isinstance(option, click.Option) and not option.hidden:
-                assert group_of(option.opts), f"{path} {option.opts}"
+@pytest.mark.parametrize(("command", "flag"), NAMES)
+def test_help_shows_the_names_of_rows(capsys, command, flag):
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert f"{flag}{NAMES[command, flag]}" in "".join(out.split()).replace("[", "")
 
 
 def test_help_is_grouped(capsys):

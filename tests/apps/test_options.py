@@ -2,38 +2,34 @@
 
 import click
 import pytest
-from click.testing import CliRunner
+from tests.apps.commands import refused
+from tests.apps.test_files import ALL
 
 from shardwise.apps.cli import main
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import request_of
 from shardwise.commands.base.inputs import HardwareWords
 
-NONE = {"prices": (), "provider": None, "spot": False}
+
+@pytest.mark.parametrize("command", [("plan", "train"), ("plan", "show"), ("roofline",)])
+def test_every_option_of_chips_has_help_and_says_whether_it_repeats(command):
+    names = ("constants", "hw_files", "sets", "prices", "provider", "spot")
+    for option in ALL[command].params:
+        if option.name in names:
+            assert option.help
+            repeats = "may be repeated" in option.help
+            assert repeats == (option.multiple and option.name != "prices"), option.name
 
 
-def command(**choices):
-    @click.command()
-    @hardware_options(**choices)
-    def read(**options):
-        click.echo(repr(request_of(HardwareWords, {**NONE, **options}).hardware))
-
-    return read
+def test_a_command_without_dollars_offers_no_price(capsys):
+    assert "--price" not in ALL["roofline",].get_help(click.Context(ALL["roofline",]))
+    assert "No such option '--price'" in refused(capsys, ["roofline", "--price", "v5e=1"])
 
 
-@pytest.mark.parametrize("choices", [{}, {"constants": None}, {"price": False}])
-def test_every_option_has_help_and_says_whether_it_repeats(choices):
-    for option in command(**choices).params:
-        assert option.help
-        repeats = "may be repeated" in option.help
-        assert repeats == (option.multiple and option.name != "prices"), option.name
-
-
-def test_a_command_without_dollars_offers_no_price():
-    read = command(constants=None, price=False)
-    assert "--price" not in CliRunner().invoke(read, ["--help"]).output
-    assert CliRunner().invoke(read, ["--price", "v5e=1"]).exit_code == 2
-    assert "prices=()" in CliRunner().invoke(read, ["--constants", "book"]).output
-    assert "prices=('v5e=1',)" in CliRunner().invoke(command(), ["--price", "v5e=1"]).output
+def test_options_make_the_request_by_name():
+    words = ["v5e", "--constants", "book", "--price", "v5e=1"]
+    context = ALL["hw", "show"].make_context("show", words)
+    made = request_of(HardwareWords, context.params)
+    assert (made.constants, made.prices, made.sets) == ("book", ("v5e=1",), ())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shardwise.boundary.archives import read_packed
-    from shardwise.boundary.commands import Command, command_of, flag_of, spelt
+    from shardwise.boundary.commands import Command, command_of, spelt
     from shardwise.boundary.documents import (
         finite,
         parse_json,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from shardwise.boundary.files import is_file, is_folder, read_bytes, read_lines, read_text
     from shardwise.boundary.numbers import number, whole
+    from shardwise.boundary.options import flag_of
     from shardwise.boundary.outputs import (
         check_folder,
         check_output,
@@ -54,7 +55,7 @@ _HOMES = {
     "check_output": "outputs",
     "command_of": "commands",
     "finite": "documents",
-    "flag_of": "commands",
+    "flag_of": "options",
     "is_file": "files",
     "is_folder": "files",
     "number": "numbers",

@@ -12,58 +12,32 @@ from typing import Any, ClassVar
 
 from shardwise.boundary.options import flagged, options_of
 
-_FLAGS = {
-    "hw_files": "hw",
-    "sets": "set",
-    "prices": "price",
-    "pins": "pin",
-    "phases": "phase",
-    "software": "for",
-    "answers": "answer",
-    "xla": "option",
-}
-"""Keywords whose option has another name."""
-
-
-def flag_of(keyword: str) -> str:
-    """The option of a keyword.
-
-    >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
-    ('--cpu-devices', '--hw', '--records')
-    """
-    name = _FLAGS.get(keyword, keyword.removesuffix("_path").rstrip("_"))
-    return "--" + name.replace("_", "-")
-
 
 class Command:
-    """A request that can be typed: `COMMAND` is its command, `ARGUMENTS` are the fields that stand
-    there without an option, `FLAGS` the options that only this command calls otherwise."""
+    """A request that can be typed: `COMMAND` is its command, and each field is an option of it."""
 
     __slots__ = ()
     COMMAND: ClassVar[str]
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
-    FLAGS: ClassVar[Mapping[str, str]] = {}
 
 
 def command_of(request: Command, *more: str, **changes: Any) -> str:
     """The command of a request with some fields changed; `more` are words at its end, such as the
     file to write."""
     asked: Any = replace(request, **changes) if changes else request  # type: ignore[type-var]
-    given = {f.name: getattr(asked, f.name) for f in sorted(fields(asked), key=_has_default)}
-    flags, standard = flags_of(asked), {f.name: _default(f) for f in fields(asked)}
-    options = {
-        flags[name]: value
-        for name, value in given.items()
-        if name not in request.ARGUMENTS and not _same(value, standard[name])
-    }
-    return spelt(request.COMMAND, [given[name] for name in request.ARGUMENTS], options, more)
+    rows, places, flags = options_of(asked), [], {}
+    for one in sorted(fields(asked), key=_has_default):
+        value, row = getattr(asked, one.name), rows[one.name]
+        if row.place:
+            places.append(value)
+        elif not _same(value, _default(one)):
+            flags[flagged(one.name, row)] = value
+    return spelt(request.COMMAND, places, flags, more)
 
 
 def flags_of(request: Command | type[Command]) -> dict[str, str]:
-    """The flag of each field of a request."""
-    rows = {name: flagged(name, row) for name, row in options_of(request).items()}
-    names = [f.name for f in fields(request)]  # type: ignore[arg-type]
-    return {name: request.FLAGS.get(name) or rows.get(name) or flag_of(name) for name in names}
+    """The flag of each field of a request that has one."""
+    rows = options_of(request)
+    return {name: flagged(name, row) for name, row in rows.items() if not row.place}
 
 
 def in_keywords(message: str, flags: Mapping[str, str]) -> str:

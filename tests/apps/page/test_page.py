@@ -166,9 +166,7 @@ def test_what_a_verb_refuses_is_said(page):
 def test_a_call_is_words_and_python():
     call = VerbCall(
         verb="plan_train",
-        command="plan train",
         given=("llama-3-8b", "v5p:2x2x2"),
-        first=("model", "on"),
         keywords={"batch": "8seq", "remat": None, "sets": {"a": 1, "b": [1, 2]}, "spot": True},
     )
     assert call.shell() == (

@@ -4,25 +4,25 @@
 when its command runs, so that `--help` stays fast. Read `plan_show.py` first: it is short.
 
 Each makes a request (`commands/`) of its options, by name, answers it, writes the files that
-were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
-(the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
-`plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
-`simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.
-Programs: `compile.py` (`report.py` reads what it wrote), `compare.py`, `explain.py`, `profile.py`
-and `train.py`. Models at work: `serve.py` (the server itself is `apps/server/`), `generate.py` (a
-text, a chat), `bench.py`. The page: `ui.py` (what it shows is `apps/page/`). Sharding: `shard.py`.
-Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. Documents: `schema.py`. How right it is:
-`validate.py`, `calibrate.py`.
+were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`,
+`plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_diff.py` and `plan_schema.py`;
+`next_steps.py` is what to type then. `simulate.py` puts a load on a serving plan and `export.py`
+writes a plan for other software. Programs: `compile.py` (`report.py` reads what it wrote),
+`compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work: `serve.py` (the server
+itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The page: `ui.py` (what it
+shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`.
+Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
 `sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_views.py`, and
-of the book's machines `simulation_pictures.py`. `player.py` writes the page that plays
-them, which lies in `data/`.
-What all share: `lazy.py`, `command.py` (groups of options in `--help`, of which `option_table.py`
-is the table), `options.py`, `numbers.py` (options that are numbers),
+of the book's machines `simulation_pictures.py`. `player.py` writes the page that plays them, which
+lies in `data/`.
+What all share: `lazy.py`, `command.py` (a command, and groups of options in `--help`),
 `option_fields.py` (options made of requests, of data that `scripts/options.py` writes),
-`completion.py` (what a shell offers), `files.py` (options that name files to write),
+`outputs.py` (options of the command line alone: files to write, how much is shown), `options.py`
+(the request that options make), `numbers.py` (options that are numbers), `completion.py` (what a
+shell offers), `files.py` (checks of files to write),
 `parts.py` (packages that the plain install leaves out), `output.py` shows answers as documents and
 `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
 """

@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs, file_option, forced
-from shardwise.apps.cli.numbers import NUMBER, WHOLE
-from shardwise.apps.cli.options import given, hardware_options, key_options, refuse, request_of
-from shardwise.apps.cli.output import json_option, show_answer
-from shardwise.apps.cli.pages import sections_options
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.option_fields import is_marked, read
+from shardwise.apps.cli.options import given, on_command_line, refuse, request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
@@ -23,47 +20,12 @@ MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
 
 
-@click.command(cls=AnswerCommand)
-@click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--cpu-devices", type=WHOLE, metavar="N", help="Here: measure N virtual CPU devices.")
-@click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")
-@click.option(
-    "--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]"
+@command(
+    "calibrate",
+    "file show_detail as_json",
+    file="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
-@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server that runs the plan.")
-@key_options
-@click.option("--records", "records_path", metavar="FILE", help="Records of its requests instead.")
-@click.option("--served-model", metavar="NAME", help="Its name for the model; default the plan's.")
-@click.option(
-    "--requests",
-    type=WHOLE,
-    default=64,
-    show_default=True,
-    help="Requests to send.",
-)
-@click.option(
-    "--rate",
-    type=NUMBER,
-    default=4.0,
-    show_default=True,
-    help="Requests per second.",
-)
-@click.option(
-    "--kv-tokens",
-    type=WHOLE,
-    default=0,
-    help="Tokens that its cache holds; default counted.",
-)
-@click.option("--engine", default="", metavar="NAME", help="Start from it; default the plan's.")
-@file_option(
-    "-o",
-    "out",
-    help="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
-)
-@hardware_options(price=False)
-@sections_options("detail")
-@json_option
-def calibrate(**options: Any) -> None:
+def calibrate(out: Outputs) -> None:
     """Measure the devices here, or the server of PLAN, and write what was found.
 
     Without PLAN: matmuls, memory, attention and collectives of this machine, as a hardware file
@@ -75,37 +37,33 @@ def calibrate(**options: Any) -> None:
     """
     from shardwise.boundary import check_output
 
-    here, out = options["plan"] is None, options["out"]
+    here, file = not on_command_line("plan"), out.file
     if here:
-        others = [name for name in options if name not in (*MACHINE, *_OUTPUTS)]
+        others = [name for name in read()["calibrate"] if name not in ("plan", *MACHINE)]
         refuse(others, "is of servers; name their PLAN")
-        if out is None:
+        if file is None:
             raise BadRequest("name the hardware file to write: -o FILE.toml")
-        check_output(out, "-o", force=forced(), endings=(".toml",))
+        check_output(file, "-o", force=is_marked("force"), endings=(".toml",))
     else:
         refuse(MACHINE, "is of this machine's devices; leave PLAN out")
-        check_outputs(options["records_path"])
-        if out is not None:
-            check_output(_beside(out), "-o", force=forced())
     with needed_for("calibrating"):
         from shardwise.commands.run.calibrate import CalibrateRequest, MachineAnswer
+    asked = request_of(CalibrateRequest)
+    if not here and file is not None:
+        check_output(_beside(file), "-o", force=is_marked("force"))
     with stage_line() as watch:
         line = None if here else progress_line("calibrating", "parts")
-        answer = request_of(CalibrateRequest, options).answer(line, watch)
-    files = [] if out is None else _write(answer, out)
-    asked = {k: v for k, v in options.items() if (k in MACHINE) is here and k not in _OUTPUTS}
-    inputs = given(asked) | {"out": out and str(out)}
+        answer = asked.answer(line, watch)
+    files = [] if file is None else _write(answer, file)
+    inputs = {name: value for name, value in given(asked).items() if (name in MACHINE) is here}
+    inputs |= {"out": file and str(file)}
     if isinstance(answer, MachineAnswer):
-        answer = replace(answer, file=str(out))
-        more = [f"\nWrote {out}: --hw {out} --on {answer.slice}"]
+        answer = replace(answer, file=str(file))
+        more = [f"\nWrote {file}: --hw {file} --on {answer.slice}"]
     else:
         answer = replace(answer, files=files)
-        inputs = {"plan": str(options["plan"]), **inputs}
-        more = [f"wrote {file}" for file in files]
-    show_answer(answer, options, inputs=inputs, more=more)
-
-
-_OUTPUTS = ("plan", "out", "as_json", "force", "show_detail")
+        more = [f"wrote {one}" for one in files]
+    show_answer(answer, out, inputs, more=more)
 
 
 def _beside(out: Path) -> Path:

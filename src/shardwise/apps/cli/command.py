@@ -1,11 +1,15 @@
 """A command whose `--help` lists options in groups."""
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from shardwise.apps.cli.completion import complete
-from shardwise.apps.cli.option_table import GROUPS, group_of
+from shardwise.apps.cli.files import check_outputs
+from shardwise.apps.cli.option_fields import GROUPS, click_options, row_of
+from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import how_much_options
 from shardwise.errors import BadRequest, shown
 
@@ -19,8 +23,9 @@ class AnswerCommand(click.Command):
             self.params += how_much_options()
         for option in self.params:
             if isinstance(option, click.Option) and not option.help:
-                option.help = _meaning(option)
-            complete(option)
+                option.help = row_of(option).sentence
+            if isinstance(option, click.Option):
+                complete(option, row_of(option).offers)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; an option that takes one value and was given two is refused."""
@@ -47,7 +52,7 @@ class AnswerCommand(click.Command):
         for option in self.get_params(ctx):
             record = option.get_help_record(ctx)
             if record is not None and isinstance(option, click.Option):
-                rows.setdefault(group_of(option.opts), []).append(record)
+                rows.setdefault(row_of(option).group, []).append(record)
         for group in (*GROUPS, ""):
             if group in rows:
                 with formatter.section(group or "Options"):
@@ -67,14 +72,32 @@ def _collect_all(parser: Any, option: Any) -> None:
         parser.add_option(option, spelt, option.name, action="append_const", const=spelt[0])
 
 
-def _meaning(option: click.Option) -> str:
-    """What the table says of an option, as a sentence."""
-    every = {name: said for options in GROUPS.values() for name, said in options.items()}
-    said = next((every[name] for name in option.opts if name in every), "")
-    return said and f"{said[0].upper()}{said[1:]}."
-
-
 class AnswerGroup(click.Group):
     """A group of such commands."""
 
     command_class = AnswerCommand
+
+
+def command(
+    path: str, outputs: str = "", group: click.Group | None = None, **about: str
+) -> Callable[[Callable[[Outputs], None]], click.Command]:
+    """A command, of the words that call it. Its options are the fields of its request, and the
+    `outputs`, names of fields of `Outputs`, of which `about` says something else than usual."""
+
+    def decorate(function: Callable[[Outputs], None]) -> click.Command:
+        made = AnswerCommand(
+            path.split()[-1],
+            callback=lambda **_: _run(function),
+            params=click_options(path, outputs, about),
+            help=function.__doc__,
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return decorate
+
+
+def _run(function: Callable[[Outputs], None]) -> None:
+    check_outputs()
+    function(request_of(Outputs))

@@ -19,13 +19,13 @@ def chips(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
     return [typed[:start] + name for name in chip_ids() if name.startswith(typed[start:])]
 
 
-OF_OPTIONS = {"--model": models, "--on": chips}
-"""Options that mean the same in every command, and what may follow them."""
+OFFERED = {"models": models, "chips": chips}
+"""What a field may offer."""
 
 
-def complete(option: click.Parameter) -> None:
-    """Let a shell offer what may follow an option of the table."""
-    found = OF_OPTIONS.get(option.opts[0])
+def complete(option: click.Parameter, offers: str) -> None:
+    """Let a shell offer what may follow an option."""
+    found = OFFERED.get(offers)
     if found is None:
         return
 

@@ -1,22 +1,23 @@
 """`shardwise generate` and `shardwise chat`: text of a server, or of a checkpoint served for it."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.numbers import Number, Whole
-from shardwise.apps.cli.options import key_options, refuse
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.options import refuse, request_of
 from shardwise.apps.cli.output import tell
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.streams import printable
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:
     from shardwise.boundary.remote import Endpoint
+    from shardwise.commands.run.asking import AskRequest
 
 ENDPOINT = "http://127.0.0.1:8000"
 SECONDS = 600.0
@@ -24,50 +25,31 @@ SECONDS = 600.0
 SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 
 
-def answer_options(command: Any) -> Any:
-    """Who answers, and how."""
-    options = [
-        click.option(
-            "--model",
-            metavar="DIR",
-            help="A checkpoint folder, or a serving plan, loaded for this.",
-        ),
-        click.option("--endpoint", metavar="URL", help=f"A server.  [{ENDPOINT}]"),
-        key_options,
-        click.option("--served-model", metavar="NAME", help="Default: the server's first."),
-        click.option("--max-tokens", type=Whole(least=1)),
-        click.option("--temperature", type=Number(least=0, most=100)),
-        click.option("--top-p", type=Number(above=0, most=1)),
-        click.option("--seed", type=Whole()),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-@click.command(cls=AnswerCommand)
-@click.argument("text")
-@answer_options
-def generate(text: str, **options: Any) -> None:
+@command("generate")
+def generate(_: Outputs) -> None:
     """Go on with TEXT, and print what comes as it comes ("-": TEXT is on standard input)."""
-    text = sys.stdin.read() if text == "-" else text
-    with _server(options) as (endpoint, name):
-        body = {"model": name, "prompt": text, **_sampling(options, {"max_tokens": 128})}
+    from shardwise.commands.run.asking import GenerateRequest
+
+    asked = request_of(GenerateRequest)
+    text = sys.stdin.read() if asked.text == "-" else asked.text
+    with _server(asked) as (endpoint, name):
+        body = {"model": name, "prompt": text, "max_tokens": 128, **_sampling(asked)}
         for part in _parts(endpoint, "/v1/completions", body):
             _show(part)
     click.echo()
 
 
-@click.command(cls=AnswerCommand)
-@answer_options
-@click.option("--system", metavar="TEXT", help="What the chat begins with.")
-def chat(system: str | None, **options: Any) -> None:
+@command("chat")
+def chat(_: Outputs) -> None:
     """Chat with a model, turn by turn, until Ctrl-D."""
-    messages = [{"role": "system", "content": system}] if system else []
-    with _server(options) as (endpoint, name):
+    from shardwise.commands.run.asking import ChatRequest
+
+    asked = request_of(ChatRequest)
+    messages = [{"role": "system", "content": asked.system}] if asked.system else []
+    with _server(asked) as (endpoint, name):
         while (said := _turn()) is not None:
             messages.append({"role": "user", "content": said})
-            body = {"model": name, "messages": messages, **_sampling(options, {})}
+            body = {"model": name, "messages": messages, **_sampling(asked)}
             parts = []
             for part in _parts(endpoint, "/v1/chat/completions", body):
                 parts.append(part)
@@ -90,12 +72,12 @@ def _show(text: str) -> None:
     sys.stdout.flush()
 
 
-def _sampling(options: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: options[name] for name in SAMPLING if options[name] is not None}
-    return {**default, **given, "stream": True}
+def _sampling(asked: "AskRequest") -> dict[str, object]:
+    given = {name: getattr(asked, name) for name in SAMPLING}
+    return {**{name: value for name, value in given.items() if value is not None}, "stream": True}
 
 
-def _parts(endpoint: "Endpoint", path: str, body: Mapping[str, Any]) -> Iterator[str]:
+def _parts(endpoint: "Endpoint", path: str, body: dict) -> Iterator[str]:
     """The text of one streamed answer. Raises BadRequest with what the server says against it."""
     from shardwise.boundary.remote import MOST_EVENTS, streamed
 
@@ -105,22 +87,22 @@ def _parts(endpoint: "Endpoint", path: str, body: Mapping[str, Any]) -> Iterator
 
 
 @contextmanager
-def _server(options: Mapping[str, Any]) -> Iterator[tuple["Endpoint", str]]:
+def _server(asked: "AskRequest") -> Iterator[tuple["Endpoint", str]]:
     """Who answers: server and model. A checkpoint is served on this machine for as long as it is
     asked."""
     from shardwise.boundary.remote import server_at
     from shardwise.commands.run.calibration.endpoint import model_of
 
-    if options["model"]:
-        if options["endpoint"]:
+    if asked.model:
+        if asked.endpoint:
             raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
         refuse(("api_key", "key_in_clear"), "is of an --endpoint; --model has no server to show it")
-        with _loaded(options["model"]) as (url, name):
+        with _loaded(asked.model) as (url, name):
             yield server_at(url, api_key=None), name
         return
-    address = options["endpoint"] or ENDPOINT
-    endpoint = server_at(address, api_key=options["api_key"], in_clear=options["key_in_clear"])
-    yield endpoint, options["served_model"] or model_of(endpoint)
+    address = asked.endpoint or ENDPOINT
+    endpoint = server_at(address, api_key=asked.api_key, in_clear=asked.key_in_clear)
+    yield endpoint, asked.served_model or model_of(endpoint)
 
 
 @contextmanager

@@ -1,16 +1,16 @@
 """`shardwise hw list|show|diff`: the catalogue with a source for every number."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.apps.cli.command import AnswerGroup
-from shardwise.apps.cli.completion import chips
-from shardwise.apps.cli.files import check_outputs
-from shardwise.apps.cli.options import hardware_options, parameters, request_of
-from shardwise.apps.cli.output import csv_option, json_option, show_answer
-from shardwise.apps.cli.pages import sections_options
+from shardwise.apps.cli.command import AnswerGroup, command
+from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from shardwise.commands.base.inputs import CatalogueWords
 
 
 @click.group(cls=AnswerGroup)
@@ -18,47 +18,35 @@ def hw() -> None:
     """Chips, networks, slices and prices of the catalogue."""
 
 
-@hw.command("list")
-@hardware_options(sets=False, price=False)
-@json_option
-@csv_option
-def list_chips(**options: Any) -> None:
+@command("hw list", "as_json csv_path", hw)
+def list_chips(out: Outputs) -> None:
     """One line per chip."""
     from shardwise.commands.tables.hw import ChipListRequest
 
-    check_outputs()
-    show_answer(request_of(ChipListRequest, options).answer(), options, inputs=_inputs(options))
+    asked = request_of(ChipListRequest)
+    show_answer(asked.answer(), out, _inputs(asked))
 
 
-@hw.command()
-@click.argument("chip", shell_complete=chips)
-@hardware_options()
-@sections_options("detail")
-@json_option
-def show(chip: Any, sets: Any, **_: Any) -> None:
+@command("hw show", "show_detail as_json", hw)
+def show(out: Outputs) -> None:
     """Every number of CHIP with its source, and the other constants where they differ."""
-    options = parameters()
     from shardwise.commands.tables.hw import ChipRequest
 
-    inputs = {"chip": chip, **_inputs(options), "set": sets}
-    show_answer(request_of(ChipRequest, options).answer(), options, inputs=inputs)
+    asked = request_of(ChipRequest)
+    inputs = {"chip": asked.chip, **_inputs(asked), "set": asked.sets}
+    show_answer(asked.answer(), out, inputs)
 
 
-@hw.command()
-@click.argument("first", shell_complete=chips)
-@click.argument("second", shell_complete=chips)
-@hardware_options(sets=False, price=False)
-@sections_options("detail")
-@json_option
-@csv_option
-def diff(**options: Any) -> None:
+@command("hw diff", "show_detail as_json csv_path", hw)
+def diff(out: Outputs) -> None:
     """FIRST and SECOND side by side, with the ratio SECOND / FIRST."""
     from shardwise.commands.tables.hw import ChipDiffRequest
 
-    check_outputs()
-    inputs = {**{name: options[name] for name in ("first", "second")}, **_inputs(options)}
-    show_answer(request_of(ChipDiffRequest, options).answer(), options, inputs=inputs)
+    asked = request_of(ChipDiffRequest)
+    show_answer(
+        asked.answer(), out, {"first": asked.first, "second": asked.second, **_inputs(asked)}
+    )
 
 
-def _inputs(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"constants": options["constants"], "hw": list(map(str, options["hw_files"]))}
+def _inputs(asked: "CatalogueWords") -> dict[str, object]:
+    return {"constants": asked.constants, "hw": asked.hw_files}

@@ -1,80 +1,131 @@
 """The options of requests as click has them, of the data that scripts/options.py writes."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import click
 
-from shardwise.apps.cli.numbers import NUMBER, WHOLE, Word
-from shardwise.boundary.options import Option, flagged
+from shardwise.apps.cli.completion import OFFERED
+from shardwise.apps.cli.numbers import NUMBER, WHOLE, Number, Whole, Word
+from shardwise.apps.cli.outputs import OutputFile, OutputFolder, Outputs
+from shardwise.boundary.options import Group, Kind, Option, flagged, options_of
 
+_MARKED = f"{__name__}.marked"
 DATA = Path(__file__).with_name("options.json")
-_KINDS: Mapping[str, Mapping[str, Any]] = {
-    "text": {},
-    "number": {"type": NUMBER},
-    "whole": {"type": WHOLE},
-    "flag": {"is_flag": True},
-    "several": {"multiple": True},
-    "file": {"type": click.Path(dir_okay=False, path_type=Path)},
-    "files": {"type": click.Path(), "multiple": True},
-}
+GROUPS: tuple[Group, ...] = get_args(Group)[1:]
+"""Groups of options, in the order of `--help`."""
 
 
-class OptionFields(NamedTuple):
-    """What `options.json` says: names of rows that an option without a field takes, by option, and
-    the options of each command by field."""
+class FieldOption(click.Option):
+    """An option that is made of a field."""
 
-    rows: Mapping[str, Sequence[str]]
-    commands: Mapping[str, Mapping[str, Option]]
-
-
-@cache
-def read() -> OptionFields:
-    """The options of all fields."""
-    found = json.loads(DATA.read_text("utf-8"))
-    commands = found.pop("commands").items()
-    fields = {one: {name: Option(**row) for name, row in rows.items()} for one, rows in commands}
-    return OptionFields(commands=fields, **found)
-
-
-def rows(option: str) -> tuple[str, ...]:
-    """The names of rows that an option without a field takes."""
-    return tuple(read().rows[option])
-
-
-def fields_of(command: str) -> Mapping[str, Option]:
-    """The options of a command by field."""
-    return read().commands[command]
+    def __init__(self, name: str, row: Option, *short: str, about: str = "", **more: Any) -> None:
+        if row.kind == "flag":
+            more |= {"is_flag": True}
+        if row.alone:
+            more |= {"is_flag": False, "flag_value": row.alone}
+        if row.default is not None:
+            more |= {"default": row.default, "show_default": row.show_default}
+        super().__init__(
+            [*short, flagged(name, row), name],
+            type=_type(row),
+            help=about or row.about,
+            metavar=row.metavar,
+            required=row.required,
+            multiple=row.kind in ("several", "files"),
+            **more,
+        )
+        self.row = row
 
 
 @cache
-def table() -> Mapping[str, tuple[str, str]]:
-    """Of each flag of a field its group and its one meaning."""
-    every = [one for fields in read().commands.values() for one in fields.items()]
-    return {flagged(name, row): (row.group, row.meaning) for name, row in every if row.group}
+def read() -> Mapping[str, Mapping[str, Option]]:
+    """The options of each command's request by field."""
+    found = json.loads(DATA.read_text("utf-8")).items()
+    return {one: {name: Option(**row) for name, row in rows.items()} for one, rows in found}
 
 
-def click_option(name: str, row: Option, **changes: Any) -> Callable[[Any], Any]:
-    """The option of a field; a command may say something else of it."""
-    more: dict[str, Any] = dict(_KINDS[row.kind])
+@cache
+def table() -> Mapping[str, Option]:
+    """Of each flag the field that says its group and its one meaning."""
+    every = [one for rows in (*read().values(), options_of(Outputs)) for one in rows.items()]
+    return {flagged(name, row): row for name, row in reversed(every) if row.group}
+
+
+def row_of(option: click.Parameter) -> Option:
+    """The field that says group and meaning of an option; an empty one for --help and --version."""
+    own: Option = getattr(option, "row", Option())
+    named = (table()[flag] for flag in option.opts if flag in table())
+    return own if own.group else next(named, own)
+
+
+def click_options(command: str, outputs: str, about: Mapping[str, str]) -> list[click.Parameter]:
+    """The options of a command's request and its outputs, in this order, each with its sentence
+    where that is not the usual one. A field of the request that is named among the outputs stands
+    there."""
+    given = read().get(command, {})
+    rows = {**options_of(Outputs), **given}
+    names = [*(name for name in given if name not in outputs.split()), *outputs.split()]
+    made = [_made(name, rows[name], about.get(name, "")) for name in names]
+    last = [i for i, one in enumerate(made) if isinstance(one.type, OutputFile | OutputFolder)]
+    if last:
+        made.insert(last[-1] + 1, marked("force", FORCE))
+    return made
+
+
+FORCE = Option(
+    about="Overwrite files that exist.",
+    kind="flag",
+    group="Files",
+    meaning="overwrite files that shardwise did not write",
+)
+
+
+def marked(name: str, row: Option, *short: str) -> click.Option:
+    """A flag of many commands, which none has to pass on: `is_marked` tells it."""
+    return FieldOption(name, row, *short, expose_value=False, callback=_mark)
+
+
+def _mark(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta.setdefault(_MARKED, set()).add(option.name)
+
+
+def is_marked(name: str) -> bool:
+    """Whether the running command was given such a flag."""
+    context = click.get_current_context(silent=True)
+    return context is not None and name in context.meta.get(_MARKED, ())
+
+
+def _made(name: str, row: Option, about: str = "") -> click.Parameter:
+    if not row.place:
+        return FieldOption(name, row, about=about)
+    more: dict[str, Any] = {"nargs": -1} if row.kind == "several" else {}
+    more |= {"shell_complete": OFFERED.get(row.offers), "required": row.required}
+    return click.Argument([name], metavar=row.metavar, type=_type(row), **more)
+
+
+def _type(row: Option) -> click.ParamType | None:
+    """The type of its words."""
     if row.values:
-        more["type"] = Word(row.values)
-    if row.default is not None:
-        more |= {"default": row.default, "show_default": row.show_default}
-    more |= {"help": row.about, "metavar": row.metavar, "required": row.required}
-    return click.option(flagged(name, row), name, **more | changes)
+        return Word(row.values)
+    bounds: dict[str, Any] = {"least": row.least, "above": row.above, "most": row.most}
+    bounds = {name: bound for name, bound in bounds.items() if bound is not None}
+    if row.kind == "number":
+        return Number(**bounds) if bounds else NUMBER
+    if row.kind == "whole":
+        return Whole(**bounds) if bounds else WHOLE
+    if row.kind == "output":
+        return OutputFile(tuple(row.endings), dash=row.dash)
+    return _TYPES.get(row.kind)
 
 
-def request_options(command: str, *names: str) -> Callable[[Any], Any]:
-    """The options of a command's request: all, or those of these fields."""
-    given = fields_of(command)
-
-    def decorate(function: Any) -> Any:
-        for name in reversed(names or tuple(given)):
-            function = click_option(name, given[name])(function)
-        return function
-
-    return decorate
+_TYPES: Mapping[Kind, click.ParamType] = {
+    "file": click.Path(dir_okay=False, path_type=Path),
+    "files": click.Path(),
+    "path": click.Path(),
+    "folder": OutputFolder(),
+}

@@ -6,13 +6,13 @@ what may make the answer wrong or unwise, a note what else is good to know.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.apps.cli.files import file_option
-from shardwise.apps.cli.options import given
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import print_answer
 from shardwise.apps.cli.streams import reader_may_leave
 from shardwise.commands.base.layout import Part
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from shardwise.commands.base.answer import Answer, Resolved
 
 SCHEMA_VERSION = 1
-
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
 
 
 def spoken(line: str) -> str:
@@ -39,71 +36,64 @@ def tell(line: str) -> None:
 
 def show_answer(
     answer: "Answer",
-    options: Mapping[str, Any],
+    out: Outputs,
+    inputs: Mapping[str, object],
     *,
-    inputs: Mapping[str, Any] | None = None,
-    doc: Mapping[str, Any] | None = None,
     page: Iterable[Part] | None = None,
     more: Sequence[str] = (),
     warnings_first: bool = False,
 ) -> None:
-    """Print the document or the page, then write --csv; `more` are lines below the page, such as
-    which files were written, and `page` one in place of the answer's own. `inputs` are what was
-    asked, in place of all options given; `doc` is a document that was made before;
-    `warnings_first` puts the warnings above a long page."""
-    doc = doc or document_of(answer, given(options) if inputs is None else inputs)
+    """Print the document or the page, then write --csv. `inputs` are what was asked; `more` are
+    lines below the page, such as which files were written, and `page` one in place of the answer's
+    own; `warnings_first` puts the warnings above a long page."""
+    doc = document_of(answer, inputs)
     with reader_may_leave():
-        if options["as_json"]:
+        if out.as_json:
             print_document(doc)
         else:
-            remarks = [*doc["warnings"], *doc["notes"]]
-            print_answer(answer, options, remarks, page, more, warnings_first)
-    if options.get("csv_path"):
-        _write_rows(options["csv_path"], answer.table())
+            remarks = [*doc.warnings, *doc.notes]
+            print_answer(answer, out, remarks, page, more, warnings_first)
+    if out.csv_path:
+        _write_rows(out.csv_path, answer.table())
 
 
-def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """The envelope that every command's JSON shares. `resolved` maps a name to value and origin."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str
+    inputs: Mapping[str, object]
+    resolved: "Mapping[str, Resolved]"
+    result: Mapping[str, object]
+    warnings: list[str]
+    notes: list[str]
+    provenance: Mapping[str, object]
+
+
+def document_of(answer: "Answer", inputs: Mapping[str, object]) -> Document:
     """The document of an answer."""
-    return document(
+    from importlib.metadata import version  # slow to load, for --help
+
+    return Document(
+        tool_version=version("shardwise"),
         inputs=inputs,
         resolved=answer.resolved,
         result=answer.result,
-        warnings=answer.warnings,
+        warnings=[line for line in answer.warnings if not isinstance(line, Remark)],
+        notes=[line for line in answer.warnings if isinstance(line, Remark)],
         provenance=answer.provenance,
     )
 
 
-def document(
-    *,
-    inputs: Mapping[str, Any],
-    result: Mapping[str, Any],
-    resolved: "Mapping[str, Resolved] | None" = None,
-    warnings: Sequence[str] = (),
-    provenance: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The envelope that every command's JSON shares. `resolved` maps a name to value and origin."""
-    from importlib.metadata import version  # slow to load, for --help
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "tool_version": version("shardwise"),
-        "inputs": dict(inputs),
-        "resolved": dict(resolved or {}),
-        "result": dict(result),
-        "warnings": [line for line in warnings if not isinstance(line, Remark)],
-        "notes": [line for line in warnings if isinstance(line, Remark)],
-        "provenance": dict(provenance or {}),
-    }
-
-
-def print_document(doc: Mapping[str, Any]) -> None:
+def print_document(doc: Document) -> None:
     """Print the document as JSON; numbers that JSON has not become null, which a warning says."""
     from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
     from shardwise.boundary.records import plain
 
     found, gone = finite(plain(doc))
-    found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
-    click.echo(_spelt(to_json(found)))
+    lost = [f"{place}, which JSON has no number for: null" for place in gone[:20]]
+    click.echo(_spelt(to_json({**found, "warnings": [*doc.warnings, *lost]})))
 
 
 def _spelt(text: str) -> str:

@@ -8,13 +8,17 @@ lines alone, `-v` says where each choice comes from.
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.apps.cli.option_fields import is_marked, marked
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.streams import say
+from shardwise.boundary.options import Option
 from shardwise.commands.base.layout import (
     HEIGHT,
     Facts,
@@ -32,13 +36,6 @@ from shardwise.units import many
 if TYPE_CHECKING:
     from shardwise.commands.base.answer import Answer
 
-SECTIONS = {
-    "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",
-    "why": "Why this answer and not another.",
-    "book": 'What the rules of "How To Scale Your Model" say beside it.',
-    "stages": "The op that `compile --stages` followed, from JAX to the schedule.",
-}
-"""Options that print more of an answer below its page, and what each adds."""
 MOST_WARNED = 8
 """Lines of warnings below a page."""
 STYLES: Mapping[Tone, Mapping[str, Any]] = {
@@ -51,52 +48,35 @@ STYLES: Mapping[Tone, Mapping[str, Any]] = {
 """How a terminal shows each tone."""
 
 
-def sections_options(*names: str) -> Callable[[Any], Any]:
-    """--detail, --why and --book: those that the command's answer has."""
-
-    def decorate(command: Any) -> Any:
-        for name in reversed(names):
-            command = click.option(f"--{name}", f"show_{name}", is_flag=True, help=SECTIONS[name])(
-                command
-            )
-        return command
-
-    return decorate
-
-
 # How much is said ---------------------------------------------------------------------------------
 
-_MUCH = f"{__name__}.much"
 _HOW_MUCH = {
-    ("-q", "--quiet"): "No warnings, no notes, no hints, and no progress on a terminal.",
-    ("-v", "--verbose"): "Also where the value of each choice comes from.",
-    ("--brief",): "The first lines of the answer alone.",
+    ("-q",): Option(
+        about="No warnings, no notes, no hints, and no progress on a terminal.",
+        flag="--quiet",
+        meaning="no warnings, no notes, no hints, no progress",
+    ),
+    ("-v",): Option(
+        about="Also where the value of each choice comes from.",
+        flag="--verbose",
+        meaning="where the value of each choice comes from",
+    ),
+    (): Option(about="The first lines of the answer alone.", flag="--brief"),
 }
 
 
 def how_much_options() -> list[click.Parameter]:
     """-q, -v and --brief, which every command with an answer has."""
-    return [
-        click.Option(
-            [*flags, f"show_{flags[-1][2:]}"],
-            is_flag=True,
-            expose_value=False,
-            callback=_remember,
-            help=about,
-        )
-        for flags, about in _HOW_MUCH.items()
-    ]
-
-
-def _remember(context: click.Context, option: click.Parameter, value: bool) -> None:
-    if value:
-        context.meta.setdefault(_MUCH, set()).add(option.opts[-1][2:])
+    rows = {
+        short: replace(row, kind="flag", group="How much is said")
+        for short, row in _HOW_MUCH.items()
+    }
+    return [marked(f"show_{row.flag[2:]}", row, *short) for short, row in rows.items()]
 
 
 def wanted(much: str) -> bool:
     """Whether the running command was given --quiet, --verbose or --brief."""
-    context = click.get_current_context(silent=True)
-    return context is not None and much in context.meta.get(_MUCH, ())
+    return is_marked(f"show_{much}")
 
 
 # Printing -----------------------------------------------------------------------------------------
@@ -104,7 +84,7 @@ def wanted(much: str) -> bool:
 
 def print_answer(
     answer: "Answer",
-    options: Mapping[str, Any],
+    out: Outputs,
     warnings: Sequence[str],
     page: Iterable[Part] | None = None,
     more: Sequence[str] = (),
@@ -113,18 +93,18 @@ def print_answer(
     """Print the page (`page` in place of the answer's own), the lines `more`, the sections that
     were asked for, and on stderr the warnings, above a long page with `warnings_first`."""
     shown = list(page or answer.page())
-    said = list(_warning_lines(warnings, options))
-    below = [] if wanted("quiet") else [*more, *_what_more(options)]
+    said = list(_warning_lines(warnings, out))
+    below = [] if wanted("quiet") else [*more, *_what_more(out)]
     if any(isinstance(part, Verbatim) for part in shown):
         below = []
     elif wanted("brief"):
         shown, below = list(_headline(shown)), []
-    elif options.get("show_detail") is False:
+    elif out.show_detail is False:
         others = sum(text.count("\n") + 1 for text in (*below, *said))
         shown = fitted(shown, HEIGHT - others, tables=not sys.stdout.isatty())
     for warning in said if warnings_first else ():
         say(warning)
-    print_page([*shown, *below, *_asked(answer, options)])
+    print_page([*shown, *below, *_asked(answer, out)])
     for warning in () if warnings_first else said:
         say(warning)
 
@@ -137,9 +117,9 @@ def _headline(page: Iterable[Part]) -> Iterator[Part]:
         yield part
 
 
-def _asked(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
+def _asked(answer: "Answer", out: Outputs) -> Iterator[Part]:
     """What --detail, --why, --book and -v add to the page."""
-    asked = [name for name in SECTIONS if options.get(f"show_{name}")]
+    asked = [name for name, wish in out.sections().items() if wish]
     found = answer.sections() if asked else {}
     for name in asked:
         if name in found:
@@ -152,19 +132,20 @@ def _asked(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
         yield TextTable(["choice", "value", "comes from"], rows, left=3)
 
 
-def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
+def _what_more(out: Outputs) -> Iterator[str]:
     """The page's last line: which options of the command say more than was asked for."""
-    flags = [f"--{name}" for name in SECTIONS if options.get(f"show_{name}") is False]
+    flags = [f"--{name}" for name, wish in out.sections().items() if wish is False]
     if flags:
-        yield more_line([*flags, *(["--top N"] if "top" in options else [])])
+        top = ["--top N"] if "top" in click.get_current_context().params else []
+        yield more_line([*flags, *top])
 
 
-def _warning_lines(warnings: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
+def _warning_lines(warnings: Sequence[str], out: Outputs) -> Iterator[str]:
     """The warnings and notes, wrapped; beyond a few lines how many there are, unless --detail wants
     all."""
     if wanted("quiet"):
         return
-    room = MOST_WARNED if options.get("show_detail") is False else inf
+    room = MOST_WARNED if out.show_detail is False else inf
     for number, warning in enumerate(warnings):
         kind = "note" if isinstance(warning, Remark) else "warning"
         text = wrapped(f"{kind}: {warning}", hanging=2)

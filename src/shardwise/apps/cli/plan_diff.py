@@ -1,25 +1,15 @@
 """`shardwise plan diff`: what changes between two plan files, and what it does to the estimate."""
 
-from typing import Any
-
-import click
-
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import json_option, show_answer
-from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.plan_show import plan_file
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
 
 
-@click.command(cls=AnswerCommand)
-@click.argument("first", type=plan_file)
-@click.argument("second", type=plan_file)
-@hardware_options(constants=None, price=False)
-@sections_options("detail")
-@json_option
-def diff(**options: Any) -> None:
+@command("plan diff", "show_detail as_json")
+def diff(out: Outputs) -> None:
     """What changes between two plan files, and what it does to the estimate."""
     from shardwise.commands.plan_file.diff import PlanDiffRequest
 
-    inputs = {name: str(options[name]) for name in ("first", "second")}
-    show_answer(request_of(PlanDiffRequest, options).answer(), options, inputs=inputs)
+    asked = request_of(PlanDiffRequest)
+    show_answer(asked.answer(), out, {"first": str(asked.first), "second": str(asked.second)})

@@ -1,15 +1,14 @@
 """`shardwise plan schema`: the JSON Schema of plan files."""
 
-import click
-
-from shardwise.apps.cli.command import AnswerCommand
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import print_page
 
 
-@click.command(cls=AnswerCommand)
-@click.option("--kind", default="train", show_default=True, metavar="train|serve")
-def schema(kind: str) -> None:
+@command("plan schema")
+def schema(_: Outputs) -> None:
     """The JSON Schema of plan files, for editors that check YAML."""
     from shardwise.commands.tables.plan_schema import PlanSchemaRequest
 
-    print_page(PlanSchemaRequest(kind).answer().page())
+    print_page(request_of(PlanSchemaRequest).answer().page())

@@ -1,38 +1,19 @@
 """`shardwise plan show`: price a plan from a file, as written or edited by hand."""
 
-from pathlib import Path
-from typing import Any
-
-import click
-
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs, file_option
-from shardwise.apps.cli.options import as_option, hardware_options, request_of
-from shardwise.apps.cli.output import json_option, show_answer
-from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.plan_train_options import evidence_option, run_options
-from shardwise.apps.cli.timeline import timeline_options, write_timeline
-
-plan_file = click.Path(dir_okay=False, path_type=Path)
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.timeline import write_timeline
 
 
-@click.command(cls=AnswerCommand)
-@click.argument("path", type=plan_file)
-@click.option(
-    "--resolve",
-    is_flag=True,
-    help="Show every choice with where it comes from: the file, a search of what it leaves open "
-    "(searched), computed of the others, what users of the program leave (usual), or the default.",
+@command(
+    "plan show",
+    "plan_path plot_path trace_path show_detail show_book as_json",
+    plan_path="With --resolve: the whole plan as a file.",
+    plot_path="Pipeline chart, PNG or SVG.",
 )
-@as_option
-@run_options
-@evidence_option
-@file_option("-o", "output", help="With --resolve: the whole plan as a file.")
-@timeline_options
-@hardware_options(constants=None)
-@sections_options("detail", "book")
-@json_option
-def show(**options: Any) -> None:
+def show(out: Outputs) -> None:
     """Price the plan in a file and hold it against the book's rules.
 
     --set remat=block changes a field first. audit:NAME is a plan of a published run
@@ -43,15 +24,13 @@ def show(**options: Any) -> None:
     from shardwise.errors import BadRequest
     from shardwise.plans import save_plan
 
-    check_outputs()
-    output = options["output"]
-    if output and not options["resolve"]:
+    asked = request_of(PlanShowRequest)
+    if out.plan_path and not asked.resolve:
         raise BadRequest("-o writes the whole plan; it goes with --resolve")
-    asked = request_of(PlanShowRequest, options)
     answer = asked.answer()
-    if output:
-        save_plan(answer.best.plan, output)
-    inputs = {"path": str(options["path"]), "set": list(options["sets"])}
-    more = shown_lines(asked, answer.priced.plan, output)
-    show_answer(answer, options, inputs=inputs, more=("", *more) if more else ())
-    write_timeline(answer.best, options)
+    if out.plan_path:
+        save_plan(answer.best.plan, out.plan_path)
+    inputs = {"path": str(asked.path), "set": asked.sets}
+    more = shown_lines(asked, answer.priced.plan, out.plan_path)
+    show_answer(answer, out, inputs, more=("", *more) if more else ())
+    write_timeline(answer.best, out)

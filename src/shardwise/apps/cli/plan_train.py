@@ -1,28 +1,20 @@
 """`shardwise plan train`: the simplest training plan as fast as predictions can tell, and why."""
 
-from typing import Any
-
-import click
-
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs, file_option
+from shardwise.apps.cli.command import command
 from shardwise.apps.cli.next_steps import next_lines
-from shardwise.apps.cli.option_fields import request_options
-from shardwise.apps.cli.options import request_of
-from shardwise.apps.cli.output import csv_option, json_option, show_answer
-from shardwise.apps.cli.pages import sections_options
+from shardwise.apps.cli.options import given, request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import progress_line, stage_line
-from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.apps.cli.timeline import write_timeline
 
 
-@click.command(cls=AnswerCommand)
-@request_options("plan train")
-@timeline_options
-@file_option("-o", "plan_path", help="Plan file.")
-@sections_options("detail", "why", "book")
-@csv_option
-@json_option
-def train(**options: Any) -> None:
+@command(
+    "plan train",
+    "plot_path trace_path plan_path show_detail show_why show_book csv_path as_json",
+    plot_path="Pipeline chart, PNG or SVG.",
+)
+def train(out: Outputs) -> None:
     """Choose mesh, microbatches, schedule, storage and remat so that a step fits and is best.
 
     Which plans are looked at: docs/legality.md; what axes, remat and ZeRO mean:
@@ -32,12 +24,11 @@ def train(**options: Any) -> None:
     from shardwise.commands.plan_train.train import TrainPlanRequest
     from shardwise.plans import save_plan
 
-    check_outputs()
-    asked = request_of(TrainPlanRequest, options)
+    asked = request_of(TrainPlanRequest)
     with stage_line() as watch:
         answer = asked.answer(progress_line("searching"), watch)
-    path = options["plan_path"]
-    if path:
-        save_plan(answer.best.plan, path)
-    show_answer(answer, options, more=next_lines(asked, path, answer.best))
-    write_timeline(answer.best, options)
+    if out.plan_path:
+        save_plan(answer.best.plan, out.plan_path)
+    more = next_lines(asked, out.plan_path, answer.best)
+    show_answer(answer, out, given(asked, out), more=more)
+    write_timeline(answer.best, out)

@@ -5,68 +5,20 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
-from typing import Any
 
 import click
 
-from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.numbers import Number, Whole, Word
-from shardwise.apps.cli.option_fields import rows
+from shardwise.apps.cli.command import command
+from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import tell
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest
 
-LEVELS = Word(["debug", "info", "warning", "error"])
 
-
-@click.command(cls=AnswerCommand)
-@click.argument("path", metavar="MODEL_DIR|PLAN", type=click.Path())
-@click.option("--model", metavar="DIR", help="The checkpoint, where a plan names a model alone.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=Whole(most=65535), default=8000, show_default=True)
-@click.option("--served-model", metavar="NAME", help="Its name to clients; default the folder's.")
-@click.option("--sequences", type=Whole(least=1, most=4096), help="Default the plan's, else 32.")
-@click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
-@click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
-@click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
-@click.option("--weights", metavar="|".join(rows("weights")), help="Default by device.")
-@click.option("--kv", metavar="|".join(rows("kv")), help="Default as computed in.")
-@click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
-@click.option("--draft", metavar="DIR", help="Checkpoint that guesses; default: by n-grams.")
-@click.option("--warm", type=Word(["lazy", "all"]), default="lazy", show_default=True)
-@click.option("--queue", type=Whole(least=1), default=512, show_default=True)
-@click.option(
-    *("--request-time", "request_time"),
-    type=Number(above=0),
-    default=3600.0,
-    metavar="SECONDS",
-    help="Most of an answer.  [3600]",
-)
-@click.option(
-    *("--drain-time", "drain_time"),
-    type=Number(least=0),
-    default=600.0,
-    metavar="SECONDS",
-    help="Most for answers after SIGTERM.  [600]",
-)
-@click.option(
-    "--api-key", multiple=True, help="Key to show; may be repeated; default $SHARDWISE_API_KEY."
-)
-@click.option(
-    *("--allowed-host", "allowed_hosts"),
-    multiple=True,
-    metavar="NAME",
-    help="Host that clients call it by; may be repeated; '*': any.",
-)
-@click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="The chip of a plan's slice.")
-@click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
-@click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")
-@click.option("--processes", type=Whole(least=1), help="How many hosts.")
-@click.option("--process", type=Whole(), help="Which of them this is; 0 answers requests.")
-@click.option("--log-level", type=LEVELS, default="info", show_default=True)
-def serve(**options: Any) -> None:
+@command("serve")
+def serve(_: Outputs) -> None:
     """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
     PLAN, over as many of the devices at hand as its mesh and replicas have.
 
@@ -78,30 +30,28 @@ def serve(**options: Any) -> None:
         from shardwise.apps.server.run import bound, run_server
         from shardwise.apps.server.state import ServerLimits
         from shardwise.apps.web.hosts import LOOPBACK, host_rule
-        from shardwise.commands.run.serving import ServeModelRequest, keep_programs, open_replica
-    keys = options["api_key"] or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
+        from shardwise.commands.run.serving import ServerRequest, keep_programs, open_replica
+    asked = request_of(ServerRequest)
+    keys = asked.api_key or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
     if "" in keys:
         raise BadRequest("--api-key is empty; give a key, or leave it out")
-    if options["host"] not in LOOPBACK and not keys:
-        click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
-    hosts = host_rule(options["host"], options["allowed_hosts"], keyed=bool(keys))
-    asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
+    if asked.host not in LOOPBACK and not keys:
+        click.echo(f"warning: whoever reaches {asked.host} may ask; see --api-key", err=True)
+    hosts = host_rule(asked.host, asked.allowed_hosts, keyed=bool(keys))
     keep_programs()
-    port = 0 if options["process"] else options["port"]  # only host 0 is asked
-    with ended_at_once(), bound(options["host"], port) as listening:
+    port = 0 if asked.process else asked.port  # only host 0 is asked
+    with ended_at_once(), bound(asked.host, port) as listening:
         replica = open_replica(asked, tell)
         if replica is None:
             return
-        limits = ServerLimits(
-            queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
-        )
+        limits = ServerLimits(queue=asked.queue, seconds=asked.request_time, drain=asked.drain_time)
         code = run_server(
             replica,
             listening,
             limits=limits,
             api_keys=keys,
             hosts=hosts,
-            level=options["log_level"],
+            level=asked.log_level,
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )
         replica.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.apps.cli.player import PALETTE, write_player
 from shardwise.book.simulators.collective import animate
@@ -23,20 +24,18 @@ MOST_DRAWN = 1024
 Place = tuple[int, ...]
 
 
-def picture_arrays(
-    options: dict[str, Any], arrays: Sequence[Layout], sizes: Sizes, mesh: Mesh
-) -> None:
+def picture_arrays(out: Outputs, arrays: Sequence[Layout], sizes: Sizes, mesh: Mesh) -> None:
     """Draw every array; plot the only one."""
-    if options["draw"]:
+    if out.draw:
         for layout in dict.fromkeys(arrays):
             click.echo(f"\n{draw(layout, sizes, mesh)}")
-    if options["plot_path"] is not None:
-        plot(arrays[0], sizes, mesh, options["plot_path"])
+    if out.plot_path is not None:
+        plot(arrays[0], sizes, mesh, out.plot_path)
 
 
-def picture_movement(options: dict[str, Any], answer: Sharding) -> None:
+def picture_movement(out: Outputs, answer: Sharding) -> None:
     """Replay the first collective of the best strategy on the slice's links, with small blocks."""
-    path: Path | None = options["animate_path"]
+    path = out.animate_path
     if path is None:
         return
     trace = first_movement(answer)

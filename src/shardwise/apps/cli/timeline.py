@@ -2,26 +2,15 @@
 
 from typing import Any
 
-from shardwise.apps.cli.files import file_option, plot_option
+from shardwise.apps.cli.outputs import Outputs
 
 
-def timeline_options(command):
-    """The two options; `write_timeline` does what they ask."""
-    trace = file_option(
-        "--perfetto",
-        "trace_path",
-        endings=(".json", ".json.gz"),
-        help="Pipeline trace for ui.perfetto.dev (.json.gz).",
-    )
-    return plot_option("Pipeline chart, PNG or SVG.")(trace(command))
-
-
-def write_timeline(answer: Any, options: dict[str, Any]) -> None:
+def write_timeline(answer: Any, out: Outputs) -> None:
     """Write the timeline of a priced plan as a picture, as a trace, or both.
 
     Raises BadRequest for a serving plan and for a file that cannot be written.
     """
-    plot, trace = options["plot_path"], options["trace_path"]
+    plot, trace = out.plot_path, out.trace_path
     if plot is None and trace is None:
         return
     from shardwise.commands.pricing.plans import plan_timeline  # slow to load, for --help

@@ -1,12 +1,13 @@
 """One call of the public API: the same as words of the command line and as a line of Python."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
 import shardwise
-from shardwise.boundary.commands import flag_of, listed, spelt
+from shardwise.boundary.commands import listed, spelt
+from shardwise.boundary.options import flagged, options_of
 from shardwise.commands.base.answer import Answer
 
 KEPT = 256
@@ -15,15 +16,12 @@ KEPT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbCall:
-    """A verb with its arguments: `given` stand first in the command, `keywords` are options; None
-    leaves one out, a mapping repeats it."""
+    """A verb with its arguments: those `given` by place, and `keywords`, of which None leaves one
+    out and a mapping repeats it."""
 
     verb: str
-    command: str
     given: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
-    first: tuple[str, ...] = ()
-    """Options that Python takes by place, in front of the others: `--model`, `--on`."""
 
     def answer(self) -> Answer:
         """Make it, or remember it. Raises what the verb raises."""
@@ -42,9 +40,13 @@ class VerbCall:
 
     def shell(self) -> str:
         """The call as a command."""
-        named = dict(zip(self.first, self.given, strict=False)) | self.used()
-        options = {flag_of(name): value for name, value in named.items()}
-        return spelt(self.command, self.given[len(self.first) :], options)
+        request = getattr(shardwise, self.verb).request
+        rows = options_of(request)
+        names = (one.name for one in fields(request) if not one.kw_only)
+        named = dict(zip(names, self.given, strict=False)) | self.used()
+        places = [value for name, value in named.items() if rows[name].place]
+        options = {flagged(n, rows[n]): v for n, v in named.items() if not rows[n].place}
+        return spelt(request.COMMAND, places, options)
 
 
 def _fixed(value: Any) -> Any:

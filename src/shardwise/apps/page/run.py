@@ -4,15 +4,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from typing import ClassVar
 
 import uvicorn
 
 from shardwise.apps.page.app import page_app
 from shardwise.apps.web.connection import ConnectionLimits, bounded, most_connections
 from shardwise.apps.web.pace import RefusalPace
+from shardwise.boundary import Command
+from shardwise.boundary.options import option
 from shardwise.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest(Command):
+    """A page on this machine: where it listens, and whether the browser opens it."""
+
+    COMMAND: ClassVar[str] = "ui"
+
+    port: int = option(default=8765, show_default=True, kind="whole", most=65535)
+    opens: bool = option(
+        "Also open it in the browser.",
+        default=False,
+        kind="flag",
+        flag="--open",
+        group="A server",
+        meaning="open the page in the browser",
+    )
 
 
 def listener(host: str, port: int) -> socket:

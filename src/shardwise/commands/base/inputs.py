@@ -10,7 +10,7 @@ from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
 from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
-from shardwise.boundary.options import option
+from shardwise.boundary.options import Option, option
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import (
     Chip,
@@ -213,6 +213,7 @@ class CatalogueWords:
         default="vendor",
         show_default=True,
         metavar="vendor|book",
+        last=True,
         group="The machine",
         meaning="whose numbers for the chips: vendor, or book (nothing is lost); in `book` also "
         "seed, its first edition's",
@@ -223,6 +224,7 @@ class CatalogueWords:
         kind="files",
         flag="--hw",
         metavar="FILE",
+        last=True,
         group="The machine",
         meaning="a file that adds or changes a chip",
     )
@@ -240,6 +242,39 @@ class CatalogueWords:
             places=getattr(self, "on", None) or (),
         )
 
+
+PLAN_CONSTANTS = Option(
+    about="Whose numbers for the chips. Default: the plan's.", metavar="vendor|book", last=True
+)
+COMPILE_TIMEOUT = Option(
+    about="The most that one program may compile.  [900]",
+    default=900.0,
+    kind="number",
+    metavar="SECONDS",
+    group="The machine",
+    meaning="most seconds of a child process, or of a request",
+)
+COMPILE_FLAGS = Option(
+    about="A flag of XLA, such as xla_enable_async_all_gather=true.",
+    default=(),
+    kind="several",
+    flag="--option",
+    metavar="NAME=VALUE",
+    group="The machine",
+    meaning="an option for the XLA compiler",
+)
+FAMILY = Option(
+    about="Class or model type to read an unknown config.json as.",
+    metavar="FAMILY",
+    group="What is planned",
+)
+OWN_RUNS = Option(
+    about="A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
+    kind="file",
+    metavar="RUNS.csv",
+    group="Beside the answer",
+)
+"""Options of several requests."""
 
 Own = str | Path | OwnRuns
 """A table of one's own runs, or what was read of it."""
@@ -266,6 +301,7 @@ class ChipWords(CatalogueWords):
         kind="several",
         flag="--set",
         metavar="PATH=VALUE",
+        last=True,
         group="The machine",
         meaning="change a number of the plan, of its chip or of a question",
     )
@@ -287,17 +323,20 @@ class HardwareWords(ChipWords):
         kind="several",
         flag="--price",
         metavar="CHIP=USD",
+        last=True,
         group="The machine",
         meaning="dollars per chip-hour",
     )
     provider: str | None = option(
         "Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's file, "
         "which every answer names: gcp for TPUs, runpod for most GPUs]",
+        last=True,
         group="The machine",
         meaning="the provider whose price is taken",
     )
     spot: bool = option(
         "Prices of the spot market.",
+        last=True,
         default=False,
         kind="flag",
         group="The machine",

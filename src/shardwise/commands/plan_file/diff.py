@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
-from shardwise.commands.base.inputs import ChipWords
+from shardwise.commands.base.inputs import PLAN_CONSTANTS, ChipWords
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_serve.load import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, price_given, shortfall
@@ -114,13 +116,15 @@ def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDiffRequest(ChipWords):
+class PlanDiffRequest(ChipWords, Command):
     """What changes from one plan to another, each a file, "audit:NAME" or a plan, and what it does
     to the estimate. `sets` change both. Raises BadRequest where one trains and the other serves."""
 
-    first: GivenPlan = field(kw_only=False)
-    second: GivenPlan = field(kw_only=False)
-    constants: str | None = None
+    COMMAND: ClassVar[str] = "plan diff"
+
+    first: GivenPlan = field(kw_only=False, metadata=place(kind="file"))
+    second: GivenPlan = field(kw_only=False, metadata=place(kind="file"))
+    constants: str | None = option(PLAN_CONSTANTS)
 
     def answer(self, progress: Progress | None = None) -> "PlansCompared":
         """Price both."""

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import yaml
 
 from shardwise.boundary import Command, read_text, spelt
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row
-from shardwise.commands.base.inputs import whole_number
+from shardwise.commands.base.inputs import FAMILY, whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_file.exported import export_given, parse_text
 from shardwise.commands.pricing.plans import GivenPlan, unfit_notes
@@ -40,16 +41,29 @@ class ExportRequest(Command):
     """
 
     COMMAND: ClassVar[str] = "export"
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
-    path: GivenPlan = field(kw_only=False)
-    to: str | None = None
-    from_: str | None = None
-    model: str | Path | None = None
-    on: str | None = None
-    as_: str | None = None
-    input: int | str | None = None
-    output: int | str | None = None
+    path: GivenPlan = field(kw_only=False, metadata=place(kind="file"))
+    to: str | None = option(
+        "Write the plan for this target.",
+        metavar="TARGET",
+        group="Files",
+        meaning="the software that an export is for",
+    )
+    from_: str | None = option(
+        "Read an export back into a plan file.",
+        metavar="TARGET",
+        group="Files",
+        meaning="the software that wrote an export",
+    )
+    model: str | Path | None = option("With --from: the model, where the file does not say it.")
+    on: str | None = option("With --from: the slice, where the file does not say it.")
+    as_: str | None = option(FAMILY, before="on")
+    input: int | str | None = option(
+        "With --from: tokens of a prompt, where the file does not say it."
+    )
+    output: int | str | None = option(
+        "With --from: tokens of an answer, where the file does not say it."
+    )
 
     def answer(self, progress: Progress | None = None) -> "PlanWritten | PlanRead":
         """The text for the program, or the plan that a text says."""

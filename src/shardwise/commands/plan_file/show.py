@@ -10,15 +10,34 @@ from typing import Any, ClassVar
 
 from shardwise.book.rules.audit import PlanAudit, audit_result
 from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden, part, values
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
-from shardwise.commands.base.inputs import HardwareWords, Own, plan_changes
+from shardwise.commands.base.inputs import (
+    FAMILY,
+    OWN_RUNS,
+    PLAN_CONSTANTS,
+    HardwareWords,
+    Own,
+    plan_changes,
+)
 from shardwise.commands.base.layout import Fact, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_serve.load import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, check_fits, price_given
 from shardwise.commands.pricing.run_page import run_detail, run_facts
-from shardwise.commands.pricing.run_words import run_words
+from shardwise.commands.pricing.run_words import (
+    CHECKPOINT_INTERVAL,
+    CHECKPOINT_TIME,
+    CHIP_MTBF,
+    MFU,
+    PARAMS,
+    RESTART_TIME,
+    RUN_TOKENS,
+    STRAGGLER,
+    Word,
+    run_words,
+)
 from shardwise.commands.pricing.serve_page import serve_detail, serve_page
 from shardwise.commands.pricing.served_page import served_page
 from shardwise.commands.pricing.train_page import train_detail, train_page
@@ -56,21 +75,28 @@ class PlanShowRequest(HardwareWords, Command):
     """
 
     COMMAND: ClassVar[str] = "plan show"
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
-    path: GivenPlan = field(kw_only=False)
-    constants: str | None = None
-    as_: str | None = None
-    tokens: float | str | None = None
-    mfu: float | str | None = None
-    params: float | str | None = None
-    straggler: float | str | None = None
-    chip_mtbf: float | str | None = None
-    checkpoint_time: float | str | None = None
-    checkpoint_interval: float | str | None = None
-    restart_time: float | str | None = None
-    resolve: bool = False
-    evidence: Own | None = None
+    path: GivenPlan = field(kw_only=False, metadata=place(kind="file"))
+    constants: str | None = option(PLAN_CONSTANTS)
+    as_: str | None = option(FAMILY)
+    tokens: Word = option(RUN_TOKENS)
+    mfu: Word = option(MFU)
+    params: Word = option(PARAMS)
+    straggler: Word = option(STRAGGLER)
+    chip_mtbf: Word = option(CHIP_MTBF)
+    checkpoint_time: Word = option(CHECKPOINT_TIME)
+    checkpoint_interval: Word = option(CHECKPOINT_INTERVAL)
+    restart_time: Word = option(RESTART_TIME)
+    resolve: bool = option(
+        "Show every choice with where it comes from: the file, a search of what it leaves open "
+        "(searched), computed of the others, what users of the program leave (usual), or the "
+        "default.",
+        default=False,
+        kind="flag",
+        group="How much is said",
+        meaning="write the plan out whole, with what its file left out",
+    )
+    evidence: Own | None = option(OWN_RUNS)
 
     def answer(
         self, progress: Progress | None = None

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.boundary import number
-from shardwise.commands.base.inputs import HardwareWords, places_of, plan_changes, whole_number
+from shardwise.boundary.options import option
+from shardwise.commands.base.inputs import (
+    PLAN_CONSTANTS,
+    HardwareWords,
+    places_of,
+    plan_changes,
+    whole_number,
+)
 from shardwise.commands.pricing.plans import Priced, stale
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.models import ModelConfig, load_model
@@ -57,6 +64,11 @@ from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds, many
 
+_TRACES = (
+    "Azure, Vidur (arrived_at in seconds), Mooncake or LLMServingSim (timestamp in milliseconds), "
+    "ServeGen, or own JSONL: arrival in seconds, prompt and output in tokens."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(HardwareWords):
@@ -69,17 +81,41 @@ class Load(HardwareWords):
     quantiles and the category in it, for made requests and for traces that hold rates alone.
     """
 
-    constants: str | None = None
-    trace: Path | str | None = None
-    requests: int | str | None = None
-    tile: int | str = 1
-    rate: float | str | None = None
-    speed: float | str | None = None
-    cv: float | str | None = None
-    input: int | str | None = None
-    output: int | str | None = None
-    lengths: str | None = None
-    seed: int | str = 0
+    trace: Path | str | None = option(_TRACES, kind="file")
+    requests: int | str | None = option(
+        "The first so many of a trace, or how many to make (see above).",
+        group="The load",
+        meaning="how many requests",
+    )
+    tile: int | str = option(
+        "Repeat the load so many times.",
+        default="1",
+        before="cv",
+        group="The load",
+        meaning="how often the load is repeated",
+    )
+    rate: float | str | None = option(
+        "Requests per second: make them, or speed a trace up; else the plan's own load."
+    )
+    speed: float | str | None = option(
+        "Replay a trace so many times as fast.",
+        group="The load",
+        meaning="how many times as fast a trace comes",
+    )
+    cv: float | str | None = option(
+        "Burstiness of made requests; 1 (default) is Poisson.",
+        group="The load",
+        meaning="how bursty requests come; 1 is Poisson",
+    )
+    input: int | str | None = option("Prompt tokens of made requests; else the plan's.")
+    output: int | str | None = option("Answer tokens of made requests; else the plan's.")
+    lengths: str | None = option(
+        "Draw lengths from ServeGen's quantiles.", metavar="FILE:CATEGORY", group="The load"
+    )
+    seed: int | str = option(
+        "Of everything that is drawn.", default="0", show_default=True, group="The machine"
+    )
+    constants: str | None = option(PLAN_CONSTANTS)
 
     def number(self, name: str) -> float | None:
         """A rate, speed or variation as a number; None where it is not given."""

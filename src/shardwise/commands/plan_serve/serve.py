@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from shardwise.boundary import Command, command_of, spelt
+from shardwise.boundary.options import option
 from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
-from shardwise.commands.base.inputs import Hardware, Words, parse_pins
+from shardwise.commands.base.inputs import (
+    COMPILE_FLAGS,
+    COMPILE_TIMEOUT,
+    Hardware,
+    Words,
+    parse_pins,
+)
 from shardwise.commands.base.layout import next_step, wrapped
 from shardwise.commands.base.request import Progress, Watch, verb
 from shardwise.commands.plan_serve.words import ServeWords
@@ -50,10 +57,22 @@ class ServePlanRequest(ServeWords, Command):
 
     COMMAND: ClassVar[str] = "plan serve"
 
-    anyway: bool = False
-    compile: int | str | None = None
-    timeout: float | str = 900.0
-    xla: Words = ()
+    anyway: bool = option(
+        "Answer with, and write, a plan that does not hold.",
+        default=False,
+        kind="flag",
+        group="Targets",
+        meaning="answer with a plan that does not keep the targets",
+    )
+    compile: int | str | None = option(
+        "Compile decode and prefill of the best plans for our server until N fit, three times as "
+        "many at most (implies --for jax; a minute or two each on a core, then kept): the cheapest "
+        "as compiled is the answer.",
+        kind="whole",
+        metavar="N",
+    )
+    timeout: float | str = option(COMPILE_TIMEOUT)
+    xla: Words = option(COMPILE_FLAGS)
 
     def answer(
         self, progress: Progress | None = None, watch: Watch | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from shardwise.boundary import Command, command_of
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden, values
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import chip_of, parse_share, places_of, plan_changes
@@ -49,14 +50,24 @@ class SimulateRequest(Load, Command):
     """
 
     COMMAND: ClassVar[str] = "simulate"
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("path",)
 
-    path: GivenPlan = field(kw_only=False)
-    ttft: float | str | None = None
-    tpot: float | str | None = None
-    e2e: float | str | None = None
-    find_rate: bool = False
-    check: float | str | None = None
+    path: GivenPlan = field(kw_only=False, metadata=place("PLAN", kind="file"))
+    ttft: float | str | None = option("Objective: longest time to the first token, such as 2s.")
+    tpot: float | str | None = option("Objective: longest time per output token, such as 50ms.")
+    e2e: float | str | None = option("Objective: longest time to the last token, such as 30s.")
+    find_rate: bool = option(
+        "The largest rate that holds (see above).",
+        default=False,
+        kind="flag",
+        group="The load",
+        meaning="look for the largest rate that a plan holds",
+    )
+    check: float | str | None = option(
+        "Exit with 4 where fewer meet the objectives, such as 99%.",
+        metavar="SHARE",
+        group="Targets",
+        meaning="the threshold that an answer must keep; missed, the exit code is 4",
+    )
 
     def answer(
         self, progress: Progress | None = None, *, keep_steps: bool = False

@@ -6,7 +6,9 @@ from math import inf
 from pathlib import Path
 
 from shardwise.boundary import number, whole
+from shardwise.boundary.options import option, required
 from shardwise.commands.base.inputs import (
+    FAMILY,
     HardwareWords,
     Words,
     check_choice,
@@ -58,25 +60,86 @@ class ServeWords(HardwareWords):
     leaves a choice open.
     """
 
-    model: str | Path = field(kw_only=False)
-    on: str = field(kw_only=False)
-    as_: str | None = None
-    input: float | str | None = None
-    output: float | str | None = None
-    trace: Path | str | None = None
-    rate: float | str | None = None
-    ttft: float | str | None = None
-    tpot: float | str | None = None
-    e2e: float | str | None = None
-    software: str | None = None
-    pools: str = "one"
-    max_chips: int | str | None = None
-    spare: int | str | None = None
-    weights: str | None = None
-    kv: str | None = None
-    batch: int | str | None = None
-    prefill_chunk: float | str | None = None
-    pins: Words = ()
+    model: str | Path = field(
+        kw_only=False, metadata=required("Zoo name, config.json, or a folder with one.")
+    )
+    on: str = field(
+        kw_only=False,
+        metadata=required("A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."),
+    )
+    as_: str | None = option(FAMILY, before="on")
+    input: float | str | None = option(
+        "Tokens of the prompt, such as 8192.", group="The load", meaning="tokens of a prompt"
+    )
+    output: float | str | None = option(
+        "Tokens of the answer, such as 512.", group="The load", meaning="tokens of an answer"
+    )
+    trace: Path | str | None = option(
+        "File of requests, whose lengths and rate are taken.",
+        kind="file",
+        group="The load",
+        meaning="a file of requests, with their times and lengths",
+    )
+    rate: float | str | None = option(
+        "Requests per second that come at random. [default: the most that hold]",
+        group="The load",
+        meaning="requests per second",
+    )
+    ttft: float | str | None = option(
+        "Longest time to the first token, such as 1s. [default: 2s]",
+        group="Targets",
+        meaning="longest time to the first token",
+    )
+    tpot: float | str | None = option(
+        "Longest time per output token, such as 30ms.",
+        group="Targets",
+        meaning="longest time per output token after the first",
+    )
+    e2e: float | str | None = option(
+        "Longest time from arrival to the last token, such as 30s.", group="Targets"
+    )
+    software: str | None = option(
+        "The software that serves; jax is our own (shardwise serve). [default: vllm]",
+        flag="--for",
+        metavar="vllm|sglang|jax|any",
+    )
+    pools: str = option(
+        "Whether prompts have servers of their own (two).",
+        default="one",
+        show_default=True,
+        metavar="one|two|any",
+        group="Choices of the plan",
+        meaning="whether prompts have servers of their own: one pool, two, or any",
+    )
+    max_chips: int | str | None = option("The most chips of all servers.", group="Targets")
+    spare: int | str | None = option(
+        "Servers that may be lost while the others hold --rate. [default: 0]",
+        group="Targets",
+        meaning="servers that may be lost while the others hold the rate",
+    )
+    weights: str | None = option(
+        "Dtype of the weights. [default: the checkpoint's]",
+        group="Choices of the plan",
+        meaning="the dtype of stored weights",
+    )
+    kv: str | None = option(
+        "Dtype of the KV cache. [default: bf16]",
+        group="Choices of the plan",
+        meaning="the dtype of the KV cache",
+    )
+    batch: int | str | None = option("The most sequences of a server at once.")
+    prefill_chunk: float | str | None = option(
+        "The most tokens of a step.",
+        group="Choices of the plan",
+        meaning="most prompt tokens of a step",
+    )
+    pins: Words = option(
+        "Fix a mesh degree; may be repeated.",
+        default=(),
+        kind="several",
+        flag="--pin",
+        metavar="AXIS=DEGREE",
+    )
 
     def places(self) -> list[str]:
         """The slices and chips of `on`, one or several."""

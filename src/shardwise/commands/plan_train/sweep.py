@@ -9,7 +9,7 @@ from shardwise.boundary import Command, number
 from shardwise.boundary.options import option, required
 from shardwise.boundary.records import hidden, plain, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
-from shardwise.commands.base.inputs import Words, check_choice, parse_total, words
+from shardwise.commands.base.inputs import FAMILY, Words, check_choice, parse_total, words
 from shardwise.commands.base.layout import Facts, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_train.chips_beside import ChipsBeside, chips_beside
@@ -30,6 +30,7 @@ from shardwise.commands.pricing.run_page import (
     slow_end,
     wide_ranges,
 )
+from shardwise.commands.pricing.run_words import RUN_TOKENS, Word
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.own import read_own_runs
@@ -61,15 +62,9 @@ class SweepRequest(TrainChoices, Command):
     COMMAND: ClassVar[str] = "plan sweep"
 
     model: str | Path = field(
-        kw_only=False,
-        metadata=required(
-            "Zoo name, config.json, or a folder with one.",
-        ),
+        kw_only=False, metadata=required("Zoo name, config.json, or a folder with one.")
     )
-    as_: str | None = option(
-        "Class or model type to read an unknown config.json as.",
-        metavar="FAMILY",
-    )
+    as_: str | None = option(FAMILY)
     on: Words = field(
         metadata=required(
             "Slice, or a bare chip for its slices within --chips; several as h100,v5p or repeated.",
@@ -83,18 +78,12 @@ class SweepRequest(TrainChoices, Command):
         meaning="how many chips, from the fewest to the most",
     )
     batches: Words = field(
-        metadata=required(
-            "As in plan train; repeat.",
-            kind="several",
-            flag="--batch",
-        )
+        metadata=required("As in plan train; repeat.", kind="several", flag="--batch")
     )
     lengths: Words = field(
         metadata=required("Tokens; may be repeated.", kind="several", flag="--seq")
     )
-    tokens: float | str | None = option(
-        "Length of the run, such as 15T: adds days and dollars.",
-    )
+    tokens: Word = option(RUN_TOKENS)
     days: float | str | None = option("Deadline of --tokens.", kind="number")
     objective: str = option(
         "Which slice, of those that keep --days, and which plan -o writes. cost: the cheapest per "

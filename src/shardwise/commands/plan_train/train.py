@@ -12,6 +12,9 @@ from shardwise.boundary.options import option, required
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
+    COMPILE_FLAGS,
+    COMPILE_TIMEOUT,
+    FAMILY,
     Words,
     parse_part,
     parse_pins,
@@ -37,7 +40,18 @@ from shardwise.commands.pricing.predict import (
     unused_choices,
 )
 from shardwise.commands.pricing.run_page import late_run, run_detail, run_facts
-from shardwise.commands.pricing.run_words import run_words
+from shardwise.commands.pricing.run_words import (
+    CHECKPOINT_INTERVAL,
+    CHECKPOINT_TIME,
+    CHIP_MTBF,
+    MFU,
+    PARAMS,
+    RESTART_TIME,
+    RUN_TOKENS,
+    STRAGGLER,
+    Word,
+    run_words,
+)
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.commands.pricing.train_page import train_detail, train_page
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
@@ -99,6 +113,7 @@ class TrainPlanRequest(TrainChoices, Command):
         metadata=required(
             "Zoo name, config.json, or a folder with one.",
             group="What is planned",
+            offers="models",
             meaning="the model: a zoo name, a config.json, or a folder with one",
         ),
     )
@@ -107,16 +122,11 @@ class TrainPlanRequest(TrainChoices, Command):
         metadata=required(
             "Slice such as v5p:16x16x16, or a bare chip.",
             group="What is planned",
+            offers="chips",
             meaning="the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
         ),
     )
-    as_: str | None = option(
-        "Class or model type to read an unknown config.json as.",
-        metavar="FAMILY",
-        before="on",
-        group="What is planned",
-        meaning="the class or model type that a config.json is read as, where its own is unknown",
-    )
+    as_: str | None = option(FAMILY, before="on")
     batch: str | int = field(
         metadata=required(
             "Tokens (4Mi) or sequences (1024seq) per step.",
@@ -127,9 +137,7 @@ class TrainPlanRequest(TrainChoices, Command):
     )
     seq: str | int = field(
         metadata=required(
-            "Tokens per sequence.",
-            group="What is planned",
-            meaning="tokens of a sequence",
+            "Tokens per sequence.", group="What is planned", meaning="tokens of a sequence"
         )
     )
     top: int | str = option(
@@ -140,11 +148,7 @@ class TrainPlanRequest(TrainChoices, Command):
         group="Beside the answer",
         meaning="how many to show: of the next best, of the dearest ops",
     )
-    tokens: float | str | None = option(
-        "Length of the run, such as 15T: adds days and dollars.",
-        group="What is planned",
-        meaning="tokens of a whole training run",
-    )
+    tokens: Word = option(RUN_TOKENS)
     days: float | str | None = option(
         "Deadline of --tokens; of a bare chip the fewest chips.",
         kind="number",
@@ -152,41 +156,13 @@ class TrainPlanRequest(TrainChoices, Command):
         group="What is planned",
         meaning="the days that a run or a load may take",
     )
-    mfu: float | str | None = option(
-        "Replace the expected time by this share of peak (with --tokens).",
-        group="A whole run",
-        meaning="a share of peak, in place of the expected time",
-    )
-    params: float | str | None = option(
-        "Replace the parameter count in --mfu's arithmetic, such as 70e9.",
-        group="A whole run",
-        meaning="a parameter count, in place of the model's own",
-    )
-    straggler: float | str | None = option(
-        "Slowest chip's step time over the typical one's, such as 1.05.",
-        group="A whole run",
-        meaning="the slowest chip's step time over the typical one's",
-    )
-    chip_mtbf: float | str | None = option(
-        "Time between failures of one chip with its host, such as 10y.",
-        group="A whole run",
-        meaning="time between failures of one chip with its host",
-    )
-    checkpoint_time: float | str | None = option(
-        "Time that training stops for a checkpoint, such as 30s.",
-        group="A whole run",
-        meaning="time that training stops for a checkpoint",
-    )
-    checkpoint_interval: float | str | None = option(
-        "Training between checkpoints; the best one where not given.",
-        group="A whole run",
-        meaning="training time between checkpoints",
-    )
-    restart_time: float | str | None = option(
-        "Time from a failure to the first new step, such as 10min.",
-        group="A whole run",
-        meaning="time from a failure to the first new step",
-    )
+    mfu: Word = option(MFU)
+    params: Word = option(PARAMS)
+    straggler: Word = option(STRAGGLER)
+    chip_mtbf: Word = option(CHIP_MTBF)
+    checkpoint_time: Word = option(CHECKPOINT_TIME)
+    checkpoint_interval: Word = option(CHECKPOINT_INTERVAL)
+    restart_time: Word = option(RESTART_TIME)
     against: str | Path | None = option(
         "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
         metavar="PLAN",
@@ -210,25 +186,8 @@ class TrainPlanRequest(TrainChoices, Command):
         group="Beside the answer",
         meaning="sets of compiler flags are tried on the best plan as compiled",
     )
-    timeout: float | str = option(
-        "The most that one program may compile.  [900]",
-        default=900.0,
-        kind="number",
-        metavar="SECONDS",
-        before="constants",
-        group="The machine",
-        meaning="most seconds of a child process, or of a request",
-    )
-    xla: Words = option(
-        "A flag of XLA, such as xla_enable_async_all_gather=true.",
-        default=(),
-        kind="several",
-        flag="--option",
-        metavar="NAME=VALUE",
-        before="constants",
-        group="The machine",
-        meaning="an option for the XLA compiler",
-    )
+    timeout: float | str = option(COMPILE_TIMEOUT)
+    xla: Words = option(COMPILE_FLAGS)
 
     def answer(
         self, progress: Progress | None = None, watch: Watch | None = None

@@ -8,6 +8,7 @@ from typing import Any, Self
 from shardwise.boundary import flag_of
 from shardwise.boundary.options import option
 from shardwise.commands.base.inputs import (
+    OWN_RUNS,
     HardwareWords,
     Own,
     Words,
@@ -174,13 +175,7 @@ class TrainChoices(HardwareWords):
         meaning="the dtype of the optimizer's moments",
         before="pins",
     )
-    evidence: Own | None = option(
-        "A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
-        kind="file",
-        metavar="RUNS.csv",
-        group="Beside the answer",
-        meaning="runs of your own, which move and narrow what is expected",
-    )
+    evidence: Own | None = option(OWN_RUNS)
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -267,7 +262,7 @@ class TrainChoices(HardwareWords):
             parse_part(self.margin, "--margin")
         for keyword, name in FIXED.items():
             if keyword != "zero":
-                check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
+                check_choice(getattr(self, keyword), flag_of(self, keyword), SEARCHED[name])
         check_choice(self.software, "--for", WANTED)
         check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
         check_choice(self.objective, "--objective", OBJECTIVES)

@@ -1,11 +1,12 @@
 """`compare`: a plan, its compiled program and a capture of it, part by part."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import words
@@ -19,7 +20,7 @@ from shardwise.commands.program.comparing import (
     read_trace,
 )
 from shardwise.commands.program.compiling import shortfall
-from shardwise.commands.program.programs import ProgramRequest, is_function
+from shardwise.commands.program.programs import PHASES, ProgramRequest, is_function
 from shardwise.errors import BadRequest
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 
@@ -49,8 +50,17 @@ class CompareRequest(ProgramRequest):
     ProgramRequest.
     """
 
-    phase: str | None = None
-    capture: str | Path | None = None
+    COMMAND: ClassVar[str] = "compare"
+
+    what: Any = field(kw_only=False, metadata=place("PLAN"))
+    phase: str | None = option("Default: all.", values=PHASES)
+    capture: str | Path | None = option(
+        "A capture of the program (.xplane.pb or trace.json.gz): measured beside both.",
+        kind="path",
+        metavar="FILE",
+        group="Beside the answer",
+        meaning="a profiler's capture of a program that ran",
+    )
 
     def answer(self, watch: Any = None) -> "ProgramsCompared":
         """Compile and compare; `watch` hears what the compiling process is at."""

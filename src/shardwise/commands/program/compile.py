@@ -6,8 +6,9 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import wrap
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary.options import option
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Words, words
@@ -19,7 +20,7 @@ from shardwise.commands.program.compile_result import (
     program_result,
 )
 from shardwise.commands.program.compiling import PlanProgram
-from shardwise.commands.program.programs import ProgramRequest, Programs
+from shardwise.commands.program.programs import PHASES, ProgramRequest, Programs
 from shardwise.commands.program.stages_page import passes_page, stages_page
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.train import mesh_text
@@ -36,8 +37,18 @@ class CompileRequest(ProgramRequest):
     those of ProgramRequest.
     """
 
-    phases: Words = ()
-    stages: str | int | None = None
+    COMMAND: ClassVar[str] = "compile"
+
+    phases: Words = option(
+        "Of a serving plan; all.", default=(), kind="several", flag="--phase", values=PHASES
+    )
+    stages: str | int | None = option(
+        "Follow one op from jaxpr to schedule: the dearest, or a rank, FILE:LINE, scope or name.",
+        alone="dearest",
+        metavar="[OP]",
+        group="Beside the answer",
+        meaning="an op of a program that is followed from JAX to the schedule",
+    )
 
     def answer(self, watch: Any = None) -> "CompiledPrograms":
         """Compile; `watch` hears what the compiling process is at, and for how long."""

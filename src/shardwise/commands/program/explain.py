@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary.options import option
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware
@@ -18,7 +19,7 @@ from shardwise.commands.program.explaining import (
     explained,
     explained_program,
 )
-from shardwise.commands.program.programs import ProgramRequest
+from shardwise.commands.program.programs import PHASES, ProgramRequest
 from shardwise.units import format_bytes, format_seconds
 
 SHOWN = 12
@@ -33,7 +34,9 @@ class ExplainRequest(ProgramRequest):
     plan, "decode" if not given. The other keywords are those of ProgramRequest.
     """
 
-    phase: str | None = None
+    COMMAND: ClassVar[str] = "explain"
+
+    phase: str | None = option("Of a plan.", values=PHASES)
 
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from shardwise.boundary import number
+from shardwise.boundary import Command, number
+from shardwise.boundary.options import described, option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware, Words, pairs, whole_number, words
@@ -19,7 +20,15 @@ from shardwise.commands.program.profiling import (
     profile_trace,
     trace_result,
 )
-from shardwise.commands.program.programs import check_plans, is_function, mesh_of
+from shardwise.commands.program.programs import (
+    FUNCTION_ARGS,
+    MORE_CHIPS,
+    PHASES,
+    PLAN_SETS,
+    check_plans,
+    is_function,
+    mesh_of,
+)
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.results.profiled import CapturedModule, PlaceTimes, ProfiledProgram
@@ -29,7 +38,7 @@ SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileRequest:
+class ProfileRequest(Command):
     """Time steps of a plan or of a function on the devices here, op by op.
 
     `what` is a plan, its file or "audit:NAME", of which `phase` picks a program; or the name
@@ -41,19 +50,38 @@ class ProfileRequest:
     change a plan, `hw_files` add chips.
     """
 
-    what: Any = field(default=None, kw_only=False)
-    steps: int | str = 10
-    cpu_devices: int | str | None = None
-    phase: str | None = None
-    args: str | None = None
-    mesh: str | Mapping[str, int] | None = None
-    on: str | None = None
-    capture: str | Path | None = None
-    hlo: str | Path | None = None
-    sets: Words = ()
-    hw_files: Words = ()
-    timeout: float | str = 900.0
-    out: str | Path | None = None
+    COMMAND: ClassVar[str] = "profile"
+
+    what: Any = field(
+        default=None, kw_only=False, metadata=place("[PLAN|MODULE:FUNCTION]", required=False)
+    )
+    steps: int | str = option("Steps to time.", default=10, show_default=True, kind="whole")
+    cpu_devices: int | str | None = option(
+        "Run on N virtual CPU devices.", kind="whole", metavar="N"
+    )
+    phase: str | None = option("Of a plan.", values=PHASES)
+    args: str | None = field(default=None, metadata=described(FUNCTION_ARGS))
+    mesh: str | Mapping[str, int] | None = option(
+        "Mesh of a function; default x, all devices.", metavar="X=4,Y=2"
+    )
+    on: str | None = option(
+        "Prices compiled ops on it (with --capture: and --hlo).", metavar="SLICE"
+    )
+    capture: str | Path | None = option(
+        "Read one that was made elsewhere.", kind="path", metavar="FILE"
+    )
+    hlo: str | Path | None = option(
+        "Compiled text of the capture's program.",
+        kind="path",
+        metavar="FILE",
+        group="Beside the answer",
+    )
+    sets: Words = option(PLAN_SETS)
+    hw_files: Words = option(MORE_CHIPS)
+    timeout: float | str = option("[900]", default=900.0, kind="number", metavar="SECONDS")
+    out: str | Path | None = option(
+        "Keep capture, tables and compiled text.", kind="folder", metavar="DIR"
+    )
 
     def answer(self, watch: Any = None) -> "Profile | CaptureRead":
         """Run, or read; `watch` hears what the child is at, and for how long."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import number
+from shardwise.boundary import Command, number
+from shardwise.boundary.options import Option, described, option, place
 from shardwise.commands.base.inputs import Hardware, Words, compiler_options, pairs
 from shardwise.commands.pricing.plans import Priced, given_plan
 from shardwise.commands.program.compiling import (
@@ -37,8 +38,22 @@ class Programs:
         return self.priced and self.priced.plan
 
 
+PHASES = ("train", "decode", "prefill")
+FUNCTION_ARGS = Option(
+    about="Makes a function's arguments.",
+    metavar="MODULE:NAME",
+    group="What is planned",
+    meaning="MODULE:NAME that makes the arguments of a function",
+)
+PLAN_SETS = Option(
+    about="Change a plan.", default=(), kind="several", flag="--set", metavar="PATH=VALUE"
+)
+MORE_CHIPS = Option(about="Adds a chip.", default=(), kind="several", flag="--hw", metavar="FILE")
+"""Options of several requests."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramRequest:
+class ProgramRequest(Command):
     """Keywords of every verb that compiles.
 
     `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args`, the name
@@ -50,17 +65,31 @@ class ProgramRequest:
     `hw_files` add chips.
     """
 
-    what: Any = field(kw_only=False)
-    args: Any = field(default=None, kw_only=False)
-    on: str | None = None
-    mesh: Any = None
-    xla: Words = ()
-    timeout: float | str = 900.0
-    memory: float | str = "12GiB"
-    no_cache: bool = False
-    cache_size: float | str = "2GiB"
-    sets: Words = ()
-    hw_files: Words = ()
+    what: Any = field(kw_only=False, metadata=place("PLAN|MODULE:FUNCTION"))
+    args: Any = field(default=None, kw_only=False, metadata=described(FUNCTION_ARGS))
+    on: str | None = option("Slice; default that of the plan.", metavar="SLICE", before="args")
+    mesh: Any = option("Mesh of a function; default x, y, z.", metavar="X=4,Y=2", before="sets")
+    xla: Words = option(
+        "For XLA.", default=(), kind="several", flag="--option", metavar="NAME=VALUE"
+    )
+    timeout: float | str = option("[900]", default=900.0, kind="number", metavar="SECONDS")
+    memory: float | str = option(
+        "Of the compiling process.  [12GiB]",
+        default="12GiB",
+        group="The machine",
+        meaning="most memory of a child process",
+    )
+    no_cache: bool = option(
+        "Compile anew and keep nothing.", default=False, kind="flag", group="The machine"
+    )
+    cache_size: float | str = option(
+        "Most that is kept.  [2GiB]",
+        default="2GiB",
+        group="The machine",
+        meaning="most bytes of kept programs",
+    )
+    sets: Words = option(PLAN_SETS)
+    hw_files: Words = option(MORE_CHIPS)
 
     def programs(
         self, phases: Sequence[str], watch: Any = None, stages: Path | None = None

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from shardwise.boundary import whole
+from shardwise.boundary import Command, whole
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.layout import wrapped
@@ -24,7 +26,7 @@ _KEPT, _SHOWN = 60, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportRequest:
+class ReportRequest(Command):
     """The timeline, the dearest ops with what they wait for, and memory over the step of a program
     that was compiled before; nothing is compiled.
 
@@ -33,9 +35,20 @@ class ReportRequest:
     there are: where it is not given 60 in the document, 12 on the page.
     """
 
-    folder: str | Path | None = field(default=None, kw_only=False)
-    phase: str | None = None
-    top: int | str | None = None
+    COMMAND: ClassVar[str] = "report"
+
+    folder: str | Path | None = field(
+        default=None, kw_only=False, metadata=place("[DIRECTORY]", required=False)
+    )
+    phase: str | None = option(
+        "Which of its programs; default the first.",
+        metavar="NAME",
+        group="What is planned",
+        meaning="which program of a plan: train, decode or prefill",
+    )
+    top: int | str | None = option(
+        "Dearest ops to show; else 12, and 60 with --json.", kind="whole"
+    )
 
     def answer(self, progress: Progress | None = None) -> "ReportAnswer":
         """Read it."""

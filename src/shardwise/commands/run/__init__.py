@@ -2,5 +2,6 @@
 
 `train.py` is `train` and `training.py` its work, `serving.py` opens the replica of `serve`.
 `bench_serve.py` is `bench serve`, whose load `server_load.py` sends. `calibrate.py` is `calibrate`;
-`calibration/` fits the constants. Read `train.py` first.
+`calibration/` fits the constants. `asking.py` has what `generate` and `chat` ask a server. Read
+`train.py` first.
 """

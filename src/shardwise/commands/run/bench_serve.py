@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from shardwise.boundary import number, whole
+from shardwise.boundary import Command, number, whole
+from shardwise.boundary.options import described, option
 from shardwise.boundary.remote import server_at
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.run.asking import KEY, KEY_IN_CLEAR
 from shardwise.commands.run.calibration.endpoint import model_of, programs_of
 from shardwise.commands.run.server_load import (
     LONGEST,
@@ -50,7 +52,7 @@ LATENCIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchServeRequest:
+class BenchServeRequest(Command):
     """Put a load on an OpenAI-compatible server and measure it.
 
     `requests` of `input` and `output` tokens come at `rate` per second (all at once where None),
@@ -59,22 +61,44 @@ class BenchServeRequest:
     `api_key` is shown to the endpoint; `key_in_clear` lets it go unencrypted to another machine.
     """
 
-    endpoint: str = "http://127.0.0.1:8000"
-    api_key: str | None = field(default=None, repr=False)
-    key_in_clear: bool = False
-    served_model: str | None = None
-    requests: int = 100
-    rate: float | None = None
-    cv: float = 1.0
-    input: int = 128
-    output: int = 64
-    spread: float = 0.0
-    trace: str | None = None
-    speed: float = 1.0
-    concurrency: int = 0
-    vocabulary: int = 1000
-    timeout: float = 600.0
-    seed: int = 0
+    COMMAND: ClassVar[str] = "bench serve"
+
+    endpoint: str = option(default="http://127.0.0.1:8000", show_default=True, metavar="URL")
+    api_key: str | None = field(default=None, repr=False, metadata=described(KEY))
+    key_in_clear: bool = option(KEY_IN_CLEAR)
+    served_model: str | None = option("Default: the server's first.", metavar="NAME")
+    requests: int = option(default=100, show_default=True, kind="whole")
+    rate: float | None = option("Per second; default all at once.", kind="number")
+    cv: float = option("Bursts: more above 1 (Poisson).  [1]", default=1.0, kind="number")
+    input: int = option(default=128, show_default=True, kind="whole")
+    output: int = option(default=64, show_default=True, kind="whole")
+    spread: float = option(
+        "Share that lengths vary by, both ways.  [0]",
+        default=0.0,
+        kind="number",
+        group="The load",
+        meaning="how far lengths vary, as a share to both sides",
+    )
+    trace: str | None = option("Requests, their times and shared beginnings.", metavar="FILE")
+    speed: float = option("Of a trace.  [1]", default=1.0, kind="number")
+    concurrency: int = option(
+        "Most under way at once; 0: no bound.  [0]",
+        default=0,
+        kind="whole",
+        group="The load",
+        meaning="most requests under way at once",
+    )
+    vocabulary: int = option(
+        default=1000,
+        show_default=True,
+        kind="whole",
+        group="The load",
+        meaning="token ids of prompts are below this",
+    )
+    timeout: float = option(
+        "Of one whole request.  [600]", default=600.0, kind="number", metavar="SECONDS"
+    )
+    seed: int = option("Of times, lengths and prompts.  [0]", default=0, kind="whole")
 
     def load(self) -> list[PromptRequest]:
         """The requests."""

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from shardwise.boundary import flag_of, number
+from shardwise.boundary import Command, flag_of, number
+from shardwise.boundary.options import described, option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.boundary.remote import server_at
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import ChipWords, whole_number
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.run.asking import KEY, KEY_IN_CLEAR
 from shardwise.commands.run.calibration.endpoint import load, measure
 from shardwise.commands.run.calibration.machine import (
     MeasuredMachine,
@@ -35,7 +37,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrateRequest(ChipWords):
+class CalibrateRequest(ChipWords, Command):
     """Measure the devices here, or the server of a plan.
 
     Without `plan`: matmuls, memory, attention and collectives of this machine, or of `cpu_devices`
@@ -47,19 +49,62 @@ class CalibrateRequest(ChipWords):
     `key_in_clear`. The answer's `texts` are what the command writes.
     """
 
-    plan: str | Path | None = field(default=None, kw_only=False)
-    cpu_devices: int | str | None = None
-    name: str = "here"
-    timeout: float | str = 900.0
-    endpoint: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    key_in_clear: bool = False
-    records_path: str | Path | None = None
-    served_model: str | None = None
-    requests: int | str = 64
-    rate: float | str = 4.0
-    kv_tokens: int | str = 0
-    engine: str = ""
+    COMMAND: ClassVar[str] = "calibrate"
+
+    plan: str | Path | None = field(
+        default=None, kw_only=False, metadata=place(kind="file", required=False)
+    )
+    cpu_devices: int | str | None = option(
+        "Here: measure N virtual CPU devices.", kind="whole", metavar="N"
+    )
+    name: str = option(
+        "Here: of the chip in the file.",
+        default="here",
+        show_default=True,
+        group="The machine",
+        meaning="the name of the chip in the file that is written",
+    )
+    timeout: float | str = option(
+        "Here: of the whole.  [900]", default=900.0, kind="number", metavar="SECONDS"
+    )
+    endpoint: str | None = option(
+        "An OpenAI-compatible server that runs the plan.",
+        metavar="URL",
+        group="The load",
+        meaning="the URL of an OpenAI-compatible server",
+    )
+    api_key: str | None = field(default=None, repr=False, metadata=described(KEY))
+    key_in_clear: bool = option(KEY_IN_CLEAR)
+    records_path: str | Path | None = option(
+        "Records of its requests instead.",
+        metavar="FILE",
+        group="The load",
+        meaning="a file of requests that were measured",
+    )
+    served_model: str | None = option(
+        "Its name for the model; default the plan's.",
+        metavar="NAME",
+        group="The load",
+        meaning="the model's name on a server",
+    )
+    requests: int | str = option("Requests to send.", default=64, show_default=True, kind="whole")
+    rate: float | str = option(
+        "Requests per second.", default=4.0, show_default=True, kind="number"
+    )
+    kv_tokens: int | str = option(
+        "Tokens that its cache holds; default counted.",
+        default=0,
+        kind="whole",
+        group="The load",
+        meaning="tokens that a server's cache holds",
+    )
+    engine: str = option(
+        "Start from it; default the plan's.",
+        default="",
+        metavar="NAME",
+        group="Files",
+        meaning="the constants of a server to start from",
+    )
 
     def answer(
         self, progress: Progress | None = None, watch: Any = None
@@ -68,9 +113,11 @@ class CalibrateRequest(ChipWords):
         given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
         for name in given:
             if self.plan is None and name not in MACHINE:
-                raise BadRequest(f"{flag_of(name)} is of servers; name their PLAN")
+                raise BadRequest(f"{flag_of(self, name)} is of servers; name their PLAN")
             if self.plan is not None and name in MACHINE:
-                raise BadRequest(f"{flag_of(name)} is of this machine's devices; leave PLAN out")
+                raise BadRequest(
+                    f"{flag_of(self, name)} is of this machine's devices; leave PLAN out"
+                )
         return self._machine(watch) if self.plan is None else self._server(progress)
 
     def _machine(self, watch: Any) -> "MachineAnswer":

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.commands.base.inputs import Hardware, Words, check_choice, whole_number
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest, Caution, ShardwiseError
@@ -93,23 +95,53 @@ class ServeModelRequest:
     `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
     names a model alone. `hw_files` have the chip by which a plan's steps are predicted."""
 
-    path: str
-    model: str | None = None
-    served_model: str | None = None
-    sequences: int | None = None
-    prefill_chunk: int | None = None
-    seq: int | None = None
-    kv_tokens: int | None = None
-    weights: str | None = None
-    kv: str | None = None
-    guesses: int | None = None
-    draft: str | None = None
-    warm: str = "lazy"
-    hw_files: Words = ()
-    cpu_devices: int | None = None
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
+    path: str = field(metadata=place("MODEL_DIR|PLAN", kind="path"))
+    model: str | None = option("The checkpoint, where a plan names a model alone.", metavar="DIR")
+    served_model: str | None = option("Its name to clients; default the folder's.", metavar="NAME")
+    sequences: int | None = option(
+        "Default the plan's, else 32.",
+        kind="whole",
+        least=1,
+        most=4096,
+        group="A server",
+        meaning="sequences that run at once",
+    )
+    prefill_chunk: int | None = option("Default the plan's, else 512.", kind="whole", least=1)
+    seq: int | None = option(
+        "Prompt and answer at most; default the model's.", kind="whole", least=2
+    )
+    kv_tokens: int | None = option("Default what the device has room for.", kind="whole", least=1)
+    weights: str | None = option("Default by device.", metavar="|".join(ENGINE_WEIGHTS))
+    kv: str | None = option("Default as computed in.", metavar="|".join(ENGINE_CACHES))
+    guesses: int | None = option(
+        "Tokens guessed a step; default the plan's, else 0.",
+        kind="whole",
+        least=0,
+        group="A server",
+        meaning="tokens guessed ahead of a step",
+    )
+    draft: str | None = option(
+        "Checkpoint that guesses; default: by n-grams.",
+        metavar="DIR",
+        group="A server",
+        meaning="the checkpoint of a model that guesses",
+    )
+    warm: str = option(
+        default="lazy",
+        show_default=True,
+        values=WARMINGS,
+        group="A server",
+        meaning="which programs are compiled before the first request: all, or lazily none",
+    )
+    hw_files: Words = option(
+        "The chip of a plan's slice.", default=(), kind="several", flag="--hw", metavar="FILE"
+    )
+    cpu_devices: int | None = option("N virtual CPU devices per process.", kind="whole", least=1)
+    coordinator: str | None = option("Of several hosts, where they meet.", metavar="HOST:PORT")
+    processes: int | None = option("How many hosts.", kind="whole", least=1)
+    process: int | None = option(
+        "Which of them this is; 0 answers requests.", kind="whole", least=0
+    )
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
@@ -153,6 +185,76 @@ class ServeModelRequest:
             weights=self.weights or asked.weights,
             cache=self.kv or asked.cache,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRequest(ServeModelRequest, Command):
+    """The same, and how a server listens, whom it answers and how much it takes on."""
+
+    COMMAND: ClassVar[str] = "serve"
+
+    host: str = option(
+        "Address to listen on.",
+        default="127.0.0.1",
+        show_default=True,
+        before="sequences",
+        group="A server",
+        meaning="the address that a server listens on",
+    )
+    port: int = option(
+        default=8000,
+        show_default=True,
+        kind="whole",
+        most=65535,
+        before="sequences",
+        group="A server",
+        meaning="the port that a server listens on",
+    )
+    queue: int = option(
+        default=512,
+        show_default=True,
+        kind="whole",
+        least=1,
+        group="A server",
+        meaning="answers that wait or run at most; more are refused for now",
+    )
+    request_time: float = option(
+        "Most of an answer.  [3600]",
+        default=3600.0,
+        kind="number",
+        above=0,
+        metavar="SECONDS",
+        group="A server",
+        meaning="most seconds of an answer",
+    )
+    drain_time: float = option(
+        "Most for answers after SIGTERM.  [600]",
+        default=600.0,
+        kind="number",
+        least=0,
+        metavar="SECONDS",
+        group="A server",
+        meaning="most seconds that accepted requests have at the end",
+    )
+    api_key: tuple[str, ...] = option(
+        "Key to show; may be repeated; default $SHARDWISE_API_KEY.", default=(), kind="several"
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        "Host that clients call it by; may be repeated; '*': any.",
+        default=(),
+        kind="several",
+        flag="--allowed-host",
+        metavar="NAME",
+        group="A server",
+        meaning="a host's name that a server answers to",
+    )
+    log_level: str = option(
+        default="info",
+        show_default=True,
+        values=("debug", "info", "warning", "error"),
+        group="A server",
+        meaning="how much is logged",
+    )
 
 
 def _planned(plan: ServePlan) -> EngineSettings:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from shardwise.boundary import flag_of, number
+from shardwise.boundary import Command, flag_of, number
 from shardwise.boundary.child import python
+from shardwise.boundary.options import option, place, required
 from shardwise.boundary.records import Record, hidden, plain
 from shardwise.commands.base.inputs import (
     Hardware,
@@ -54,8 +55,12 @@ Progress = Callable[[str, dict[str, Any]], None]
 """Hears each step: the line to show and its metrics, {} before the first."""
 
 
+SCHEDULES = ("cosine", "linear", "constant")
+MATMULS = ("plain", "one_way", "both_ways")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRunRequest:
+class TrainRunRequest(Command):
     """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
 
     `plan` is the plan's file, which `sets` change first; `data` a file or folder of text; `steps`
@@ -70,28 +75,116 @@ class TrainRunRequest:
     without `process` starts them all here. Numbers may be texts ("4k").
     """
 
-    plan: str = field(kw_only=False)
-    data: str
-    steps: int
-    out: str | None = None
-    sets: Words = ()
-    seed: int = 0
-    lr: float = 1e-3
-    warmup: int = 0
-    lr_schedule: str = "cosine"
-    clip: float = 1.0
-    decay: float = 0.1
-    save_every: int = 0
-    resume: bool = False
-    tokenizer: str | None = None
-    init: str | None = None
-    save_hf: str | None = None
-    profile: bool = False
-    tensor_matmul: str = "plain"
-    cpu_devices: int | None = None
-    coordinator: str | None = None
-    processes: int | None = None
-    process: int | None = None
+    COMMAND: ClassVar[str] = "train"
+
+    plan: str = field(kw_only=False, metadata=place(kind="file"))
+    data: str = field(metadata=required("Text to train on.", metavar="FILE|DIR", group="Training"))
+    steps: int = field(
+        metadata=required(
+            "Steps of the whole run, resumed ones included.",
+            kind="whole",
+            group="Training",
+            meaning="how many steps to run",
+        )
+    )
+    out: str | None = option("Checkpoints and metrics; default PLAN.run.", metavar="DIR")
+    sets: Words = option(
+        "Change the plan first.",
+        last=True,
+        default=(),
+        kind="several",
+        flag="--set",
+        metavar="PATH=VALUE",
+    )
+    seed: int = option("Weights and order of the data.  [0]", default=0, kind="whole")
+    lr: float = option(
+        "Peak learning rate.  [0.001]",
+        default=1e-3,
+        kind="number",
+        group="Training",
+        meaning="peak learning rate",
+    )
+    warmup: int = option(
+        "Steps up to the peak.  [0]",
+        default=0,
+        kind="whole",
+        group="Training",
+        meaning="steps up to the peak learning rate",
+    )
+    lr_schedule: str = option(
+        "Down to 10 %.  [cosine]",
+        default="cosine",
+        values=SCHEDULES,
+        group="Training",
+        meaning="how the learning rate falls",
+    )
+    clip: float = option(
+        "Norm of the gradient at most; 0 for none.  [1]",
+        default=1.0,
+        kind="number",
+        group="Training",
+        meaning="most norm of the gradient",
+    )
+    decay: float = option(
+        "Weight decay of matrices and tables.  [0.1]",
+        default=0.1,
+        kind="number",
+        group="Training",
+        meaning="weight decay",
+    )
+    save_every: int = option(
+        "Steps per checkpoint; the last always.",
+        default=0,
+        kind="whole",
+        metavar="N",
+        group="Training",
+    )
+    resume: bool = option(
+        "Go on from the newest checkpoint in --out.", default=False, kind="flag", group="Training"
+    )
+    tokenizer: str | None = option(
+        "A tokenizer.json; default --init's, or bytes.", metavar="FILE", group="Training"
+    )
+    init: str | None = option(
+        "Begin with a Hugging Face checkpoint.", metavar="DIR", group="Training"
+    )
+    save_hf: str | None = option(
+        "Save the trained model as one, too.",
+        metavar="DIR",
+        group="Training",
+        meaning="folder for the trained model as a Hugging Face checkpoint",
+    )
+    profile: bool = option(
+        "Trace three steps into DIR/profile.", default=False, kind="flag", group="Training"
+    )
+    tensor_matmul: str = option(
+        "Rings over tensor, or XLA's.  [plain]",
+        default="plain",
+        values=MATMULS,
+        before="profile",
+        group="Training",
+        meaning="how matmuls over the tensor axis run",
+    )
+    cpu_devices: int | None = option(
+        "N virtual CPU devices per process.", kind="whole", metavar="N", group="The machine"
+    )
+    coordinator: str | None = option(
+        "Where the processes meet.", metavar="HOST:PORT", group="The machine"
+    )
+    processes: int | None = option(
+        "How many; alone it starts them here.",
+        kind="whole",
+        metavar="N",
+        group="The machine",
+        meaning="how many processes",
+    )
+    process: int | None = option(
+        "Which of them this is, from 0.",
+        kind="whole",
+        metavar="I",
+        group="The machine",
+        meaning="which process this is",
+    )
 
     def read(self) -> "TrainRunRequest":
         """The same in plain values, which travel to workers as JSON. Raises BadRequest for what is
@@ -103,10 +196,14 @@ class TrainRunRequest:
         values |= {"sets": words(self.sets), "out": str(self.folder)}
         for name, (least, most) in _WHOLE.items():
             if values[name] is not None:
-                values[name] = whole_number(values[name], flag_of(name), least=least, most=most)
+                values[name] = whole_number(
+                    values[name], flag_of(self, name), least=least, most=most
+                )
         for name, limits in _REAL.items():
             low, high = limits
-            values[name] = number(values[name], flag_of(name), least=low, most=high, suffix=True)
+            values[name] = number(
+                values[name], flag_of(self, name), least=low, most=high, suffix=True
+            )
         return replace(self, **values)
 
     @property
@@ -120,8 +217,6 @@ class TrainRunRequest:
         return ProcessGroup(coordinator=self.coordinator, count=self.processes, index=self.process)
 
 
-SCHEDULES = ("cosine", "linear", "constant")
-MATMULS = ("plain", "one_way", "both_ways")
 _WHOLE = {
     "steps": (1, 10**9),
     "seed": (0, 2**32 - 1),
@@ -373,7 +468,8 @@ def _supervised(
 
 def _line(message: Mapping[str, Any]) -> str:
     """The line of progress that a worker sent."""
-    return Caution(message["line"]) if message.get("warns") else message["line"]
+    line: str = message["line"]
+    return Caution(line) if message.get("warns") else line
 
 
 def _own_index(group: ProcessGroup) -> int:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from math import inf
+from typing import ClassVar
 
-from shardwise.boundary import flag_of
+from shardwise.boundary import Command, flag_of
+from shardwise.boundary.options import option, place, required
 from shardwise.boundary.records import Record, hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
@@ -58,7 +60,7 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardRequest(HardwareWords):
+class ShardRequest(HardwareWords, Command):
     """What each device holds of an array, or the cheapest way to compute with sharded arrays.
 
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
@@ -71,20 +73,61 @@ class ShardRequest(HardwareWords):
     "explicit"), `run` compiles and runs the best on virtual CPU devices.
     """
 
-    expression: str = field(kw_only=False)
-    dims: Words
-    mesh: Words
-    dtype: str = "bf16"
-    on: str | None = None
-    result: str | None = None
-    free: Words = ()
-    max_hbm: float | str | None = None
-    top: int | str | None = None
-    backward: bool = False
-    store: Words = ()
-    no_parameter: Words = ()
-    to: str | None = None
-    run: bool = False
+    COMMAND: ClassVar[str] = "shard"
+
+    expression: str = field(kw_only=False, metadata=place())
+    dims: Words = field(
+        metadata=required("The size of every dim.", metavar="I=SIZE,..", group="What is planned")
+    )
+    mesh: Words = field(
+        metadata=required(
+            "Axes and degrees.",
+            metavar="X=4,Y=2",
+            group="What is planned",
+            meaning="mesh axes and their degrees",
+        )
+    )
+    dtype: str = option("The arrays' dtype.", default="bf16", show_default=True)
+    on: str | None = option("Rank by time on a slice such as v5e:4x4.", metavar="SLICE")
+    result: str | None = option(
+        "Wanted layout of the result, or any.", metavar="free|LAYOUT", group="Choices of the plan"
+    )
+    free: Words = option(
+        "Choose how this input is stored.",
+        default=(),
+        kind="several",
+        metavar="ARRAY",
+        group="Choices of the plan",
+    )
+    max_hbm: float | str | None = option("Bytes per device to stay under, such as 300MB.")
+    top: int | str | None = option("Strategies to show [default: 5].", kind="whole", metavar="N")
+    backward: bool = option(
+        "Derive the backward pass, as the book's boxes.",
+        default=False,
+        kind="flag",
+        group="Choices of the plan",
+    )
+    store: Words = option(
+        "With --backward: how a gradient (dW[..]) or optimizer state (mW[..]) is stored.",
+        default=(),
+        kind="several",
+        metavar="LAYOUT",
+        group="Choices of the plan",
+    )
+    no_parameter: Words = option(
+        "With --backward: this array is no parameter.",
+        default=(),
+        kind="several",
+        metavar="ARRAY",
+        group="Choices of the plan",
+    )
+    to: str | None = option("Print a runnable program.", values=("jax", "explicit"))
+    run: bool = option(
+        "Compile and run the best on virtual CPU devices.",
+        default=False,
+        kind="flag",
+        group="The machine",
+    )
 
     def answer(self, progress: Progress | None = None) -> "Listing | ShardedArray | Sharded":
         """The answer of the kind that the expression asks for."""
@@ -114,7 +157,7 @@ class ShardRequest(HardwareWords):
         """Raise BadRequest for the first of these keywords that was given, as it does nothing."""
         for f in fields(self):
             if f.name in names and getattr(self, f.name) != f.default:
-                raise BadRequest(f"{flag_of(f.name)} {why}")
+                raise BadRequest(f"{flag_of(self, f.name)} {why}")
 
     def _sizes(self) -> Sizes:
         return parse_sizes(",".join(words(self.dims)))

@@ -4,5 +4,5 @@
 beside published runs. `schema.py` has the schemas of documents in `data/`, `plan_schema.py` that of
 plans. `book.py` lists the book, `book_figure.py` has its figures and machines (drawn in
 `simulation_page.py`), `book_show.py` its numbers, `book_quiz.py` asks for them, `book_rule.py` has
-its rules, `book_errata.py` its errata. Read `hw.py` first.
+its rules, `book_errata.py` its errata, `book_words.py` options that they share. Read `hw.py` first.
 """

@@ -2,23 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shardwise.book.figure_index import FIGURES
 from shardwise.book.questions import BookEntry, entries
+from shardwise.boundary import Command
+from shardwise.boundary.options import option
 from shardwise.boundary.records import Record, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.layout import next_step
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.tables.book_words import CHAPTER
 from shardwise.errors import BadRequest
 from shardwise.plans.named import PREFIX, audit_about, audit_chapter, audit_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookListRequest:
+class BookListRequest(Command):
     """What `book_show`, `book_figure` and `load_plan("audit:NAME")` take, of a `chapter` or all."""
 
-    chapter: str | int | None = None
+    COMMAND: ClassVar[str] = "book list"
+
+    chapter: str | int | None = option(CHAPTER)
 
     def answer(self, progress: Progress | None = None) -> "BookList":
         """Look."""

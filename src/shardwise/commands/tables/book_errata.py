@@ -2,28 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shardwise.book.questions import LEAST_OFF, BookEntry, Edition, agrees, book_answer, entries
+from shardwise.boundary import Command
+from shardwise.boundary.options import option
 from shardwise.boundary.records import Record, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.layout import next_step
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.book_show import number_text
+from shardwise.commands.tables.book_words import CHAPTER, EDITION, EDITION_CONSTANTS
 from shardwise.errors import BadRequest
 from shardwise.units import many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookErrataRequest:
+class BookErrataRequest(Command):
     """Every number that an `edition` prints and the rules do not give, of one `chapter` or all.
 
     Each is computed when it is asked, with the `constants` of the edition unless others are named;
     "latest" or "first". Numbers that are within the book's own rounding are none.
     """
 
-    chapter: str | int | None = None
-    edition: Edition = "latest"
-    constants: str | None = None
+    COMMAND: ClassVar[str] = "book errata"
+
+    chapter: str | int | None = option(CHAPTER)
+    edition: Edition = option(EDITION)
+    constants: str | None = option(EDITION_CONSTANTS)
 
     def answer(self, progress: Progress | None = None) -> "BookErrata":
         """Compute all numbers and keep those that differ."""

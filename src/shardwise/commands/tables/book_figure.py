@@ -2,17 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shardwise.book.figure_index import figure, figure_settings
 from shardwise.book.figures import Series
 from shardwise.book.questions import plain
 from shardwise.book.simulators import Animation, kinds_of
+from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.book_show import read_sets
+from shardwise.commands.tables.book_words import OTHER_VALUES
 from shardwise.commands.tables.simulation_page import (
     frames_page,
     settings_line,
@@ -25,15 +28,17 @@ _SHOWN = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FigureRequest:
+class FigureRequest(Command):
     """A figure of the book as data, with what its text reads off it, or a machine step by step.
 
     `figure_id` is one of `book list`, or a simulator: "systolic", "hbm", "collective", "pipeline",
     "batching". `sets` change its settings ("chips=512", or a mapping); the answer lists them.
     """
 
-    figure_id: str = field(kw_only=False)
-    sets: Sequence[str] | Mapping[str, Any] = ()
+    COMMAND: ClassVar[str] = "book figure"
+
+    figure_id: str = field(kw_only=False, metadata=place("ID"))
+    sets: Sequence[str] | Mapping[str, Any] = option(OTHER_VALUES)
 
     def answer(self, progress: Progress | None = None) -> "FigureAnswer | SimulationAnswer":
         """Compute it."""

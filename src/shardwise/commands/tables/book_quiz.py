@@ -4,9 +4,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 from shardwise.book.questions import BookAnswer, Input, agrees, book_answer, entries, rounds_to
+from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden
 from shardwise.commands.base.answer import Answer, Page, Row
 from shardwise.commands.base.layout import Fact, Facts, next_step, wrapped
@@ -20,6 +22,7 @@ from shardwise.commands.tables.book_show import (
     step_of,
     steps_table,
 )
+from shardwise.commands.tables.book_words import CHAPTER
 from shardwise.errors import BadRequest, shown
 
 LEAST_TOLERANCE = 0.01
@@ -27,17 +30,29 @@ LEAST_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookQuizRequest:
+class BookQuizRequest(Command):
     """A number of the book to work out oneself: asked without `answers`, checked with them.
 
     `entry_id` names it; without one `seed` draws it, of one `chapter` or of all. `answers` are the
     numbers in the order of their units, "0.017,1880" or a list.
     """
 
-    entry_id: str | None = field(default=None, kw_only=False)
-    answers: str | Sequence[float] | float | None = None
-    chapter: str | int | None = None
-    seed: int = 0
+    COMMAND: ClassVar[str] = "book quiz"
+
+    entry_id: str | None = field(
+        default=None, kw_only=False, metadata=place("[ID]", required=False)
+    )
+    answers: str | Sequence[float] | float | None = option(
+        "Your answer, such as 0.017,1880.",
+        flag="--answer",
+        metavar="NUMBERS",
+        group="What is planned",
+        meaning="your answer to a question",
+    )
+    chapter: str | int | None = option(CHAPTER)
+    seed: int = option(
+        "Draws the question.", default=0, show_default=True, kind="whole", least=0, most=2**32 - 1
+    )
 
     def answer(self, progress: Progress | None = None) -> "BookQuiz | BookQuizChecked":
         """Ask, or check."""

@@ -14,11 +14,13 @@ from shardwise.book.registry import RULES, ClosedForm, rule
 from shardwise.book.rules.chips import axis_alpha
 from shardwise.book.seed import CONSTANTS, book_chip
 from shardwise.boundary import Command, command_of
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.layout import Fact, Facts, next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.book_show import read_sets, value_text
+from shardwise.commands.tables.book_words import EDITION, EDITION_CONSTANTS, OTHER_VALUES
 from shardwise.errors import BadRequest, check_known, shown
 from shardwise.hardware import Chip, Torus
 from shardwise.hardware.slices import domain_of
@@ -38,14 +40,18 @@ class BookRuleRequest(Command):
     """
 
     COMMAND: ClassVar[str] = "book rule"
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("name",)
 
-    name: str | None = field(default=None, kw_only=False)
-    on: str | None = None
-    sets: Sequence[str] | Mapping[str, Any] = ()
-    sweep: str | None = None
-    edition: Edition = "latest"
-    constants: str | None = None
+    name: str | None = field(default=None, kw_only=False, metadata=place("[NAME]", required=False))
+    on: str | None = option("A chip whose numbers the rule takes, such as v5p.")
+    sets: Sequence[str] | Mapping[str, Any] = option(OTHER_VALUES)
+    sweep: str | None = option(
+        "Its value over a range, at equal ratios.",
+        metavar="NAME=FIRST:LAST:POINTS",
+        group="What is planned",
+        meaning="an argument of a rule, from one value to another",
+    )
+    edition: Edition = option(EDITION)
+    constants: str | None = option(EDITION_CONSTANTS)
 
     def answer(self, progress: Progress | None = None) -> "Rules":
         """Compute it, or describe it where no argument is given."""

@@ -19,10 +19,12 @@ from shardwise.book.questions import (
 from shardwise.book.registry import rule
 from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.arguments import once
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.layout import Fact, Facts, Verbatim, next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.tables.book_words import EDITION, EDITION_CONSTANTS, OTHER_VALUES
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.named import audit_names
 from shardwise.units import sig
@@ -37,12 +39,11 @@ class BookShowRequest(Command):
     """
 
     COMMAND: ClassVar[str] = "book show"
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ("entry_id",)
 
-    entry_id: str = field(kw_only=False)
-    sets: Sequence[str] | Mapping[str, Any] = ()
-    edition: Edition = "latest"
-    constants: str | None = None
+    entry_id: str = field(kw_only=False, metadata=place("ID"))
+    sets: Sequence[str] | Mapping[str, Any] = option(OTHER_VALUES)
+    edition: Edition = option(EDITION)
+    constants: str | None = option(EDITION_CONSTANTS)
 
     def answer(self, progress: Progress | None = None) -> "BookShown":
         """Work it out."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from shardwise.boundary import Command
+from shardwise.boundary.options import place
 from shardwise.boundary.records import hidden, plain, values
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import CatalogueWords, HardwareWords, words
@@ -36,8 +38,10 @@ DENSE = "Peaks are dense FLOP/s, a multiply-add counting as two; link rates are 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipListRequest(CatalogueWords):
+class ChipListRequest(CatalogueWords, Command):
     """One line per chip of the catalogue, with the `constants` of the vendors or the book."""
+
+    COMMAND: ClassVar[str] = "hw list"
 
     def answer(self, progress: Progress | None = None) -> "ChipList":
         """Read them all."""
@@ -133,10 +137,12 @@ def _unplanned(chips: Sequence[ChipSummary]) -> Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipRequest(HardwareWords):
+class ChipRequest(HardwareWords, Command):
     """Every number of a `chip` with its source, and the other constants where they differ."""
 
-    chip: str = field(kw_only=False)
+    COMMAND: ClassVar[str] = "hw show"
+
+    chip: str = field(kw_only=False, metadata=place(offers="chips"))
 
     def answer(self, progress: Progress | None = None) -> "ChipNumbers":
         """Read it."""
@@ -290,11 +296,13 @@ def _slices_line(slices: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipDiffRequest(CatalogueWords):
+class ChipDiffRequest(CatalogueWords, Command):
     """Two chips side by side, with the ratio `second` / `first`."""
 
-    first: str = field(kw_only=False)
-    second: str = field(kw_only=False)
+    COMMAND: ClassVar[str] = "hw diff"
+
+    first: str = field(kw_only=False, metadata=place(offers="chips"))
+    second: str = field(kw_only=False, metadata=place(offers="chips"))
 
     def answer(self, progress: Progress | None = None) -> "ChipsCompared":
         """Read both."""

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from shardwise.boundary import spelt, whole
+from shardwise.boundary import Command, spelt, whole
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden, values
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
-from shardwise.commands.base.inputs import Words, words
+from shardwise.commands.base.inputs import FAMILY, Words, words
 from shardwise.commands.base.layout import Fact, Facts, percent, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import BadRequest
@@ -36,8 +37,10 @@ from shardwise.units import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelListRequest:
+class ModelListRequest(Command):
     """Every model of the zoo."""
+
+    COMMAND: ClassVar[str] = "model list"
 
     def answer(self, progress: Progress | None = None) -> "ModelList":
         """Count them all."""
@@ -111,13 +114,13 @@ model_list = verb("model_list", ModelListRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContextRequest:
+class ContextRequest(Command):
     """Sequences of `seq` tokens with a KV cache in `kv`; `as_` is the class or model type that a
     config.json is read as, where its own is not known."""
 
-    seq: int | str = 8192
-    kv: str = "bf16"
-    as_: str | None = None
+    seq: int | str = option("Tokens of a sequence.", default="8192", show_default=True)
+    kv: str = option("Of the KV cache.", default="bf16", show_default=True)
+    as_: str | None = option(FAMILY, before="seq")
 
     def context(self) -> int:
         """The tokens. Raises BadRequest for words that are no length or no dtype."""
@@ -131,7 +134,9 @@ class ModelRequest(ContextRequest):
     """One model, by zoo name, by its config.json, or by a directory with one: parameters, FLOPs and
     cache at sequences of `seq` tokens, the KV cache in `kv`."""
 
-    name: str | Path = field(kw_only=False)
+    COMMAND: ClassVar[str] = "model show"
+
+    name: str | Path = field(kw_only=False, metadata=place(offers="models"))
 
     def answer(self, progress: Progress | None = None) -> "ModelFacts":
         """Count it."""
@@ -177,7 +182,9 @@ class ModelDiffRequest(ContextRequest):
     """The design decisions of two or more models side by side, at sequences of `seq` tokens, the KV
     cache in `kv`."""
 
-    names: Words = field(kw_only=False)
+    COMMAND: ClassVar[str] = "model diff"
+
+    names: Words = field(kw_only=False, metadata=place(kind="several", offers="models"))
 
     def answer(self, progress: Progress | None = None) -> "ModelsCompared":
         """Count them."""

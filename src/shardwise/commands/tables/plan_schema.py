@@ -1,8 +1,10 @@
 """`plan schema`: the JSON Schema of plan files."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from shardwise.boundary import to_json
+from shardwise.boundary import Command, to_json
+from shardwise.boundary.options import described
 from shardwise.commands.base.answer import Page, Row
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.schema import SchemaAnswer
@@ -10,10 +12,22 @@ from shardwise.plans.schema import plan_schema as schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSchemaRequest:
+class PlanSchemaRequest(Command):
     """The JSON Schema of plan files, of a `kind` "train" or "serve", for editors."""
 
-    kind: str = field(default="train", kw_only=False)
+    COMMAND: ClassVar[str] = "plan schema"
+
+    kind: str = field(
+        default="train",
+        kw_only=False,
+        metadata=described(
+            default="train",
+            show_default=True,
+            metavar="train|serve",
+            group="What is planned",
+            meaning="the kind of plan, train or serve",
+        ),
+    )
 
     def answer(self, progress: Progress | None = None) -> "PlanSchema":
         """The schema."""

@@ -3,10 +3,12 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
+from shardwise.boundary import Command
 from shardwise.boundary.numbers import shown
+from shardwise.boundary.options import option, required
 from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import ChipWords, whole_number
@@ -29,7 +31,7 @@ _DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineRequest(ChipWords):
+class RooflineRequest(ChipWords, Command):
     """Whether a matmul is bound by math or by memory, on one chip.
 
     `on` is the chip, `matmul` the sizes M, K and N of [M, K] x [K, N] ("240x8192x32768" or three
@@ -39,12 +41,32 @@ class RooflineRequest(ChipWords):
     in place of that of `matmul`, a row each: "1,64,240" or "FIRST:LAST:POINTS" at equal ratios.
     """
 
-    on: str
-    matmul: str | Dims
-    dtype: str = "bf16"
-    weights: str | None = None
-    level: str = "hbm"
-    batch: str | Sequence[int] | int | None = None
+    COMMAND: ClassVar[str] = "roofline"
+
+    on: str = field(metadata=required("A chip, such as v5e or h100.", metavar="CHIP"))
+    matmul: str | Dims = field(
+        metadata=required(
+            "[M, K] x [K, N], as 240x8192x32768.",
+            metavar="MxKxN",
+            group="What is planned",
+            meaning="the matrix product, as MxKxN",
+        )
+    )
+    dtype: str = option("Compute, activations and result.", default="bf16", show_default=True)
+    weights: str | None = option(
+        "How the [K, N] operand is stored, if not --dtype.", metavar="DTYPE"
+    )
+    level: str = option(
+        "Where the operands lie.",
+        default="hbm",
+        show_default=True,
+        metavar="hbm|vmem|l2|pcie|ici|dcn",
+        group="What is planned",
+        meaning="the memory or link that operands come from",
+    )
+    batch: str | Sequence[int] | int | None = option(
+        "Tokens M in place of that of --matmul.", metavar="M,..|FIRST:LAST:POINTS"
+    )
 
     def dims(self) -> Dims:
         """M, K and N."""

@@ -4,9 +4,10 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
-from shardwise.boundary import read_json, to_json
+from shardwise.boundary import Command, read_json, to_json
+from shardwise.boundary.options import place
 from shardwise.boundary.record_schema import schema_of
 from shardwise.boundary.records import hidden
 from shardwise.commands.base.answer import Answer, Page, Row
@@ -63,11 +64,15 @@ def document_schema(command: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRequest:
+class SchemaRequest(Command):
     """The JSON Schema of what a command prints with --json, such as "book figure"; without a
     `command`, the commands that have one."""
 
-    command: str | Sequence[str] = field(default=(), kw_only=False)
+    COMMAND: ClassVar[str] = "schema"
+
+    command: str | Sequence[str] = field(
+        default=(), kw_only=False, metadata=place("[COMMAND]...", kind="several", required=False)
+    )
 
     def answer(self, progress: Progress | None = None) -> "CommandNames | SchemaAnswer":
         """The schema, or the names."""

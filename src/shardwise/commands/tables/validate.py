@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
+from shardwise.boundary import Command
+from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
-from shardwise.commands.base.inputs import Own, Words, parse_share, words
+from shardwise.commands.base.inputs import OWN_RUNS, Own, Words, parse_share, words
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
@@ -35,7 +37,7 @@ Efficiency = Literal["fitted", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidateRequest:
+class ValidateRequest(Command):
     """Price every run of a table of measurements on its own plan and compare times.
 
     `path` is a CSV; without one the published runs that come with shardwise, each with its
@@ -48,14 +50,39 @@ class ValidateRequest:
     `check` ("10%") `checked()` raises where the median absolute error is larger.
     """
 
-    path: str | Path | None = field(default=None, kw_only=False)
-    serving: bool = False
-    source: Words = ()
-    grade: str | None = None
-    no_fit: bool = False
-    check: float | str | None = None
-    detail: bool = False
-    evidence: Own | None = None
+    COMMAND: ClassVar[str] = "validate"
+
+    path: str | Path | None = field(
+        default=None, kw_only=False, metadata=place("[TABLE.csv]", kind="file", required=False)
+    )
+    serving: bool = option(
+        "Serving measurements: time per output token, TTFT.",
+        default=False,
+        kind="flag",
+        group="Beside the answer",
+        meaning="rows of serving in place of training",
+    )
+    source: Words = option(
+        "Only rows of this source; repeatable.",
+        default=(),
+        kind="several",
+        metavar="S",
+        group="Beside the answer",
+    )
+    grade: str | None = option("Only rows of this grade.", metavar="A|B", group="Beside the answer")
+    no_fit: bool = option(
+        "Chip rates alone: no efficiency, no fitted constant.",
+        default=False,
+        kind="flag",
+        group="Beside the answer",
+    )
+    check: float | str | None = option(
+        "Exit with 4 where the median absolute error is larger, such as 10%.", metavar="MEDIAN"
+    )
+    detail: bool = option(
+        "Name every row that is left out, and the worst.", default=False, kind="flag"
+    )
+    evidence: Own | None = option(OWN_RUNS)
 
     def answer(self, progress: Progress | None = None) -> "TrainingValidated | ServingValidated":
         """Price them all."""

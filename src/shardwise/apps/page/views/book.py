@@ -20,14 +20,10 @@ IDS = tuple(entries())
 def _calls(state: State) -> list[VerbCall]:
     if state["quiz"]:
         keywords = {"answers": state["answer"] or None}
-        return [
-            VerbCall(verb="book_quiz", command="book quiz", given=(state["id"],), keywords=keywords)
-        ]
+        return [VerbCall(verb="book_quiz", given=(state["id"],), keywords=keywords)]
     keywords = {"edition": state["edition"], "constants": state["constants"]}
     keywords["sets"] = dict(word.split("=", 1) for word in _sets(state["set"])) or None
-    return [
-        VerbCall(verb="book_show", command="book show", given=(state["id"],), keywords=keywords)
-    ]
+    return [VerbCall(verb="book_show", given=(state["id"],), keywords=keywords)]
 
 
 def _sets(text: str) -> list[str]:

@@ -21,11 +21,10 @@ UNITS |= {"usd_per_chip_hour": "USD/h"}
 def _calls(state: State) -> list[VerbCall]:
     keywords = {"constants": state["constants"]}
     return [
-        VerbCall(verb="hw_list", command="hw list", keywords=keywords),
-        VerbCall(verb="hw_show", command="hw show", given=(state["chip"],), keywords=keywords),
+        VerbCall(verb="hw_list", keywords=keywords),
+        VerbCall(verb="hw_show", given=(state["chip"],), keywords=keywords),
         VerbCall(
             verb="hw_diff",
-            command="hw diff",
             given=(state["chip"], state["beside"]),
             keywords=keywords,
         ),

@@ -19,10 +19,7 @@ NAMES += ("kv_bytes_per_sequence", "weight_bytes")
 def _calls(state: State) -> list[VerbCall]:
     keywords = {"seq": state["seq"], "kv": state["kv"]}
     names = dict.fromkeys((state["model"], state["beside"]))
-    return [
-        VerbCall(verb="model_show", command="model show", given=(name,), keywords=keywords)
-        for name in names
-    ]
+    return [VerbCall(verb="model_show", given=(name,), keywords=keywords) for name in names]
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:

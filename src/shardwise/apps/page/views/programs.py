@@ -18,7 +18,7 @@ UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes"}
 def _calls(state: State) -> list[VerbCall]:
     keywords = {"phase": state["phase"] or None, "top": state["top"]}
     given = (state["folder"],) if state["folder"] else ()
-    return [VerbCall(verb="report", command="report", given=given, keywords=keywords)]
+    return [VerbCall(verb="report", given=given, keywords=keywords)]
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:

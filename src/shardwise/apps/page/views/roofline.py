@@ -35,7 +35,7 @@ def _chips(state: State) -> list[str]:
 
 
 def _tile_call(chip: str) -> VerbCall:
-    return VerbCall(verb="hw_show", command="hw show", given=(chip,))
+    return VerbCall(verb="hw_show", given=(chip,))
 
 
 def _call(state: State, chip: str) -> VerbCall:
@@ -47,7 +47,7 @@ def _call(state: State, chip: str) -> VerbCall:
         "level": state["level"],
         "batch": BATCHES,
     }
-    return VerbCall(verb="matmul_roofline", command="roofline", keywords=keywords)
+    return VerbCall(verb="matmul_roofline", keywords=keywords)
 
 
 def _draw(state: State, answers: Sequence[Answer]) -> Drawn:

@@ -33,9 +33,7 @@ def _calls(state: State) -> list[VerbCall]:
 
 
 def _figure(figure_id: str, sets: Mapping[str, Any]) -> VerbCall:
-    return VerbCall(
-        verb="book_figure", command="book figure", given=(figure_id,), keywords={"sets": sets}
-    )
+    return VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})
 
 
 def _search(state: State) -> list[VerbCall]:
@@ -44,9 +42,7 @@ def _search(state: State) -> list[VerbCall]:
     return [
         VerbCall(
             verb="plan_serve",
-            command="plan serve",
             given=given,
-            first=("model", "on"),
             keywords={**keywords, "weights": state["weights"], "software": state["software"]},
         )
     ]

@@ -26,7 +26,7 @@ def _calls(state: State) -> list[VerbCall]:
         "dtype": state["dtype"],
         "top": MOST_SHOWN,
     }
-    whole = VerbCall(verb="shard", command="shard", given=(state["expression"],), keywords=keywords)
+    whole = VerbCall(verb="shard", given=(state["expression"],), keywords=keywords)
     return [whole, *(_held_call(state, one) for one in named[:MOST_ARRAYS])]
 
 
@@ -37,7 +37,7 @@ MOST_ARRAYS, MOST_DEVICES, MOST_SHOWN = 4, 64, 8
 def _held_call(state: State, array: str) -> VerbCall:
     """Who holds what of one array."""
     keywords = {"dims": _sizes(state, [array]), "mesh": state["mesh"], "dtype": state["dtype"]}
-    return VerbCall(verb="shard", command="shard", given=(array,), keywords=keywords)
+    return VerbCall(verb="shard", given=(array,), keywords=keywords)
 
 
 def _sizes(state: State, arrays: Sequence[str]) -> str:

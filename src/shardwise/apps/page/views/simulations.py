@@ -24,7 +24,6 @@ def _calls(figure_id: str, state: State) -> list[VerbCall]:
     return [
         VerbCall(
             verb="book_figure",
-            command="book figure",
             given=(figure_id,),
             keywords={"sets": sets},
         )

@@ -31,7 +31,7 @@ def _simulate(state: State, requests: int) -> VerbCall:
     keywords |= {"ttft": f"{state['ttft']}s", "tpot": f"{state['tpot']}ms"}
     more = STATIC if state["policy"] == "static" else {}
     keywords["sets"] = {"scheduling.policy": state["policy"], **more}
-    return VerbCall(verb="simulate", command="simulate", given=(state["plan"],), keywords=keywords)
+    return VerbCall(verb="simulate", given=(state["plan"],), keywords=keywords)
 
 
 def _few(state: State) -> list[VerbCall]:

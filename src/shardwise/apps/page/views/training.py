@@ -41,12 +41,8 @@ def _calls(state: State) -> list[VerbCall]:
     torus = _torus(state)
     split = {**torus, "tensor": min(state["tensor"], state["chips"])}
     return [
-        VerbCall(
-            verb="book_figure", command="book figure", given=(FIGURE,), keywords={"sets": torus}
-        ),
-        VerbCall(
-            verb="book_figure", command="book figure", given=(SPLIT,), keywords={"sets": split}
-        ),
+        VerbCall(verb="book_figure", given=(FIGURE,), keywords={"sets": torus}),
+        VerbCall(verb="book_figure", given=(SPLIT,), keywords={"sets": split}),
     ]
 
 
@@ -56,9 +52,7 @@ def _search(state: State) -> list[VerbCall]:
     return [
         VerbCall(
             verb="plan_train",
-            command="plan train",
             given=given,
-            first=("model", "on"),
             keywords=keywords,
         )
     ]

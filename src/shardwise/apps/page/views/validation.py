@@ -43,7 +43,7 @@ def _validate(state: State) -> list[VerbCall]:
     kind, _, source = state["runs"].partition(": ")
     keywords = {"serving": True if kind == "serving" else None}
     keywords["source"] = None if source == EVERY else source
-    return [VerbCall(verb="validate", command="validate", keywords=keywords)]
+    return [VerbCall(verb="validate", keywords=keywords)]
 
 
 def _calls(state: State) -> list[VerbCall]:
