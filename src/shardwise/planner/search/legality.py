@@ -343,14 +343,10 @@ def legal_meshes(request: TrainRequest, d: Degrees) -> Mask:
 
 
 def legal_columns(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> Mask:
-    """Candidates that break no rule about degrees and microbatches, and no limit of the software
-    about them."""
+    """Candidates that break no rule about degrees and microbatches."""
     kept = np.ones(len(columns), bool)
     for rule in COLUMN_RULES:
         kept &= rule.holds(request, columns)
-    for limit in limits_of(request):
-        if not limit.about:
-            kept &= limit.mask(columns_for(request, columns, request.structure, box))
     return kept
 
 
