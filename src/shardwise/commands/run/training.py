@@ -466,7 +466,7 @@ def _supervised(
             raise last.stopped(run, stop) from None
 
 
-def _line(message: Mapping[str, Any]) -> str:
+def _line(message: Message) -> str:
     """The line of progress that a worker sent."""
     line: str = message["line"]
     return Caution(line) if message.get("warns") else line
