@@ -17,6 +17,7 @@ import shardwise.plans.software
 from shardwise.boundary import read_json
 from shardwise.errors import BadRequest, shown
 from shardwise.planner.export import maxtext_read, megatron_read, torchtitan_read
+from shardwise.planner.export.script import launch_of
 
 _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "flags.json"
 
@@ -70,7 +71,23 @@ def unread_notes(text: str, target: str) -> list[str]:
     near = torchtitan_read.read_nearly(text) if target == torchtitan_read.TARGET else []
     model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
     other = [f"{model}; not read, the model is the one given"] if model else []
-    return [*_unknown_flags(text, target), *other, *near]
+    return [*_unknown_flags(text, target), *other, *near, *_left_by_script(text)]
+
+
+def _left_by_script(text: str) -> list[str]:
+    """What a script leaves to its caller, and that it starts more than is read."""
+    try:
+        launch = launch_of(text)
+    except BadRequest:
+        return []
+    if launch is None:
+        return []
+    names = ", ".join(f"${name}" for name in launch.unset)
+    empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
+    if not launch.others:
+        return empty
+    many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
+    return [*empty, f"the script starts {many}; read is {launch.program or 'the longest'}"]
 
 
 def _unknown_flags(text: str, target: str) -> list[str]:

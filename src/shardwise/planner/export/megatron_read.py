@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from math import prod
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.export.flags import Flags, words_of
+from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
@@ -65,36 +65,54 @@ def _read_graphs(given: Flags) -> list[str]:
 
 
 def _world(given: Flags, devices: int | None) -> int:
-    """How many devices there are, as told or by torchrun; BadRequest where neither says it, or they
-    differ."""
-    words = given.get("--nnodes", "1"), given.get("--nproc-per-node")
-    if devices is not None and not all(word.isdigit() for word in words):
+    """How many devices there are, as told or by the launcher; BadRequest where neither says it, or
+    they differ. A script of one node whose degrees need more is for the devices told."""
+    words = [given.given.get(name, "") for name in ("--nnodes", "--nproc-per-node")]
+    if devices is not None and not all(word.isdigit() for word in (words[0] or "1", words[1])):
         return devices  # variables of a launcher
     if devices is None and not words[1]:
-        raise BadRequest(
-            f"{TARGET}: the arguments do not say how many devices there are; give the slice with "
-            "--on, or torchrun's --nnodes and --nproc-per-node"
+        raise Lacking(
+            f"{TARGET}: the arguments do not say how many devices there are",
+            "give the slice with --on, or torchrun's --nnodes and --nproc-per-node",
+            Gives.SLICE,
         )
     world = given.count("--nnodes", "1") * given.count("--nproc-per-node")
-    if devices not in (None, world):
+    inner = prod(given.count(flag, "1") for flag in _INNER)
+    if devices is None and world % inner:
+        raise Lacking(
+            f"{TARGET}: the script starts {world} processes, its degrees a multiple of {inner}",
+            f"give the slice with --on, or {' x '.join(_INNER)} that {world} is a multiple of",
+            Gives.SLICE,
+        )
+    if devices not in (None, world) and world % inner == 0:
         raise BadRequest(
             f"{TARGET}: torchrun's --nnodes and --nproc-per-node make {world} devices, the slice "
             f"has {devices}; make them equal"
         )
-    return world
+    return devices or world
+
+
+_INNER = (
+    *("--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
+    "--context-parallel-size",
+)
+"""Degrees whose product divides the number of devices."""
 
 
 def parsed(text: str) -> Flags:
-    """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces."""
-    given: dict[str, str] = {}
+    """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
+    of its launcher are torchrun's."""
+    launch = launched(TARGET, text)
+    counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
+    given = {name: value for name, value in counts.items() if value}
     flag = ""
-    for word in words_of(TARGET, text):
+    for word in arguments_of(TARGET, text):
         if word.startswith("--"):
             flag, _, value = word.partition("=")
             given[flag] = value
-        elif flag and word != "pretrain_gpt.py":
+        elif flag:
             given[flag] = f"{given[flag]} {word}".strip()
-    return Flags(TARGET, given)
+    return Flags(TARGET, given, launch.unset if launch else ())
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:

@@ -16,7 +16,7 @@ from typing import Any
 import shardwise.plans.software
 from shardwise.boundary import parse_toml, read_json
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
-from shardwise.planner.export.flags import words_of
+from shardwise.planner.export.flags import arguments_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
 from shardwise.planner.export.python_text import count_of, literal_of, tree_of
 from shardwise.planner.export.torchtitan import COMPILED, NO_POLICY, WORDS, reduces
@@ -283,7 +283,7 @@ def _flags(text: str) -> dict[str, Any]:
     """`--SECTION.NAME VALUE` and `--SECTION.NAME=VALUE`, those of a registered config first."""
     given: dict[str, Any] = {}
     flag = ""
-    for word in words_of(TARGET, text):
+    for word in arguments_of(TARGET, text):
         if word.startswith("--"):
             flag, equals, value = word[2:].replace("-", "_").partition("=")
             value = word.partition("=")[2]
