@@ -82,7 +82,7 @@ def _left_by_script(text: str) -> list[str]:
         return []
     if launch is None:
         return []
-    names = ", ".join(f"${name}" for name in launch.unset)
+    names = ", ".join(f"${name}" for name in sorted(launch.unset))
     empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
     if not launch.others:
         return empty

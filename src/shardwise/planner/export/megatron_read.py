@@ -80,7 +80,8 @@ def _world(given: Flags, devices: int | None) -> int:
     inner = prod(given.count(flag, "1") for flag in _INNER)
     if devices is None and world % inner:
         raise Lacking(
-            f"{TARGET}: the script starts {world} processes, its degrees a multiple of {inner}",
+            f"{TARGET}: the script starts {world} processes, and its degrees take {inner} or a "
+            "multiple",
             f"give the slice with --on, or {' x '.join(_INNER)} that {world} is a multiple of",
             Gives.SLICE,
         )
@@ -184,24 +185,34 @@ def _read_stages(given: Flags, stages: int) -> Fields:
     virtual = given.count("--num-virtual-stages-per-pipeline-rank", "1")
     if max(layers, stages * virtual) > MOST_LAYERS:
         raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
+    ends = [int(f"--account-for-{end}-in-pipeline-split" in given) for end in ("embedding", "loss")]
+    first, last = (given.number(f"--decoder-{end}-pipeline-num-layers", "0") for end in _ENDS)
     if "--num-layers-per-virtual-pipeline-stage" in given:
         inner = given.count("--num-layers-per-virtual-pipeline-stage")
-        virtual = whole(TARGET, "the number of virtual stages", layers / (stages * inner))
+        inside, own = layers - first - last, stages - bool(first) - bool(last)
+        counted = (inside + sum(ends)) / (max(own, 1) * inner)
+        virtual = whole(TARGET, "the number of virtual stages", counted)
     if "--pipeline-model-parallel-layout" in given:
         sizes = _read_layout(given.get("--pipeline-model-parallel-layout"))
         virtual = whole(TARGET, "the layout's chunks per stage", len(sizes) / stages)
+        per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks in turn
     else:
-        each = whole(TARGET, "layers per (virtual) stage", layers / (stages * virtual))
-        sizes = [each] * (stages * virtual)
-    if sum(sizes) != layers:
-        raise BadRequest(f"{TARGET}: the layout has {sum(sizes)} layers, --num-layers is {layers}")
-    per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks are dealt in turn
+        inside, own = layers - first - last, max(stages - bool(first) - bool(last), 1)
+        each = whole(TARGET, "layers per stage", (inside + sum(ends)) / own)
+        whole(TARGET, "layers per (virtual) stage", each / virtual)
+        per_stage = [*[first] * bool(first), *[each] * own, *[last] * bool(last)]
+        per_stage[0] -= ends[0]
+        per_stage[-1] -= ends[1]
+    if sum(per_stage) != layers:
+        total = sum(per_stage)
+        raise BadRequest(f"{TARGET}: the stages have {total} layers, --num-layers is {layers}")
     said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
     if stages > 1:
         said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"
     return said
 
 
+_ENDS = ("first", "last")
 MOST_LAYERS = 10_000
 """As a config.json may say (`models/reader.py`)."""
 
