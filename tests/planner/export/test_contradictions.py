@@ -54,3 +54,16 @@ def test_an_edited_export_that_plan_show_reads_is_checked_too(tmp_path, capsys):
     file = tmp_path / "run.sh"
     file.write_text(text.replace("--hidden-size 4096", "--hidden-size 4095"))
     assert "--hidden-size is 4095 in the text" in refused(capsys, ["plan", "show", file])
+
+
+def test_a_yaml_that_leaves_out_the_policy_recomputes_whole_layers(tmp_path, capsys):
+    text = "\n".join(word.replace("=", ": ") for word in MAXTEXT.split()).replace(
+        "{hidden}", "4096"
+    )
+    piece = parse_slice("v5e:4x4")
+    plan = parse_export(text.replace("remat_policy: full", ""), "maxtext", piece=piece)
+    assert plan == parse_export(text, "maxtext", piece=piece)
+    file = tmp_path / "mine.yml"
+    wrong = text.replace("base_emb_dim: 4096", "base_emb_dim: 8192")
+    file.write_text(f"{wrong}\ncompile_topology: v5e-16\n")
+    assert "base_emb_dim is 8192 in the text" in refused(capsys, ["plan", "show", file])

@@ -76,6 +76,17 @@ def unset_in(text: str) -> tuple[str, ...]:
     return launch.unset if launch else ()
 
 
+def processes_of(text: str) -> int | None:
+    """How many processes a script starts; None where it does not say it in numbers."""
+    try:
+        launch = launch_of(text)
+    except BadRequest:
+        return None
+    if launch is None or not launch.each.isdigit() or not (launch.nodes or "1").isdigit():
+        return None
+    return int(launch.nodes or "1") * int(launch.each)
+
+
 def words_of(target: str, text: str) -> list[str]:
     """The words of a text, comment lines left out, as a shell splits them."""
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))

@@ -68,10 +68,20 @@ def unread_notes(text: str, target: str) -> list[str]:
     what was read as something near it."""
     if target not in _FLAGS:
         return []
-    near = torchtitan_read.read_nearly(text) if target == torchtitan_read.TARGET else []
+    near = _of_torchtitan_near(text) if target == torchtitan_read.TARGET else []
     model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
     other = [f"{model}; not read, the model is the one given"] if model else []
     return [*_unknown_flags(text, target), *other, *near, *_left_by_script(text)]
+
+
+def _of_torchtitan_near(text: str) -> list[str]:
+    """What is read as something near it, and known keys that are not read."""
+    known = _known("torchtitan")
+    said = torchtitan_read.read_nearly(text)
+    for key, value in torchtitan_read.not_understood(text).items():
+        if key in known or key.partition(".")[0] not in _sections(known):
+            said.append(f"{key} = {shown(value)} is not understood, and was not read")
+    return said
 
 
 def _left_by_script(text: str) -> list[str]:

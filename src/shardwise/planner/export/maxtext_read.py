@@ -247,7 +247,7 @@ def _read_remat(given: Flags) -> tuple[str, dict[str, str]]:
             f"{TARGET}: remat_policy is {shown(name)}, for which a plan has no word; the nearest "
             f"to write is {close}; known are {', '.join(known)}"
         )
-    return given.word("remat_policy", WORDS["remat"]), {}
+    return given.word("remat_policy", WORDS["remat"], "full"), {}
 
 
 def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:

@@ -42,11 +42,13 @@ def of_maxtext(text: str) -> str | None:
     """The model of MaxText's flags; BadRequest for a `model_name` that is not MaxText's."""
     if wrong := maxtext_read.unknown_model(text):
         raise Lacking(str(wrong), "give the model with --model", Gives.MODEL)
-    given = maxtext_read.given_flags(text).given
+    given = dict(maxtext_read.given_flags(text).given)
     if (name := given.get("model_name")) in snapshot()["models"]:
         for known in zoo_names():
             if named_model(load_model(known)) == name:
                 return known
+        if given.get("override_model_config") != "true":  # else MaxText takes other numbers for it
+            given = given | {k: written(v) for k, v in snapshot()["models"][name].items()}
     return _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
 
 
