@@ -8,7 +8,7 @@ from tests.apps.commands import answer, answered, refused, run
 from tests.tiers import spread
 
 from shardwise.commands.pricing.plans import load_plan
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Remark
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import export_plan, parse_export
@@ -26,7 +26,7 @@ MAXTEXT = {
 }
 MEGATRON = (
     "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 "
-    "--global-batch-size 8 --seq-length 8192 --lr 3e-4"
+    "--global-batch-size 8 --seq-length 8192 --lr 3e-4 --vocab-size 128256"
 )
 TOML = """[model]
 name = "llama3"
@@ -76,7 +76,7 @@ def test_whose_file_it_is(text, target):
     ],
 )
 def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
-    found = unread_notes(text, target)
+    found = [line for line in unread_notes(text, target) if not isinstance(line, Remark)]
     assert len(found) == len(said)
     for line, pattern in zip(found, said, strict=True):
         assert re.search(pattern, line)
@@ -227,7 +227,7 @@ def test_toml_of_any_month(more, field, value):
     ],
 )
 def test_what_is_not_read_of_a_toml_is_said(more, said):
-    assert said in unread_notes(f"{TOML}{more}\n", "torchtitan")[-1]
+    assert any(said in line for line in unread_notes(f"{TOML}{more}\n", "torchtitan"))
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "mxfp8", "nvfp4"])

@@ -10,6 +10,7 @@ from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
+from shardwise.plans.stacks import OVERLAPPED, stack_row
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "megatron"
@@ -35,6 +36,9 @@ def read(text: str, devices: int | None = None) -> Fields:
         "lora_rank": 0,
         "frozen": [],
     }
+    said |= _read_overlap(given, said)
+    if "--no-gradient-accumulation-fusion" in given:
+        said["gradient_accumulation"] = "separate"
     if "context" in said["mesh"]:
         word = given.get("--cp-comm-type", "p2p").replace("allgather", "all_gather")
         said["context_method"] = meant(TARGET, "--cp-comm-type", word, WORDS["context_method"])
@@ -45,6 +49,22 @@ def read(text: str, devices: int | None = None) -> Fields:
             said["expert_capacity"] = given.number(capacity, kind=float)
         said |= _read_dispatcher(given, ragged=said["expert_dispatch"] == "ragged")
     return said
+
+
+def _read_overlap(given: Flags, said: Fields) -> Fields:
+    """Whose transfers run beside compute, where the flags say less than Megatron's row has: those
+    of gradients and of tensor wait unless a flag says otherwise, those of chunks do not."""
+    mesh: Mapping[str, int] = said["mesh"]
+    waits = set()
+    copied = any(mesh.get(axis, 1) > 1 for axis in ("data", *STORAGE_AXES))
+    if copied and "--overlap-grad-reduce" not in given:
+        waits.add("data")
+    if "tensor" in mesh and said["sequence_parallel"] and "--tp-comm-overlap" not in given:
+        waits.add("tensor")
+    if said["virtual_stages"] > 1 and "--no-overlap-p2p-communication" in given:
+        waits.add("pipeline")
+    beside = [name for name in OVERLAPPED if name in stack_row(MEGATRON.stack).overlap - waits]
+    return {"overlap": beside} if waits else {}
 
 
 def _read_dispatcher(given: Flags, *, ragged: bool) -> Fields:
@@ -245,6 +265,7 @@ def _read_dtypes(given: Flags) -> Fields:
     kind = next((dtype for flag, dtype in mixed.items() if flag in given), "f32")
     compute, param = kind, kind
     if "--fp8-format" in given:
+        given.word("--fp8-format", {"hybrid": "hybrid", "e4m3": "e4m3"})
         compute = given.word("--fp8-recipe", RECIPES, "delayed")
         param = compute if "--fp8-param-gather" in given else kind
     moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")

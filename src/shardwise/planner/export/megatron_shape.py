@@ -45,6 +45,7 @@ def shape_of(given: Flags) -> Shape:
         "experts": experts,
         "dense_layers": dense,
         "d_ff": wide if dense else None,
+        "tied": "--untie-embeddings-and-output-weights" not in given,
         "qk_norm": "--qk-layernorm" in given,
         "qkv_bias": "--add-qkv-bias" in given or "--disable-bias-linear" not in given,
         "o_bias": "--disable-bias-linear" not in given,
@@ -133,7 +134,7 @@ def config_of(given: Flags) -> str:
     if name == "GPT2LMHeadModel":
         values = {_GPT2.get(key, key): value for key, value in values.items() if key in _GPT2}
         values["n_positions"] = given.count("--max-position-embeddings", given.get("--seq-length"))
-    values["tie_word_embeddings"] = "--untie-embeddings-and-output-weights" not in given
+    values["tie_word_embeddings"] = shape["tied"]
     return f"{name}({', '.join(f'{key}={value}' for key, value in values.items())})"
 
 

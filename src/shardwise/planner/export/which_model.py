@@ -28,7 +28,8 @@ Written = Callable[[ModelConfig], Mapping[str, Any]]
 MAXTEXT_SHAPE = (
     *("base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads"),
     *("base_mlp_dim", "vocab_size", "head_dim", "num_experts", "base_moe_mlp_dim"),
-    *("q_lora_rank", "kv_lora_rank", "decoder_block"),
+    *("q_lora_rank", "kv_lora_rank", "decoder_block", "num_experts_per_tok", "shared_experts"),
+    "first_num_dense_layers",
 )
 MEGATRON_SHAPE = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups"),
