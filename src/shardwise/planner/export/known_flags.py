@@ -27,7 +27,10 @@ _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
 
 _LAUNCHER = ("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port")
 """Of torchrun, which stands before Megatron's own."""
-_OURS = re.compile(r"^\s*[{]?\s*\"?(kind|model|model_hash|slice|mesh|batch|length)\"?\s*:", re.M)
+_OURS = re.compile(
+    r"^\s*[{]?\s*\"?((kind|model_hash|slice|mesh|batch|length)\"?\s*:|model\"?\s*:[ \t]*[^\s#])",
+    re.M,
+)
 _FEWEST = 2
 """Flags of a program that a text holds if it is for it."""
 

@@ -8,6 +8,7 @@ from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
+from shardwise.planner.export.megatron_yaml import recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
 from shardwise.plans.stacks import OVERLAPPED, stack_row
@@ -122,7 +123,9 @@ _INNER = (
 
 def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
-    of its launcher are torchrun's."""
+    of its launcher are torchrun's. Of a YAML recipe, its keys."""
+    if (recipe := recipe_of(text)) is not None:
+        return Flags(TARGET, recipe)
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
@@ -201,8 +204,12 @@ def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
 
 
 def _read_stages(given: Flags, stages: int) -> Fields:
-    layers = given.count("--num-layers")
     virtual = given.count("--num-virtual-stages-per-pipeline-rank", "1")
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    if "--num-layers" not in given and not any(flag in given for flag in _SPLITS):
+        piped = {"pipeline_schedule": schedule} if stages > 1 else {}
+        return {"virtual_stages": virtual, **piped}  # of the layers that the model has
+    layers = given.count("--num-layers")
     if max(layers, stages * virtual) > MOST_LAYERS:
         raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
     ends = [int(f"--account-for-{end}-in-pipeline-split" in given) for end in ("embedding", "loss")]
@@ -233,6 +240,12 @@ def _read_stages(given: Flags, stages: int) -> Fields:
 
 
 _ENDS = ("first", "last")
+_SPLITS = (
+    *("--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout"),
+    *(f"--decoder-{end}-pipeline-num-layers" for end in _ENDS),
+    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
+)
+"""Arguments about how many layers a stage holds."""
 MOST_LAYERS = 10_000
 """As a config.json may say (`models/reader.py`)."""
 
@@ -266,7 +279,9 @@ def _read_dtypes(given: Flags) -> Fields:
     compute, param = kind, kind
     if "--fp8-format" in given:
         given.word("--fp8-format", {"hybrid": "hybrid", "e4m3": "e4m3"})
-        compute = given.word("--fp8-recipe", RECIPES, "delayed")
+        recipe = given.get("--fp8-recipe", "delayed")
+        scaled = recipe in ("tensorwise", "blockwise")  # by the tensor as it is, or by blocks
+        compute = "fp8" if scaled else given.word("--fp8-recipe", RECIPES, "delayed")
         param = compute if "--fp8-param-gather" in given else kind
     moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")
     return {
