@@ -20,7 +20,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.expected import shift_of
-from shardwise.planner.export import parse_export
+from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.left_out import completed
 from shardwise.planner.price.plan import step_timeline
@@ -150,7 +150,9 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
     """The plan that another program's file says; BadRequest with the command that takes what it
     leaves out."""
     try:
-        return parse_export(text, target)
+        plan = parse_export(text, target)
+        EXPORTERS[target].check(text, load_model(plan.model))
+        return plan
     except Lacking as error:
         if piece is not None and error.gives is Gives.SLICE:
             return parse_export(text, target, piece=piece)
