@@ -127,6 +127,8 @@ ABOUT: Mapping[str, str] = {
     "age_seconds": "after which a request counts as old (order aged)",
     "swap": "whether preempted sequences go to the host's memory",
     "memory_share": "share of a chip's memory that a server takes",
+    "release": "version of the engine whose memory is counted; empty: the newest known",
+    "graphs": "whether the engine captures graphs of its steps",
     "host_cache_share": "share of the hosts' memory for prefixes that were evicted",
     "max_waiting": "most requests that wait; 0 is any number",
     "refuse_late": "whether a request that cannot keep its deadline is refused",

@@ -98,11 +98,13 @@ SERVE_RANGES: Ranges = {
 class ServeScheduling:
     """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
 
-    Of a chip's usable memory weights, cache and working memory take `memory_share` (0.9 is vLLM's
-    `gpu_memory_utilization`); of the hosts' memory evicted prefixes take `host_cache_share`, and
-    what is left takes preempted sequences where `swap` is set. `age_seconds` belongs to order
-    "aged". With `guesses`, so many tokens are guessed a step, each right with probability
-    `acceptance`, at `guess_cost` steps each.
+    Of a chip's memory weights, cache and working memory take `memory_share` as the engine means it
+    (vLLM's `gpu_memory_utilization` of all, SGLang's `mem_fraction_static` of what is free; ours of
+    the usable); `release` is the engine's version where its memory is counted by one (empty: the
+    newest known), and without `graphs` it captures no graphs of its steps. Of the hosts' memory
+    evicted prefixes take `host_cache_share`, and what is left takes preempted sequences where
+    `swap` is set. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed
+    a step, each right with probability `acceptance`, at `guess_cost` steps each.
     """
 
     policy: Policy = "chunked"
@@ -114,6 +116,8 @@ class ServeScheduling:
     age_seconds: float = 10.0
     swap: bool = False
     memory_share: float = 0.9
+    release: str = ""
+    graphs: bool = True
     host_cache_share: float = 0.0
     max_waiting: int = 0
     refuse_late: bool = False

@@ -52,6 +52,15 @@ from shardwise.apps.cli.progress import progress_line, stage_line
 @click.option("--batch", help="The most sequences of a server at once.")
 @click.option("--prefill-chunk", help="The most tokens of a step.")
 @click.option(
+    "--memory-share",
+    help="Share of the memory that a server takes, as its engine means it. [default: 0.9]",
+)
+@click.option(
+    "--release",
+    help="Release of the engine whose memory is counted, such as 0.11. [default: the newest known]",
+)
+@click.option("--eager", is_flag=True, help="The engine captures no graphs of its steps.")
+@click.option(
     "--pin",
     "pins",
     multiple=True,

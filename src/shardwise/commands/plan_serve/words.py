@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from shardwise.boundary import number
 from shardwise.commands.base.inputs import (
@@ -22,7 +23,8 @@ from shardwise.planner.simulate.demand import Demand, demand_of
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
-from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
+from shardwise.plans.engine_memory import engine_memory
+from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
 from shardwise.units import parse_seconds
@@ -34,6 +36,11 @@ Scout's 10,485,760 (ours)."""
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
 _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
+
+
+_TIGHT = 0.95
+"""Share of the memory that is tried where nothing keeps the targets with less: what people set for
+models that nearly fill their cards (vllm-project/vllm#27508)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,9 @@ class ServeWords(HardwareWords):
     servers of their own, or "any"; `max_chips` bounds the chips of all servers. `weights` and `kv`
     are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
     `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
-    leaves a choice open.
+    leaves a choice open. `memory_share` is the share of the memory that a server takes, as its
+    engine means it ("0.95"), `release` the version of the engine whose memory is counted, and
+    `eager` one that captures no graphs.
     """
 
     model: str | Path = field(kw_only=False)
@@ -75,6 +84,9 @@ class ServeWords(HardwareWords):
     batch: int | str | None = None
     prefill_chunk: float | str | None = None
     pins: Words = ()
+    memory_share: float | str | None = None
+    release: str | None = None
+    eager: bool = False
 
     def places(self) -> list[str]:
         """The slices and chips of `on`, one or several."""
@@ -137,9 +149,25 @@ class ServeWords(HardwareWords):
                 batch=self._batch(),
                 rate=self._rate(),
                 chips=self.hardware.kept_of(str(pieces[0])),
+                **self._memory(rows, pieces[0].chip),
             )
             for row in rows
         ]
+
+    def _memory(self, rows: Sequence[ServingSoftware], chip: Chip) -> dict[str, Any]:
+        """What is said of the engine's memory, where its software counts by it."""
+        counted = any(engine_memory(row.engine_on(chip), chip) for row in rows)
+        for flag, given in (("--release", self.release), ("--eager", self.eager)):
+            if given and not counted:
+                raise BadRequest(
+                    f"{flag} takes no effect: the memory of {rows[0].title} on {chip.id} is "
+                    "counted by no release and has no graphs; leave it out, or plan --for vllm on "
+                    "a GPU"
+                )
+        shares = (ServeScheduling().memory_share, *([_TIGHT] if counted else []))
+        if self.memory_share is not None:
+            shares = (number(self.memory_share, "--memory-share", least=0.01, most=1),)
+        return {"release": self.release or "", "graphs": not self.eager, "shares": shares}
 
     @property
     def _weights(self) -> str:

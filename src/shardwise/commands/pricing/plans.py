@@ -300,6 +300,7 @@ REMEDIES = {
     "weights": "use more chips or smaller weights",
     "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
     "activations": "use a smaller batch, smaller prefill chunks or a higher tensor degree",
+    "engine": "use more chips or smaller weights",
 }
 """What makes each kind of memory smaller."""
 
