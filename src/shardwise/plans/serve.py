@@ -178,6 +178,10 @@ WORKLOAD_RANGES: Ranges = {
 }
 
 
+_OURS = ("ideal", "jax")
+"""Engines of our own server: its memory is counted by no release, and its steps are compiled."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
     """The choices of one model server.
@@ -231,6 +235,11 @@ class ServePlan:
             raise BadRequest(
                 f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
                 "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
+            )
+        if self.engine in _OURS and (self.scheduling.release or not self.scheduling.graphs):
+            raise BadRequest(
+                f"scheduling.release and scheduling.graphs take no effect with engine "
+                f"{self.engine}; leave them out, or name the engine that serves"
             )
         if self.prefill and not self.prefill_replicas:
             raise BadRequest(

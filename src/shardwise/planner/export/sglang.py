@@ -47,7 +47,7 @@ _KNOWN = (
     *("--chunked-prefill-size", "--page-size", "--mem-fraction-static", "--kv-cache-dtype"),
     *("--quantization", "--dtype", "--disable-radix-cache", "--schedule-policy"),
     *("--enable-mixed-chunk", "--speculative-algorithm", "--speculative-num-draft-tokens"),
-    ROLE,
+    *("--disable-cuda-graph", ROLE),
 )
 
 

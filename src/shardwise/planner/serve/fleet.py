@@ -168,12 +168,12 @@ Progress = Callable[[int, int], None]
 
 def search_fleets(request: ServeRequest, progress: Progress | None = None) -> FleetSearch:
     """Price every column on the first slices that hold the model; those whose decode step is longer
-    than the goal's time per output token are left out. Servers that mostly stand idle, and those
-    that take more of the memory, are priced where no others keep the goal."""
+    than the goal's time per output token are left out. Where no others keep the goal, servers are
+    priced that mostly stand idle (for a rate), and that take more of the memory."""
     first = None
     for share in request.shares:
         asked = replace(request, shares=(share,))
-        for running in (LADDER, IDLE):
+        for running in (LADDER, IDLE) if request.rate else (LADDER,):
             searched = _search(asked, running, progress if first is None else None)
             if _keeps(searched):
                 return searched
