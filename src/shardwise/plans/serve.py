@@ -1,11 +1,12 @@
 """ServePlan: how a model is laid out to answer requests."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal, get_args
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.train import check_mesh
@@ -130,6 +131,8 @@ class ServeScheduling:
             if not 0 <= getattr(self, name) <= 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
         check_ranges(self, SCHEDULING_RANGES)
+        if self.release and not re.match(r"\d+(\.\d+)*", self.release):
+            raise BadRequest(f"release is {shown(self.release)}; it is a version, such as 0.11.2")
         if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
             raise BadRequest(
                 "static batches share no prefixes and preempt nobody; with policy static set "

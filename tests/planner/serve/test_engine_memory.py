@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.hardware.catalogue import load_chip
 from shardwise.models import load_model
@@ -183,3 +184,14 @@ def test_more_sequences_and_tokens_a_step_leave_less_cache():
 def test_the_start_of_an_engine_is_one_point_with_what_it_keeps_beside():
     ((name, held),) = serve_memory(load_model("llama-3.1-8b"), shape_of()).points
     assert (name, set(held)) == ("start", {"weights", "kv", "activations", "engine"})
+
+
+def test_a_chip_of_more_memory_shows_more():
+    more = replace(H100, hbm_usable_bytes=H100.require("hbm_usable_bytes") + GIB)
+    assert seen_bytes(H100) / GIB == pytest.approx(79.19, abs=0.01)
+    assert seen_bytes(more) == seen_bytes(H100) + GIB
+
+
+def test_a_release_is_a_version():
+    with pytest.raises(BadRequest, match="release is 'newest'; it is a version"):
+        ServeScheduling(release="newest")
