@@ -23,6 +23,8 @@ class EngineMemory:
     lie in groups of one size, filled up with empty layers. `spare_states`: recurrent states kept
     per running sequence, for prefixes too. `whole_windows`: its line counts windows whole. D of
     experts in mxfp4 is filled up to a multiple of 256, a rank's F to one of `mxfp4_width`.
+    With `window_share` layers with a window have a pool of their own, of so many tokens for one of
+    the others.
     """
 
     engine: str
@@ -38,6 +40,7 @@ class EngineMemory:
     whole_windows: bool = True
     spare_states: int = 1
     mxfp4_width: int = 64
+    window_share: float = 0.0
     graphs: bool = True
     sizes: int = 51
 
@@ -75,6 +78,7 @@ ENGINE_MEMORY: tuple[EngineMemory, ...] = (
         logits=12,
         reserves=False,
         spare_states=3,
+        window_share=0.8,  # its --swa-full-tokens-ratio
     ),
 )
 """Rows by engine, oldest first."""

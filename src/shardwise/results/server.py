@@ -144,7 +144,7 @@ class PricedServer(Record):
     price: ChipPrice | None
     """The price behind the dollars."""
     usable_bytes_per_chip: float
-    """Bytes per chip that a program can use."""
+    """Bytes per chip that a program can use: of an engine whose memory is known, its share."""
     memory_by_kind: Mapping[str, float]
     """Bytes per chip at the peak, by kind."""
     memory_share: float
@@ -198,7 +198,8 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         usd_per_million_tokens=UsdPerMillion(**answer.usd_per_million_tokens),
         peak_bytes_per_chip=answer.peak_bytes_per_chip,
         price=price_of(piece.chip),
-        usable_bytes_per_chip=piece.chip.require("hbm_usable_bytes"),
+        usable_bytes_per_chip=float(server.budget(shape, share if shape.engine else 1.0))
+        * piece.chip.jax_devices_per_chip,
         memory_by_kind=answer.memory_by_kind,
         memory_share=share,
         cache_tokens=int(server.cache_tokens(shape, share)),

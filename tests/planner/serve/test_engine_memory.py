@@ -10,7 +10,13 @@ from shardwise.hardware import parse_slice
 from shardwise.hardware.catalogue import load_chip
 from shardwise.models import load_model
 from shardwise.planner.serve.engine_memory import graph_bytes, outside, padded_layers, peak
-from shardwise.planner.serve.memory import layer_cache_bytes, serve_memory, weight_bytes_per_device
+from shardwise.planner.serve.memory import (
+    kv_bytes_per_device,
+    layer_cache_bytes,
+    serve_memory,
+    token_bytes_per_device,
+    weight_bytes_per_device,
+)
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans import ServeDtypes, ServePlan, ServeScheduling
@@ -138,6 +144,14 @@ def test_a_sparse_latent_cache_in_fp8_keeps_scales_and_its_rotary_part():
     assert layer_cache_bytes(layer, shape_of(engine="sglang", dtypes=fp8), 1) == 656 + 132
     assert layer_cache_bytes(layer, shape_of(engine="ideal", dtypes=fp8), 1) == 576 + 128
     assert pytest.approx(48_072, rel=1e-3) == 61 * (656 + 132)
+
+
+def test_sglang_has_a_pool_of_four_fifths_for_windows():
+    """gpt-oss-20b: 12 of 24 layers keep the last 128 tokens."""
+    cfg, shape = load_model("gpt-oss-20b"), shape_of(engine="sglang", batch=1.0)
+    whole = 24 * 2 * 8 * 64 * 2
+    assert token_bytes_per_device(cfg, shape) == pytest.approx(whole * (1 + 0.8) / 2)
+    assert kv_bytes_per_device(cfg, shape) == pytest.approx(8192 * whole * (1 + 0.8) / 2)
 
 
 def test_groups_of_windows_are_filled_up():

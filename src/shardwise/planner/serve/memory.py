@@ -127,6 +127,8 @@ def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
     mixer = layer.mixer
     if not isinstance(mixer, Attention) or mixer.window is None or not kv_elements(mixer):
         return 0.0
+    if shape.engine and shape.engine.window_share:
+        return 0.0
     kept = kv_tokens(mixer, shape.longest)
     beyond = np.minimum(shape.input_length, kept + shape.prefill_chunk) - kept
     each = layer_cache_bytes(layer, shape, shape.longest) / kept
@@ -151,10 +153,18 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
         if shape.dtypes.kv == "fp8":
             latent = mixer.kv_lora_rank * (1 + _SCALE / _SCALED)
             entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
-    size = entry * kv_tokens(mixer, context)
+    size = entry * _tokens_kept(mixer, context, shape)
     if indexer is not None:
         size += key * (context // indexer.ratio)
     return size * head_share(mixer, tensor)
+
+
+def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
+    """Entries of one sequence in one layer; of a window as many as its engine's pool has."""
+    share = shape.engine.window_share if shape.engine else 0.0
+    if share and isinstance(mixer, Attention) and mixer.window is not None:
+        return share * context
+    return kv_tokens(mixer, context)
 
 
 _SCALE, _SCALED = 4.0, 128
