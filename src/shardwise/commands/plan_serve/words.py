@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import number
 from shardwise.commands.base.inputs import (
@@ -149,13 +148,16 @@ class ServeWords(HardwareWords):
                 batch=self._batch(),
                 rate=self._rate(),
                 chips=self.hardware.kept_of(str(pieces[0])),
-                **self._memory(rows, pieces[0].chip),
+                shares=self._shares(rows, pieces[0].chip),
+                release=self.release or "",
+                graphs=not self.eager,
             )
             for row in rows
         ]
 
-    def _memory(self, rows: Sequence[ServingSoftware], chip: Chip) -> dict[str, Any]:
-        """What is said of the engine's memory, where its software counts by it."""
+    def _shares(self, rows: Sequence[ServingSoftware], chip: Chip) -> tuple[float, ...]:
+        """The shares of the memory to try. Raises BadRequest where more is said of the engine's
+        memory than its software counts by."""
         counted = any(engine_memory(row.engine_on(chip), chip) for row in rows)
         for flag, given in (("--release", self.release), ("--eager", self.eager)):
             if given and not counted:
@@ -164,10 +166,10 @@ class ServeWords(HardwareWords):
                     "counted by no release and has no graphs; leave it out, or plan --for vllm on "
                     "a GPU"
                 )
-        shares = (ServeScheduling().memory_share, *([_TIGHT] if counted else []))
         if self.memory_share is not None:
-            shares = (number(self.memory_share, "--memory-share", least=0.01, most=1),)
-        return {"release": self.release or "", "graphs": not self.eager, "shares": shares}
+            return (number(self.memory_share, "--memory-share", least=0.01, most=1),)
+        usual = ServeScheduling().memory_share
+        return (usual, _TIGHT) if counted else (usual,)
 
     @property
     def _weights(self) -> str:
