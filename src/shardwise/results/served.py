@@ -45,8 +45,14 @@ class ServerMemory(Record):
     """Bytes that are left for the KV cache."""
     cache_tokens: int
     """Tokens that the cache of a server holds."""
+    engine: float
+    """Bytes that the engine keeps beside: context, buffers, captured graphs."""
+    line_tokens: int
+    """Tokens of each rank that the engine prints ("GPU KV cache size")."""
+    line_requests: float
+    """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
     usable: float
-    """Bytes that a program can use."""
+    """Bytes that the share is of."""
     share: float
     """Share of them that servers take."""
 
@@ -309,18 +315,20 @@ def memory_of(served: Served) -> ServerMemory:
     plan, piece = served.plan, served.piece
     server = server_of(plan, served.cfg, piece)
     share = plan.scheduling.memory_share
-    model = replica_of(server, memory_share=share)
+    shape = server.shape(float(plan.batch))
     peak = max(
         (point for _, point in server.memory(float(plan.batch)).points),
         key=lambda point: float(point["weights"] + point["activations"]),
     )
-    held = float(peak["weights"]), float(peak["activations"])
     return ServerMemory(
-        weights=held[0],
-        activations=held[1],
-        cache=max(share * server.usable_bytes - sum(held), 0.0),
-        cache_tokens=model.kv_tokens,
-        usable=server.usable_bytes,
+        weights=float(peak["weights"]),
+        activations=float(peak["activations"]),
+        cache=float(server.cache_bytes(shape, share)),
+        cache_tokens=replica_of(server, memory_share=share).kv_tokens,
+        engine=float(peak.get("engine", 0.0)),
+        line_tokens=int(server.line_tokens(shape, share)),
+        line_requests=float(server.requests_held(shape, share)),
+        usable=float(server.budget(shape, share)) / share,
         share=share,
     )
 

@@ -8,7 +8,7 @@ from shardwise.hardware import Chip, describe
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Attention, SoftmaxMixer
 from shardwise.planner.serve.answer import ServeAnswer
-from shardwise.planner.serve.server import Phase
+from shardwise.planner.serve.server import Phase, server_of
 from shardwise.planner.serve.shape import SPLIT_AXES, cached_heads
 from shardwise.plans.serve import KvSharding
 from shardwise.roofline.bounds import Bounds
@@ -144,9 +144,17 @@ class PricedServer(Record):
     price: ChipPrice | None
     """The price behind the dollars."""
     usable_bytes_per_chip: float
-    """Bytes per chip that a program can use."""
+    """Bytes per chip that a program can use: of an engine whose memory is known, its share."""
     memory_by_kind: Mapping[str, float]
     """Bytes per chip at the peak, by kind."""
+    memory_share: float
+    """Share of a chip's memory that a server takes, as its engine means it."""
+    cache_tokens: int
+    """Tokens that the cache of the server holds within that share."""
+    line_tokens: int
+    """Tokens of each rank that the engine prints ("GPU KV cache size")."""
+    line_requests: float
+    """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
     memory_peak_at: str
     """The phase in which most memory is in use."""
     bound_by: BoundBy
@@ -163,6 +171,8 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
     """One priced serving plan."""
     piece, plan = answer.piece, answer.plan
     prefill, decode = answer.prefill, answer.decode
+    server, share = server_of(plan, answer.cfg, piece), plan.scheduling.memory_share
+    shape = server.shape(float(plan.batch))
     return PricedServer.part_of(
         answer,
         slice=str(piece),
@@ -179,7 +189,12 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         tpot_interval=_interval(answer),
         usd_per_million_tokens=UsdPerMillion(**answer.usd_per_million_tokens),
         price=price_of(piece.chip),
-        usable_bytes_per_chip=piece.chip.require("hbm_usable_bytes"),
+        usable_bytes_per_chip=float(server.budget(shape, share if shape.engine else 1.0))
+        * piece.chip.jax_devices_per_chip,
+        memory_share=share,
+        cache_tokens=int(server.cache_tokens(shape, share)),
+        line_tokens=int(server.line_tokens(shape, share)),
+        line_requests=float(server.requests_held(shape, share)),
         memory_peak_at=answer.memory.peak_point()[0],
         bound_by=BoundBy(prefill=prefill.estimate.bound_by(), decode=decode.estimate.bound_by()),
         resource_seconds=ResourceSeconds(prefill=_resources(prefill), decode=_resources(decode)),

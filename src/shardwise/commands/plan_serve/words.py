@@ -24,7 +24,8 @@ from shardwise.planner.simulate.demand import Demand, demand_of
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
-from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
+from shardwise.plans.engine_memory import engine_memory
+from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
 from shardwise.units import parse_seconds
@@ -36,6 +37,11 @@ Scout's 10,485,760 (ours)."""
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
 _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
+
+
+_TIGHT = 0.95
+"""Share of the memory that is tried where nothing keeps the targets with less: what people set for
+models that nearly fill their cards (vllm-project/vllm#27508)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +63,9 @@ class ServeWords(HardwareWords):
     many servers of each pool may be lost while the rest hold the rate. `weights` and `kv`
     are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
     `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
-    leaves a choice open.
+    leaves a choice open. `memory_share` is the share of the memory that a server takes, as its
+    engine means it ("0.95"), `release` the version of the engine whose memory is counted, and
+    `eager` one that captures no graphs.
     """
 
     model: str | Path = field(
@@ -140,6 +148,23 @@ class ServeWords(HardwareWords):
         flag="--pin",
         metavar="AXIS=DEGREE",
     )
+    memory_share: float | str | None = option(
+        "Share of the memory that a server takes, as its engine means it. [default: 0.9]",
+        group="A server",
+        meaning="share of the memory that a server takes, as its engine means it",
+    )
+    release: str | None = option(
+        "Release of the engine whose memory is counted, such as 0.11. [default: the newest known]",
+        group="A server",
+        meaning="release of the engine whose memory is counted",
+    )
+    eager: bool = option(
+        "The engine captures no graphs of its steps.",
+        default=False,
+        kind="flag",
+        group="A server",
+        meaning="an engine that captures no graphs of its steps",
+    )
 
     def places(self) -> list[str]:
         """The slices and chips of `on`, one or several."""
@@ -203,6 +228,9 @@ class ServeWords(HardwareWords):
                 rate=self._rate(),
                 spare=self._spare(),
                 chips=self.hardware.kept_of(str(pieces[0])),
+                shares=self._shares(rows, pieces[0].chip),
+                release=self.release or "",
+                graphs=not self.eager,
             )
             for row in rows
         ]
@@ -216,6 +244,22 @@ class ServeWords(HardwareWords):
                 "be; give the requests per second that the others must hold with --rate"
             )
         return spare
+
+    def _shares(self, rows: Sequence[ServingSoftware], chip: Chip) -> tuple[float, ...]:
+        """The shares of the memory to try. Raises BadRequest where more is said of the engine's
+        memory than its software counts by."""
+        counted = any(engine_memory(row.engine_on(chip), chip) for row in rows)
+        for flag, given in (("--release", self.release), ("--eager", self.eager)):
+            if given and not counted:
+                raise BadRequest(
+                    f"{flag} takes no effect: the memory of {rows[0].title} on {chip.id} is "
+                    "counted by no release and has no graphs; leave it out, or plan --for vllm on "
+                    "a GPU"
+                )
+        if self.memory_share is not None:
+            return (number(self.memory_share, "--memory-share", least=0.01, most=1),)
+        usual = ServeScheduling().memory_share
+        return (usual, _TIGHT) if counted else (usual,)
 
     @property
     def _weights(self) -> str:

@@ -14,6 +14,7 @@ from shardwise.commands.base.inputs import (
     places_of,
     plan_changes,
 )
+from shardwise.commands.pricing.served_page import cache_line
 from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
@@ -42,7 +43,7 @@ from shardwise.results.server import PricedServer, priced_server
 from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import OwnRuns
-from shardwise.units import format_gib
+from shardwise.units import format_gib, many
 from shardwise.work import Work
 
 GivenPlan = str | Path | TrainPlan | ServePlan
@@ -276,12 +277,35 @@ def shortfall(priced: Priced) -> str:
     usable = priced.result.usable_bytes_per_chip
     if need <= usable:
         return ""
-    kinds = priced.result.memory_by_kind
+    result, kinds = priced.result, priced.result.memory_by_kind
+    if isinstance(result, PricedServer) and "engine" in kinds:
+        return f"the plan does not fit: {_short_cache(result)}"
     largest = max(kinds, key=lambda k: kinds[k])
     return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
         f"{format_gib(need - usable)} too much; most of it is {largest} "
         f"({format_gib(kinds[largest])}): {REMEDIES.get(largest, 'use more chips')}"
+    )
+
+
+def _short_cache(result: PricedServer) -> str:
+    """What the cache of an engine is too small for, and what would help."""
+    longest, held = result.input_length + result.output_length, result.line_requests
+    share = f"{result.memory_share:.0%} of the memory"
+    if held < 1:
+        kinds = result.memory_by_kind
+        parts = {name: kinds[name] for name in ("weights", "activations", "engine")}
+        kept = ", ".join(f"{name} {format_gib(size)}" for name, size in parts.items())
+        return (
+            f"{share} is {format_gib(result.usable_bytes_per_chip)} per chip, and beside {kept} "
+            f"no request of {longest:,} tokens has room in its cache: use more chips, smaller "
+            "weights, fewer sequences or tokens a step, or raise scheduling.memory_share"
+        )
+    ranks = max(1, round(result.cache_tokens / longest / held))
+    return (
+        f"{many(result.batch, 'sequence')} of {longest:,} tokens, and its cache holds "
+        f"{held * ranks:.1f} in {share} ({cache_line(result.line_tokens, held, longest)}): set "
+        f"batch to {int(held * ranks):,} or less, or use shorter sequences or a smaller KV dtype"
     )
 
 
@@ -302,6 +326,7 @@ REMEDIES = {
     "weights": "use more chips or smaller weights",
     "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
     "activations": "use a smaller batch, smaller prefill chunks or a higher tensor degree",
+    "engine": "use more chips or smaller weights",
 }
 """What makes each kind of memory smaller."""
 

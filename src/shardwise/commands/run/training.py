@@ -49,7 +49,7 @@ from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.stop import Stop
-from shardwise.runtime.trainer.supervisor import Watch, error_message, say
+from shardwise.runtime.trainer.supervisor import Message, Watch, error_message, say
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Hears each step: the line to show and its metrics, {} before the first."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.hardware import Slice
 from shardwise.planner.serve.answer import MILLION, mesh_text
-from shardwise.planner.serve.grid import Grid, grid_of, grids
+from shardwise.planner.serve.grid import IDLE, LADDER, Grid, grid_of, grids
 from shardwise.planner.serve.load import most_busy, waiting
 from shardwise.planner.serve.prefill import (
     POOLS,
@@ -147,6 +147,7 @@ class Fleet:
             replicas=self.replicas,
             prefill_replicas=self.prefill_replicas,
             prefill=other,
+            scheduling=self.server.request.scheduling,
         )
 
 
@@ -169,7 +170,28 @@ Progress = Callable[[int, int], None]
 
 def search_fleets(request: ServeRequest, progress: Progress | None = None) -> FleetSearch:
     """Price every column on the first slices that hold the model; those whose decode step is longer
-    than the goal's time per output token are left out."""
+    than the goal's time per output token are left out. Where no others keep the goal, servers are
+    priced that mostly stand idle (for a rate), and that take more of the memory."""
+    first = None
+    for share in request.shares:
+        asked = replace(request, shares=(share,))
+        for running in (LADDER, IDLE) if request.rate else (LADDER,):
+            searched = _search(asked, running, progress if first is None else None)
+            if _keeps(searched):
+                return searched
+            first = first or searched
+    assert first is not None
+    return first
+
+
+def _keeps(searched: FleetSearch) -> bool:
+    """Whether some fleet keeps the goal."""
+    within = searched.request.within
+    return bool(searched.grids) and cheapest(searched, within).meets(within)
+
+
+def _search(request: ServeRequest, running: np.ndarray, progress: Progress | None) -> FleetSearch:
+    """The columns of some numbers in flight."""
     found: list[Grid] = []
     pools: list[Prefiller] = []
     for number, dtypes in enumerate(request.dtypes):
@@ -177,7 +199,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
         for piece in request.pieces:
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
-            here = grids(request, piece, dtypes)
+            here = grids(request, piece, dtypes, running)
             if piece.chip.data_centre is not None and request.pools != "one":
                 pools += prefillers(request, piece, dtypes)
             if here:
