@@ -21,7 +21,7 @@ from pathlib import Path
 
 import made
 import numpy as np
-from fit.serving import PRIORS, EngineFit, begin, fit_engines, stacked
+from fit.serving import IDLE_CHIPS, PRIORS, EngineFit, begin, fit_engines, idle_runs, stacked
 
 from shardwise.evidence.serving.runs import (
     PUBLISHED_SERVING,
@@ -54,6 +54,8 @@ PAGE = ROOT / "docs" / "lab" / "fit_serving.md"
 ERRORS = ENGINES.with_name("serving_errors.toml")
 REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
 _FEW = 10
+_FAR = 0.01
+"""Tail on either side beyond the range of chips of which no run is known."""
 _CLASS = 30
 """Rows that a class of ranges needs; with fewer the wider class is taken."""
 _SHARE = 0.8
@@ -84,6 +86,8 @@ TTFT is the weaker half. It hangs on what no column states: how a benchmark star
 on beside it (with few requests in flight some runs state seconds where their likes state a tenth).
 Near the limit of the servers that prefill, a small error of their rate is a large one."""
 FOUND = """{runs:,} runs of {rows:,} configurations in the collected table. Not among them:"""
+IDLE_SERVERS = """First tokens where one request is in flight (scripts/fit/idle.csv). The fit has
+seen those of {chips}; all others are left out. Within: predictions at most 20 % off."""
 UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
 TPOT (bias), each run by the fit without the value in the first column."""
 
@@ -108,11 +112,12 @@ class LeftOutRuns:
 def main() -> None:
     asked = arguments()
     table = read_serving(asked.table)
-    groups = features(table.runs)
-    whole = fit_engines(stacked(groups), begin(table.runs))
+    groups, idle = features(table.runs), features(idle_runs())
+    parts = stacked([*groups, *idle])
+    whole = fit_engines(parts, begin(table.runs), seen_idle)
     rows = price_with(groups, whole.engines(), table.runs)
-    left = [left_out(groups, table.runs, what) for what in FOLDS]
-    page = report(asked.date, table, rows, whole, left, groups)
+    left = [left_out(parts, groups, table.runs, what) for what in FOLDS]
+    page = report(asked.date, table, rows, whole, left, groups, idle)
     print(page)
     if asked.dry_run:
         return
@@ -138,15 +143,24 @@ def price_with(
     return scored(groups, lambda run: engines[run.family], runs)
 
 
-def left_out(groups: Sequence[RunFeatures], runs: Sequence[ServingRun], what: str) -> LeftOutRuns:
+def seen_idle(run: ServingRun) -> bool:
+    """Whether a fit sees a run: of idle servers those of some chips."""
+    return np.isfinite(run.tpot) or run.chip in IDLE_CHIPS
+
+
+def left_out(
+    parts: Sequence[RunFeatures],
+    groups: Sequence[RunFeatures],
+    runs: Sequence[ServingRun],
+    what: str,
+) -> LeftOutRuns:
     """Every model, chip or release left out in turn, of fits that begin at the priors."""
-    parts = stacked(groups)
     found: dict[str, ScoredServingRun] = {}
     engines = []
     for name in sorted({getattr(run, what) for run in runs}):
 
         def seen(run: ServingRun, name: str = name) -> bool:
-            return getattr(run, what) != name
+            return getattr(run, what) != name and seen_idle(run)
 
         fold = fit_engines(parts, begin(runs), seen).engines()
         engines.append(fold)
@@ -207,6 +221,7 @@ def report(
     whole: EngineFit,
     left: Sequence[LeftOutRuns],
     groups: Sequence[RunFeatures],
+    idle: Sequence[RunFeatures],
 ) -> str:
     """The page: left-out errors first, then in-sample ones, constants and what is behind them."""
     ideal = scored(groups, lambda run: IDEAL_ENGINE, table.runs)
@@ -227,6 +242,9 @@ def report(
         "## In-sample",
         "The same with constants that have seen the run.",
         *(_by(what, rows) for what in ("model", "chip", "family", "release")),
+        "## Idle servers",
+        IDLE_SERVERS.format(chips=", ".join(IDLE_CHIPS)),
+        _idle(whole, idle),
         "## The runs",
         FOUND.format(runs=len(table.runs), rows=len(table.runs) + sum(reasons.values())),
         made.table(["configurations", "why"], [[str(n), why] for why, n in _largest(reasons)]),
@@ -262,6 +280,30 @@ def _headline(rows: Sequence[ScoredServingRun]) -> list[str]:
     medians = [_percent(s.median_abs_error) for s in (dense, mixtures, both)]
     spread = [_percent(both.p90_abs_error), _percent(both.median_error, sign="+")]
     return [str(both.n), *medians, *spread, _percent(first.median_abs_error)]
+
+
+def _idle(whole: EngineFit, idle: Sequence[RunFeatures]) -> str:
+    """Predicted against measured first tokens of idle servers, by engine and chip."""
+    engines = whole.engines()
+    errors: dict[tuple[str, str], list[float]] = {}
+    for part in idle:
+        for i, run in enumerate(part.runs):
+            predicted = float(np.asarray(part.times(engines[run.family]).ttft)[i])
+            errors.setdefault((run.family, run.chip), []).append(predicted / (run.ttft or 1) - 1)
+    return made.table(
+        ["engine", "chip", "figures", "median error", "bias", "within"],
+        [
+            [
+                family,
+                chip + ("" if chip in IDLE_CHIPS else " (left out)"),
+                str(len(found)),
+                _percent(statistics.median(map(abs, found))),
+                _percent(statistics.median(found), sign="+"),
+                str(sum(abs(e) <= 0.2 for e in found)),
+            ]
+            for (family, chip), found in sorted(errors.items())
+        ],
+    )
 
 
 def _by_fold(left: LeftOutRuns) -> str:
@@ -379,15 +421,22 @@ def _tables(
 
 
 def _range_entry(left: Sequence[LeftOutRuns]) -> list[str]:
-    """The range of a model that the fit had not seen, of all families: those of one are too few."""
-    rows = next(x.rows for x in left if x.what == "model")
-    ratios = np.array([r.run.tpot / r.tpot for r in rows])
-    low, high = fold_range(ratios, np.array([r.run.model for r in rows]))
-    source = (
-        f"{len(rows)} runs of all engines, each priced by the fit without its model "
-        "(docs/lab/fit_serving.md)"
-    )
-    return [f"range = {{ low = {low:.3g}, high = {high:.3g}, source = {json.dumps(source)} }}"]
+    """The range of a model that the fit had not seen, of all families: those of one are too few;
+    on chips of which some runs are known. Elsewhere the fits without a chip tell, by their tails:
+    none of them lacked all chips of a vendor."""
+    rows = {x.what: x.rows for x in left}
+    ratios = {what: np.array([r.run.tpot / r.tpot for r in mine]) for what, mine in rows.items()}
+    low, high = fold_range(ratios["model"], np.array([r.run.model for r in rows["model"]]))
+    least, most = np.quantile(ratios["chip"], (_FAR, 1 - _FAR))
+    number = f"{len(rows['model'])} runs of all engines, each priced by the fit without its"
+    known = Counter(r.run.chip for r in rows["chip"]).items()
+    chips = json.dumps(sorted(chip for chip, n in known if n >= _FEW))
+    near = json.dumps(f"{number} model (docs/lab/fit_serving.md)")
+    far = json.dumps(f"98 % of {number} chip (docs/lab/fit_serving.md)")
+    return [
+        f"range = {{ low = {low:.3g}, high = {high:.3g}, chips = {chips}, source = {near} }}",
+        f"elsewhere = {{ low = {least:.3g}, high = {most:.3g}, source = {far} }}",
+    ]
 
 
 def _entry(name: str, value: float, source: str) -> str:

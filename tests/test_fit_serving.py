@@ -80,11 +80,12 @@ def test_what_is_written_can_be_read(groups, runs):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={})
     whole = fit_engines(stacked(groups), begin(runs))
     rows = fit_serving.price_with(groups, whole.engines(), runs)
-    left = [fit_serving.left_out(groups, runs, what) for what in ("chip", "model")]
+    parts = stacked(groups)
+    left = [fit_serving.left_out(parts, groups, runs, what) for what in ("chip", "model")]
     assert [len(x.rows) for x in left] == [len(runs)] * 2
-    page = fit_serving.report("2026-01-02", table, rows, whole, left, groups)
+    page = fit_serving.report("2026-01-02", table, rows, whole, left, groups, [])
     assert page.index("## Left out") < page.index("## In-sample")
-    assert page == fit_serving.report("2026-01-02", table, rows, whole, left, groups)
+    assert page == fit_serving.report("2026-01-02", table, rows, whole, left, groups, [])
     text = fit_serving.engines_toml(whole, left, runs, "2026-01-02")
     for name, record in tomllib.loads(text).items():
         engine = engine_of(name, record)

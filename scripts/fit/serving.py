@@ -5,16 +5,18 @@ own from 0, so a family with few runs, or none, has the common value. What is kn
 software beforehand shifts its priors (`SHIFTS`).
 """
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from shardwise.evidence.serving.loop import ClosedLoop
-from shardwise.evidence.serving.runs import ServingRun
+from shardwise.evidence.serving.runs import EXPLICIT, ServingRun, run_of
 from shardwise.evidence.serving.times import RunFeatures, StepFeatures
 from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, EngineConstants
 from shardwise.work import Quantity, grouped
@@ -27,15 +29,31 @@ TTFT_WEIGHT = 0.4
 SHIFTS: Mapping[str, Mapping[str, float]] = {
     "eager": {"kernel_seconds": 3.5, "hops": 3.5},
     "prefill_first": {"equal_wait": 16.0, "prefill_wait": 1.5},
+    "balances": {"balance_steps": 25.0},
 }
 """Times by which priors of a family's constants lie higher.
 
-- Eager software starts kernels one by one: 14 us each (PyTorch's launch and dispatch, 10 to 20 us;
-  DistServe's fit of an eager engine on A100, 24 ms for the 40 layers of a 13B whose weights take
-  14 ms, is 20 us), and pays all of the communication library's latency, hops = 1.
-- Software that prefills before it goes on decoding lets a wave of prompts wait for all of them, so
-  one for half of it: 0.5. Software that mixes both in a step has no such wave.
+- vLLM in its first year was eager: no CUDA graphs, NCCL's own all-reduce. Such software starts
+  kernels one by one: 14 us each (PyTorch's launch and dispatch, 10 to 20 us; DistServe's fit of an
+  eager engine on A100, 24 ms for the 40 layers of a 13B whose weights take 14 ms, is 20 us), and
+  pays all of the communication library's latency, hops = 1.
+- SGLang mixes only with `--enable-mixed-chunk`, vLLM since it chunks prompts. Software that
+  prefills before it goes on decoding lets a wave of prompts wait for all of them, so one for half
+  of it: 0.5. Software that mixes both in a step has no such wave.
+- TensorRT-LLM holds prompts back until all parts of a batch have one, for at most `timeout_iters`
+  of `attention_dp_config`, 50 steps, so for half of them; vLLM and SGLang do not.
 """
+
+IDLE_WEIGHT = 3.0
+"""What an error of an idle server's first token counts beside others: no other run has it alone."""
+
+IDLE = Path(__file__).parent / "idle.csv"
+"""First tokens of idle servers, in ms: of TensorRT-LLM's engine called directly (kind `step`), and
+of SGLang's servers with one request at a time (`served`): means of their benchmarks, or medians
+where the mean is 1.3 times that, as the first request of all waited for a compiler."""
+
+IDLE_CHIPS = ("a100", "b200", "h100")
+"""Chips of which a fit sees the first tokens of idle servers; those of others are left out."""
 
 Keep = Callable[[ServingRun], bool]
 Level = Literal["common", "family"]
@@ -78,16 +96,16 @@ PRIORS: Mapping[str, LogPrior] = {
         value=0.03, common=0.5, own=0.5, source="assumed: prompts beside decodes hardly wait"
     ),
     "poll_steps": LogPrior(
-        value=2.0,
-        common=1.0,
-        own=0.5,
-        source="assumed: the step that runs, and the one after",
+        value=1.5,
+        common=0.3,
+        own=0.2,
+        source="half of the step that runs, and the one whose result is read while the next runs",
     ),
     "balance_steps": LogPrior(
-        value=25.0,
+        value=1.0,
         common=0.7,
-        own=0.0,
-        source="half of TensorRT-LLM's `timeout_iters` of `attention_dp_config`, 50",
+        own=0.7,
+        source="assumed: parts that step together end the step that runs",
     ),
     "pool_wait": LogPrior(
         value=0.05,
@@ -95,11 +113,22 @@ PRIORS: Mapping[str, LogPrior] = {
         own=0.0,
         source="assumed: the first of ten waves of requests waits for half of its prompts",
     ),
-    "crowd": LogPrior(value=0.5, common=1.0, own=0.0, source="assumed: less than one of a wave"),
+    "start_seconds": LogPrior(
+        value=1.5e-5, common=0.7, own=1.0, source="assumed: PyTorch's launch and dispatch"
+    ),
+    "crowd": LogPrior(value=0.5, common=1.0, own=0.5, source="assumed: less than one of a wave"),
     "handover_seconds": LogPrior(
         value=0.05, common=1.0, own=0.0, source="assumed: two requests over HTTP and a cache"
     ),
-    "request_seconds": LogPrior(value=0.01, common=1.0, own=0.0, source="assumed: one over HTTP"),
+    "request_seconds": LogPrior(
+        value=0.008,
+        common=0.3,
+        own=0.1,
+        source="vLLM 0.21 on an idle H100: 14 ms to the first token of an 8B, of which prefill 6.5",
+    ),
+    "beside_seconds": LogPrior(
+        value=0.02, common=1.0, own=1.0, source="assumed: a few steps of Python for others"
+    ),
     "miss": LogPrior(
         value=0.25,
         common=0.3,
@@ -189,8 +218,9 @@ def begin(runs: Sequence[ServingRun]) -> EngineFit:
     empty = EngineFit(
         families=tuple(sorted({run.family for run in runs})),
         known={
-            "eager": frozenset(run.family for run in runs if run.eager),
-            "prefill_first": frozenset(run.family for run in runs if run.prefill_first),
+            "eager": frozenset({"vllm-2023"}),
+            "prefill_first": frozenset({"sglang", "sglang-jax", "vllm-2023"}),
+            "balances": frozenset({"trtllm"}),
         },
         moves=np.zeros(0),
     )
@@ -207,6 +237,9 @@ def fit_engines(
     the log errors, and the squared moves from the priors."""
     kept = np.concatenate([[keep(run) for run in part.runs] for part in parts])
     runs = [run for part in parts for run in part.runs]
+    idle = np.isnan([run.tpot for run in runs])
+    weight = TTFT_WEIGHT * np.where(idle, IDLE_WEIGHT, 1.0)
+    timed = kept & ~idle
     tpot = np.log([run.tpot for run in runs])
     ttft = np.log([run.ttft or 1.0 for run in runs])
     told = kept & np.array([run.ttft is not None for run in runs])
@@ -223,8 +256,8 @@ def fit_engines(
         second = np.log(np.concatenate([t.ttft for t in times])) - ttft
         return np.concatenate(
             [
-                np.where(kept, _huber(first / SIGMA), 0.0),
-                np.where(told, _huber(second / TTFT_SIGMA) * TTFT_WEIGHT, 0.0),
+                np.where(timed, _huber(first / SIGMA), 0.0),
+                np.where(told, _huber(second / TTFT_SIGMA) * weight, 0.0),
                 moves,
             ]
         )
@@ -245,6 +278,17 @@ def fit_engines(
 
     found = least_squares(loss, start.moves, jac=slopes, max_nfev=_MOST_ROUNDS, ftol=1e-5)  # type: ignore[arg-type]
     return replace(start, moves=found.x)
+
+
+def idle_runs() -> tuple[ServingRun, ...]:
+    """The first tokens of idle servers as runs of one request; their time per output token is NaN,
+    as none is told."""
+    with IDLE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    same = dict.fromkeys(EXPLICIT, "")
+    same |= {"data": "1", "workers": "0", "concurrency": "1", "tpot_ms": "1"}
+    same |= {"source": "idle", "output_length": "128", "shortest": "1"}
+    return tuple(replace(run_of(same | row), tpot=np.nan) for row in rows)
 
 
 def _huber(z: np.ndarray) -> np.ndarray:
@@ -277,7 +321,7 @@ def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
     loops = [g.loop for g in groups]
     names = (
         *("concurrency", "input_length", "output_length", "most_running"),
-        *("splits", "queue_interval"),
+        *("token_budget", "splits", "queue_interval"),
     )
     shares = range(len(groups[0].decode))
     return RunFeatures(

@@ -130,8 +130,8 @@ def test_a_record_must_be_whole_and_within_bounds():
 
 def test_how_requests_arrive_is_a_table_of_its_own():
     assert engine_of("mine", RECORD).arrival.poll_steps == 0.5
-    told = {name: {"value": 0.5, "source": "a test"} for name in ARRIVAL_CONSTANTS}
-    assert engine_of("mine", {**RECORD, "arrival": told}).arrival.crowd == 0.5
+    told = {name: {"value": 5e-4, "source": "a test"} for name in ARRIVAL_CONSTANTS}
+    assert engine_of("mine", {**RECORD, "arrival": told}).arrival.crowd == 5e-4
     with pytest.raises(BadRequest, match="the arrival of engine 'mine' lacks 'crowd'"):
         engine_of("mine", {**RECORD, "arrival": {k: v for k, v in told.items() if k != "crowd"}})
 
@@ -144,3 +144,16 @@ def test_a_measured_range_is_read_and_checked():
             engine_of("mine", {**RECORD, "range": wrong})
     low, high = load_engine("vllm").range
     assert 0.5 < low < 1 < high < 2
+
+
+def test_a_chip_of_which_no_run_is_known_has_a_wide_range():
+    engine = load_engine("vllm")
+    assert engine.range_on("h100") == engine.range
+    for chip in ("mi350x", "tpu7x"):  # two runs of the second are too few
+        assert not engine.knows(chip)
+        least, most = engine.range_on(chip)
+        assert least < engine.range[0] < engine.range[1] < most
+    assert engine_of("mine", {**RECORD, "range": {"low": 0.8, "high": 1.5}}).range_on("l4") == (
+        0.8,
+        1.5,
+    )

@@ -286,7 +286,7 @@ def _times(served: Served) -> Mapping[str, Any]:
     engine = load_engine(served.plan.engine)
     known = measured(served.plan, served.piece.chip)
     error = serving_error(mixture=served.cfg.has_experts)
-    low, high = (engine.range or (1.0, 1.0)) if known else (1.0, 1.0)
+    low, high = (known and engine.range_on(served.piece.chip.id)) or (1.0, 1.0)
     first = error.ttft if known else 0.0
     ttft, tpot, e2e = served.held.times
     return {

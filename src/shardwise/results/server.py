@@ -124,7 +124,7 @@ class PricedServer(Record):
     prefill_seconds: Bounds
     """Seconds of a prefill of one prompt."""
     ttft_seconds: Bounds
-    """Seconds of that and one decode step, with nothing waiting."""
+    """Seconds to the first token on an idle server: that and what its engine adds."""
     tpot_seconds: Bounds
     """Seconds of a decode step of all sequences at the mean context."""
     tpot_interval: tuple[float, float] | None
@@ -228,8 +228,9 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
 
 
 def _interval(answer: ServeAnswer) -> tuple[float, float] | None:
-    """The 80 % range of the time per output token, where the engine's was measured."""
-    found, expected = load_engine(answer.plan.engine).range, answer.tpot_seconds.expected
+    """The range of the time per output token, where the engine's was measured."""
+    found = load_engine(answer.plan.engine).range_on(answer.piece.chip.id)
+    expected = answer.tpot_seconds.expected
     return found and (expected * found[0], expected * found[1])
 
 

@@ -66,9 +66,11 @@ ARRIVAL_CONSTANTS: Mapping[str, str] = {
     "poll_steps": "steps until a request is looked at and its first token is sent",
     "balance_steps": "steps that parts of a batch wait for prompts of the others",
     "pool_wait": "`prefill_wait` where servers of their own prefill",
+    "start_seconds": "seconds of the host that each kernel of a prompt's step takes at least",
     "crowd": "prompts of a wave of equal lengths that a prompt meets, over concurrency^0.36 - 1",
     "handover_seconds": "seconds between the servers that prefill and those that decode",
     "request_seconds": "seconds of a request on its way in and out",
+    "beside_seconds": "seconds longer on that way where others are answered meanwhile",
     "acceptance": "chance that a guessed token is right after one that was",
 }
 """How the requests of a benchmark arrive at an engine; seconds per prompt token are in none."""
@@ -78,9 +80,11 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
     "poll_steps": (0.0, 200.0),
     "balance_steps": (0.0, 200.0),
     "pool_wait": (0.0, 1.0),
+    "start_seconds": (0.0, 1e-3),
     "crowd": (0.0, 10.0),
     "handover_seconds": (0.0, 10.0),
     "request_seconds": (0.0, 1.0),
+    "beside_seconds": (0.0, 1.0),
     "acceptance": (0.0, 1.0),
 }
 """The least and the most that each may be."""
@@ -98,9 +102,11 @@ class Arrival:
     poll_steps: Quantity = 0.5
     balance_steps: Quantity = 0.0
     pool_wait: Quantity = 0.0
+    start_seconds: Quantity = 0.0
     crowd: Quantity = 0.0
     handover_seconds: Quantity = 0.0
     request_seconds: Quantity = 0.0
+    beside_seconds: Quantity = 0.0
     acceptance: Quantity = 0.7
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -109,7 +115,8 @@ class Arrival:
 class EngineConstants:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
-    models that the fit had not seen; None where nothing was measured. `streams` and all
+    models that the fit had not seen, on `chips`; `elsewhere` on all others, of which no run is
+    known; None where nothing was measured. `streams` and all
     that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them. `whole_sums` as
     a stack has them. `family` is the engine that a file of constants is of.
     """
@@ -121,6 +128,8 @@ class EngineConstants:
     prefill_wait: Quantity
     sources: Mapping[str, str]
     range: tuple[float, float] | None = None
+    chips: tuple[str, ...] = ()
+    elsewhere: tuple[float, float] | None = None
     arrival: Arrival = field(default_factory=Arrival)
     streams: Quantity = 1.0
     narrow: Quantity = 1.0
@@ -130,6 +139,14 @@ class EngineConstants:
     passes: Quantity = 1.0
     whole_sums: Mapping[str, int] | None = None
     family: str = ""
+
+    def knows(self, chip: str) -> bool:
+        """Whether runs on a chip are known, or none on any is asked for."""
+        return self.elsewhere is None or chip in self.chips
+
+    def range_on(self, chip: str) -> tuple[float, float] | None:
+        """The range of times per output token on a chip."""
+        return self.range if self.knows(chip) else self.elsewhere
 
     @property
     def stack(self) -> Stack:
@@ -247,9 +264,16 @@ def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:
     """An engine's constants from its table of {value, source} entries; BadRequest for what is out
     of bounds."""
     values, sources = read_constants(f"engine '{name}'", record, ENGINE_CONSTANTS, ENGINE_BOUNDS)
-    measured = _range(name, record.get("range"))
-    arrival = _arrival(name, record.get("arrival"))
-    return EngineConstants(name=name, sources=sources, range=measured, arrival=arrival, **values)
+    measured, told = record.get("range"), record.get("elsewhere")
+    return EngineConstants(
+        name=name,
+        sources=sources,
+        range=_range(name, measured),
+        chips=tuple(measured.get("chips", ())) if isinstance(measured, Mapping) else (),
+        elsewhere=_range(name, told, "elsewhere"),
+        arrival=_arrival(name, record.get("arrival")),
+        **values,
+    )
 
 
 def _arrival(name: str, record: object) -> Arrival:
@@ -261,7 +285,7 @@ def _arrival(name: str, record: object) -> Arrival:
     return Arrival(sources=sources, **values)
 
 
-def _range(name: str, entry: object) -> tuple[float, float] | None:
+def _range(name: str, entry: object, key: str = "range") -> tuple[float, float] | None:
     """Low and high of a {low, high, source} entry."""
     if entry is None:
         return None
@@ -272,6 +296,6 @@ def _range(name: str, entry: object) -> tuple[float, float] | None:
         if 0.01 <= low <= high <= 100:
             return float(low), float(high)
     raise BadRequest(
-        f"'range' of engine '{name}' is {shown(entry)}; write {{ low = SHARE, high = SHARE, "
+        f"'{key}' of engine '{name}' is {shown(entry)}; write {{ low = SHARE, high = SHARE, "
         'source = "WHERE FROM" } with 0.01 <= low <= high <= 100'
     )

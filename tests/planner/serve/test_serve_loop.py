@@ -16,7 +16,9 @@ from shardwise.roofline.engines import IDEAL_ENGINE, Arrival
 
 LOOP = ClosedLoop(concurrency=64.0, input_length=1024.0, output_length=512.0)
 TOKENIZED = 2e-6 * 1024
-HALF_A_STEP = 0.5 * 0.013
+MEAN_STEP = 0.010 + 63 / 64 * 0.003
+"""Of 64 prompts, 63 are others'."""
+HALF_A_STEP = 0.5 * MEAN_STEP
 
 
 def test_tokens_in_are_tokens_out():
@@ -29,9 +31,10 @@ def test_tokens_in_are_tokens_out():
 
 
 def test_seconds_by_hand():
-    """10 ms, 34 ms with a prompt in it, a prompt alone 30 ms: (34 - 10) / 8 between tokens."""
+    """10 ms, 34 ms with a prompt in it, a prompt alone 30 ms: (34 - 10) / 8 between tokens, of
+    others' prompts."""
     times = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
-    assert times.tpot == pytest.approx(0.013)
+    assert times.tpot == pytest.approx(MEAN_STEP)
     assert times.ttft == pytest.approx(HALF_A_STEP + 0.030 + TOKENIZED)
 
 
@@ -41,33 +44,45 @@ def test_the_steps_until_a_request_is_looked_at_hold_prompts_too():
     once = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
     seldom = replace(LOOP, queue_interval=11.0)
     waited = loop_times(seldom, 0.010, 0.034, 0.030, IDEAL_ENGINE)
-    assert waited.ttft - once.ttft == pytest.approx(5 * 0.013)
+    assert waited.ttft - once.ttft == pytest.approx(5 * MEAN_STEP)
     engine = replace(IDEAL_ENGINE, arrival=Arrival(balance_steps=20.0))
     one, two = (
         loop_times(replace(LOOP, splits=n), 0.010, 0.034, 0.030, engine) for n in (1.0, 2.0)
     )
-    assert two.ttft - one.ttft == pytest.approx(20 * 0.013)
+    assert two.ttft - one.ttft == pytest.approx(20 * MEAN_STEP)
     assert one.ttft == once.ttft
+
+
+@pytest.mark.parametrize("length", [1024.0, 128.0, 16.0])
+def test_one_request_at_a_time_meets_no_prompt_and_waits_for_no_step(length):
+    """Its own prompt is before its first token, however short its answer is."""
+    loop = replace(LOOP, concurrency=1.0, output_length=length, queue_interval=11.0, splits=2.0)
+    arrival = Arrival(poll_steps=9.0, balance_steps=20.0, equal_wait=0.5, crowd=1.0)
+    engine = replace(IDEAL_ENGINE, prefill_wait=0.5, arrival=arrival)
+    for equal in (False, True):
+        times = loop_times(loop, 0.010, 0.034, 0.030, engine, equal)
+        assert times.tpot == pytest.approx(0.010)
+        assert times.ttft == pytest.approx(0.030 + TOKENIZED)
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.2, 1.0])
 def test_waiting_moves_time_and_makes_none(wait):
     engine = replace(IDEAL_ENGINE, prefill_wait=wait)
     times = loop_times(LOOP, 0.010, 0.034, 0.030, engine)
-    assert times.ttft + 511 * times.tpot == pytest.approx(
-        HALF_A_STEP + 0.030 + TOKENIZED + 511 * 0.013
-    )
-    assert times.tpot == pytest.approx(0.010 + (1 - wait) * 0.003)
+    told = HALF_A_STEP + 0.030 + TOKENIZED
+    assert times.end_to_end(512.0) == pytest.approx(told + 511 * MEAN_STEP)
+    assert times.tpot == pytest.approx(0.010 + (1 - wait) * (MEAN_STEP - 0.010))
 
 
-def test_requests_of_equal_lengths_wait_as_a_wave_and_meet_a_crowd():
+def test_requests_of_equal_lengths_wait_as_a_wave_and_all_meet_a_crowd():
     arrival = Arrival(equal_wait=0.5, crowd=1.0)
     engine = replace(IDEAL_ENGINE, arrival=arrival)
     mixed, equal = (loop_times(LOOP, 0.010, 0.034, 0.030, engine, e) for e in (False, True))
-    assert mixed.tpot == pytest.approx(0.013)
-    assert equal.tpot == pytest.approx(0.0115)
-    crowd = 0.030 * (64**0.36 - 1)
-    assert equal.ttft - mixed.ttft == pytest.approx(crowd + 511 * 0.0015)
+    assert mixed.tpot == pytest.approx(MEAN_STEP)
+    assert equal.tpot == pytest.approx((0.010 + MEAN_STEP) / 2)
+    assert equal.ttft - mixed.ttft == pytest.approx(511 * (MEAN_STEP - 0.010) / 2)
+    told = HALF_A_STEP + 0.030 * 64**0.36 + TOKENIZED
+    assert mixed.ttft == pytest.approx(told)
 
 
 def test_guesses_yield_tokens():
@@ -75,7 +90,9 @@ def test_guesses_yield_tokens():
     assert tokens_per_step(3.0, 0.5) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
     two = replace(LOOP, yields=2.0)
     assert two.mixed_share == 2 * LOOP.mixed_share
-    assert loop_times(two, 0.010, 0.034, 0.030, IDEAL_ENGINE).tpot == pytest.approx(0.016 / 2)
+    assert loop_times(two, 0.010, 0.034, 0.030, IDEAL_ENGINE).tpot == pytest.approx(
+        (0.010 + 2 * (MEAN_STEP - 0.010)) / 2
+    )
 
 
 def test_those_beyond_the_memory_wait_their_turn():

@@ -315,8 +315,8 @@ def test_columns_and_the_plan_agree():
             count += 1
             answer = evaluate_serve(server.plan(batch=64, chunk=8192), request.cfg, server.piece)
             assert plain(answer.tpot_seconds) == pytest.approx(plain(tpot.take(i).one()), rel=1e-12)
-            both = plain((ttft.take(i) + tpot.take(i)).one())
-            assert plain(answer.ttft_seconds) == pytest.approx(both, rel=1e-12)
+            alone = plain(ttft.take(i).one())
+            assert plain(answer.ttft_seconds) == pytest.approx(alone, rel=1e-12)
             memory = float(columns.peak_bytes(64.0)[i])
             assert float(answer.memory.peak()) == pytest.approx(memory, rel=1e-12)
     assert count > 2
@@ -383,7 +383,21 @@ def test_a_given_utilisation_replaces_the_expected_prefill():
     prefill = best.prefill_seconds
     assert prefill.expected == pytest.approx(seconds)
     assert prefill.lower <= prefill.expected <= prefill.upper
-    assert best.ttft_seconds.expected == pytest.approx(seconds + best.tpot_seconds.expected)
+    assert best.ttft_seconds.expected == pytest.approx(seconds)
+
+
+def test_the_first_token_of_an_idle_server_is_that_of_its_prefill():
+    """And what the engine adds where nothing waits: its way in and out, or the start of a short
+    prompt's kernels where that takes longer than they."""
+    engine = load_engine("vllm")
+    short, long = (answer_for(engine="vllm", input_length=n) for n in (64, 8192))
+    way = float(engine.arrival.request_seconds)
+    for found in (short, long):
+        tokens = 2e-6 * found.plan.input_length
+        alone = max(found.prefill_seconds.expected, found.lag.least)
+        assert found.ttft_seconds.expected == pytest.approx(alone + way + tokens)
+    assert short.lag.least > 0
+    assert long.lag.least < long.prefill_seconds.expected
 
 
 def test_every_chip_with_memory_and_bandwidth_serves_a_small_model():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.simulate.servers import Linear, fleet
 from shardwise.planner.simulate.cost import Lag
 from shardwise.planner.simulate.demand import Demand
-from shardwise.planner.simulate.metrics import Objectives, latencies
+from shardwise.planner.simulate.metrics import Objectives, latencies, request_rows
 from shardwise.planner.simulate.rates import about_rate, largest_rate, rounded
 from shardwise.planner.simulate.steady import (
     COUNTED,
@@ -123,6 +123,22 @@ def test_what_software_adds_to_a_first_token_is_in_it():
     assert b.times[0] - a.times[0] == pytest.approx(0.02 + 1e-5 * prompts + 2.5 * a.times[1])
     assert np.array_equal(b.times, told.times)
     assert latencies(outcome).ttft[b.counted] == pytest.approx(b.times[0])
+
+
+def test_an_idle_server_answers_at_once():
+    """A request an hour meets none: no step is waited for, but the start of its own kernels is."""
+    plain = servers(replicas=1)
+    lag = Lag(seconds=0.02, per_token=1e-5, steps=11.0, beside=0.05, least=0.5)
+    late = replace(plain, pool=replace(plain.pool, model=replace(plain.pool.model, lag=lag)))
+    a, b = (steady_run(f, DEMAND, 1 / 3600, seed=3, counted=20) for f in (plain, late))
+    assert not b.moments.met.any()
+    prompts = b.moments.prompt[b.counted]
+    assert np.all(a.times[0] < 0.5)
+    assert b.times[0] == pytest.approx(0.5 + 0.02 + 1e-5 * prompts)
+    assert b.times[2] - a.times[2] == pytest.approx(b.times[0] - a.times[0])
+    told, outcome = steady_outcome(late, DEMAND, 1 / 3600, seed=3, counted=20)
+    assert np.array_equal(b.times, told.times)
+    assert [row[8] for row in request_rows(outcome)][b.counted] == pytest.approx(b.times[0])
 
 
 def test_why_a_rate_does_not_hold_is_said():

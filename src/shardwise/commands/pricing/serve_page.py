@@ -11,6 +11,7 @@ from shardwise.planner.serve.answer import ServeAnswer, mesh_text
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.results.server import PricedServer
 from shardwise.roofline.bounds import Bounds
+from shardwise.roofline.engines import load_engine
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 
 
@@ -37,13 +38,13 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
     return [
         Fact(
             "TPOT",
-            f"{format_seconds(result.tpot_seconds.expected)}{_range_text(result)}, "
+            f"{format_seconds(result.tpot_seconds.expected)}{_range_text(answer, result)}, "
             "one decode step of all sequences",
         ),
         Fact(
             "TTFT",
-            f"{format_seconds(result.ttft_seconds.expected)} with nothing waiting: prompt "
-            f"{format_seconds(result.prefill_seconds.expected)} and one step",
+            f"{format_seconds(result.ttft_seconds.expected)} on an idle server, of which prefill "
+            f"{format_seconds(result.prefill_seconds.expected)}",
         ),
         Fact(
             "speed",
@@ -65,11 +66,14 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
     ]
 
 
-def _range_text(result: PricedServer) -> str:
+def _range_text(answer: ServeAnswer, result: PricedServer) -> str:
     """How far the engine's times per token were off."""
     if result.tpot_interval is None:
         return ""
     low, high = map(format_seconds, result.tpot_interval)
+    chip = answer.piece.chip.id
+    if not load_engine(result.engine).knows(chip):
+        return f" ({low} to {high}: no run on {chip} is known)"
     return f" (8 of 10 runs of {result.engine}: {low} to {high})"
 
 
@@ -86,7 +90,7 @@ def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
         ["predicted", "lower", "expected", "upper"],
         [
             ["prefill of one prompt", *_times(result.prefill_seconds)],
-            ["TTFT (prefill + one step)", *_times(result.ttft_seconds)],
+            ["TTFT (on an idle server)", *_times(result.ttft_seconds)],
             ["TPOT (one step of the batch)", *_times(result.tpot_seconds)],
         ],
     )

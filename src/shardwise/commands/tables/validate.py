@@ -28,6 +28,7 @@ from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
 from shardwise.evidence.training.validate import ScoredRun, Validation
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.evidence.training.validation_result import TrainingRuns, training_runs
+from shardwise.roofline.engines import load_engine
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib, format_seconds, sig
 
@@ -439,6 +440,9 @@ def _serving_page(told: ServingValidated) -> Page:
         yield summaries_table(title, sums, "rank")
     if found.coverage is not None:
         yield f"\n{found.coverage:.0%} of them inside their 80 % range"
+    unknown = {r.run.chip for r in found.rows if not load_engine(r.engine).knows(r.run.chip)}
+    if unknown:
+        yield f"no run on {', '.join(sorted(unknown))} is known: their ranges are wide"
     yield "\nTime to the first token"
     if found.left_out:
         left = {f"a {fold} left out": one.ttft for fold, one in found.left_out.items()}
@@ -449,6 +453,9 @@ def _serving_page(told: ServingValidated) -> Page:
         yield ""
         yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")
         yield from _serving_details(found)
+    elif found.table.left_out and found.table.rows <= _FEW:
+        yield ""
+        yield from _left_out_rows(found)
     elif found.table.left_out:
         number = sum(found.table.left_out.values())
         yield f"\nleft out: {number:,} rows (--detail says why)"
@@ -461,6 +468,11 @@ def _serving_details(found: ServingValidation) -> Page:
     ]
     yield ""
     yield TextTable(["worst", "predicted", "measured", "error"], rows)
+    yield from _left_out_rows(found)
+
+
+def _left_out_rows(found: ServingValidation) -> Page:
+    """Each reason for which rows are left out."""
     for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
         first = found.table.first.get(reason)
         yield f"left out: {number:,} rows: {reason}" + (f" (first: {first})" if first else "")

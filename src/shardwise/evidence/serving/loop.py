@@ -6,18 +6,21 @@ guesses) and lets n y / O requests finish, so as many prompts come in: q = n y I
 per step. They come in lumps of a prompt (of q where that is more, of the token budget where that is
 less), so a share f = q / lump of the steps is mixed:
 
-    mean step = D + f (M - D)           D a decode step, M a mixed one of n sequences and a lump
-    TPOT      = (D + (1 - w) f (M - D)) / y
-    TTFT      = P + s (mean step) + w f (M - D) (O / y - 1)         P the prefill of a prompt alone
+    E         = f (M - D) (n - 1) / n   D a decode step, M a mixed one of n sequences and a lump
+    TPOT      = (D + (1 - w) E) / y
+    TTFT      = P (1 + m) + s (D + E) + w E (O / y - 1)             P the prefill of a prompt alone
 
-s steps go by until software looks at a request: `poll_steps`, half of the steps that it is told to
-take between looks at its queue (`queue_interval`), and `balance_steps` where parts of the batch
-have attention of their own, as one of them starts a prompt when the others have one too.
+E is what the prompts of the n - 1 others add to a step; one request at a time meets none.
+
+s steps go by until software looks at a request beside others: `poll_steps`, half of the steps that
+it is told to take between looks at its queue (`queue_interval`), and `balance_steps` where parts of
+the batch have attention of their own, as one of them starts a prompt when the others have one too.
+An idle server looks at once, and its software has nothing else to do (`beside_seconds`).
 
 An engine moves a part w of the others' prefill from the time between tokens to the time before the
 first: `prefill_wait` where lengths differ, so that prompts trickle in beside decodes (beyond the
-first wave), `equal_wait` where all have the same lengths and come back together; then a prompt also
-meets `crowd` (c^0.36 - 1) others at its prefill. Requests beyond n queue for their turn.
+first wave), `equal_wait` where all have the same lengths and come back together. At its prefill a
+prompt meets m = `crowd` (c^0.36 - 1) others. Requests beyond n queue for their turn.
 
 Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
 at the rate X that the slower pool allows:
@@ -38,6 +41,9 @@ from shardwise.work import Quantity
 TOKEN_BUDGET = 8192
 """Tokens of one step: the default of vLLM (`max_num_batched_tokens`) on chips of 80 GB, of SGLang
 (`chunked_prefill_size`) and of TensorRT-LLM (`max_num_tokens`)."""
+
+MEMORY_SHARE = 0.9
+"""Share of the memory that engines take: vLLM's `gpu_memory_utilization`, 0.9 by default."""
 
 CROWD_POWER = 0.36
 """How the crowd of a wave grows with concurrency: between its root and its logarithm."""
@@ -65,6 +71,16 @@ class ClosedLoop:
     def running(self) -> Quantity:
         """n: requests that decode at once."""
         return np.maximum(np.minimum(self.concurrency, self.most_running), 1.0)
+
+    @property
+    def others(self) -> Quantity:
+        """(n - 1) / n: the share of the prompts that are others' to a request."""
+        return (self.running - 1) / self.running
+
+    @property
+    def busy(self) -> Quantity:
+        """Whether a request meets others at its server: nobody does where one is in flight."""
+        return np.clip(np.asarray(self.concurrency) - 1, 0.0, 1.0)
 
     @property
     def prompt_tokens(self) -> Quantity:
@@ -154,13 +170,14 @@ def waiting(engine: EngineConstants, equal: Quantity) -> Quantity:
     return np.minimum(np.where(equal, engine.arrival.equal_wait, engine.prefill_wait), 1.0)
 
 
-def arriving(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
+def arriving(loop: ClosedLoop, engine: EngineConstants, busy: Quantity) -> Quantity:
     """Seconds of a request on its way in and out, and of its tokens."""
-    return engine.arrival.request_seconds + TOKEN_SECONDS * loop.input_length
+    beside = engine.arrival.beside_seconds * busy
+    return engine.arrival.request_seconds + beside + TOKEN_SECONDS * loop.input_length
 
 
 def polling(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
-    """s: steps until a request is looked at and its first token is sent, alone or with others."""
+    """s: steps until a request is looked at and its first token is sent, beside others."""
     return engine.arrival.poll_steps + (loop.queue_interval - 1) / 2
 
 
@@ -176,12 +193,13 @@ def loop_times(
     is of one query a sequence where `yields` is 1; its prompts count, over a step without them."""
     wait, arrival = waiting(engine, equal), engine.arrival
     steps = np.maximum(loop.output_length / loop.yields - 1, 1.0)
-    others = loop.mixed_share * np.maximum(mixed - decode, 0.0)
+    others = loop.others * loop.mixed_share * np.maximum(mixed - decode, 0.0)
     tpot = (decode + (1 - wait) * others) / loop.yields
-    met = np.where(equal, arrival.crowd * (np.asarray(loop.concurrency) ** CROWD_POWER - 1), 0.0)
+    met = arrival.crowd * (np.maximum(loop.concurrency, 1.0) ** CROWD_POWER - 1)
     looked_at = polling(loop, engine) + np.where(loop.splits > 1, arrival.balance_steps, 0.0)  # type: ignore[operator]
+    looked_at = looked_at * loop.busy
     alone = prompt * loop.chunks * (1 + met) + looked_at * (decode + others)
-    served = arriving(loop, engine) + alone + wait * others * steps
+    served = arriving(loop, engine, loop.busy) + alone + wait * others * steps
     answer = (loop.output_length - 1) * tpot
     queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
     return LoopTimes(ttft=served + queued, tpot=tpot)
@@ -204,13 +222,15 @@ class PoolTimes:
 def pool_times(pools: PoolTimes, engine: EngineConstants) -> LoopTimes:
     """TTFT and TPOT where servers of their own prefill; see the head of this file. `concurrency` of
     the loop is of one decode server."""
-    loop, arrival, polls = pools.loop, engine.arrival, polling(pools.loop, engine)
+    loop, arrival = pools.loop, engine.arrival
     flying = loop.concurrency * pools.servers
+    busy = np.clip(flying - 1, 0.0, 1.0)
+    polls = polling(loop, engine) * busy
     prefill = pools.prompt * loop.chunks
     rate = pools.prefill_servers * np.maximum(
         loop.splits / prefill, loop.splits * loop.full_prompts / (pools.full * loop.chunks)
     )
-    before = arriving(loop, engine) + arrival.handover_seconds + prefill
+    before = arriving(loop, engine, busy) + arrival.handover_seconds + prefill
     tokens = np.maximum(loop.output_length - 1, 1.0)
     running = loop.running
     for _ in range(_ROUNDS):

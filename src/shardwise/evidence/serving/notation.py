@@ -73,8 +73,6 @@ def explicit(rows: Sequence[Row]) -> dict[str, str]:
         "citation": row.get("citation", ""),
         "engine": engine,
         "release": release,
-        "launch": "eager" if engine == _EAGER else "graph",
-        "schedule": "prefill_first" if engine in _PREFILL_FIRST else "mixed",
         "queue_interval": "",
         "model": model_of(row["model"]),
         "hardware": row["hardware"],
@@ -102,19 +100,11 @@ def milliseconds(row: Row) -> str:
     return f"{value * scales[row['unit']]:.6g}"
 
 
-_EAGER = "vllm-2023"
-"""vLLM in its first year: no CUDA graphs, NCCL's own all-reduce, Python between the steps."""
-
-
-_PREFILL_FIRST = ("sglang", "sglang-jax", _EAGER)
-"""SGLang mixes only with `--enable-mixed-chunk`; vLLM mixes since it chunks prompts."""
-
-
 def engine_of(source: str) -> tuple[str, str]:
     """Family and version of "aiconfigurator-silicon/vllm 0.19.0" and other spellings."""
     name = source.split("/")[-1]
     if name.startswith("Splitwise"):
-        return _EAGER, ""
+        return "vllm-2023", ""
     family, _, version = name.partition(" ")
     return family, version.strip()
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from pathlib import Path
 
 from shardwise import boundary
@@ -24,6 +25,7 @@ from shardwise.boundary import number
 from shardwise.boundary.tables import WrongCell
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.serving import notation
+from shardwise.evidence.serving.loop import MEMORY_SHARE, TOKEN_BUDGET
 from shardwise.evidence.serving.notation import Row
 from shardwise.hardware import Slice, Torus, parse_slice, slices_of
 from shardwise.hardware.catalogue import load_chip
@@ -31,6 +33,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import LatentAttention, Moe
 from shardwise.models.zoo import zoo_names
 from shardwise.planner.serve.server import heads_divide
+from shardwise.units import DTYPE_BYTES
 from shardwise.work import grouped
 
 EXPLICIT: Mapping[str, str] = {
@@ -38,11 +41,12 @@ EXPLICIT: Mapping[str, str] = {
     "citation": "where it was read",
     "engine": "family of the software that served",
     "release": "its version; empty where it is not stated",
-    "launch": "how kernels start: graph (captured), or eager (one by one, library collectives)",
-    "schedule": "mixed (prompts beside decodes in a step), or prefill_first",
     "model": "zoo name",
     "hardware": "chip",
     "queue_interval": "steps from one look at the queue to the next; empty where it is each step",
+    "max_num_seqs": "most sequences that run on a server; empty where memory alone limits them",
+    "max_num_batched_tokens": "most tokens of a step; empty where it is 8,192",
+    "memory_share": "share of the memory that the engine takes; empty where it is 0.9",
     "tensor": "devices that cut the heads of one sequence",
     "data": "parts of the batch with attention of their own",
     "expert": "devices over which whole experts lie apart; 1 where they are cut like an MLP",
@@ -64,8 +68,23 @@ EXPLICIT: Mapping[str, str] = {
 }
 """Columns of a table of serving runs."""
 
-LATER = ("queue_interval",)
+LATER = ("queue_interval", "max_num_seqs", "max_num_batched_tokens", "memory_share")
 """Columns that a table may lack."""
+
+DTYPES = {
+    "auto": "",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "w8a8": "int8",
+    "w8a16": "int8",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
+"""Engines' names of dtypes and ours; "" where the engine's default is meant."""
 
 PUBLISHED_SERVING = Path(__file__).parent / "data" / "serving_runs.csv"
 """The runs that the filter keeps of tables published by ai-dynamo/aiconfigurator and
@@ -94,15 +113,13 @@ class ServingRun:
     """One measured configuration. Seconds; `kind` is "served" (a closed loop of `concurrency`
     requests, times averaged over requests) or "step" (one batch prefilled at once, then decoded).
     `workers` servers of `piece` decode; `prefill` are those that prefill where they are others.
-    `queue_interval` steps lie between the looks at the queue.
-    Lengths lie evenly between `shortest` times the stated ones and these. `eager` software starts
-    kernels one by one, `prefill_first` software lets decodes wait for prompts."""
+    `queue_interval` steps lie between the looks at the queue; `most_running` sequences at most run
+    on a server, in steps of at most `token_budget` tokens, in a `memory_share` of its memory.
+    Lengths lie evenly between `shortest` times the stated ones and these."""
 
     source: str
     family: str
     version: str
-    eager: bool
-    prefill_first: bool
     model: str
     cfg: ModelConfig
     piece: Slice
@@ -113,6 +130,9 @@ class ServingRun:
     prefill: PrefillWorkers | None
     drafts: int
     queue_interval: int
+    most_running: float
+    token_budget: int
+    memory_share: float
     weights: str
     kv: str
     concurrency: int
@@ -166,6 +186,12 @@ class ServingRun:
             parts.append(f"ep{self.expert}")
         if self.drafts:
             parts.append(f"mtp{self.drafts}")
+        told = {
+            "seqs": (self.most_running, inf),
+            "budget": (self.token_budget, TOKEN_BUDGET),
+            "share": (self.memory_share, MEMORY_SHARE),
+        }
+        parts += [f"{name}{value}" for name, (value, default) in told.items() if value != default]
         return (
             f"{self.engine}/{self.model}/{self.weights}/kv-{self.kv}/{'/'.join(parts)}/{lengths}/"
             f"c{self.concurrency}"
@@ -232,7 +258,8 @@ def run_of(row: Row) -> ServingRun:
         raise WrongCell("kind", row["kind"], f"it must be {' or '.join(KINDS)}", untimed)
     if not row["tpot_ms"].strip():
         raise WrongCell("tpot_ms", "", "a run needs its time per output token", untimed)
-    cfg = served_model(row["model"], row["weights"])
+    weights = _dtype(row, "weights")
+    cfg = served_model(row["model"], weights)
     tensor, data = _count(row, "tensor"), _count(row, "data")
     piece = served_slice(row["hardware"], tensor * data)
     for column in ("concurrency", "input_length", "output_length"):
@@ -245,13 +272,12 @@ def run_of(row: Row) -> ServingRun:
         if not heads_divide(cfg, degree):
             kind = "a tensor degree that does not divide the model's heads"
             raise WrongCell(column, degree, f"it must divide the heads of {cfg.name}", kind)
-    kv = row["kv"] or notation.kv_of(row["engine"], row["weights"])
+    kv = _dtype(row, "kv") or notation.kv_of(row["engine"], weights)
+    budget, share = "max_num_batched_tokens", "memory_share"
     return ServingRun(
         source=row["source"].split("/")[0],
         family=row["engine"],
         version=row["release"],
-        eager=row["launch"] == "eager",
-        prefill_first=row["schedule"] == "prefill_first",
         model=row["model"],
         cfg=cfg,
         piece=piece,
@@ -262,7 +288,10 @@ def run_of(row: Row) -> ServingRun:
         prefill=prefill,
         drafts=_count(row, "drafts", least=0) if row["drafts"].strip() else 0,
         queue_interval=_count(row, "queue_interval") if row.get("queue_interval") else 1,
-        weights=row["weights"],
+        most_running=_count(row, "max_num_seqs") if row.get("max_num_seqs") else inf,
+        token_budget=_count(row, budget) if row.get(budget) else TOKEN_BUDGET,
+        memory_share=_number(row, share, 0.01, 1.0) if row.get(share) else MEMORY_SHARE,
+        weights=weights,
         kv={"fp16": "f16"}.get(kv, kv),
         concurrency=int(row["concurrency"]),
         longest_input=int(row["input_length"]),
@@ -284,6 +313,16 @@ def _prefill(row: Row) -> PrefillWorkers | None:
         tensor=tensor,
         data=data,
     )
+
+
+def _dtype(row: Row, column: str) -> str:
+    """A dtype of ours, whichever name of it a row has; "" where it is left to the engine."""
+    name = row[column].strip().lower()
+    name = DTYPES.get(name, name)
+    if name and name not in (*DTYPE_BYTES, "fp16"):
+        rule = f"it must be one of {', '.join((*DTYPE_BYTES, *DTYPES))}"
+        raise WrongCell(column, row[column], rule, f"a dtype of '{column}' that is not known")
+    return name
 
 
 def _count(row: Row, column: str, least: int = 1) -> int:
@@ -324,10 +363,15 @@ def served_slice(hardware: str, devices: int) -> Slice:
     try:
         if isinstance(chip.network, Torus):
             return next(p for p in slices_of(chip) if p.chips == chips and not rest)
-        return parse_slice(f"{chip.id}:{chips}")
+        piece = parse_slice(f"{chip.id}:{chips}")
     except (BadRequest, StopIteration):
         kind = "a number of devices that is no slice of the chip"
         raise WrongCell("tensor", devices, f"with data {kind}", kind) from None
+    if piece.count > 1 and chip.data_centre is None:
+        rule = f"{devices} devices need its data-centre network; give its rate with --hw FILE"
+        kind = "more chips than one domain has, of a chip without a rate between domains"
+        raise WrongCell("hardware", hardware, rule, kind)
+    return piece
 
 
 @cache

@@ -18,7 +18,7 @@ from shardwise.evidence.serving.loop import (
     pool_times,
     tokens_per_step,
 )
-from shardwise.evidence.serving.runs import ServingRun
+from shardwise.evidence.serving.runs import ServingRun, ServingTable
 from shardwise.hardware import Placement, Slice
 from shardwise.hardware.boxes import boxes
 from shardwise.models import ModelConfig
@@ -30,10 +30,8 @@ from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
 from shardwise.scheduling.step import StepShape
+from shardwise.units import format_gib
 from shardwise.work import Quantity, grouped
-
-MEMORY_SHARE = 0.9
-"""Share of the memory that engines take: vLLM's `gpu_memory_utilization`, 0.9 by default."""
 
 _ALONE = replace(IDEAL_ENGINE, hops=0.0)
 _PROBES = (_ALONE, replace(_ALONE, kernel_seconds=1e-6), replace(_ALONE, hops=1.0))
@@ -86,6 +84,7 @@ class RunFeatures:
         equal = np.array([run.shortest == 1 for run in self.runs])
         loop = replace(self.loop, yields=yields)
         decode, prompt = self.decode[0].seconds(engine), self.prompt.seconds(engine)
+        prompt = np.maximum(prompt, self.prompt.kernels * engine.arrival.start_seconds)
         if self.runs[0].prefill is not None:
             return pool_times(self._pools(loop, prompt, engine), engine)
         looped = loop_times(loop, decode, self.mixed.seconds(engine), prompt, engine, equal)
@@ -127,18 +126,42 @@ def features(
 ) -> list[RunFeatures]:
     """The features of runs, together where only their software, servers' numbers, concurrency and
     lengths differ."""
-
-    def alike(r: ServingRun) -> tuple:
-        prefill = r.prefill and (str(r.prefill.piece), r.prefill.tensor, r.prefill.data)
-        model = (r.model, r.weights, r.kv, r.drafts, r.kind)
-        return (*model, str(r.piece), r.tensor, r.data, prefill)
-
     found: list[RunFeatures] = []
-    for group in grouped(runs, alike).values():
+    for group in grouped(runs, _alike).values():
         found.append(_features(group))
         if progress is not None:
             progress(sum(len(f.runs) for f in found), len(runs))
     return found
+
+
+def _alike(r: ServingRun) -> tuple:
+    """What runs share whose steps are counted together."""
+    prefill = r.prefill and (str(r.prefill.piece), r.prefill.tensor, r.prefill.data)
+    model = (r.model, r.weights, r.kv, r.drafts, r.kind)
+    return (*model, str(r.piece), r.tensor, r.data, prefill)
+
+
+def fitting(table: ServingTable) -> ServingTable:
+    """The table without runs whose weights alone are more than the memory of a device, which no
+    engine has run as the row says."""
+    kept, left_out, first = set[str](), dict(table.left_out), dict(table.first)
+    for run, *others in grouped(table.runs, _alike).values():
+        weights = weight_bytes_per_device(run.cfg, _shape(run))
+        room = usable_bytes(run.piece)
+        if weights <= room:
+            kept |= {r.id for r in (run, *others)}
+            continue
+        reason = "weights that are more than the memory of the devices"
+        left_out[reason] = left_out.get(reason, 0) + 1 + len(others)
+        said = f"{format_gib(float(weights))} a device, of {format_gib(room)} that it can use"
+        first.setdefault(reason, f"{run.id} does not fit: its weights are {said}")
+    runs = tuple(run for run in table.runs if run.id in kept)
+    return replace(table, runs=runs, left_out=left_out, first=first)
+
+
+def _shape(run: ServingRun) -> ServeShape:
+    """Of the servers that decode."""
+    return shape_of(run, run.piece, mesh_of(run, run.tensor, run.data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +246,7 @@ def loop_of(runs: Sequence[ServingRun], shape: ServeShape) -> ClosedLoop:
         input_length=np.array([r.input_length for r in runs]),
         output_length=np.array([r.output_length for r in runs]),
         most_running=np.array([float(most_running(r, shape)) for r in runs]),
+        token_budget=np.array([float(r.token_budget) for r in runs]),
         queue_interval=np.array([float(r.queue_interval) for r in runs]),
     )
 
@@ -272,9 +296,10 @@ def placement_of(piece: Slice, mesh: dict[str, int], devices: int) -> Placement:
 
 
 def most_running(run: ServingRun, shape: ServeShape) -> Quantity:
-    """Sequences of a server whose cache fits beside the weights, at the mean length."""
+    """Sequences of a server whose cache fits beside the weights, at the mean length, where the run
+    does not say fewer."""
     mean = int(run.input_length + run.output_length / 2)
     one = replace(shape, batch=1.0, input_length=mean, output_length=0)
-    free = MEMORY_SHARE * usable_bytes(run.piece) - weight_bytes_per_device(run.cfg, one)
+    free = run.memory_share * usable_bytes(run.piece) - weight_bytes_per_device(run.cfg, one)
     fits = np.maximum(np.floor(free / kv_bytes_per_device(run.cfg, one)), 1.0)
-    return fits * run.data
+    return np.minimum(fits * run.data, run.most_running)

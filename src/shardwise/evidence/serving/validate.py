@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.boundary.records import Record
 from shardwise.evidence.serving.runs import ServingRun, ServingTable
-from shardwise.evidence.serving.times import RunFeatures, features
+from shardwise.evidence.serving.times import RunFeatures, features, fitting
 from shardwise.evidence.training.scores import Summary, share_inside, summary_of
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, engine_names, load_engine
 
@@ -121,6 +121,7 @@ def validate_serving(
     progress: Callable[[int, int], None] | None = None,
 ) -> ServingValidation:
     """Price every run of a table, by its engine's constants or by chip rates alone."""
+    table = fitting(table)
     of = family_engine if efficiency == "fitted" else lambda run: IDEAL_ENGINE
     rows = scored(features(table.runs, progress), of, table.runs)
     left = left_out_summaries(table.runs) if efficiency == "fitted" else {}
@@ -165,16 +166,16 @@ def scored(
                 engine=engine.name,
                 tpot=tpot,
                 ttft=float(times[run.family].ttft[i]),  # type: ignore[index]
-                interval=interval_of(engine, tpot),
+                interval=interval_of(engine, run.chip, tpot),
             )
     return tuple(found[run.id] for run in runs)
 
 
-def interval_of(engine: EngineConstants, tpot: float) -> tuple[float, float] | None:
-    """The 80 % range of a time per output token, where the engine's was measured."""
-    if engine.range is None:
-        return None
-    return tpot * engine.range[0], tpot * engine.range[1]
+def interval_of(engine: EngineConstants, chip: str, tpot: float) -> tuple[float, float] | None:
+    """The 80 % range of a time per output token on a chip, where the engine's was measured; a wider
+    one on a chip of which no run is known."""
+    found = engine.range_on(chip)
+    return found and (tpot * found[0], tpot * found[1])
 
 
 def tpot_summary(rows: Sequence[ScoredServingRun]) -> Summary:

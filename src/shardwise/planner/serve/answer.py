@@ -1,11 +1,11 @@
 """One serving plan priced: its two steps, its times, its memory and what its tokens cost.
 
 Definitions. TPOT is one decode step of the whole batch at the mean context (prompt plus half of the
-answer). TTFT is the prefill of one prompt on an idle server plus one decode step: nothing waits in
-a queue. `tokens_per_second_per_chip` counts answer tokens over all chips of the slice, used or
-idle, while it decodes; prompts are prefilled on further servers of the same kind. Dollars per
-million tokens are the chip-seconds of prefill per prompt token, and of decode per answer token, at
-the chip's price.
+answer). TTFT is the prefill of one prompt on an idle server, which ends with the first token, and
+what the engine needs before and after it: nothing waits. `tokens_per_second_per_chip` counts
+answer tokens over all chips of the slice, used or idle, while it decodes; prompts are prefilled on
+further servers of the same kind. Dollars per million tokens are the chip-seconds of prefill per
+prompt token, and of decode per answer token, at the chip's price.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,7 @@ from shardwise.models import ModelConfig
 from shardwise.planner.price.plan import Usage
 from shardwise.planner.serve.request import Utilisation
 from shardwise.planner.serve.server import Phase, experts_of, heads_divide, server_of
+from shardwise.planner.simulate.cost import Lag
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import SERVE_AXES
 from shardwise.roofline.bounds import Bounds
@@ -44,6 +45,7 @@ class ServeAnswer(Usage):
     decode: Phase
     memory: MemoryTimeline
     prefill_piece: Slice
+    lag: Lag
 
     @property
     def work(self) -> Work:
@@ -69,8 +71,13 @@ class ServeAnswer(Usage):
 
     @property
     def ttft_seconds(self) -> Bounds:
-        """Prefill of one prompt and one decode step, without queueing."""
-        return (self.prefill.bounds + self.decode.bounds).one()
+        """Prefill of one prompt on an idle server, with what its engine adds (`Lag`)."""
+        alone, prompt = self.prefill.bounds.one(), self.plan.input_length
+        expected, upper = (
+            float(after + self.lag.of(prompt, 0.0, 0.0, after))
+            for after in (alone.expected, alone.upper)
+        )
+        return Bounds(lower=alone.lower, expected=expected, upper=upper)
 
     @property
     def tokens_per_second_per_chip(self) -> float:
@@ -138,6 +145,7 @@ def evaluate_serve(
         decode=server.decode(batch),
         memory=server.memory(batch),
         prefill_piece=piece,
+        lag=server.lag(pools=bool(plan.prefill_replicas)),
     )
 
 

@@ -25,12 +25,13 @@ from shardwise.planner.serve.prefill import (
     prefill_columns,
     prefillers,
 )
-from shardwise.planner.serve.replica import lag_of
 from shardwise.planner.serve.request import Pools, ServeRequest
 from shardwise.planner.serve.server import Server
+from shardwise.planner.simulate.cost import Lag
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import PrefillServer
+from shardwise.work import Quantity
 
 Layout = Literal["mixed", "disaggregated"]
 LAYOUTS: tuple[Layout, ...] = ("mixed", "disaggregated")
@@ -359,8 +360,7 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
         replicas=replicas,
         prefill_replicas=np.zeros_like(each),
         rate=rate,
-        ttft=np.asarray(grid.mixed.ttft)
-        + lag_of(request.engine).of(request.input_length, np.asarray(grid.mixed.tpot)),
+        ttft=_late(grid, grid.server.lag(), np.asarray(grid.mixed.ttft), grid.mixed.tpot),
         tpot=np.asarray(grid.mixed.tpot),
         chip_seconds=grid.server.chips * replicas / rate,
         prompt_share=np.asarray(grid.mixed.prompt_share),
@@ -374,7 +374,9 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
     by = prefill_columns(grid, choice)
     # Infinite seconds of a column without a prefill server would become NaN in what follows.
     prefill = np.minimum(by.seconds, _FOREVER)
-    x, prompts = _prompts(request, goal, prefill)
+    lag = grid.server.lag(pools=True)
+    left = goal.ttft - lag.seconds - lag.per_token * request.input_length
+    x, prompts = _prompts(request, left, prefill)
     if request.rate:
         # The fewest that carry the rate in time; the most that were looked at where none do.
         pick = np.where(
@@ -395,9 +397,12 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         replicas=y,
         prefill_replicas=x,
         rate=rate,
-        ttft=prefill
-        + waiting(prefill, rate / x * prefill, request.percentile, x)
-        + lag_of(request.engine, pools=True).of(request.input_length, grid.alone_tpot),
+        ttft=_late(
+            grid,
+            lag,
+            prefill + waiting(prefill, rate / x * prefill, request.percentile, x),
+            grid.alone_tpot,
+        ),
         tpot=grid.alone_tpot + by.handover / steps,
         chip_seconds=chips / rate,
         prompt_share=by.chips * x / chips,
@@ -408,13 +413,21 @@ _FOREVER = 1e9
 """Seconds that stand for infinity, which would become NaN."""
 
 
+def _late(grid: Grid, lag: Lag, after: np.ndarray, tpot: Quantity) -> np.ndarray:
+    """Times to the first token with what the engine adds. By Little's law with requests at random,
+    a server of n running sequences in the mean answers some with the chance 1 - exp(-n)."""
+    busy = 1 - np.exp(-np.asarray(grid.load.running))
+    late = lag.of(grid.server.request.input_length, np.asarray(tpot), busy, after)
+    return after + np.asarray(late)
+
+
 def _prompts(
-    request: ServeRequest, goal: Objectives, prefill: np.ndarray
+    request: ServeRequest, left: float, prefill: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each column numbers of prefill replicas to try, and the prompts per second of each."""
+    """For each column numbers of prefill replicas to try, and the prompts per second of each, that
+    have `left` seconds for a first token."""
     seconds, back = np.unique(prefill, return_inverse=True)  # few: one per mesh and chunk
     x = np.floor(request.rate * seconds)[:, None] + POOLS
-    left = goal.ttft - lag_of(request.engine, pools=True).of(request.input_length, 0.0)
     busy = most_busy(seconds[:, None], left, request.percentile, x)
     prompts = x * np.maximum(busy, 0.01) / seconds[:, None]
     return x[back], prompts[back]

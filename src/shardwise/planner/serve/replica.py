@@ -13,10 +13,9 @@ from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import Server, server_of
 from shardwise.planner.simulate.clock import TICKS
-from shardwise.planner.simulate.cost import Lag, ReplicaModel, ScaledCost
+from shardwise.planner.simulate.cost import ReplicaModel, ScaledCost
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
-from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
 from shardwise.scheduling import SchedulerConfig, Speculation
 from shardwise.scheduling.kept import KeptGroup, least_pages
 
@@ -34,25 +33,12 @@ def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
     cost = engine_cost(server)
     dram = hosts * (chip.host_dram_bytes or 0.0)
     return ReplicaModel(
-        lag=lag_of(server.request.engine),
+        lag=server.lag(),
         cost=cost,
         kv_tokens=int(tokens),
         host_kv_tokens=int(dram / cost.kv_bytes_per_token) if cost.kv_bytes_per_token else 0,
         chips=server.chips,
         usd_per_hour=None if chip.price is None else server.chips * chip.price.usd_per_chip_hour,
-    )
-
-
-def lag_of(engine: EngineConstants, *, pools: bool = False) -> Lag:
-    """What an engine adds to a time to the first token: its way in and out, and the steps until it
-    looks at a request, of which half a one is waited for anyhow; and between two pools what it
-    needs beside moving the cache."""
-    arrival = engine.arrival
-    handover = float(arrival.handover_seconds) if pools else 0.0
-    return Lag(
-        seconds=float(arrival.request_seconds) + handover,
-        per_token=TOKEN_SECONDS if arrival.sources else 0.0,
-        steps=max(float(arrival.poll_steps) - 0.5, 0.0),
     )
 
 
@@ -72,7 +58,8 @@ def fleet_of(
     pool, prefill = _pool(plan, cfg, _replica(plan, cfg, piece), plan.replicas), None
     if plan.prefill_replicas:
         source = pool.model
-        pool = replace(pool, model=_between_pools(pool.model, plan))
+        lag = server_of(plan, cfg, piece).lag(pools=True)
+        pool = replace(pool, model=replace(pool.model, lag=lag))
         if plan.prefill is not None:
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = _pool(plan, cfg, source, plan.prefill_replicas, prefill=True)
@@ -87,11 +74,6 @@ def scaled(fleet: SimulatedFleet, decode: float, prefill: float) -> SimulatedFle
         return replace(pool, model=replace(pool.model, cost=cost))
 
     return replace(fleet, pool=of(fleet.pool), prefill=fleet.prefill and of(fleet.prefill))
-
-
-def _between_pools(model: ReplicaModel, plan: ServePlan) -> ReplicaModel:
-    """The server that answers what others prefilled."""
-    return replace(model, lag=lag_of(load_engine(plan.engine), pools=True))
 
 
 def _pool(

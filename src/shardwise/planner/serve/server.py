@@ -25,12 +25,13 @@ from shardwise.planner.serve.memory import (
 )
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.serve.shape import ServeShape, cached_heads
+from shardwise.planner.simulate.cost import Lag
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.engine_memory import EngineMemory, engine_memory, seen_bytes
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
 from shardwise.roofline import Estimate, price
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.engines import EngineConstants, load_engine
+from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import MemoryTimeline, Quantity, Work
 
@@ -42,13 +43,6 @@ class BoundColumns:
     lower: Quantity
     expected: Quantity
     upper: Quantity
-
-    def __add__(self, other: "BoundColumns") -> "BoundColumns":
-        return BoundColumns(
-            lower=self.lower + other.lower,
-            expected=self.expected + other.expected,
-            upper=self.upper + other.upper,
-        )
 
     def take(self, index: np.ndarray | int) -> "BoundColumns":
         """The candidates at an index or mask."""
@@ -164,6 +158,32 @@ class Server:
         phase = self._phase(prefill_work(self.request.cfg, shape), shape.chunks)
         given = self.request.utilisation
         return phase if given is None else replace(phase, bounds=self._at(given, phase.bounds))
+
+    def lag(self, *, pools: bool = False) -> Lag:
+        """What the engine adds to a time to the first token: its way in and out; beside others the
+        steps until it looks at a request, of which half a one is waited for anyhow; beside none the
+        start of a prompt's kernels; and between two pools what it needs beside moving the cache."""
+        arrival = self.request.engine.arrival
+        handover = float(arrival.handover_seconds) if pools else 0.0
+        return Lag(
+            seconds=float(arrival.request_seconds) + handover,
+            per_token=TOKEN_SECONDS if arrival.sources else 0.0,
+            steps=max(float(arrival.poll_steps) - 0.5, 0.0),
+            beside=float(arrival.beside_seconds),
+            least=self._started(float(arrival.start_seconds)),
+        )
+
+    def _started(self, each: float) -> Quantity:
+        """Seconds in which the host starts the kernels of a prompt, `each` for one: their number is
+        what their launch adds to a price."""
+        if not each:
+            return 0.0
+        work, stack = prefill_work(self.request.cfg, self.shape()), self.request.engine.stack
+        slower = replace(stack, launch_seconds=stack.launch_seconds + each)
+        now, then = (
+            price(work, self.piece.chip, self.placement, stack=s).expected for s in (stack, slower)
+        )
+        return then - now
 
     def _phase(self, work: Work, sequences: Quantity) -> Phase:
         """A priced step, with what the engine spends on each of its running sequences."""

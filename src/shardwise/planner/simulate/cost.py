@@ -8,6 +8,8 @@ step model makes one from Work and roofline; tests make one from four numbers.
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -89,17 +91,24 @@ class ScaledCost:
 
 class Lag(NamedTuple):
     """By what a first token comes later than the steps of a server say, as its software was
-    measured to: seconds, more for each token of the prompt, and steps in which a request is not
-    looked at."""
+    measured to: seconds, more for each token of the prompt, and while the server answers others
+    further ones (`beside`) and steps in which a request is not looked at. `least` seconds of the
+    host start the kernels of a prompt, however soon the device is through with them."""
 
     seconds: float = 0.0
     per_token: float = 0.0
     steps: float = 0.0
+    beside: float = 0.0
+    least: Quantity = 0.0
 
-    def of(self, prompt: Quantity, step: Quantity) -> Quantity:
-        """Seconds for a prompt, beside steps of `step` seconds."""
-        waited = self.steps * step if self.steps else 0.0  # steps may be infinite
-        return self.seconds + self.per_token * prompt + waited
+    def of(self, prompt: Quantity, step: Quantity, busy: Quantity, after: Quantity) -> Quantity:
+        """Seconds for a prompt whose first token comes `after` seconds by the steps alone; `busy`
+        is whether, or how likely, the server answers others in steps of `step` seconds."""
+        waited = self.beside * busy
+        if self.steps:  # steps may be infinite
+            waited = waited + self.steps * step * busy
+        start = np.maximum(self.least - after, 0.0)
+        return self.seconds + self.per_token * prompt + waited + start
 
 
 NO_LAG = Lag()

@@ -13,7 +13,6 @@ import numpy as np
 
 from shardwise.errors import BadRequest
 from shardwise.planner.simulate.clock import TICKS
-from shardwise.planner.simulate.cost import Lag
 from shardwise.planner.simulate.figures import OverTime, ReplicaLoad, RunFigures, UsdOfRun
 from shardwise.planner.simulate.replica import Replica
 from shardwise.planner.simulate.run import Outcome
@@ -85,6 +84,7 @@ class Latencies:
 def latencies(outcome: Outcome) -> Latencies:
     """The four times of every completed request."""
     done = completed(outcome)
+    met = [m for m, job in zip(outcome.met, outcome.jobs, strict=True) if not job.refusal]
     arrival = np.array([job.request.arrival for job in done], float)
     first = np.array([job.first_token for job in done], float)
     last = np.array([job.finished for job in done], float)
@@ -92,9 +92,10 @@ def latencies(outcome: Outcome) -> Latencies:
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(later > 0, (last - first) / later, np.nan)
     prompt = np.array([job.request.prompt for job in done], float)
-    lag = outcome.fleet.pool.model.lag.of(prompt, np.nan_to_num(tpot / TICKS))
+    after, step = (first - arrival) / TICKS, np.nan_to_num(tpot / TICKS)
+    lag = outcome.fleet.pool.model.lag.of(prompt, step, np.array(met, float), after)
     return Latencies(
-        ttft=(first - arrival) / TICKS + lag,
+        ttft=after + lag,
         tpot=tpot / TICKS,
         e2el=(last - arrival) / TICKS + lag,
         itl=_gaps(outcome.replicas),
@@ -270,6 +271,9 @@ REQUEST_COLUMNS = (
 
 def request_rows(outcome: Outcome) -> list[list[Any]]:
     """One row for each request, in the order of arrival."""
+    times = latencies(outcome)
+    rows = np.array([times.ttft, times.tpot, times.e2el]).T.tolist()
+    told = ([None if np.isnan(time) else time for time in row] for row in rows)
     return [
         [
             job.request.id,
@@ -280,23 +284,10 @@ def request_rows(outcome: Outcome) -> list[list[Any]]:
             job.hit,
             job.lost,
             job.preemptions,
-            *_times(job, outcome.fleet.pool.model.lag),
+            *([None] * 3 if job.refusal else next(told)),
             job.refusal,
         ]
         for job, place in zip(outcome.jobs, outcome.placed, strict=True)
-    ]
-
-
-def _times(job: Job, lag: Lag) -> list[float | None]:
-    if job.first_token is None or job.finished is None:
-        return [None, None, None]
-    later = job.emitted - 1
-    tpot = (job.finished - job.first_token) / TICKS / later if later else None
-    late = float(lag.of(job.request.prompt, tpot or 0.0))
-    return [
-        (job.first_token - job.request.arrival) / TICKS + late,
-        tpot,
-        (job.finished - job.request.arrival) / TICKS + late,
     ]
 
 

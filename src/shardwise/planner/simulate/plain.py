@@ -47,14 +47,15 @@ def _is_plain_pool(pool: Pool) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
     """Of each request in the order of arrival, its arrival, first and last token in ticks (infinite
-    where it was refused), and its prompt and answer; and the share of the busy time that prompts
-    took."""
+    where it was refused), its prompt and answer, and whether its server was answering others as it
+    came there (`met`); and the share of the busy time that prompts took."""
 
     arrival: np.ndarray
     first: np.ndarray
     last: np.ndarray
     prompt: np.ndarray
     output: np.ndarray
+    met: np.ndarray
     prompt_share: float
 
 
@@ -72,7 +73,7 @@ class _PlainJob:
     """A request under way. Decoding, it has cached `base` tokens, and one more for each beat."""
 
     __slots__ = (
-        "arrival", "base", "cached", "emitted", "end", "first", "last", "number", "output",
+        "arrival", "base", "cached", "emitted", "end", "first", "last", "met", "number", "output",
         "prompt", "source", "target",
     )  # fmt: skip
 
@@ -81,6 +82,7 @@ class _PlainJob:
         self.prompt, self.output, self.target = prompt, output, prompt
         self.cached = self.emitted = self.base = self.end = 0
         self.first = self.last = inf
+        self.met = False
         self.source: _PlainServer | None = None
         """Which has prefilled it, where that is another than the one that answers."""
 
@@ -351,6 +353,7 @@ def plain_moments(drawn: Iterable[tuple[float, int, int]], fleet: SimulatedFleet
         last=np.array([job.last for job in jobs], float),
         prompt=np.array([job.prompt for job in jobs], float),
         output=np.array([job.output for job in jobs], float),
+        met=np.array([job.met for job in jobs], float),
         prompt_share=prompt_share(
             fleet, sum(s.prompts for s in run.answering), sum(s.busy for s in run.answering)
         ),
@@ -398,6 +401,7 @@ class _PlainRun:
                     touched.append(number)
             while arrivals[coming] == now:
                 server, job = enter(), jobs[coming]
+                job.met = server.outstanding > 0
                 coming += 1
                 if self._fits(job):
                     server.waiting.append(job)
@@ -436,6 +440,7 @@ class _PlainRun:
         """A cache has reached who answers; the places of both ends."""
         assert job.source is not None
         job.source.fetched(job)
+        job.met = target.outstanding > 0
         heappush(target.parked, (job.number, job))
         target.outstanding += 1
         return job.source.place, target.place

@@ -68,12 +68,14 @@ class SimulatedFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a trace: every request's state at the end, on which replica, and what each
-    replica did. Times in ticks; `replicas` are those that answer, then those that prefill."""
+    """What came of a trace: every request's state at the end, on which replica, whether that was
+    answering others as it came there (`met`), and what each replica did. Times in ticks; `replicas`
+    are those that answer, then those that prefill."""
 
     fleet: SimulatedFleet
     jobs: Sequence[Job]
     placed: Sequence[int]
+    met: Sequence[bool]
     replicas: Sequence[Replica]
     start: int
     end: int
@@ -139,6 +141,7 @@ class _Simulation:
         self.must_sync = "prefix_aware" in (entry.routing, fleet.pool.routing)
         self.jobs: list[Job] = []
         self.placed: list[int] = []
+        self.met: list[bool] = []
         self.events: list[tuple[int, int, int, Job | None]] = []
         self.handed_from: dict[Job, Replica] = {}
         self.numbers: dict[Job, int] = {}
@@ -169,6 +172,7 @@ class _Simulation:
             fleet=self.fleet,
             jobs=self.jobs,
             placed=self.placed,
+            met=self.met,
             replicas=self.all,
             start=start,
             end=now,
@@ -190,6 +194,7 @@ class _Simulation:
                 source.scheduler.hand_over(job)
                 self._sync(self.decoders, now)
                 target = self.decode_router(job.request, self.decoders)
+                self.met[number] = self.decoders[target].outstanding > 0
                 self.jobs[number] = self.decoders[target].scheduler.receive(job)
                 self.placed[number] = target
                 touched |= {source.index, target}
@@ -209,6 +214,7 @@ class _Simulation:
         """Route a request; the replicas touched."""
         self._sync(self.entrances, now)
         chosen = self.entrances[self.entry_router(request, self.entrances)]
+        self.met.append(chosen.outstanding > 0)
         job = chosen.scheduler.add(request, now)
         if self.prefillers and not job.refusal:
             misfit = self.decoders[0].scheduler.misfit(request)

@@ -85,9 +85,11 @@ class SteadyRun:
         with np.errstate(invalid="ignore"):  # of refused requests
             tpot = (last - first) / np.maximum(found.output[self.counted] - 1, 1)
         answered = np.isfinite(last)
-        late = self.lag.of(found.prompt[self.counted], np.where(answered, tpot, 0) / TICKS) * TICKS
+        step = np.where(answered, tpot, 0) / TICKS
+        prompt, met, after = found.prompt[self.counted], found.met[self.counted], first - arrival
+        late = self.lag.of(prompt, step, met, after / TICKS) * TICKS
         tpot = np.where(answered, tpot, np.inf)
-        return np.array([first - arrival + late, tpot, last - arrival + late]) / TICKS
+        return np.array([after + late, tpot, last - arrival + late]) / TICKS
 
     def percentiles(self, share: float = PERCENTILE) -> np.ndarray:
         """TTFT, TPOT and E2E that so many requests keep."""
@@ -201,16 +203,18 @@ def _moments_of(outcome: Outcome) -> Moments:
             inf if job.refusal or job.finished is None else job.finished,
             job.request.prompt,
             job.request.output,
+            met,
         )
-        for job in outcome.jobs
+        for job, met in zip(outcome.jobs, outcome.met, strict=True)
     ]
-    arrival, first, last, prompt, output = np.array(rows, float).T
+    arrival, first, last, prompt, output, met = np.array(rows, float).T
     return Moments(
         arrival=arrival,
         first=first,
         last=last,
         prompt=prompt,
         output=output,
+        met=met,
         prompt_share=prompt_share_of(outcome),
     )
 
@@ -227,8 +231,8 @@ def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> 
     many come, which under overload is less, and dollars are for that; load of the servers over the
     whole run."""
     start, end = run.span
-    jobs, placed = outcome.jobs[run.counted], outcome.placed[run.counted]
-    counted = replace(outcome, jobs=jobs, placed=placed, start=start, end=end)
+    mine = {name: getattr(outcome, name)[run.counted] for name in ("jobs", "placed", "met")}
+    counted = replace(outcome, **mine, start=start, end=end)
     whole, found = summary(outcome, objectives), summary(counted, objectives)
     rates = ("request_throughput", "output_throughput", "total_token_throughput")
     rates += ("request_goodput",) if objectives.given else ()
