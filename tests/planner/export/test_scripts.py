@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.script import launch_of
@@ -135,3 +136,14 @@ def test_a_script_without_end_is_refused(text):
 def test_the_scripts_are_megatrons():
     for path in SCRIPTS.glob("*.sh"):
         assert target_of(path.read_text()) == "megatron"
+
+
+def test_a_script_of_fewer_processes_than_its_degrees_takes_the_slice_that_is_given():
+    text = (SCRIPTS / "mixtral_8x7b.sh").read_text().replace('"4"', '"1"')
+    with pytest.raises(BadRequest, match="starts 8 processes, and its degrees take 32"):
+        parse_export(text, "megatron")
+    assert parse_export(text, "megatron", piece=parse_slice("8*h100:8")).mesh["data"] == 2
+    with pytest.raises(BadRequest, match="--seq-length is missing; give it"):
+        parse_export(
+            text.replace("--seq-length 4096", ""), "megatron", piece=parse_slice("4*h100:8")
+        )

@@ -41,7 +41,9 @@ class Flags:
         return meant(self.target, flag, self.get(flag, default), words)
 
     def number(self, flag: str, default: str = "", kind: type[int] | type[float] = int) -> Any:
-        """A flag's number; BadRequest where it is none."""
+        """A flag's number; BadRequest where it is none, or nobody gives it."""
+        if flag not in self and not default:
+            raise BadRequest(f"{self.target}: {flag} is missing; give it")
         return number(self.target, flag, self.get(flag, default), kind)
 
     def count(self, flag: str, default: str = "", rule: str = "write a whole number from 1") -> int:

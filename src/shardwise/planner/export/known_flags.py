@@ -159,7 +159,10 @@ def _left_by_script(text: str) -> list[str]:
 
 def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
+    values = _values(text, target)
     for name in sorted(_given(target, text) - known):
+        if target == torchtitan_read.TARGET and is_idle(name, values[name]):
+            continue
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):
             continue  # a model's or the data's own, of which there is no list
         near = get_close_matches(name, known, n=1, cutoff=0.7)

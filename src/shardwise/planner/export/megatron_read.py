@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from math import prod
+from math import lcm, prod
 
 from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
@@ -98,12 +98,16 @@ def _world(given: Flags, devices: int | None) -> int:
             Gives.SLICE,
         )
     world = given.count("--nnodes", "1") * given.count("--nproc-per-node")
-    inner = prod(given.count(flag, "1") for flag in _INNER)
+    tensor = given.count("--tensor-model-parallel-size", "1")
+    experts = given.count("--expert-model-parallel-size", "1")
+    experts *= given.count("--expert-tensor-parallel-size", str(tensor))
+    dense = prod(given.count(flag, "1") for flag in _INNER)
+    inner = lcm(dense, experts * given.count("--pipeline-model-parallel-size", "1"))
     if devices is None and world % inner:
         raise Lacking(
             f"{TARGET}: the script starts {world} processes, and its degrees take {inner} or a "
             "multiple",
-            f"give the slice with --on, or {' x '.join(_INNER)} that {world} is a multiple of",
+            f"give the slice with --on, or degrees ({', '.join(_INNER)}, of experts) that fit",
             Gives.SLICE,
         )
     if devices not in (None, world) and world % inner == 0:

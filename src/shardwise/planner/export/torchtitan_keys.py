@@ -26,9 +26,11 @@ RENAMED: Mapping[str, str] = {
         for name in (
             *("pipeline_parallel_degree", "pipeline_parallel_schedule", "context_parallel_degree"),
             *("pipeline_parallel_microbatches", "context_parallel_rotate_method"),
-            *("enable_async_tensor_parallel", "pipeline_parallel_split_points"),
+            "pipeline_parallel_split_points",
         )
     },
+    "training.enable_float8_linear": "float8.enable_float8_linear",
+    "experimental.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
     "parallelism.enable_async_tensor_parallel": "compile.enable_async_tensor_parallel",
     "model.name": "module",
     "model.flavor": "flavor",
@@ -72,7 +74,6 @@ _USUAL: Mapping[str, tuple[Any, ...]] = {
     "parallelism.enable_compiled_autograd": (False,),
     "parallelism.pipeline_parallel_split_points": ([],),
     "parallelism.pipeline_parallel_schedule_csv": ("",),
-    "float8.enable_fsdp_float8_all_gather": (False,),
 }
 """Keys that a plan says in one way alone, and that way."""
 
@@ -82,6 +83,8 @@ def is_idle(key: str, value: Any) -> bool:
     section = key.partition(".")[0]
     quantizer = section in ("float8", "quantize", "mx") and "all_gather" not in key
     idle = key in _IDLE or (section in _IDLE_SECTIONS and key not in _MATTERS) or quantizer
+    if key.endswith("enable_fsdp_float8_all_gather") and value is False:
+        return True
     return idle or value in _USUAL.get(key, ())
 
 
@@ -160,5 +163,6 @@ def nearly(given: Mapping[str, Any], *, experts: bool) -> list[str]:
     sections = {key.rpartition(".")[0] for key in given if key.startswith(("float8.", "quantize."))}
     if sections and dtype is None:
         names = ", ".join(f"[{name}]" for name in sorted(sections))
-        said.append(f"{names} has no effect without [model] converters")
+        have = "has" if len(sections) == 1 else "have"
+        said.append(f"{names} {have} no effect without [model] converters")
     return said

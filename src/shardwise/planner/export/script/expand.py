@@ -43,7 +43,7 @@ def as_unset(text: str) -> str:
     return _UNKNOWN.sub("", text)
 
 
-class Scope:
+class ShellScope:
     """Variables of a script and the arguments that it is called with (none)."""
 
     def __init__(self, values: Mapping[str, Value], arguments: list[str]) -> None:
@@ -228,7 +228,7 @@ def _bounded(value: int) -> int:
 class _Fields:
     """One word on its way to the fields that it makes."""
 
-    def __init__(self, scope: Scope, *, splits: bool = True) -> None:
+    def __init__(self, scope: ShellScope, *, splits: bool = True) -> None:
         self.scope, self.splits = scope, splits
         self.done: list[str] = []
         self.now: str | None = None

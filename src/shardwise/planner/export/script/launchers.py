@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export.script.expand import Value, as_unset, as_written, unknown_in
-from shardwise.planner.export.script.run import Run, Started
+from shardwise.planner.export.script.run import ScriptRun, Started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def launch_of(text: str) -> Launch | None:
     held = {name: _first(batch, flags) for name, flags in _SLURM.items()}
     values: dict[str, Value] = {name: value for name, value in held.items() if value}
     try:
-        started = Run(text).all(values)
+        started = ScriptRun(text).all(values)
     except RecursionError:
         raise BadRequest("the script is nested too deep; write it plainly") from None
     found = [launch for command in started for launch in _launches(command, batch)]

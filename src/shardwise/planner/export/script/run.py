@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export.script.expand import (
-    Scope,
+    ShellScope,
     Value,
     as_unset,
     as_written,
@@ -23,13 +23,13 @@ from shardwise.planner.export.script.expand import (
 from shardwise.planner.export.script.tokens import tokens_of
 from shardwise.planner.export.script.tree import (
     Block,
-    Case,
-    Chain,
-    Choice,
-    Function,
-    Group,
-    Loop,
-    Simple,
+    ShellCase,
+    ShellChain,
+    ShellChoice,
+    ShellCommand,
+    ShellFunction,
+    ShellGroup,
+    ShellLoop,
     Statement,
     block_of,
 )
@@ -50,11 +50,11 @@ class _Leaves(Exception):
         self.word = word
 
 
-class Run:
+class ScriptRun:
     """A script on its way; `started` are the commands that it begins."""
 
     def __init__(self, text: str) -> None:
-        self.scope = Scope({}, [])
+        self.scope = ShellScope({}, [])
         self.started: list[Started] = []
         self.functions: dict[str, Block] = {}
         self.steps, self.depth = 0, 0
@@ -79,19 +79,19 @@ class Run:
         if self.steps > _MOST_STEPS:
             raise BadRequest(f"the script takes over {_MOST_STEPS:,} steps; shorten its loops")
         match statement:
-            case Simple(words):
+            case ShellCommand(words):
                 return self.simple(list(words))
-            case Chain(first, joined):
+            case ShellChain(first, joined):
                 return self.chain(first, joined)
-            case Group(body):
+            case ShellGroup(body):
                 return self.block(body)
-            case Function(name, body):
+            case ShellFunction(name, body):
                 self.functions[name] = body
-            case Choice(tests, other):
+            case ShellChoice(tests, other):
                 self.choice(tests, other)
-            case Case(word, ways):
+            case ShellCase(word, ways):
                 self.case(word, ways)
-            case Loop():
+            case ShellLoop():
                 self.loop(statement)
         return True
 
@@ -101,7 +101,11 @@ class Run:
             if sign == "|" or found is (sign == "&&"):
                 found = self.statement(following)
             elif found is None:
-                external = isinstance(first, Simple) and first.words[0] not in ("[", "[[", "test")
+                external = isinstance(first, ShellCommand) and first.words[0] not in (
+                    "[",
+                    "[[",
+                    "test",
+                )
                 if external and sign == "&&":
                     found = self.statement(following)
                 elif not external:
@@ -153,7 +157,7 @@ class Run:
         self.scope.values = merged
         self.started += next((begun for _, begun in ends if begun), [])
 
-    def loop(self, loop: Loop) -> None:
+    def loop(self, loop: ShellLoop) -> None:
         if loop.kind == "for":
             for word in [field for raw in loop.words for field in self.scope.fields(raw)]:
                 if re.fullmatch(r"[A-Za-z_]\w*", loop.name):
@@ -287,7 +291,7 @@ class Run:
 class _Test:
     """The words of a condition: `||` over `&&` over comparisons."""
 
-    def __init__(self, scope: Scope, words: list[str], *, double: bool) -> None:
+    def __init__(self, scope: ShellScope, words: list[str], *, double: bool) -> None:
         self.scope, self.words, self.double, self.at = scope, words, double, 0
 
     def any(self) -> bool | None:
@@ -387,15 +391,15 @@ def _exits(block: Block) -> bool:
 def _words(block: Block) -> Iterator[str]:
     for statement in block:
         match statement:
-            case Simple(words):
+            case ShellCommand(words):
                 yield from words
-            case Chain(first, joined):
+            case ShellChain(first, joined):
                 yield from _words((first, *(s for _, s in joined)))
-            case Group(body) | Loop(_, body):
+            case ShellGroup(body) | ShellLoop(_, body):
                 yield from _words(body)
-            case Choice(tests, other):
+            case ShellChoice(tests, other):
                 yield from _words((*other, *(s for _, body in tests for s in body)))
-            case Case(_, ways):
+            case ShellCase(_, ways):
                 yield from _words(tuple(s for _, body in ways for s in body))
-            case Function():
+            case ShellFunction():
                 pass

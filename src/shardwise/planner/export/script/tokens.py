@@ -16,14 +16,14 @@ _DESCRIPTOR = re.compile(r"\d+|-")
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ShellToken:
     """A word as it is written, or an operator."""
 
     text: str
     is_word: bool = True
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[ShellToken]:
     """The tokens of a script; BadRequest for a quote or a bracket that nothing closes."""
     return list(_Lexer(text.replace("\r\n", "\n")).tokens())
 
@@ -46,19 +46,19 @@ class _Lexer:
                 self.at += 1
                 self._skip_heredocs()
                 if not in_test:
-                    yield Token("\n", is_word=False)
+                    yield ShellToken("\n", is_word=False)
             elif text.startswith("((", self.at) and not in_test:
                 begin, self.at = self.at, self.balanced(self.at)
-                yield Token(text[begin : self.at])
+                yield ShellToken(text[begin : self.at])
             elif not in_test and (found := _REDIRECT.match(text, self.at)):
                 self._redirect(found)
             elif operator := next((o for o in _OPERATORS if text.startswith(o, self.at)), ""):
                 self.at += len(operator)
-                yield Token(operator, is_word=in_test)
+                yield ShellToken(operator, is_word=in_test)
             else:
                 word = self._word(in_test)
                 in_test = word == "[[" or (in_test and word != "]]")
-                yield Token(word)
+                yield ShellToken(word)
 
     def _line_end(self) -> int:
         end = self.text.find("\n", self.at)

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.script.tokens import Token
+from shardwise.planner.export.script.tokens import ShellToken
 
 
 @dataclass(frozen=True, slots=True)
-class Simple:
+class ShellCommand:
     """One command: its words as they are written, assignments first."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ShellChain:
     """Statements joined by `&&`, `||` or `|`."""
 
     first: "Statement"
@@ -22,7 +22,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ShellChoice:
     """`if` and `elif` with what each does, and `else`."""
 
     tests: tuple[tuple["Block", "Block"], ...]
@@ -30,13 +30,13 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ShellCase:
     word: str
     ways: tuple[tuple[tuple[str, ...], "Block"], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ShellLoop:
     """`for NAME in WORDS`, or `while` and `until` with a test."""
 
     kind: str
@@ -47,23 +47,25 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ShellFunction:
     name: str
     body: "Block"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShellGroup:
     body: "Block"
 
 
-Statement = Simple | Chain | Choice | Case | Loop | Function | Group
+Statement = (
+    ShellCommand | ShellChain | ShellChoice | ShellCase | ShellLoop | ShellFunction | ShellGroup
+)
 Block = tuple[Statement, ...]
 _ENDS = frozenset(("then", "elif", "else", "fi", "do", "done", "esac", "}", ")", ";;"))
 _BETWEEN = ("\n", ";", "&")
 
 
-def block_of(tokens: list[Token]) -> Block:
+def block_of(tokens: list[ShellToken]) -> Block:
     """The statements of a script; BadRequest for one that is not as bash writes it."""
     parser = _Parser(tokens)
     found = parser.block()
@@ -73,7 +75,7 @@ def block_of(tokens: list[Token]) -> Block:
 
 
 class _Parser:
-    def __init__(self, tokens: list[Token]) -> None:
+    def __init__(self, tokens: list[ShellToken]) -> None:
         self.tokens, self.at = tokens, 0
 
     def peek(self) -> str:
@@ -106,7 +108,7 @@ class _Parser:
             self.at += 1
             self.skip(("\n",))
             joined.append((sign, self.statement()))
-        return Chain(first, tuple(joined)) if joined else first
+        return ShellChain(first, tuple(joined)) if joined else first
 
     def statement(self) -> Statement:
         word = self.peek()
@@ -117,7 +119,7 @@ class _Parser:
                 return self.choice()
             case "while" | "until":
                 test = self.block()
-                return Loop(word, self.done(), test=test)
+                return ShellLoop(word, self.done(), test=test)
             case "for":
                 return self.loop()
             case "case":
@@ -129,27 +131,27 @@ class _Parser:
             case "{" | "(":
                 body = self.block()
                 self.take("}" if word == "{" else ")")
-                return Group(body)
+                return ShellGroup(body)
         following = [token.text for token in self.tokens[self.at + 1 : self.at + 3]]
         if following == ["(", ")"] and self.tokens[self.at].is_word:
             self.at += 1
             return self.function(word)
         return self.simple()
 
-    def simple(self) -> Simple:
+    def simple(self) -> ShellCommand:
         words = []
         while self.at < len(self.tokens) and self.tokens[self.at].is_word:
             words.append(self.peek())
             self.at += 1
         if not words:
             raise self.wrong()
-        return Simple(tuple(words))
+        return ShellCommand(tuple(words))
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> ShellFunction:
         self.skip(("(", ")", "\n"))
-        return Function(name, (self.statement(),))
+        return ShellFunction(name, (self.statement(),))
 
-    def choice(self) -> Choice:
+    def choice(self) -> ShellChoice:
         tests, other = [], ()
         while True:
             test = self.block()
@@ -162,7 +164,7 @@ class _Parser:
             self.at += 1
             other = self.block()
         self.take("fi")
-        return Choice(tuple(tests), other)
+        return ShellChoice(tuple(tests), other)
 
     def done(self) -> Block:
         self.take("do")
@@ -170,7 +172,7 @@ class _Parser:
         self.take("done")
         return body
 
-    def loop(self) -> Loop:
+    def loop(self) -> ShellLoop:
         name, words = self.peek(), ('"$@"',)
         self.at += 1
         self.skip(("\n",))
@@ -178,9 +180,9 @@ class _Parser:
             self.at += 1
             words = () if self.peek() in _BETWEEN else self.simple().words
         self.skip()
-        return Loop("for", self.done(), name=name, words=words)
+        return ShellLoop("for", self.done(), name=name, words=words)
 
-    def case(self) -> Case:
+    def case(self) -> ShellCase:
         word, ways = self.peek(), []
         self.at += 1
         self.skip(("\n",))
@@ -196,4 +198,4 @@ class _Parser:
             ways.append((tuple(patterns), self.block()))
             self.skip((";;", "\n"))
         self.take("esac")
-        return Case(word, tuple(ways))
+        return ShellCase(word, tuple(ways))
