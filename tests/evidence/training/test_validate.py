@@ -31,6 +31,8 @@ from shardwise.evidence.training.validate import (
 from shardwise.evidence.training.validation_result import training_runs
 from shardwise.roofline.residuals import RangeTable
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 FLAT = RangeTable(features={}, low=-0.1, high=0.2, runs=100, groups=5)
 NONE: dict[str, UnseenPrediction] = {}
 """No run is one of the fit's."""
