@@ -185,20 +185,13 @@ def _many(maps):
 _eighth = cycle([False] * 7 + [True])
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _search_once():
-    """Plans are searched once for each request; `searched.py` has the reason."""
-    from tests.searched import answered_once, planned_once, scored_once, search
+@pytest.fixture
+def answers_kept(monkeypatch):
+    """A test that names it shares its answers with the others that do, in one process: each request
+    is searched once (`searched.py`)."""
+    from tests.searched import keep
 
-    from shardwise.commands.plan_serve.serve import ServePlanRequest
-    from shardwise.commands.pricing import predict
-    from shardwise.evidence.training import validate
-    from shardwise.planner import training
-
-    training.search = search
-    predict.plan_train = planned_once(predict.plan_train)
-    validate._scored = scored_once(validate._scored)
-    ServePlanRequest.answer = answered_once(ServePlanRequest.answer)
+    keep(monkeypatch)
 
 
 def counter():

@@ -1,13 +1,35 @@
-"""Searches answer each request once per process, and published runs are priced once: many tests
-ask for the same."""
+"""Searches answer each request once per process, and published runs are priced once, for tests that
+name the fixture `answers_kept`: many ask for the same."""
 
 from collections import OrderedDict
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 
 from shardwise.planner.search.loop import search as _search
 from shardwise.planner.search.request import TrainRequest
+
+
+def keep(monkeypatch):
+    """Have production answer from what is kept, for as long as the patch lasts."""
+    for target, name, kept in _kept_answers():
+        monkeypatch.setattr(target, name, kept)
+
+
+@cache
+def _kept_answers():
+    """What is replaced by what; the same for every test, so that they share."""
+    from shardwise.commands.plan_serve.serve import ServePlanRequest
+    from shardwise.commands.pricing import predict
+    from shardwise.evidence.training import validate
+    from shardwise.planner import training
+
+    return (
+        (training, "search", search),
+        (predict, "plan_train", planned_once(predict.plan_train)),
+        (validate, "_scored", scored_once(validate._scored)),
+        (ServePlanRequest, "answer", answered_once(ServePlanRequest.answer)),
+    )
 
 
 class _Asked:

@@ -13,6 +13,8 @@ from shardwise.errors import BadRequest
 from shardwise.models.zoo import hf_config
 from shardwise.roofline import load_stack
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 NAMES = [
     "Layout",
     "Mesh",

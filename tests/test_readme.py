@@ -14,6 +14,8 @@ from runtime.trainer.made import make_plan
 from shardwise.models import load_model
 from shardwise.runtime import generate, initialise, load, save
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "readme.py")
 assert spec

@@ -11,6 +11,8 @@ from shardwise.apps.cli import main
 from shardwise.errors import BadRequest
 from shardwise.plans.train import mesh_text
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 OUTPUT = {
     "as_json": "prints the document that `answer.result` is part of",
     "csv_path": "writes the rows of `answer.table()`",

@@ -9,6 +9,8 @@ from tests.apps.commands import document, refused, run
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.models.zoo import hf_config
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 FAMILY = "LlamaForCausalLM"
 TRAIN = ("--on", "v5p:2x2x1", "--batch", "64seq", "--seq", "2048")
 TRAINED = (*TRAIN, "--remat", "block", "--for", "maxtext")

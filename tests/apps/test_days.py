@@ -6,6 +6,8 @@ from tests.apps.commands import answer, answered, flat, refused, run
 
 from shardwise.units import sig
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 JOB = ("plan", "train", "--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048")
 HELD = ("--remat", "block", "--for", "any", "--tokens", "200B")
 

@@ -7,6 +7,8 @@ from tests.apps.commands import document, flat, run
 
 from shardwise.commands.tables.validate import validate
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 JOB = ("--model", "llama-3.2-1b", "--on", "h100:8", "--batch", "64seq", "--seq", "4096")
 TRAIN = ("plan", "train", *JOB, "--for", "torchtitan")
 ROW = {

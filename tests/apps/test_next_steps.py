@@ -23,6 +23,8 @@ from shardwise.apps.cli.options import request_of
 from shardwise.boundary.commands import command_of
 from shardwise.models.zoo import hf_config
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 CASES = spread(range(60), quick=range(0, 60, 24), slow=[16, 32])
 LONGEST, LOOP = 10.0, 0.014
 """Seconds that a command may take, and those of `speed`'s loop, on a quiet processor: an estimate,

@@ -7,6 +7,8 @@ from tests.tiers import spread
 
 from shardwise.hardware import catalogue, load_chip
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 SMALL = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")
 SMALL += ("--for", "any", "--tokens", "200B")
 

@@ -19,6 +19,8 @@ from shardwise.models import load_model
 from shardwise.plans import ServePlan
 from shardwise.results.server import cache_text
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 SMALL, RATE = SERVED[:8], SERVED[8:]
 
 

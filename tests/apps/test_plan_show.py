@@ -10,6 +10,8 @@ from tests.apps.test_plan_train import HELD, SMALL, STABLE
 from shardwise.models.zoo import hf_config
 from shardwise.units import format_usd
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory):

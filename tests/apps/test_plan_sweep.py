@@ -7,6 +7,8 @@ import pytest
 
 from shardwise.apps.cli import main
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 ASK = ["plan", "sweep", "--model", "llama-3-8b", "--on", "v5e", "--seq", "4096"]
 ASK += ["--batch", "1024seq", "--pin", "stage=1", "--remat", "block"]
 

@@ -5,6 +5,8 @@ import csv
 import pytest
 from tests.apps.commands import answer, answered, document, run
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 SMALL = ["plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq"]
 SMALL += ["--seq", "2048"]
 HELD = ["--remat", "block", "--pin", "stage=1"]

@@ -24,6 +24,8 @@ from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 CAPACITY = 15.75 * 2**30
 
 

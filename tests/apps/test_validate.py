@@ -9,6 +9,8 @@ from tests.evidence.training.test_runs import TABLE
 
 from shardwise.apps.cli import pages
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 COMMAND = ("validate", TABLE)
 
 

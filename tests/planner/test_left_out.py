@@ -13,6 +13,8 @@ from shardwise.planner.search.request import SEARCHED
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import plan_dict
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 FIVE = {"model": "llama-3-8b", "slice": "v5p:4x4x8", "batch": "4Mi", "length": 8192}
 
 

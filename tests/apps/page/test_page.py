@@ -76,13 +76,9 @@ def moved(page, name, control, fine):
 
 
 @pytest.mark.parametrize("name", spread(VIEWS, quick=LIGHT, slow=2))
-def test_a_view_says_what_its_commands_say(page, capsys, monkeypatch, name):
-    """The results of its calls are the documents of its commands, and of the snippet's calls. The
-    commands are answered anew (`searched.py`)."""
-    from shardwise.commands.plan_serve.serve import ServePlanRequest
-
+def test_a_view_says_what_its_commands_say(page, capsys, name):
+    """The results of its calls are the documents of its commands, and of the snippet's calls."""
     answers = page.get(f"/api/answer/{name}", params=start(name)).json()
-    monkeypatch.setattr(ServePlanRequest, "answer", ServePlanRequest.answer.__wrapped__)
     for said in answers:
         code, out, err = command(capsys, *shlex.split(said["command"])[1:], "--json")
         assert code == 0, err

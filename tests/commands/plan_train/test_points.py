@@ -12,6 +12,8 @@ from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 HARDWARE = Hardware()
 
 

@@ -13,6 +13,8 @@ from shardwise.planner.beside import MESH, choices_beside, close_plans
 from shardwise.planner.search.choices import AS_FAST, choices_of
 from shardwise.planner.training import plan_train, simplicity_of
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 POD = ["plan", "train", "--model", "llama-3-70b", "--on", "v5p:16x16x16", "--batch", "4Mi"]
 POD += ["--seq", "4096", "--tokens", "15T"]
 """A slice on which many meshes are one plan: context and fsdp store parameters alike."""

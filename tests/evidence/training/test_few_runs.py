@@ -23,6 +23,8 @@ from fit.spread import (
     write_spread,
 )
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 BETWEEN, WITHIN = 1.5, 0.4
 GROUPS, EACH = 30, 6
 

@@ -30,6 +30,8 @@ from shardwise.roofline.residuals import RangeTable
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
 from fit.outputs import write_unseen
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 FLAT = RangeTable(features={}, low=-0.1, high=0.2, runs=100, groups=5)
 NONE: dict[str, UnseenPrediction] = {}
 """No run is one of the fit's."""

@@ -9,6 +9,8 @@ from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
 
+pytestmark = pytest.mark.usefixtures("answers_kept")
+
 
 def plan(on, **more):
     choices = TrainChoices(**{"schedule": "1f1b", **more})
