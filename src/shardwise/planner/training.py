@@ -284,9 +284,9 @@ def _simplest(
 
     known = min(simplicity_of(request, a) for a in ranked if good(a))
     looked = simplest(near, _SPARE, known, least) if request.apart else ()
-    simple = [evaluated(request, found) for found in looked]
     plans = [a.plan for a in ranked]
-    ranked = [*ranked, *(a for a in simple if a.plan not in plans)]
+    new = (found for found in looked if plan_of(request, found) not in plans)
+    ranked = [*ranked, *(evaluated(request, found) for found in new)]
     ranked.sort(key=lambda a: _order(request, a))
     alike = (a for a in ranked if good(a))
     best = min(alike, key=lambda a: simplicity_of(request, a))
