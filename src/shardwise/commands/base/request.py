@@ -1,9 +1,11 @@
 """A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
 
+import re
 from collections.abc import Callable
-from inspect import Signature, signature
-from typing import ParamSpec, Protocol, TypeVar
+from inspect import Signature, getdoc, signature
+from typing import Any, ParamSpec, Protocol, TypeVar
 
+from shardwise.boundary.options import Option, flagged, options_of
 from shardwise.commands.base.answer import Answer
 from shardwise.errors import BadRequest, unknown
 
@@ -29,6 +31,24 @@ def answered(request: VerbRequest[Found]) -> Found:
     return request.answer()
 
 
+def keywords(request: Any) -> str:
+    """What each keyword means, as its option says it: a line `name: sentence` for each."""
+    rows = {name: row for name, row in options_of(request).items() if not row.place}
+    names = {flagged(name, row): f"`{name}`" for name, row in rows.items()}
+    said = (
+        (name, _FLAG.sub(lambda m: names.get(m[0], m[0]), _of(row))) for name, row in rows.items()
+    )
+    return "\n".join(f"{name}: {text}" for name, text in said)
+
+
+def _of(row: Option) -> str:
+    text = row.sentence if row.about[:1] in ("", "[") else row.about
+    return f"{text} Or a mapping." if row.kind == "several" and "=" in (row.metavar or "") else text
+
+
+_FLAG = re.compile(r"--[a-z][a-z-]*")
+
+
 def verb(
     name: str,
     request: Callable[Given, Asked],
@@ -51,7 +71,7 @@ def verb(
         return answer(request(*args, **keywords))
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = request.__doc__
+    call.__doc__ = f"{getdoc(request)}\n\n{keywords(request)}".rstrip()
     call.__signature__ = asked  # type: ignore[attr-defined]
     call.request = request  # type: ignore[attr-defined]
     call.answer = answer  # type: ignore[attr-defined]

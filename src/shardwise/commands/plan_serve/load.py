@@ -72,13 +72,10 @@ _TRACES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(HardwareWords):
-    """The requests: a trace, or `requests` made ones of `input` and `output` tokens; and how the
-    chips of the plan are read.
+    """The requests: a trace, or made ones; and how the chips of the plan are read.
 
-    `requests` cuts a trace (None: all of it) before `tile` repeats it. `rate` in requests per
-    second is the made ones', else the trace is sped up to it; `speed` speeds it up by a factor.
-    `cv` is that of the gaps between made ones. `lengths` is "FILE:CATEGORY", a file with ServeGen's
-    quantiles and the category in it, for made requests and for traces that hold rates alone.
+    `requests` cuts a trace before `tile` repeats it. `cv` is that of the gaps between made ones.
+    `lengths` is for made requests and for traces that hold rates alone.
     """
 
     trace: Path | str | None = option(_TRACES, kind="file")

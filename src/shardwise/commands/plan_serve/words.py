@@ -42,21 +42,11 @@ _CHUNKS = (1024, 4096, 16384)
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
 
-    `model` is a zoo name, a config.json or a folder with one, read as the class or model
-    type `as_` where its own is not known; `on` a slice, a bare chip, or several
-    ("h100,b200,v5p"), of which a slice says how many chips there are; `input` and `output` are
-    tokens of a request; `tpot`, `ttft` (2 s unless given) and `e2e` ("15ms", or seconds) are
-    targets, which 95 % of the requests keep; `rate` is requests per second, at random; without one
-    it is as many as one server holds, or all servers of a slice. `trace` is a file of requests,
-    whose lengths are drawn in place of `input` and `output`, and whose mean rate is `rate` unless
-    that is given.
-
-    `software` is what serves: "vllm" (the default), "sglang", "jax" or "any" of those that were
-    measured. `pools` is "one" for servers that take prompts and answers, "two" for prompts on
-    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `weights` and `kv`
-    are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
-    `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
-    leaves a choice open.
+    95 % of the requests keep the targets `ttft`, `tpot` and `e2e`. Without a `rate` it is as many
+    as one server holds, or all servers of a slice. Lengths are drawn from a `trace` in place of
+    `input` and `output`, and its mean rate is `rate` unless that is given. `software` is "vllm",
+    "sglang", "jax" or "any" of those that were measured; `pools` "any" is one or two. None leaves a
+    choice open.
     """
 
     model: str | Path = field(

@@ -86,24 +86,11 @@ if TYPE_CHECKING:
 class TrainPlanRequest(TrainChoices, Command):
     """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
 
-    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
-    type `as_` where its own is not known; `on` a slice ("v5p:16x16x16"), or a
-    bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
-    ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
-    `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
-    `shardwise plan train --help` has what each takes.
-
-    `tokens` ("15T") adds days and dollars of a whole run; `days` is its deadline, for which a bare
-    chip has the fewest chips, or with `objective` "cost" the cheapest slice, all of whose chips are
-    paid for. The days are those at the expected step time, or at `mfu` of
-    6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
-    `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
-    plan file or "audit:NAME" to price beside the best plan.
-
-    With `compile` the first so many plans for our own trainer are compiled, each within `timeout`
-    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the
-    answer; with `tune` that one is compiled with sets of flags for its chip, too, to see which pay.
-    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    A bare chip is the smallest of its slices that a plan fits. For `days` it has the fewest chips,
+    or with `objective` "cost" the cheapest slice, all of whose chips are paid for. The days are
+    those at the expected step time, or at `mfu` of 6*N*tokens, N being `params` where given;
+    `straggler` and the times after it are what a run loses. Raises BadRequest, or NoFeasiblePlan
+    with the nearest miss.
     """
 
     COMMAND: ClassVar[str] = "plan train"

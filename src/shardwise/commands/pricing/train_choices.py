@@ -39,19 +39,10 @@ class TrainChoices(HardwareWords):
     """What a search of training plans may not choose, and what is best. None leaves the choice
     open.
 
-    `software` is the program that runs the plan: "maxtext", "megatron", "torchtitan" or "jax";
-    "any" for every plan that can be priced; None for what the users of the chip run. Its stack
-    prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
-    of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
-    of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
-    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
-    the share of usable memory that a plan leaves free where one does ("10%"); None for what
-    predictions of such plans were short by in 19 of 20 cases. The plan is the simplest of those
-    that predictions cannot tell apart; with `fastest` it is the fastest of all that fit, and no
-    memory is kept free where no `margin` is given. `objective` is "time", "cost" or "chips" (see
-    TrainRequest); with `exhaustive` every legal plan is priced: the same answer, more slowly.
-    `evidence` is a table of runs of one's own (docs/runs.md), which moves and narrows what is
-    expected of plans like them.
+    The stack of `software` prices the plan; a plan for no program is priced by the stack of the
+    chip's usual one, or that of `sets` {"stack": NAME}. Dtypes follow `dtype` and the program where
+    not given. With `fastest` no memory is kept free where no `margin` is given. `evidence` moves
+    and narrows what is expected of plans like its runs (docs/runs.md).
     """
 
     pins: Words = option(

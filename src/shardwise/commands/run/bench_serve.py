@@ -53,13 +53,8 @@ LATENCIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchServeRequest(Command):
-    """Put a load on an OpenAI-compatible server and measure it.
-
-    `requests` of `input` and `output` tokens come at `rate` per second (all at once where None),
-    or those of a `trace` at its times, `speed` times as fast; at most `concurrency` are under way
-    (0: no bound). Prompts are random ids below `vocabulary`. `timeout` is of a whole request.
-    `api_key` is shown to the endpoint; `key_in_clear` lets it go unencrypted to another machine.
-    """
+    """Put a load on an OpenAI-compatible server and measure it. Prompts are random ids; the
+    requests of a `trace` come at its times."""
 
     COMMAND: ClassVar[str] = "bench serve"
 
