@@ -85,24 +85,14 @@ class Load(HardwareWords):
         meaning="how many requests",
     )
     tile: int | str = option(
-        "Repeat the load so many times.",
-        default="1",
-        before="cv",
-        group="The load",
-        meaning="how often the load is repeated",
+        "Repeat the load so many times.", default="1", before="cv", group="The load"
     )
     rate: float | str | None = option(
         "Requests per second: make them, or speed a trace up; else the plan's own load."
     )
-    speed: float | str | None = option(
-        "Replay a trace so many times as fast.",
-        group="The load",
-        meaning="how many times as fast a trace comes",
-    )
+    speed: float | str | None = option("Replay a trace so many times as fast.", group="The load")
     cv: float | str | None = option(
-        "Burstiness of made requests; 1 (default) is Poisson.",
-        group="The load",
-        meaning="how bursty requests come; 1 is Poisson",
+        "Burstiness of made requests; 1 (default) is Poisson.", group="The load"
     )
     input: int | str | None = option("Prompt tokens of made requests; else the plan's.")
     output: int | str | None = option("Answer tokens of made requests; else the plan's.")

@@ -57,7 +57,6 @@ class ServePlanRequest(ServeWords, Command):
         default=False,
         kind="flag",
         group="Targets",
-        meaning="answer with a plan that does not keep the targets",
     )
     compile: int | str | None = option(
         "Compile decode and prefill of the best plans for our server until N fit, three times as "

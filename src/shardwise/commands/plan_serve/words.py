@@ -75,14 +75,10 @@ class ServeWords(HardwareWords):
         meaning="requests per second",
     )
     ttft: float | str | None = option(
-        "Longest time to the first token, such as 1s. [default: 2s]",
-        group="Targets",
-        meaning="longest time to the first token",
+        "Longest time to the first token, such as 1s. [default: 2s]", group="Targets"
     )
     tpot: float | str | None = option(
-        "Longest time per output token, such as 30ms.",
-        group="Targets",
-        meaning="longest time per output token after the first",
+        "Longest time per output token, such as 30ms.", group="Targets"
     )
     e2e: float | str | None = option(
         "Longest time from arrival to the last token, such as 30s.", group="Targets"
@@ -98,19 +94,12 @@ class ServeWords(HardwareWords):
         show_default=True,
         metavar="one|two|any",
         group="Choices of the plan",
-        meaning="whether prompts have servers of their own: one pool, two, or any",
     )
     max_chips: int | str | None = option("The most chips of all servers.", group="Targets")
     weights: str | None = option(
-        "Dtype of the weights. [default: the checkpoint's]",
-        group="Choices of the plan",
-        meaning="the dtype of stored weights",
+        "Dtype of the weights. [default: the checkpoint's]", group="Choices of the plan"
     )
-    kv: str | None = option(
-        "Dtype of the KV cache. [default: bf16]",
-        group="Choices of the plan",
-        meaning="the dtype of the KV cache",
-    )
+    kv: str | None = option("Dtype of the KV cache. [default: bf16]", group="Choices of the plan")
     batch: int | str | None = option("The most sequences of a server at once.")
     prefill_chunk: float | str | None = option(
         "The most tokens of a step.",

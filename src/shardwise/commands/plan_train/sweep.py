@@ -71,7 +71,6 @@ class SweepRequest(TrainChoices, Command):
         "Chips of a slice; N for several chips side by side.  [default: 1..65536]",
         metavar="N|LOW..HIGH",
         group="What is planned",
-        meaning="how many chips, from the fewest to the most",
     )
     batches: Words = field(
         metadata=required("As in plan train; repeat.", kind="several", flag="--batch")

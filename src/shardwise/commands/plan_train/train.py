@@ -98,10 +98,7 @@ class TrainPlanRequest(TrainChoices, Command):
     model: str | Path = field(
         kw_only=False,
         metadata=required(
-            "Zoo name, config.json, or a folder with one.",
-            group="What is planned",
-            offers="models",
-            meaning="the model: a zoo name, a config.json, or a folder with one",
+            "Zoo name, config.json, or a folder with one.", group="What is planned", offers="models"
         ),
     )
     on: str = field(
@@ -122,11 +119,7 @@ class TrainPlanRequest(TrainChoices, Command):
             "1024seq), or at most so many on a server",
         )
     )
-    seq: str | int = field(
-        metadata=required(
-            "Tokens per sequence.", group="What is planned", meaning="tokens of a sequence"
-        )
-    )
+    seq: str | int = field(metadata=required("Tokens per sequence.", group="What is planned"))
     top: int | str = option(
         "Next best meshes to show, up to 50.",
         default=3,
@@ -154,7 +147,6 @@ class TrainPlanRequest(TrainChoices, Command):
         "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
         metavar="PLAN",
         group="Beside the answer",
-        meaning="a plan to price beside the best one",
     )
     compile: int | str | None = option(
         "Compile the best plans for our trainer until N fit, three times as many at most (implies "

@@ -52,7 +52,6 @@ class TrainChoices(HardwareWords):
         flag="--pin",
         metavar="AXIS=DEGREE",
         group="Choices of the plan",
-        meaning="the degree of a mesh axis",
     )
     remat: str | None = option(
         "Fix the remat policy.",
@@ -61,23 +60,18 @@ class TrainChoices(HardwareWords):
         meaning="which activations are kept for the backward pass",
     )
     schedule: str | None = option(
-        "Fix the pipeline schedule.",
-        values=PIPELINE_KINDS,
-        group="Choices of the plan",
-        meaning="the order of passes in a pipeline",
+        "Fix the pipeline schedule.", values=PIPELINE_KINDS, group="Choices of the plan"
     )
     zero: int | str | None = option(
         "Fix the ZeRO stage over replicas.",
         kind="whole",
         metavar="0|1|2",
         group="Choices of the plan",
-        meaning="the ZeRO stage over data-parallel replicas",
     )
     context_method: str | None = option(
         "Fix how attention sees a sequence that is cut over `context`.",
         values=CONTEXT_METHODS,
         group="Choices of the plan",
-        meaning="how attention sees a sequence that is cut over the mesh",
     )
     software: str | None = option(
         "Program that is to run the plan, or any for every plan that can be priced. Default: "
@@ -96,9 +90,7 @@ class TrainChoices(HardwareWords):
         meaning="the optimizer",
     )
     max_hbm: float | str | None = option(
-        "Bytes per chip to stay under, such as 80GiB.",
-        group="Targets",
-        meaning="bytes of memory per chip to stay under",
+        "Bytes per chip to stay under, such as 80GiB.", group="Targets"
     )
     margin: float | str | None = option(
         "Usable memory that a plan leaves free where one does, such as 10%. Default: by how "
@@ -132,39 +124,27 @@ class TrainChoices(HardwareWords):
         default=False,
         kind="flag",
         group="Choices of the plan",
-        meaning="price every legal plan",
     )
     dtype: str = option(
         "Dtype of the matmuls, such as bf16, fp8, mxfp8, nvfp4 or int8.",
         default="bf16",
         show_default=True,
         group="Choices of the plan",
-        meaning="the dtype of the arrays that are multiplied",
         before="pins",
     )
     param_dtype: str | None = option(
-        "Dtype of the stored parameters.",
-        group="Choices of the plan",
-        meaning="the dtype of stored parameters",
-        before="pins",
+        "Dtype of the stored parameters.", group="Choices of the plan", before="pins"
     )
     grad_dtype: str | None = option(
-        "Dtype of the gradients, as reduced and summed.",
-        group="Choices of the plan",
-        meaning="the dtype of gradients",
-        before="pins",
+        "Dtype of the gradients, as reduced and summed.", group="Choices of the plan", before="pins"
     )
     master: str | None = option(
         "Dtype of the optimizer's own copy of the parameters, or none.",
         group="Choices of the plan",
-        meaning="the dtype of the optimizer's own copy of the parameters",
         before="pins",
     )
     moments: str | None = option(
-        "Dtype of the optimizer's moments.",
-        group="Choices of the plan",
-        meaning="the dtype of the optimizer's moments",
-        before="pins",
+        "Dtype of the optimizer's moments.", group="Choices of the plan", before="pins"
     )
     evidence: Own | None = option(OWN_RUNS)
 

@@ -55,7 +55,6 @@ class CompareRequest(ProgramRequest):
         kind="path",
         metavar="FILE",
         group="Beside the answer",
-        meaning="a profiler's capture of a program that ran",
     )
 
     def answer(self, watch: Any = None) -> "ProgramsCompared":

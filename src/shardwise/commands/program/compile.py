@@ -45,7 +45,6 @@ class CompileRequest(ProgramRequest):
         alone="dearest",
         metavar="[OP]",
         group="Beside the answer",
-        meaning="an op of a program that is followed from JAX to the schedule",
     )
 
     def answer(self, watch: Any = None) -> "CompiledPrograms":

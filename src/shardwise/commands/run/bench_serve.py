@@ -68,20 +68,12 @@ class BenchServeRequest(Command):
     input: int = option(default=128, show_default=True, kind="whole")
     output: int = option(default=64, show_default=True, kind="whole")
     spread: float = option(
-        "Share that lengths vary by, both ways.  [0]",
-        default=0.0,
-        kind="number",
-        group="The load",
-        meaning="how far lengths vary, as a share to both sides",
+        "Share that lengths vary by, both ways.  [0]", default=0.0, kind="number", group="The load"
     )
     trace: str | None = option("Requests, their times and shared beginnings.", metavar="FILE")
     speed: float = option("Of a trace.  [1]", default=1.0, kind="number")
     concurrency: int = option(
-        "Most under way at once; 0: no bound.  [0]",
-        default=0,
-        kind="whole",
-        group="The load",
-        meaning="most requests under way at once",
+        "Most under way at once; 0: no bound.  [0]", default=0, kind="whole", group="The load"
     )
     vocabulary: int = option(
         default=1000,

@@ -88,11 +88,7 @@ class CalibrateRequest(ChipWords, Command):
         "Requests per second.", default=4.0, show_default=True, kind="number"
     )
     kv_tokens: int | str = option(
-        "Tokens that its cache holds; default counted.",
-        default=0,
-        kind="whole",
-        group="The load",
-        meaning="tokens that a server's cache holds",
+        "Tokens that its cache holds; default counted.", default=0, kind="whole", group="The load"
     )
     engine: str = option(
         "Start from it; default the plan's.",

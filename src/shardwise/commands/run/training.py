@@ -91,11 +91,7 @@ class TrainRunRequest(Command):
     )
     seed: int = option("Weights and order of the data.  [0]", default=0, kind="whole")
     lr: float = option(
-        "Peak learning rate.  [0.001]",
-        default=1e-3,
-        kind="number",
-        group="Training",
-        meaning="peak learning rate",
+        "Peak learning rate.  [0.001]", default=1e-3, kind="number", group="Training"
     )
     warmup: int = option(
         "Steps up to the peak.  [0]",
@@ -116,14 +112,9 @@ class TrainRunRequest(Command):
         default=1.0,
         kind="number",
         group="Training",
-        meaning="most norm of the gradient",
     )
     decay: float = option(
-        "Weight decay of matrices and tables.  [0.1]",
-        default=0.1,
-        kind="number",
-        group="Training",
-        meaning="weight decay",
+        "Weight decay of matrices and tables.  [0.1]", default=0.1, kind="number", group="Training"
     )
     save_every: int = option(
         "Steps per checkpoint; the last always.",

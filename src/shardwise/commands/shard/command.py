@@ -75,12 +75,7 @@ class ShardRequest(HardwareWords, Command):
         metadata=required("The size of every dim.", metavar="I=SIZE,..", group="What is planned")
     )
     mesh: Words = field(
-        metadata=required(
-            "Axes and degrees.",
-            metavar="X=4,Y=2",
-            group="What is planned",
-            meaning="mesh axes and their degrees",
-        )
+        metadata=required("Axes and degrees.", metavar="X=4,Y=2", group="What is planned")
     )
     dtype: str = option("The arrays' dtype.", default="bf16", show_default=True)
     on: str | None = option("Rank by time on a slice such as v5e:4x4.", metavar="SLICE")

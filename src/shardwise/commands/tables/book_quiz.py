@@ -46,7 +46,6 @@ class BookQuizRequest(Command):
         flag="--answer",
         metavar="NUMBERS",
         group="What is planned",
-        meaning="your answer to a question",
     )
     chapter: str | int | None = option(CHAPTER)
     seed: int = option(
