@@ -165,7 +165,10 @@ def conserved(traces: Path) -> None:
             outcome = simulate(requests, crowded(fleet, requests) if policy == "crowded" else fleet)
             done = completed(outcome)
             assert len(done) == len(requests), [j.refusal for j in outcome.jobs if j.refusal][:1]
-            assert all(job.conserved() for job in done)
+            for job in done:
+                computed = job.prefilled + job.hit + job.decoded
+                assert job.emitted == job.request.output
+                assert computed == job.request.prompt + job.emitted - 1 + job.lost
             told = summary(outcome)
             decoded = sum(job.decoded for job in done)
             computed = told.prefilled_tokens + told.hit_tokens + decoded

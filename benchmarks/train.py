@@ -136,7 +136,7 @@ def _ours(options: argparse.Namespace) -> tuple[Any, str]:
     from shardwise.plans import TrainPlan, model_hash
     from shardwise.plans.train import TrainDtypes
     from shardwise.runtime.trainer import Settings, program
-    from shardwise.runtime.trainer.memory import keep_freed_memory
+    from shardwise.runtime.trainer.loop import keep_freed_memory
 
     keep_freed_memory()  # as `trainer.train` does
     cfg = _loaded(small(options))

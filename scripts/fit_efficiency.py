@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Fit the constants of chip generations and software stacks on published training runs.
 
-    python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
-                                     [--leave-one-source-out] [--no-worth] [--dry-run]
-                                     [--few-runs | --resolution]
+    python scripts/fit_efficiency.py [TRAINING_CSV] [--date DAY] [--leave-one-source-out]
+                                     [--no-worth] [--dry-run] [--few-runs | --resolution]
 
-TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
-come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
-compilers schedule (`scripts/fit/tpu_compiler.csv`).
+TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them), by
+default those that the package ships. Priors come from tables of kernel benchmarks and of what
+compilers schedule (`scripts/fit/rates.py`).
 Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/lab/fit.md, the
@@ -35,7 +34,7 @@ from fit.explain import explain
 from fit.few_runs import write_few_runs
 from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
-from fit.outputs import PAGE, unseen_runs, write_constants, write_what_is_told
+from fit.outputs import PAGE, unseen_runs, write_constants, write_unseen, write_what_is_told
 from fit.priors import prior_values
 from fit.ranges import (
     common_ranges,
@@ -54,7 +53,7 @@ from fit.worth import Fitted, Worth, without_constant, worths
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training import unseen
 from shardwise.evidence.training.runs import read_runs
-from shardwise.evidence.training.table import read_table
+from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.roofline.residuals import DATA
 
 
@@ -70,8 +69,7 @@ def main() -> None:
         return
     cases = counted(asked.table)
     say(f"{len(cases)} runs counted")
-    folder = asked.table.parent
-    hierarchy = Hierarchy(prior_values(asked.kernels or folder / "kernels"))
+    hierarchy = Hierarchy(prior_values())
     start = fitted([case for case in cases if case.run.fitted], hierarchy)
     say(f"fitted: {summary(start.fit.residuals)} in-sample, sigmas {start.levels}")
     found = explain(start.fit, start.cases, hierarchy, start.levels)
@@ -165,7 +163,7 @@ def write_left_out(
         of = f"{by}: {len(cases)} published runs, docs/lab/fit.md"
         write_residuals(DATA, table, of)
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
-        unseen.write_unseen(unseen.DATA, rows)
+        write_unseen(unseen.DATA, rows)
         write_what_is_told([case.run for case in cases], asked.date)
 
 
@@ -189,8 +187,7 @@ def clock() -> Callable[[str], None]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("table", type=Path, metavar="TRAINING_CSV")
-    parser.add_argument("--kernels", type=Path)
+    parser.add_argument("table", type=Path, nargs="?", default=PUBLISHED, metavar="TRAINING_CSV")
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")
     parser.add_argument("--no-worth", action="store_true")

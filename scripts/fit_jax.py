@@ -16,35 +16,29 @@ read, and the rest stays what it was. Writes `docs/lab/fit_jax.md`, `.json` and
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 
 from compiled.classes import CLASSES, compiled_classes, planned_classes
 from compiled.drawn import LEARNING, LEARNING_SEED, load_drawn
+from compiled.fitted import cells, errors, head, left_out, parser, rows_of, write, written
 from compiled.gpu_steps import gpu_steps
 from compiled.programs import Case, compiled_case, kept_case
 from compiled.tiles import tile_rates
 from made import made, table
 
 from shardwise.commands.base.inputs import Hardware
-from shardwise.errors import ShardwiseError
 from shardwise.models import ModelConfig, load_model
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.software.jax import JAX
-from shardwise.profiler.ahead import default_root
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack, whole_sums
 from shardwise.units import format_seconds
 from shardwise.work import grouped
 
-ROOT = Path(__file__).parents[1]
-TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax.toml"
 GOAL = (0.85, 1.20)
 NEUTRAL = replace(IDEAL, overlap=0.0, whole_sums=whole_sums())
 """Everything as it is counted, and nothing hidden: what a class's seconds are compared with."""
@@ -159,7 +153,7 @@ def generation_of(plan: TrainPlan) -> str:
 
 
 def learned(
-    name: str, plan: TrainPlan, cache: Path, before: Mapping[str, Any] | None
+    name: str, _: str, plan: TrainPlan, cache: Path, before: Mapping[str, Any] | None
 ) -> Learned | None:
     """A plan and its compiled program, read; where there is a row `before`, nothing is compiled,
     and without the program it is as it was read then. None where the program does not fit."""
@@ -257,10 +251,7 @@ def gpu_stack(rows: Sequence[Learned]) -> Stack:
 def gpu_document(rows: Sequence[Learned]) -> dict[str, Any]:
     """What the page and the table show of steps on a GPU."""
     xla, stack = load_stack("xla"), gpu_stack(rows)
-    others = [[r for r in rows if r is not row] for row in rows]
-    ratios = [
-        row.seconds / row.priced(gpu_stack(some)) for row, some in zip(rows, others, strict=True)
-    ]
+    ratios = left_out(rows, lambda row, some: row.seconds / row.priced(gpu_stack(some)))
     return {
         "constants": constants(rows, 1.0),
         "summary": {
@@ -294,23 +285,18 @@ def stack_of(rows: Sequence[Learned], tiles: float, without: str = "") -> Stack:
     return Stack(name="jax", sources={}, generations=generations, whole_sums=whole_sums(), **given)
 
 
-def left_out(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:
+def by_others(rows: Sequence[Learned], tiles: float, without: str = "") -> list[float]:
     """Compiled over predicted seconds of every plan by the constants of the others."""
-    others = [[r for r in rows if r is not row] for row in rows]
-    return [
-        row.seconds / row.priced(stack_of(some, tiles, without))
-        for row, some in zip(rows, others, strict=True)
-    ]
+
+    def ratio(row: Learned, others: Sequence[Learned]) -> float:
+        return row.seconds / row.priced(stack_of(others, tiles, without))
+
+    return left_out(rows, ratio)
 
 
 def summary(ratios: Sequence[float]) -> dict[str, float]:
-    """Median ratio, median error and plans within the goal."""
-    low, high = GOAL
-    return {
-        "median": median(ratios),
-        "error": exp(median(abs(log(r)) for r in ratios)) - 1,
-        "within": sum(low <= r <= high for r in ratios),
-    }
+    """Errors of plans."""
+    return errors(ratios, GOAL)
 
 
 def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) -> dict[str, Any]:
@@ -318,6 +304,7 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
     tiles = geometric_mean(rates.values())
     xla, stack = load_stack("xla"), stack_of(rows, tiles)
     before = [row.seconds / evaluate(row.plan, xla) for row in rows]
+    out = by_others(rows, tiles)
     return {
         "schema_version": 1,
         **made(),
@@ -328,10 +315,10 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
         "tiles": dict(rates),
         "summary": {
             "as the stack xla": summary(before),
-            "left out": summary(left_out(rows, tiles)),
+            "left out": summary(out),
             "in-sample": summary([row.seconds / row.priced(stack) for row in rows]),
         },
-        "terms": {name: summary(left_out(rows, tiles, name)) for name in (*TERMS, "generations")},
+        "terms": {name: summary(by_others(rows, tiles, name)) for name in (*TERMS, "generations")},
         "rows": [
             {
                 "name": row.name,
@@ -343,7 +330,7 @@ def document(rows: Sequence[Learned], count: int, rates: Mapping[str, float]) ->
                 "planned": row.planned,
                 "compiled": row.compiled,
             }
-            for row, ratio in zip(rows, left_out(rows, tiles), strict=True)
+            for row, ratio in zip(rows, out, strict=True)
         ],
     }
 
@@ -359,22 +346,12 @@ def page(doc: Mapping[str, Any]) -> str:
     """docs/lab/fit_jax.md of its JSON."""
     n = len(doc["rows"])
 
-    def said(one: Mapping[str, float]) -> list[str]:
-        return [f"{one['median']:.2f}", f"{one['error']:.1%}", f"{one['within']} of {n}"]
-
-    head = ("", "median", "median error", "within the goal")
+    said = {name: cells(one, n) for name, one in (doc["summary"] | doc["terms"]).items()}
     return PAGE.format(
-        date=doc["date"],
-        commit=doc["commit"],
-        versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
-        count=n,
+        **head(doc, GOAL),
         compiled=", ".join(dict.fromkeys(row["made"] for row in doc["rows"])),
-        all=doc["plans"],
-        seed=doc["seed"],
         tiles=", ".join(f"{chip} {rate:.2f}" for chip, rate in doc["tiles"].items()),
-        low=GOAL[0],
-        high=GOAL[1],
-        summary=table(head, [[name, *said(one)] for name, one in doc["summary"].items()]),
+        summary=table(ERRORS, [[name, *said[name]] for name in doc["summary"]]),
         constants=table(
             ("constant", "value", "of `xla`", "meaning"),
             [
@@ -392,26 +369,25 @@ def page(doc: Mapping[str, Any]) -> str:
             ],
         ),
         terms=table(
-            ("without", *head[1:]),
-            [["nothing", *said(doc["summary"]["left out"])]]
-            + [[name, *said(one)] for name, one in doc["terms"].items()],
+            ("without", *ERRORS[1:]),
+            [["nothing", *said["left out"]], *([name, *said[name]] for name in doc["terms"])],
         ),
         plans=table(("plan", "compiled", "ratio", *CLASSES), map(_cells, doc["rows"])),
-        **gpu_page(doc["gpu"], head),
+        **gpu_page(doc["gpu"]),
     )
 
 
-def gpu_page(doc: Mapping[str, Any], head: Sequence[str]) -> dict[str, Any]:
+ERRORS = ("", "median", "median error", "within the goal")
+
+
+def gpu_page(doc: Mapping[str, Any]) -> dict[str, Any]:
     """What the page says of steps on a GPU."""
     n, xla = len(doc["rows"]), load_stack("xla")
-    said = [
-        [name, f"{one['median']:.2f}", f"{one['error']:.1%}", f"{one['within']} of {n}"]
-        for name, one in doc["summary"].items()
-    ]
+    said = [[name, *cells(one, n)] for name, one in doc["summary"].items()]
     shown = [c for c in CLASSES if any(row["compiled"][c] for row in doc["rows"])]
     return {
         "gpu_count": n,
-        "gpu_summary": table(head, said),
+        "gpu_summary": table(ERRORS, said),
         "gpu_constants": table(
             ("constant", "value", "of `xla`"),
             [
@@ -436,7 +412,7 @@ def _cells(row: Mapping[str, Any], shown: Sequence[str] = CLASSES) -> list[str]:
 
 
 def toml(doc: Mapping[str, Any]) -> str:
-    """data/jax.toml."""
+    """The constants of both stacks."""
     said = f"compiled programs of {len(doc['rows'])} training plans (docs/lab/fit_jax.md)"
     lines = [
         f"{name} = {{ value = {doc['constants'][name]:.4g}, source = "
@@ -455,43 +431,23 @@ def toml(doc: Mapping[str, Any]) -> str:
         f'"{measured if name in GPU_CONSTANTS else "that of the stack xla"}" }}'
         for name, value in doc["gpu"]["constants"].items()
     ]
-    head = f"# Made by scripts/fit_jax.py on {doc['date']}; docs/lab/fit_jax.md says how."
-    return "\n".join([head, "", "[jax]", *lines]) + "\n"
+    return "\n".join(["[jax]", *lines])
 
 
 def main() -> None:
     """Compile what the cache lacks, then write all files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
-    parser.add_argument("--kept", action="store_true", help="compile nothing")
-    parser.add_argument("--gpu", action="store_true", help="only read steps on a GPU again")
-    options = parser.parse_args()
-    known = json.loads((ROOT / "docs" / "lab" / "fit_jax.json").read_text(encoding="utf-8"))
+    words = parser(__doc__)
+    words.add_argument("--gpu", action="store_true", help="only read steps on a GPU again")
+    options, known = words.parse_args(), written("fit_jax")
     doc = known if options.gpu else from_programs(options, known)
     doc["gpu"] = {"date": made()["date"], **gpu_document(on_gpu())}
-    (ROOT / "docs" / "lab" / "fit_jax.json").write_text(
-        json.dumps(doc, indent=1) + "\n", encoding="utf-8"
-    )
-    (ROOT / "docs" / "lab" / "fit_jax.md").write_text(page(doc), encoding="utf-8")
-    TOML.write_text(toml(doc), encoding="utf-8")
+    write("fit_jax", doc, page(doc), "jax.toml", toml(doc))
 
 
 def from_programs(options: argparse.Namespace, known: Mapping[str, Any]) -> dict[str, Any]:
     """What compiled programs say."""
-    plans, rows = load_drawn(LEARNING), []
-    before = {row["name"]: row for row in known["rows"]} if options.kept else {}
-    for name, (_, plan) in plans.items():
-        assert isinstance(plan, TrainPlan)
-        if options.kept and name not in before:
-            continue
-        try:
-            found = learned(name, plan, options.cache, before.get(name))
-        except ShardwiseError as error:
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
-            continue
-        rows += [found] if found else []
+    plans = load_drawn(LEARNING)
+    rows = rows_of(plans, known, options, learned)
     tiles = known["tiles"] if options.kept else tile_rates(options.cache)
     return document(rows, len(plans), tiles)
 

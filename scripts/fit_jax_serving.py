@@ -17,26 +17,21 @@ Errors are of plans left out. Writes `docs/lab/fit_jax_serving.md`, `.json` and
 `src/shardwise/roofline/data/jax_engine.toml`. Plans of `compiled/drawn.json` are not used.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from compiled.drawn import LEARNING_SERVE, LEARNING_SERVE_SEED, load_drawn
+from compiled.fitted import cells, errors, head, left_out, parser, rows_of, write, written
 from compiled.programs import compiled_case
 from made import made, table
 
 from shardwise.commands.base.inputs import Hardware
-from shardwise.errors import ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.server import server_of
 from shardwise.plans import ServePlan
-from shardwise.profiler.ahead import default_root
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.roofline import Estimate
 from shardwise.roofline.engines import (
@@ -49,8 +44,6 @@ from shardwise.roofline.stacks import whole_sums
 from shardwise.units import dtype_bytes, format_seconds
 from shardwise.work import Op, tally
 
-ROOT = Path(__file__).parents[1]
-TOML = ROOT / "src" / "shardwise" / "roofline" / "data" / "jax_engine.toml"
 GOAL = (0.80, 1.30)
 CLASSES = ("products", "kernel", "exchanges", "transfers", "rest")
 PAGE = """# The prices of our own engine on TPUs
@@ -210,28 +203,13 @@ def engine_of(values: Mapping[str, float]) -> EngineConstants:
     return replace(NEUTRAL, name="jax", sources={}, **values)
 
 
-def left_out(rows: Sequence[Learned]) -> list[float]:
-    """Compiled over predicted seconds of every plan by the constants of the others."""
-    others = [[r for r in rows if r is not row] for row in rows]
-    return [
-        row.seconds / row.priced(engine_of(constants(some)))
-        for row, some in zip(rows, others, strict=True)
-    ]
-
-
 def summary(rows: Sequence[Learned], ratios: Sequence[float]) -> dict[str, Any]:
-    """Median ratio, median error and plans within the goal, of each phase."""
-    low, high = GOAL
+    """The errors of each phase's plans."""
     found = {}
     for phase in ("decode", "prefill"):
         some = [r for row, r in zip(rows, ratios, strict=True) if row.phase == phase]
         if some:
-            found[phase] = {
-                "plans": len(some),
-                "median": median(some),
-                "error": exp(median(abs(log(r)) for r in some)) - 1,
-                "within": sum(low <= r <= high for r in some),
-            }
+            found[phase] = {"plans": len(some), **errors(some, GOAL)}
     return found
 
 
@@ -239,7 +217,7 @@ def document(rows: Sequence[Learned], count: int) -> dict[str, Any]:
     """All that the page shows."""
     values = constants(rows)
     ideal = [row.seconds / row.priced(IDEAL_ENGINE) for row in rows]
-    out = left_out(rows)
+    out = left_out(rows, lambda row, some: row.seconds / row.priced(engine_of(constants(some))))
     sample = [row.seconds / row.priced(engine_of(values)) for row in rows]
     return {
         "schema_version": 1,
@@ -271,20 +249,13 @@ def page(doc: Mapping[str, Any]) -> str:
     """docs/lab/fit_jax_serving.md of its JSON."""
     values = doc["constants"]
     said = [
-        [name, phase, f"{s['median']:.2f}", f"{s['error']:.1%}", f"{s['within']} of {s['plans']}"]
+        [name, phase, *cells(s, s["plans"])]
         for name, by_phase in doc["summary"].items()
         for phase, s in by_phase.items()
     ]
     return PAGE.format(
-        date=doc["date"],
-        commit=doc["commit"],
-        versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
-        count=len(doc["rows"]),
-        all=doc["plans"],
+        **head(doc, GOAL),
         compiled=doc["compiled"],
-        seed=doc["seed"],
-        low=GOAL[0],
-        high=GOAL[1],
         summary=table(("", "phase", "median", "median error", "within the goal"), said),
         constants=table(
             ("constant", "value", "meaning"),
@@ -308,45 +279,22 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def toml(doc: Mapping[str, Any]) -> str:
-    """data/jax_engine.toml."""
+    """The constants of the engine."""
     said = f"{len(doc['rows'])} compiled steps of servers (docs/lab/fit_jax_serving.md)"
     lines = [
         f'{name} = {{ value = {doc["constants"][name]:.4g}, source = "{said}" }}'
         for name in COMPILED_ENGINE_CONSTANTS
     ]
-    by = f"# Made by scripts/fit_jax_serving.py on {doc['date']}"
-    head = f"{by}; docs/lab/fit_jax_serving.md says how."
-    return "\n".join([head, "", "[jax]", *lines]) + "\n"
+    return "\n".join(["[jax]", *lines])
 
 
 def main() -> None:
     """Compile what the cache lacks, then write all files."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
-    parser.add_argument("--kept", action="store_true", help="compile nothing, count anew")
-    options = parser.parse_args()
-    plans, rows = load_drawn(LEARNING_SERVE), []
-    known = json.loads((ROOT / "docs" / "lab" / "fit_jax_serving.json").read_text(encoding="utf-8"))
-    before = {row["name"]: row for row in known["rows"]} if options.kept else {}
-    for name, (phase, plan) in plans.items():
-        assert isinstance(plan, ServePlan)
-        if options.kept and name not in before:
-            continue
-        try:
-            found = learned(name, phase, plan, options.cache, before.get(name))
-        except ShardwiseError as error:
-            print(f"{name}: {error}", file=sys.stderr, flush=True)
-            continue
-        rows += [found] if found else []
-    doc = document(rows, len(plans))
+    options, known = parser(__doc__).parse_args(), written("fit_jax_serving")
+    plans = load_drawn(LEARNING_SERVE)
+    doc = document(rows_of(plans, known, options, learned), len(plans))
     doc["compiled"] = known.get("compiled", known["commit"]) if options.kept else doc["commit"]
-    folder = ROOT / "docs" / "lab"
-    said = json.dumps(doc, indent=1) + "\n"
-    (folder / "fit_jax_serving.json").write_text(said, encoding="utf-8")
-    (folder / "fit_jax_serving.md").write_text(page(doc), encoding="utf-8")
-    TOML.write_text(toml(doc), encoding="utf-8")
+    write("fit_jax_serving", doc, page(doc), "jax_engine.toml", toml(doc))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import made
 import numpy as np
-from fit.serving import PRIORS, EngineFit, begin, fit_engines
+from fit.serving import PRIORS, EngineFit, begin, fit_engines, stacked
 
 from shardwise.evidence.serving.runs import (
     PUBLISHED_SERVING,
@@ -29,7 +29,7 @@ from shardwise.evidence.serving.runs import (
     ServingTable,
     read_serving,
 )
-from shardwise.evidence.serving.times import RunFeatures, features, stacked
+from shardwise.evidence.serving.times import RunFeatures, features
 from shardwise.evidence.serving.validate import (
     FOLDS,
     LEFT_OUT,
@@ -125,7 +125,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, nargs="?", default=PUBLISHED_SERVING)
-    parser.add_argument("--date", default="2026-11-23")
+    parser.add_argument("--date", default=made.made(())["date"])
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 

@@ -28,7 +28,7 @@ from shardwise.hardware.device_order import device_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan
 from shardwise.plans.files import plan_dict
-from shardwise.plans.train import model_hash
+from shardwise.plans.identity import model_hash
 from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.compile import environment
 from shardwise.profiler.ahead.job import topology_devices

@@ -2,10 +2,9 @@
 """docs/lab/rates.md: what benchmarks measured of links and kernels, and what the catalogue makes of
 it.
 
-    python scripts/measured_rates.py MEASURED [--date DAY]
+    python scripts/measured_rates.py [--date DAY]
 
-MEASURED is the folder of `collectives.csv` and `kernels/gemm_best.csv.gz`. The tables beside
-`fit/rates.py`, nccl-tests over nodes and libtpu's schedules, are in the repository.
+The tables lie beside `fit/rates.py`.
 """
 
 import argparse
@@ -107,16 +106,14 @@ the share, so heads are filled up to the tile (`roofline/price.py`).
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("measured", type=Path, metavar="MEASURED")
     parser.add_argument("--date", default=date.today().isoformat())
     asked = parser.parse_args()
-    PAGE.write_text(page(asked.measured, asked.date), encoding="utf-8")
+    PAGE.write_text(page(asked.date), encoding="utf-8")
 
 
-def page(measured: Path, day: str) -> str:
+def page(day: str) -> str:
     """The whole page."""
-    collectives = rates.read_csv(measured / "collectives.csv")
-    gemm = rates.read_csv(measured / "kernels" / "gemm_best.csv.gz")
+    collectives, gemm = rates.read_csv(rates.COLLECTIVES), rates.read_csv(rates.PRODUCTS)
     compiled = rates.read_csv(rates.COMPILED)
     told = {"date": compiled[0]["date"], "compiler": compiled[0]["compiler"]}
     parts = [

@@ -7,13 +7,14 @@ constants are those from before any run was fitted (`before_fit`).
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import read_toml
 from shardwise.evidence.training.runs import PublishedRun, read_run
+from shardwise.hardware.catalogue import GENERATIONS
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
@@ -66,16 +67,12 @@ def compile_row(
 
 
 def before_fit(piece: Slice) -> Slice:
-    """The slice with each constant that published runs had a part in at its value from before.
-
-    The catalogue's source of such a constant names that value: "fitted on ...; prior 0.88 (...)".
-    """
+    """The slice with each constant that published runs had a part in at its value from before, the
+    column `prior` of its generation's table."""
     chip = piece.chip
-    priors = {
-        path.removeprefix("efficiency."): float(found[1])
-        for path, source in chip.sources.items()
-        if path.startswith("efficiency.") and (found := re.search(r"prior (\d[\d.e+-]*)", source))
-    }
+    table = GENERATIONS / f"{chip.generation}.toml"
+    rows = read_toml(table, "the constants of a generation") if chip.generation else {}
+    priors = {name: float(row["prior"]) for name, row in rows.items() if "prior" in row}
     narrow = {
         dtype: priors.pop(f"matmul_{dtype}", rate)
         for dtype, rate in chip.efficiency.matmul_by_dtype.items()

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Write the table of serving runs that the package ships, from a collected table and its sources.
 
-    scripts/serving_rows.py COLLECTED.csv SAMPLE.csv RECIPES.git
+    scripts/serving_rows.py [--clones FOLDER]
 
-COLLECTED has one metric a row (`evidence/serving/notation.py`). What its rows leave out is read
-here, once, and stands in columns afterwards; `converted_from` says where each is from:
+`fit/serving_collected.csv.gz` has one metric a row (`evidence/serving/notation.py`). What its rows
+leave out is read here, once, from two public repositories at the commits of `PUBLIC`, and stands in
+columns afterwards; `converted_from` says where each is from. The clones are made in a temporary
+folder, or taken from FOLDER/OWNER+NAME.
 
-- SAMPLE, the published table that most rows were collected from (ai-dynamo/aiconfigurator,
-  silicon_sample.csv): the number of servers of either phase.
-- RECIPES, the repository of the benchmark that made most of them (SemiAnalysisAI/InferenceX): of
-  every day's nvidia-master.yaml the entries of the same software, chip, precision, lengths and
-  concurrency. An entry tells degrees, servers and guesses per step; the benchmark's scripts tell
+- ai-dynamo/aiconfigurator has the table that most rows were collected from: the number of servers
+  of either phase.
+- SemiAnalysisAI/InferenceX is the benchmark that made most of them: of every day's
+  nvidia-master.yaml the entries of the same software, chip, precision, lengths and concurrency. An
+  entry tells degrees, servers and guesses per step; the benchmark's scripts tell
   that lengths lie between 0.8 and 1 of the stated ones, the cache's dtype, three guesses (two by
   SGLang on DeepSeek, one by TensorRT-LLM with attention cut by the batch) on single servers, and
   how many steps SGLang takes from one look at its queue to the next.
@@ -21,17 +23,20 @@ that still fits several is left out, and its reason is counted (and stands in
 docs/lab/fit_serving.md).
 """
 
+import argparse
 import csv
+import io
 import json
 import re
 import subprocess
-import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from fit.rates import read_csv
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.serving import notation
@@ -40,6 +45,14 @@ from shardwise.work import grouped
 
 Row = dict[str, str]
 REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
+COLLECTED = Path(__file__).parent / "fit" / "serving_collected.csv.gz"
+AICONFIGURATOR, INFERENCEX = "ai-dynamo/aiconfigurator", "SemiAnalysisAI/InferenceX"
+PUBLIC = {
+    AICONFIGURATOR: "095f58a51c4ca8e61b66ec108d86f223f8d559ce",
+    INFERENCEX: "843c6254ff69b567f772f6a5fd97675af3d04431",
+}
+"""Commits, which are checksums of all that is read."""
+SAMPLE = "aic-core/src/aiconfigurator_core/systems/silicon_sample.csv"
 MASTER = ".github/configs/nvidia-master.yaml"
 LAST_DAY = "2026-05-01"
 SOFTWARE = {"trt": "trtllm", "sglang": "sglang", "vllm": "vllm"}
@@ -89,10 +102,13 @@ Key = tuple[str, str, str, str, int, int, int, bool]
 
 
 def main() -> None:
-    collected, sample, repository = map(Path, sys.argv[1:4])
-    stated = {row["id"]: row for row in read(sample)}
-    found = recipes(repository)
-    rows, reasons = converted(read(collected), stated, found)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--clones", type=Path, metavar="FOLDER")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as fresh:
+        folder = asked.clones or Path(fresh)
+        stated, found = sample(clone(AICONFIGURATOR, folder)), recipes(clone(INFERENCEX, folder))
+    rows, reasons = converted(read_csv(COLLECTED), stated, found)
     kept = serving_runs(rows)
     reasons.update(kept.left_out)
     wanted = {run.id for run in kept.runs}
@@ -103,9 +119,19 @@ def main() -> None:
         print(f"{number:6} {reason}")
 
 
-def read(path: Path) -> list[Row]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def clone(name: str, folder: Path) -> Path:
+    """A repository without the files of its commits, which are fetched as they are read."""
+    path = folder / name.replace("/", "+")
+    if not path.exists():
+        words = ("clone", "--quiet", "--bare", "--filter=blob:none")
+        git(folder, *words, f"https://github.com/{name}", str(path))
+    return path
+
+
+def sample(repository: Path) -> dict[str, Row]:
+    """The published table, by its ids."""
+    text = git(repository, "show", f"{PUBLIC[AICONFIGURATOR]}:{SAMPLE}")
+    return {row["id"]: row for row in csv.DictReader(io.StringIO(text))}
 
 
 def write(rows: Iterable[Row], wanted: set[str]) -> None:
@@ -127,7 +153,8 @@ def write(rows: Iterable[Row], wanted: set[str]) -> None:
 def recipes(repository: Path) -> dict[Key, set[Recipe]]:
     """All entries that the list ever had, by what a row states."""
     days: dict[str, str] = {}
-    for line in git(repository, "log", "--format=%h %ad", "--date=short", "--", MASTER).split("\n"):
+    log = ("log", "--format=%h %ad", "--date=short", PUBLIC[INFERENCEX], "--", MASTER)
+    for line in git(repository, *log).split("\n"):
         commit, _, day = line.partition(" ")
         if commit and day <= LAST_DAY:
             days.setdefault(day, commit)

@@ -63,7 +63,6 @@ READ_BACK = {
     "profiler/ahead/user.py": "JAX raises one class for all that it refuses",
     "profiler/jobs.py": "what a user's types raise is put on one line",
     "runtime/tensor_file.py": "safetensors has one class of errors",
-    "commands/plan_train/points.py": "ours, to go: limits of programs do not say which divide",
 }
 """Files that read the words of an error, each with its reason."""
 CUTS = {"split", "partition", "rpartition", "startswith", "endswith", "find", "index"}

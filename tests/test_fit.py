@@ -323,6 +323,7 @@ def test_what_is_written_reads_back(fitted):
     hopper = tomllib.loads(outputs.generation_toml("hopper", everything, "a day"))
     others = tomllib.loads(outputs.others_toml(full, fitted.fit.columns, "a day"))
     assert hopper["sustained"]["value"] == fitted.fit.values["hopper.sustained"]
+    assert hopper["sustained"]["prior"] == float(f"{found['hopper.sustained'].prior.value:.3g}")
     assert set(hopper) == {*CHIP_KINDS}
     assert set(others) == {*CHIP_KINDS, "vendors"}
     assert set(others["vendors"]) == set(VENDORS.values())

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.evidence.serving.times import features, stacked
+from shardwise.evidence.serving.runs import EXPLICIT, PUBLISHED_SERVING, ServingTable, read_serving
+from shardwise.evidence.serving.times import features
 from shardwise.roofline.engines import ENGINE_CONSTANTS, engine_of
 
 pytest.importorskip("scipy")
@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import fit_serving  # noqa: E402
-from fit.serving import PRIORS, begin, fit_engines  # noqa: E402
+import serving_rows  # noqa: E402
+from fit.rates import read_csv  # noqa: E402
+from fit.serving import PRIORS, begin, fit_engines, stacked  # noqa: E402
 
 TRUE = {"vllm": (5e-6, 2e-5, 0.5, 0.2), "trtllm": (3e-6, 1e-5, 0.2, 0.1)}
 
@@ -102,3 +104,14 @@ def test_a_range_is_as_wide_as_unseen_folds_need():
     assert ((low <= alike) & (alike <= high)).mean() == pytest.approx(0.8, abs=0.03)
     low, high = fit_serving.fold_range(apart, folds)
     assert ((low <= apart) & (apart <= high)).mean() > 0.84
+
+
+def test_the_collected_table_gives_the_shipped_rows():
+    """Those that rest on no other repository; `scripts/serving_rows.py` makes all."""
+    found, _ = serving_rows.converted(read_csv(serving_rows.COLLECTED), {}, {})
+    made = {tuple(row[name] for name in EXPLICIT) for row in found}
+    shipped = [tuple(row[name] for name in EXPLICIT) for row in read_csv(PUBLISHED_SERVING)]
+    assert sum(row in made for row in shipped) == 811
+    by_others = [row for row in shipped if not row[0].startswith("aiconfigurator")]
+    assert by_others
+    assert made.issuperset(by_others)

@@ -1,12 +1,14 @@
 """What the tables of benchmarks say, and that the catalogue says the same."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardwise.hardware import catalogue, load_chip
+from shardwise.hardware.catalogue import GENERATIONS
 
 pytest.importorskip("scipy")
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -77,10 +79,8 @@ def timings(dtype, share, ramp, cast):
     sizes = [(m, n, k) for m in (1024, 4096, 8192) for n in (2048, 8192) for k in (1024, 16384)]
     return [
         {
-            "system": "h100_sxm",
-            "gemm_dtype": dtype,
             **{name: str(size) for name, size in zip("mnk", (m, n, k), strict=True)},
-            "latency": str(
+            f"h100_sxm {dtype}": str(
                 1e3 * (2 * m * n * k / (peak * share) + ramp + cast * m * k / bandwidth)
             ),
         }
@@ -143,3 +143,11 @@ def test_priors_are_within_what_can_be():
         most = 5e-5 if name.endswith("ramp") else 1.0
         assert 0 < prior.value < most, name
         assert np.isfinite(prior.sigma or 0.0)
+
+
+def test_measured_priors_are_those_of_the_catalogue():
+    """From the tables of the repository alone."""
+    for name, prior in rates.measured_priors().items():
+        generation, constant = name.split(".")
+        row = tomllib.loads((GENERATIONS / f"{generation}.toml").read_text())[constant]
+        assert row["prior"] == float(f"{prior.value:.3g}"), name

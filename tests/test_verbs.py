@@ -8,6 +8,7 @@ from tests.apps.commands import answered
 from tests.apps.test_files import ALL
 
 import shardwise as sw
+from shardwise.apps.cli import main
 from shardwise.errors import BadRequest
 from shardwise.plans.train import mesh_text
 
@@ -88,7 +89,7 @@ def test_help_says_what_each_keyword_means(path):
 
 
 def test_help_names_keywords_and_not_flags():
-    assert "mfu: Replace the expected time by this share of peak (with `tokens`)." in (
+    assert "mfu: Replace the expected time by this share of peak (with tokens)." in (
         sw.plan_train.__doc__ or ""
     )
     assert "pins: Fix a mesh degree. Or a mapping." in (sw.plan_train.__doc__ or "")
@@ -166,11 +167,11 @@ def test_a_plan_is_a_file_a_name_or_a_value():
 @pytest.mark.parametrize(
     ("keywords", "said"),
     [
-        ({"remat": "blok"}, "unknown value of --remat 'blok'; did you mean 'block'?"),
+        ({"remat": "blok"}, "unknown value of remat 'blok'; did you mean 'block'?"),
         ({"pins": {"tensro": 2}}, "did you mean 'tensor'?"),
-        ({"zero": 3}, "--zero is 3; it must be a whole number of at least 0 and at most 2"),
-        ({"top": "many"}, "--top is 'many'; it must be a whole number"),
-        ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
+        ({"zero": 3}, "zero is 3; it must be a whole number of at least 0 and at most 2"),
+        ({"top": "many"}, "top is 'many'; it must be a whole number"),
+        ({"mfu": "40%"}, "mfu changes only the days of a run; give tokens too"),
     ],
 )
 def test_python_is_refused_as_the_command_is(keywords, said):
@@ -185,3 +186,12 @@ def test_keywords_that_there_are_not_and_that_are_missing_are_told():
         sw.plan_train("llama-3-8b", "v5e:4x4", remt="none", **asked)
     with pytest.raises(BadRequest, match=r"plan_train: missing a required .*'on'"):
         sw.plan_train("llama-3-8b", **asked)
+
+
+def test_errors_name_an_option_in_the_words_of_who_asked(capsys):
+    given = ["plan", "train", "--model", "llama-3-8b", "--on", "v5p:2x2x2", "--seq", "4096"]
+    with pytest.raises(SystemExit):
+        main([*given, "--batch", "17"])
+    assert "write --batch 17seq" in capsys.readouterr().err
+    with pytest.raises(BadRequest, match="write batch=17seq"):
+        sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="17", seq=4096)

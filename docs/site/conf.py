@@ -17,11 +17,10 @@ sys.path.insert(0, str(HERE))
 from docstrings import as_fields  # noqa: E402  (found by the line above)
 from links import to_repository  # noqa: E402  (found by the line above)
 
-# Kernels inherit these: the helpers of the cells, JAX on the CPU, and no file in anyone's home.
+# Kernels inherit these: the helpers of the cells, and JAX on the CPU.
 os.environ["PYTHONPATH"] = str(HERE)
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
-os.environ["XDG_STATE_HOME"] = os.environ["SITE_STATE"]
 
 project = "shardwise"
 author = "shardwise"

@@ -6,8 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 RUNS = ("bench", "chat", "generate", "serve", "train")
@@ -26,7 +24,8 @@ def run(command: str, folder: Path | str = ".", code: int = 0, notes: bool = Fal
     if "--plot" in arguments:
         arguments.append("--force")  # a picture of an earlier time, which a checkout brings
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _inside(folder):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with streams[0], streams[1], contextlib.chdir(folder):
         ended = _shardwise(arguments)
     if ended != code:
         raise RuntimeError(f"{command} exits with {ended}: {err.getvalue()}")
@@ -55,18 +54,3 @@ def by_name() -> dict[str, str]:
     """The environment of a child that finds this Python's commands first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path}
-
-
-@contextlib.contextmanager
-def _inside(folder: Path | str) -> Iterator[None]:
-    """In a folder, and what commands remember of their files goes to a temporary one, not to the
-    home."""
-    before = os.environ.get("XDG_STATE_HOME")
-    with tempfile.TemporaryDirectory() as state, contextlib.chdir(folder):
-        os.environ["XDG_STATE_HOME"] = before if folder == "." and before else state
-        try:
-            yield
-        finally:
-            os.environ.pop("XDG_STATE_HOME")
-            if before is not None:
-                os.environ["XDG_STATE_HOME"] = before

@@ -31,7 +31,8 @@ from shardwise.models.counts import params_total
 from shardwise.models.zoo import zoo_names
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict, plan_from
-from shardwise.plans.train import mesh_text, model_hash
+from shardwise.plans.identity import model_hash
+from shardwise.plans.train import mesh_text
 
 SEED = 20261124
 DRAWN = Path(__file__).with_name("drawn.json")

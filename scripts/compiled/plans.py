@@ -11,8 +11,8 @@ from shardwise.commands.base.inputs import Hardware
 from shardwise.hardware import Slice
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, TrainPlan
+from shardwise.plans.identity import model_hash
 from shardwise.plans.software import SOFTWARE
-from shardwise.plans.train import model_hash
 
 RING, ULYSSES = {"context_method": "ring"}, {"context_method": "ulysses"}
 RAGGED = {"expert_dispatch": "ragged"}

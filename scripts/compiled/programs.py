@@ -41,7 +41,7 @@ MAKERS = (
     "plans/data/software/xla_*.toml",
     "runtime/*.py",
     "runtime/attention/*.py",
-    "runtime/collective_matmul/*.py",
+    "runtime/collective_matmul.py",
     "runtime/engine/model_step.py",
     "runtime/engine/sampling.py",
     "runtime/engine/server_layout.py",

@@ -11,8 +11,8 @@ import numpy as np
 from fit.cases import Case
 from fit.folds import alike
 from fit.hierarchy import Levels, Penalty
+from fit.kin import left_with, shares
 from fit.solve import Linear, solved
-from shardwise.evidence.training.folds import left_with, shares
 
 SPREAD = 0.5
 """One sigma, in log, of a dtype's MFU around the common one."""

@@ -46,7 +46,8 @@ class Explained:
         """The citation for the catalogue."""
         prior = f"prior {self.prior.value:.3g} ({self.prior.source})"
         if self.information < WEAK:
-            return f"mostly as expected of its kind, as no run tells it well: {prior}"
+            rest = "so it is as the others of its kind are"
+            return f"no published run determines it well, {rest}; {prior}"
         shares = sorted(self.by_group.items(), key=lambda item: -item[1])
         named = ", ".join(f"{g} {self.runs.get(g, 0)}" for g, share in shares if share >= 0.05)
         return f"fitted on published runs ({named}; docs/lab/fit.md); {prior}"

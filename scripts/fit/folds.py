@@ -1,7 +1,7 @@
 """The error of runs that nobody fitted: every fold is predicted by a fit without it.
 
 A fold is a group's dense runs or its routed ones; what is left out with it says
-`evidence/training/folds.py`. Nested: the sigmas of the hierarchy are chosen anew for each fold, by
+`kin.py`. Nested: the sigmas of the hierarchy are chosen anew for each fold, by
 the left-out error of the other groups among themselves; what is left out has no part in them, nor
 in the constants. Runs that no constant is fitted on are predicted likewise.
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from fit.cases import Case, logs_at
 from fit.hierarchy import CHOICES, Hierarchy, Levels, bounds_of
+from fit.kin import left_with
 from fit.solve import Fit, Linear, linear_at, solved, values_of
-from shardwise.evidence.training.folds import left_with
 
 CAP = 0.5
 """Log errors beyond this count as this where sigmas are chosen: one absurd run decides nothing."""

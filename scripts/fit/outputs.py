@@ -1,8 +1,11 @@
 """What the fit writes: constants of generations and stacks, the left-out runs, and the table of
 what predictions cannot tell."""
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from fit.resolution import (
     published_looks,
     write_resolution,
 )
+from shardwise.boundary import write_text
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
 from shardwise.hardware.catalogue import GENERATIONS as GENERATION_FILES
@@ -29,6 +33,22 @@ PAGE = ROOT / "docs" / "lab" / "fit.md"
 COMPILED = ("compiled.json", "compiled_drawn.json")
 """Tables of our own trainer's plans as compiled, in docs/lab/."""
 MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/lab/fit.md says how."
+
+
+def write_unseen(path: Path, found: Iterable[UnseenPrediction]) -> None:
+    """Write a table, one line per run."""
+    names = [f.name for f in fields(UnseenPrediction)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for one in found:
+        writer.writerow([_cell(getattr(one, name)) for name in names])
+    write_text(path, out.getvalue())
+    read_unseen.cache_clear()
+
+
+def _cell(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write_constants(
@@ -46,7 +66,7 @@ def write_constants(
 def generation_toml(generation: str, found: Mapping[str, Explained], date: str) -> str:
     """The constants of one generation."""
     own = {c: e for c in CHIP_KINDS if (e := found.get(f"{generation}.{c}")) is not None}
-    entries = [_entry(constant, e.value, e.source) for constant, e in own.items()]
+    entries = [_entry(constant, e.value, e.source, e.prior.value) for constant, e in own.items()]
     return "\n".join([MADE.format(date=date), *entries]) + "\n"
 
 
@@ -82,8 +102,9 @@ def stacks_toml(found: Mapping[str, Explained], date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(name: str, value: float, source: str) -> str:
-    return f"{name} = {{ value = {value:.3g}, source = {json.dumps(source)} }}"
+def _entry(name: str, value: float, source: str, prior: float | None = None) -> str:
+    before = "" if prior is None else f"prior = {prior:.3g}, "
+    return f"{name} = {{ value = {value:.3g}, {before}source = {json.dumps(source)} }}"
 
 
 def unseen_runs(

@@ -5,7 +5,6 @@ assumption that says so (`constants.py`), elsewhere.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from fit.constants import kind_of, names
 from fit.hierarchy import Prior
@@ -34,10 +33,10 @@ STACKS: Mapping[str, Prior] = {
 """Where a stack is expected to differ from the others."""
 
 
-def prior_values(kernels: Path) -> dict[str, Prior]:
+def prior_values() -> dict[str, Prior]:
     """A prior for every fitted constant, measured where kernel timings or a compiler's schedules
     say it."""
-    known = {**ATTENTION, **STACKS, **measured_priors(kernels)}
+    known = {**ATTENTION, **STACKS, **measured_priors()}
     return {name: known.get(name) or _assumed(name) for name in names()}
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from fit.cases import Case
 from fit.folds import alike
 from fit.hierarchy import Hierarchy, Levels, bounds_of
+from fit.kin import left_with, shares
 from fit.residuals import INSIDE, Sample, Samples, weighted_quantile
 from fit.solve import Linear, solved
-from shardwise.evidence.training.folds import left_with, shares
 from shardwise.planner.features import FEATURES
 from shardwise.roofline.residuals import LogRange
 

@@ -1,10 +1,11 @@
 """Rates that benchmarks of kernels and links measure, and the priors that follow from them.
 
-No training run is read here. Four sources, all tables: nccl-tests over nodes (`links.csv`, beside
-this file), matmuls of the best shape (`best_products.csv`) and of the best kernel for every shape
-(`gemm_best.csv.gz`, outside the repository), and libtpu's own schedules (`tpu_compiler.csv`, which
-`scripts/tpu_rates.py` collects). `scripts/measured_rates.py` writes what they say into
-docs/lab/rates.md.
+No training run is read here. All sources are tables beside this file: nccl-tests over nodes
+(`links.csv`) and other timings of collectives (`collectives.csv.gz`), matmuls of the best shape
+(`best_products.csv`) and of the best kernel for every shape (`products.csv.gz`: milliseconds of
+six digits, all dims >= 1024, a column for each chip and dtype), and libtpu's own schedules
+(`tpu_compiler.csv`, which `scripts/tpu_rates.py` collects). `scripts/measured_rates.py` writes what
+they say into docs/lab/rates.md.
 """
 
 import csv
@@ -25,6 +26,8 @@ HERE = Path(__file__).parent
 LINKS = HERE / "links.csv"
 COMPILED = HERE / "tpu_compiler.csv"
 BEST = HERE / "best_products.csv"
+PRODUCTS = HERE / "products.csv.gz"
+COLLECTIVES = HERE / "collectives.csv.gz"
 
 SYSTEMS: Mapping[str, tuple[str, ...]] = {  # aliases of chips, under which the timings are tabled
     "ampere": ("a100_sxm",),
@@ -60,10 +63,9 @@ def read_csv(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def measured_priors(kernels: Path) -> dict[str, Prior]:
+def measured_priors() -> dict[str, Prior]:
     """Every prior "generation.constant" that kernels or a compiler's schedules give."""
-    gemm = read_csv(kernels / "gemm_best.csv.gz")
-    return {**gemm_priors(gemm), **compiled_priors(read_csv(COMPILED))}
+    return {**gemm_priors(read_csv(PRODUCTS)), **compiled_priors(read_csv(COMPILED))}
 
 
 # Links between nodes.
@@ -185,12 +187,11 @@ def gemm_priors(table: Table) -> dict[str, Prior]:
 
 def _products(table: Table, system: str, dtype: str, least: int) -> np.ndarray:
     """m, n, k and seconds of products with all dims of at least `least`."""
+    column = f"{system} {dtype}"
     found = [
-        (float(r["m"]), float(r["n"]), float(r["k"]), float(r["latency"]) / 1e3)
+        (float(r["m"]), float(r["n"]), float(r["k"]), float(r[column]) / 1e3)
         for r in table
-        if r["system"] == system
-        and r["gemm_dtype"] == dtype
-        and min(int(r["m"]), int(r["n"]), int(r["k"])) >= least
+        if r[column] and _least(r) >= least
     ]
     return np.array(found).T
 

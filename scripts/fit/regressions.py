@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from shardwise.evidence.training.folds import configuration
+from shardwise.evidence.training.own import configuration
 from shardwise.evidence.training.runs import PublishedRun
 
 SLOWER = 1.1

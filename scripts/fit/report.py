@@ -11,11 +11,11 @@ from fit.constants import GENERATIONS
 from fit.explain import Explained
 from fit.folds import Fold
 from fit.hierarchy import Levels
+from fit.kin import shares
 from fit.ranges import BOUNDS, Held, share_inside
 from fit.regressions import Regression
 from fit.residuals import weighted_quantile
 from fit.worth import Worth
-from shardwise.evidence.training.folds import shares
 from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
 from shardwise.planner.features import FEATURES
 from shardwise.roofline import stack_names

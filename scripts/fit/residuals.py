@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from fit.kin import left_with
 from shardwise.boundary import write_text
-from shardwise.evidence.training.folds import left_with
 from shardwise.planner.features import FEATURES
 from shardwise.roofline.residuals import Effect, Feature, RangeTable, read_residuals
 

@@ -15,21 +15,14 @@ from typing import Any
 import numpy as np
 
 from shardwise.boundary import write_text
-from shardwise.evidence.training.folds import configuration
+from shardwise.evidence.training.own import configuration
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.evidence.training.unseen import UnseenPrediction
 from shardwise.hardware import parse_slice
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans.software import JAX
-from shardwise.roofline.resolution import (
-    ALL,
-    LEAST,
-    ClassShare,
-    class_of,
-    read_resolution,
-    vendor_of,
-)
+from shardwise.roofline.resolution import ALL, LEAST, ClassShare, class_of, read_resolution
 
 CERTAIN = 0.95
 """Share of the runs of a class that fit where its margin is kept."""
@@ -154,7 +147,7 @@ def _by_class(
     """A figure of all published values, and of each class and each vendor that has enough."""
     classes: dict[str, list[tuple[SeenPlan, float]]] = {ALL: [v for v in values if v[0].public]}
     for look, value in values:
-        for name in (look.kind, vendor_of(look.kind)):
+        for name in (look.kind, look.kind.partition("/")[2]):
             classes.setdefault(name, []).append((look, value))
     return {
         name: ClassShare(

@@ -13,9 +13,11 @@ from typing import Literal
 import numpy as np
 from scipy.optimize import least_squares
 
+from shardwise.evidence.serving.loop import ClosedLoop
 from shardwise.evidence.serving.runs import ServingRun
-from shardwise.evidence.serving.times import RunFeatures
+from shardwise.evidence.serving.times import RunFeatures, StepFeatures
 from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, EngineConstants
+from shardwise.work import Quantity, grouped
 
 SIGMA, TTFT_SIGMA = 0.12, 0.2
 """Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
@@ -249,3 +251,41 @@ def _huber(z: np.ndarray) -> np.ndarray:
     """A residual whose square is Huber's loss with its corner at one sigma."""
     size = np.abs(z)
     return np.sign(z) * np.where(size <= 1, size, np.sqrt(np.maximum(2 * size - 1, 1)))
+
+
+def stacked(groups: Sequence[RunFeatures]) -> list[RunFeatures]:
+    """The groups as two at most: runs of one kind of server, and runs of two pools."""
+
+    def kind(group: RunFeatures) -> bool:
+        return group.runs[0].prefill is not None
+
+    return [_joined(parts) for parts in grouped(groups, kind).values()]
+
+
+def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
+    sizes = [len(g.runs) for g in groups]
+
+    def join(parts: Sequence[Quantity]) -> np.ndarray:
+        return np.concatenate(
+            [np.broadcast_to(np.asarray(p, float), (n,)) for p, n in zip(parts, sizes, strict=True)]
+        )
+
+    def steps(parts: Sequence[StepFeatures]) -> StepFeatures:
+        names = ("fixed", "kernels", "latency", "sequences")
+        return StepFeatures(**{n: join([getattr(p, n) for p in parts]) for n in names})
+
+    loops = [g.loop for g in groups]
+    names = (
+        *("concurrency", "input_length", "output_length", "most_running"),
+        *("splits", "queue_interval"),
+    )
+    shares = range(len(groups[0].decode))
+    return RunFeatures(
+        runs=tuple(run for g in groups for run in g.runs),
+        loop=ClosedLoop(**{n: join([getattr(loop, n) for loop in loops]) for n in names}),
+        running=tuple(join([g.running[i] for g in groups]) for i in shares),
+        decode=tuple(steps([g.decode[i] for g in groups]) for i in shares),
+        mixed=steps([g.mixed for g in groups]),
+        prompt=steps([g.prompt for g in groups]),
+        full=steps([g.full for g in groups]),
+    )

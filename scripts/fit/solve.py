@@ -12,7 +12,7 @@ import numpy as np
 
 from fit.cases import Case, laid_out, linearised
 from fit.hierarchy import Hierarchy, Levels, Penalty, bounds_of, scales_of
-from shardwise.evidence.training.folds import shares
+from fit.kin import shares
 
 NOISE = 0.1
 """One sigma of a run's log residual, beside the effect of its group."""
@@ -129,7 +129,12 @@ def solved(
 
 
 def least(matrix: np.ndarray, pull: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """The z that makes 0.5 z'Az - b'z least within bounds, by an active set."""
+    """The z that makes 0.5 z'Az - b'z least within bounds, by an active set.
+
+    scipy's `lsq_linear` (BVLS, on a Cholesky factor of A) gives the same z to 1e-12, in 40 to 250
+    times the time: 0.09 s in place of 0.001 of 150 columns, 0.6 s in place of 0.002 of 250, on one
+    core. A fit solves thousands. It also refuses a constant whose two bounds are one value.
+    """
     z = np.linalg.solve(matrix, pull)
     fixed = np.zeros(len(z), bool)
     for _ in range(2 * len(z)):

@@ -9,7 +9,8 @@ from math import prod
 from typing import Any
 
 from shardwise.models import ModelConfig, from_hf
-from shardwise.plans.train import TrainPlan, model_hash
+from shardwise.plans.identity import model_hash
+from shardwise.plans.train import TrainPlan
 
 SEQUENCES, TOKENS = 16, 64
 DENSE: Mapping[str, Any] = {

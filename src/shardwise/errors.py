@@ -79,6 +79,10 @@ class Remark(str):
     that is no Remark is a warning."""
 
 
+class Caution(str):
+    """A line of progress that warns."""
+
+
 def shown(value: object, longest: int = 60) -> str:
     """A value as a message quotes it: on one line, printable, and not longer than `longest`.
 

@@ -1,4 +1,4 @@
-"""Files that commands write: never over an input or a stranger's, and refused before the work."""
+"""Files that commands write: none over an input, or over another without --force; refused early."""
 
 import importlib
 import sys
@@ -103,15 +103,14 @@ def test_a_dash_is_a_file_nowhere_but_where_it_is_said(capsys, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_ours_is_replaced_and_a_strangers_is_not(capsys, tmp_path):
+def test_a_file_that_exists_is_replaced_with_force_alone(capsys, tmp_path):
     path = tmp_path / "a.csv"
-    for _ in range(2):
-        assert run(capsys, *ARRAY, "--csv", path)[0] == 0
+    assert run(capsys, *ARRAY, "--csv", path)[0] == 0
     ours = path.read_bytes()
-    path.write_text("my own notes")
     message = refused(capsys, [*ARRAY, "--csv", path])
-    assert "exists and holds what this command did not write" in message
-    assert "--force" in message
+    assert message == f"--csv '{path}' exists; name another file, or overwrite it with --force"
+    path.write_text("my own notes")
+    assert refused(capsys, [*ARRAY, "--csv", path]) == message
     assert path.read_text() == "my own notes"
     assert run(capsys, *ARRAY, "--csv", path, "--force")[0] == 0
     assert path.read_bytes() == ours
@@ -206,10 +205,10 @@ def test_places_are_looked_at_before_the_work(no_work, capsys, tmp_path, flag, w
         return
     nowhere = tmp_path / "nowhere" / f"a{ending}"
     assert "does not exist; give another" in refused(capsys, [*words, flag, nowhere])
-    stranger = tmp_path / f"mine{ending}"
-    stranger.write_text("mine")
-    assert "did not write" in refused(capsys, [*words, flag, stranger])
-    assert stranger.read_text() == "mine"
+    mine = tmp_path / f"mine{ending}"
+    mine.write_text("mine")
+    assert "exists; name another file" in refused(capsys, [*words, flag, mine])
+    assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("words", FILES["--plot"], ids=" ".join)

@@ -238,7 +238,7 @@ def test_answers_longer_than_the_cache_hold_no_rate(tmp_path, capsys):
     ("args", "error", "text"),
     [
         (("--tpot", "15"), BadRequest, "--tpot '15' is not a number with a unit"),
-        (("--weights", "int8"), BadRequest, "vLLM stores checkpoint, bf16, fp8"),
+        (("--weights", "f32"), BadRequest, "vLLM stores checkpoint, bf16, fp8, int8, int4, nvfp4"),
         (
             ("--for", "any", "--kv", "int4"),
             BadRequest,
@@ -264,6 +264,69 @@ def test_refusals(args, error, text):
     assert text in str(raised.value)
 
 
+TIGHT = ("--model", "qwen2-72b", "--on", "h100:2", "--input", "8192", "--output", "128")
+
+
+def test_a_server_that_mostly_stands_idle_needs_room_for_few_requests():
+    """A load of 0.05 requests/s was refused: room was asked for the swing of one that always
+    runs. Nothing fits into 90 % of the memory, so the answer takes 95 %."""
+    result = found(*TIGHT, "--rate", "0.05")["result"]
+    assert (result["replicas"], result["slice"], result["holds"]) == (1, "h100:2", True)
+    assert result["memory"]["share"] == 0.95
+    assert result["memory"]["line_requests"] < 5
+
+
+def test_no_more_memory_is_taken_than_is_asked_for():
+    with pytest.raises(NoFeasiblePlan, match="need more memory"):
+        run(*TIGHT, "--rate", "0.05", "--memory-share", "0.9")
+
+
+def test_the_cache_is_said_as_the_engine_prints_it(capsys):
+    run(*SMALL, *RATE)
+    memory = found(*SMALL, *RATE)["result"]["memory"]
+    line = (
+        f"GPU KV cache size: {memory['line_tokens']:,} tokens; Maximum concurrency for 544 tokens "
+        f"per request: {memory['line_requests']:.2f}x"
+    )
+    assert line in flat(capsys.readouterr().out)
+    assert memory["line_tokens"] == pytest.approx(memory["line_requests"] * 544, rel=1e-3)
+    parts = ("weights", "activations", "cache", "engine")
+    taken = memory["share"] * memory["usable"]
+    assert sum(memory[part] for part in parts) == pytest.approx(taken)
+
+
+def test_a_release_and_an_eager_engine_keep_other_memory():
+    new, old, eager = (
+        found(*SMALL, *RATE, *more)["result"]["memory"]
+        for more in ((), ("--release", "0.15"), ("--eager",))
+    )
+    assert old["engine"] < eager["engine"] < new["engine"]
+    assert eager["cache"] > new["cache"]
+
+
+@pytest.mark.parametrize("flag", [("--release", "0.15"), ("--eager",)])
+def test_what_our_own_server_has_not_is_refused(flag):
+    with pytest.raises(BadRequest, match=f"{flag[0]} takes no effect"):
+        run(*over(SMALL, "--for", "jax"), *flag)
+
+
+def test_int4_weights_are_planned_for_vllm():
+    result = found(*SMALL, *RATE, "--weights", "int4")["result"]
+    assert result["holds"]
+    assert result["memory"]["weights"] / 2**30 == pytest.approx(5.3, abs=0.2)
+
+
+def test_an_eager_plan_is_exported_and_read_back(tmp_path, capsys):
+    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    run(*SMALL, *RATE, "--eager", "-o", str(plan))
+    assert not load_plan(plan).scheduling.graphs
+    for target, flag in (("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")):
+        said(capsys, "export", str(plan), "--to", target, "-o", str(out))
+        assert flag in out.read_text()
+        assert said(capsys, "export", str(out), "--from", target, "-o", str(again))[2] == 0
+        assert load_plan(again) == load_plan(plan)
+
+
 def test_a_model_too_large_says_so():
     with pytest.raises(NoFeasiblePlan, match="llama-3-70b fits no slice of h100"):
         run("--model", "llama-3-70b", *SMALL[2:])
@@ -272,9 +335,10 @@ def test_a_model_too_large_says_so():
 
 
 def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
-    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    plan = tmp_path / "plan.yaml"
     run(*SMALL, *RATE, "-o", str(plan))
     for target in ("vllm", "sglang"):
+        out, again = tmp_path / f"{target}.sh", tmp_path / f"{target}.yaml"
         for args in (
             ["export", str(plan), "--to", target, "-o", str(out)],
             ["export", str(out), "--from", target, "-o", str(again)],

@@ -360,3 +360,47 @@ def test_words_of_other_programs_are_answered_with_ours(capsys, tmp_path, lines,
     head = "model: llama-3-8b\nslice: h100:8\nglobal_batch_sequences: 8\nsequence_length: 512\n"
     plan.write_text(head + lines + "\n")
     assert meant in refused(capsys, ["plan", "show", plan])
+
+
+ENGINE_PLAN = """\
+model: qwen3-235b-a22b
+slice: h100:4
+mesh: {tensor: 4}
+batch: BATCH
+input_length: 2000
+output_length: 500
+prefill_chunk: 8192
+engine: vllm
+dtypes: {weights: fp8}
+scheduling: {memory_share: 0.9, release: 0.9.2}
+"""
+
+
+def test_a_plan_says_the_cache_as_its_engine_prints_it(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    path.write_text(ENGINE_PLAN.replace("BATCH", "64"), encoding="utf-8")
+    found = document(capsys, "plan", "show", path)["result"]
+    line = f"GPU KV cache size: {found['line_tokens']:,} tokens; Maximum concurrency for 2,500"
+    assert line in flat(run(capsys, "plan", "show", path)[1])
+    assert found["line_tokens"] == pytest.approx(2_500 * found["line_requests"], rel=1e-3)
+    assert set(found["memory_by_kind"]) == {"weights", "kv", "activations", "engine"}
+
+
+def test_a_plan_of_more_sequences_than_its_cache_holds_says_how_many_it_does(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    path.write_text(ENGINE_PLAN.replace("BATCH", "1024"), encoding="utf-8")
+    said = refused(capsys, ["plan", "show", path], code=3)
+    assert "1,024 sequences of 2,500 tokens, and its cache holds 81.0 in 90% of the memory" in said
+    assert "set batch to 81 or less" in said
+
+
+def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys):
+    """gpt-oss-120b on one H100 had -2.14 GiB for its cache (vllm-project/vllm#23278), and was said
+    to fit: the weights, as they are stored, and a small step are less than what is usable."""
+    path = tmp_path / "plan.yaml"
+    plan = ENGINE_PLAN.replace("qwen3-235b-a22b", "gpt-oss-120b").replace("h100:4", "h100:1")
+    plan = plan.replace("{tensor: 4}", "{}").replace("0.9.2", "0.10.1").replace("fp8", "checkpoint")
+    path.write_text(plan.replace("BATCH", "1024"), encoding="utf-8")
+    assert "no request of 2,500 tokens has room in its cache" in refused(
+        capsys, ["plan", "show", path], code=3
+    )

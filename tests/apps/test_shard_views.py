@@ -7,7 +7,9 @@ import re
 import pytest
 
 from shardwise.apps.cli import shard_views
-from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
+from shardwise.apps.cli.player import write_player
+from shardwise.apps.cli.shard_views import animate_terminal, draw, plot
+from shardwise.book.simulators.collective import animate
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.simulate import simulate
@@ -96,18 +98,20 @@ class TestPlot:
 class TestAnimate:
     def test_a_self_contained_page(self, tmp_path):
         trace = simulate("all_gather", torus([4]))
-        animate(trace, tmp_path / "a.html")
+        write_player(animate(trace), tmp_path / "a.html", "--animate")
         page = (tmp_path / "a.html").read_text()
         assert not re.findall(r'(?:src|href)="|@import|fetch\(', page)
         assert re.findall(r"https?://[^\"]+", page) == ["http://www.w3.org/2000/svg"]
         data = json.loads(re.search(r"const data = (\{.*?\}), SVG", page).group(1))
-        assert [len(moves) for moves in data["rounds"]] == [8, 8]
-        assert data["busiest"] == [0, 8, 12]
+        assert [len(frame["moves"]) for frame in data["frames"]] == [0, 8, 8]
+        assert data["curves"][0]["y"] == [0, 8, 12]
+        assert set(data["kinds"]) == {"0", "1", "2", "3"}
         assert {"play", "back", "step"} <= set(re.findall(r'id="(\w+)"', page))
 
     def test_every_kind_and_network(self, tmp_path):
         for kind in ("reduce_scatter", "all_reduce", "all_to_all", "permute"):
-            animate(simulate(kind, torus([2, 3])), tmp_path / f"{kind}.html")
+            found = animate(simulate(kind, torus([2, 3])))
+            write_player(found, tmp_path / f"{kind}.html", "--animate")
 
     def test_frames_of_text(self):
         frames = list(animate_terminal(simulate("permute", torus([3]))))
@@ -121,5 +125,6 @@ class TestAnimate:
         ]
 
     def test_a_missing_folder(self, tmp_path):
+        found = animate(simulate("permute", torus([3])))
         with pytest.raises(BadRequest, match="cannot write"):
-            animate(simulate("permute", torus([3])), tmp_path / "no" / "a.html")
+            write_player(found, tmp_path / "no" / "a.html", "--animate")

@@ -102,7 +102,18 @@ def error(function, ins, out, want, *arrays):
 product = np.asarray(jax.jit(jnp.dot)(x, w_in))
 relu = np.maximum(product, 0)
 down = np.asarray(jax.jit(jnp.dot)(relu, w_out))
-block = partial(cm.mlp_block, axis="Y", activation=jax.nn.relu)
+
+
+def block(x_BD, w_in_DF, w_out_FD, *, bidirectional):
+    # In[B_X, D_Y] * W_in[D, F_Y] -> Tmp[B_X, F_Y]; Tmp * W_out[F_Y, D] -> Out[B_X, D_Y]
+    gather, scatter = cm.all_gather_matmul, cm.matmul_reduce_scatter
+    if bidirectional:
+        gather = cm.all_gather_matmul_bidirectional
+        scatter = cm.matmul_reduce_scatter_bidirectional
+    tmp_BF = jax.nn.relu(gather(x_BD, w_in_DF, axis="Y"))
+    return scatter(tmp_BF, w_out_FD, axis="Y")
+
+
 y = {"axis": "Y"}
 answer["10.1.seed"] = error(
     partial(cm.matmul_all_reduce, **y), (TILES, ROWS), P("X", None), product, x, w_in

@@ -1,11 +1,11 @@
 """Chapter 5, table of 5.2: bytes per strategy, derived from the strategies' layouts."""
 
+from tests.sharding.moved import moved_bytes
 from tests.sharding.strategies import strategy
 
 from book.oracle import check, entry
 from shardwise.sharding import Mesh
 from shardwise.sharding.backward import derive
-from shardwise.sharding.backward.analyse import moved_bytes
 
 MESH = Mesh.parse("X=8,Y=8")
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.runtime import goldens
 
-from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.identity import model_hash
+from shardwise.plans.train import TrainDtypes, TrainPlan
 from shardwise.runtime import Options, initialise, loss, mesh_of
 from shardwise.runtime.parallel import loss_and_grads, place, whole
 

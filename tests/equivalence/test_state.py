@@ -12,7 +12,8 @@ import pytest
 from tests.equivalence import cases
 
 from shardwise.models import from_hf
-from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.identity import model_hash
+from shardwise.plans.train import TrainDtypes, TrainPlan
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel.abstract import abstract_state
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of

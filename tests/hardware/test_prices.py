@@ -36,6 +36,24 @@ def test_the_price_is_per_chip_not_per_core():
     assert load_chip("v5e").require_price().usd_per_chip_hour == 1.2
 
 
+def test_whose_price_it_is_is_no_word_of_its_source(tmp_path):
+    own = 'id = "own"\nbase = "h100"\n[prices.price]\nusd_per_chip_hour = 3\nas_of = "2026-11-01"\n'
+    own += 'source = "quoted by phone"\nkind = "on_demand"\nincludes_host = true\n'
+    file = tmp_path / "own.toml"
+    offers = []
+    for columns in ("", 'provider = "acme"\nsku = "8x"\n', 'provider = "acme"\nregion = "us"\n'):
+        file.write_text(own + columns)
+        price = load_chip("own", hw_files=[file]).require_price()
+        assert price.source.endswith("quoted by phone")
+        offers.append((price.provider, price.offer, price.listed))
+    assert offers == [
+        ("you", "you", "you"),
+        ("acme", "acme 8x", "acme 8x"),
+        ("acme", "acme us", "acme us"),
+    ]
+    assert listed_price("a100", "azure").region == "eastus"
+
+
 def test_an_override():
     name, price = parse_price("v5p=3.5")
     chip = load_chip("v5p", prices={name: price.usd_per_chip_hour})

@@ -28,7 +28,7 @@ def test_the_list_names_them_and_what_they_lack():
 @pytest.mark.parametrize("chip", spread(sorted(LACKING), quick=[2], slow=4))
 def test_a_plan_on_one_says_so_and_what_to_give(chip):
     (name,) = load_chip(chip).unplanned
-    with pytest.raises(BadRequest, match="no slice of it is planned without; give it with --set"):
+    with pytest.raises(BadRequest, match="no slice of it is planned without; give it with sets="):
         planned(chip)
     assert "no slice is planned: no source read gives" in str(sw.hw_show(chip))
     number = {"hbm_usable_bytes": "30GB", "device_link_oneway": "1e11"}[name]

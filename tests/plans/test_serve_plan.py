@@ -137,8 +137,8 @@ def test_a_prefill_pool_that_cannot_take_effect_is_refused():
 
 
 def test_choices_are_those_of_the_scheduler():
-    assert {*plans.POLICIES, "prefill"} == set(policies.POLICIES)
-    assert plans.ROUTINGS == routing.ROUTINGS
+    assert {*get_args(plans.Policy), "prefill"} == set(policies.POLICIES)
+    assert get_args(plans.Routing) == routing.ROUTINGS
     hints = get_type_hints(ServeScheduling)
     assert get_args(hints["order"]) == requests.ORDERS
     assert get_args(hints["admission"]) == get_args(policies.Admission)
@@ -203,3 +203,11 @@ def test_words_of_a_server_say_the_kind_and_the_lengths_have_two_names(tmp_path)
 def test_what_a_plan_by_hand_lacks_is_named_at_once(tmp_path, old, new, said):
     with pytest.raises(BadRequest, match=said):
         by_hand(tmp_path, BY_HAND.replace(old, new))
+
+
+@pytest.mark.parametrize("choice", [{"release": "0.15"}, {"graphs": False}])
+def test_our_own_server_has_no_releases_and_no_graphs(choice):
+    scheduling = ServeScheduling(**choice)
+    assert plan_of(engine="vllm", scheduling=scheduling).scheduling == scheduling
+    with pytest.raises(BadRequest, match="take no effect with engine ideal"):
+        plan_of(scheduling=scheduling)

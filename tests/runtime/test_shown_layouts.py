@@ -12,7 +12,7 @@ from tests.tiers import spread
 
 from shardwise.models import Moe, from_hf
 from shardwise.plans import layout_table
-from shardwise.plans.train import model_hash
+from shardwise.plans.identity import model_hash
 from shardwise.runtime import mesh_of
 from shardwise.runtime.init import is_buffer, rows_tree
 from shardwise.runtime.parallel.abstract import abstract_state

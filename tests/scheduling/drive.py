@@ -7,6 +7,13 @@ from shardwise.scheduling import Request, Scheduler, SchedulerConfig, Sequence, 
 MOST_STEPS = 20_000
 
 
+def conserved(job: Sequence) -> bool:
+    """Whether the tokens of a sequence that has finished add up."""
+    computed = job.prefilled + job.hit + job.decoded
+    emitted = job.emitted == job.request.output
+    return emitted and computed == job.request.prompt + job.emitted - 1 + job.lost
+
+
 @dataclass
 class Driven:
     """What came of the requests: their states, the plans in order, who started when."""

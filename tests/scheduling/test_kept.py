@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from tests.scheduling.drive import config, drive, request
+from tests.scheduling.drive import config, conserved, drive, request
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
@@ -96,7 +96,7 @@ def test_tokens_add_up_whatever_is_kept():
         driven = drive(config(pages=30, kept=(WINDOW, STATE), policy=policy), requests)
         assert len(driven.jobs) == 40
         if policy != "prefill":
-            assert all(job.conserved() for job in driven.jobs)
+            assert all(conserved(job) for job in driven.jobs)
 
 
 def test_a_pool_that_may_run_out_is_refused():

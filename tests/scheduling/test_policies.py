@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduling.drive import config, drive, request
 
-from shardwise.scheduling.queue import OrderedQueue
+from shardwise.scheduling.backlog import OrderedQueue
 from shardwise.scheduling.requests import Sequence
 
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
-from tests.scheduling.drive import config, drive, request
+from tests.scheduling.drive import config, conserved, drive, request
 
 from shardwise.errors import BadRequest
 from shardwise.scheduling import Scheduler, SchedulerConfig, Sequence
@@ -81,7 +81,7 @@ def test_every_request_finishes_or_is_refused_and_every_token_is_accounted_for(
             assert job.emitted == 1
             assert job.prefilled + job.hit == job.request.prompt + job.lost
         else:
-            assert job.conserved()
+            assert conserved(job)
     assert scheduler.outstanding == scheduler.backlog == scheduler.cache.swapped == 0
     assert scheduler.pool.free + scheduler.tree.device == setting.pages
     assert scheduler.tree.unlocked == scheduler.tree.device

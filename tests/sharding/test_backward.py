@@ -4,13 +4,14 @@ import re
 from collections import Counter
 
 import pytest
+from tests.sharding.moved import moved_bytes, state_bytes
 from tests.sharding.strategies import STRATEGIES, strategy
 from tests.sharding.transposed import transpose
 
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.backward import backward_boxes, derive
-from shardwise.sharding.backward.analyse import analyse, moved_bytes, state_bytes
+from shardwise.sharding.backward.analyse import analyse
 from shardwise.sharding.backward.boxes import backward_lines, forward_lines
 from shardwise.sharding.backward.forward import forward
 from shardwise.sharding.backward.infer import forward_of

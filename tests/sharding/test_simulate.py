@@ -19,8 +19,7 @@ from shardwise.sharding.simulate.collectives import (
     reduce_scatter,
 )
 from shardwise.sharding.simulate.fabric import AxisPiece, Fabric, Physical, Unit, torus
-from shardwise.sharding.simulate.orders import best_shares
-from shardwise.sharding.simulate.schedule import grain
+from shardwise.sharding.simulate.schedule import best_shares, grain
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 

@@ -4,6 +4,7 @@ What decided an answer is in its request, so that a command which is made of the
 nothing: each field that is not at its default stands in it, quoted for a shell.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
@@ -31,6 +32,37 @@ def command_of(request: Command, *more: str, **changes: Any) -> str:
         elif not _same(value, _default(one)):
             flags[flagged(one.name, row)] = value
     return spelt(request.COMMAND, places, flags, more)
+
+
+def flags_of(request: Command | type[Command]) -> dict[str, str]:
+    """The flag of each field of a request that has one."""
+    rows = options_of(request)
+    return {name: flagged(name, row) for name, row in rows.items() if not row.place}
+
+
+def in_keywords(message: str, flags: Mapping[str, str]) -> str:
+    """A message in the words of Python: each flag as its keyword, with what is given to it. A
+    command that is quoted stays as it is.
+
+    >>> in_keywords("write --batch 64seq, or lower --lr", {"batch": "--batch", "lr": "--lr"})
+    'write batch=64seq, or lower lr'
+    """
+    names = {flag: name for name, flag in flags.items()}
+
+    def keyword(found: re.Match[str]) -> str:
+        flag, value = found["flag"], found["value"]
+        if flag not in names:
+            return found[0]
+        return f"{names[flag]}={value}" if value else names[flag]
+
+    parts = message.split("`")
+    parts[::2] = [_FLAG.sub(keyword, part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+_FLAG = re.compile(
+    r"(?<![\w-])(?P<flag>--[a-z][a-z0-9-]*)(?: (?P<value>[A-Z0-9][\w.:*]*|[\w.]+=[\w.]+))?"
+)
 
 
 def spelt(

@@ -1,14 +1,10 @@
-"""The one writer: aside, flushed to the disk, renamed; and never over what somebody else wrote.
+"""The one writer: aside, flushed to the disk, renamed; over a file that exists only with `--force`.
 
-A reader sees the old file or the new one, whole, whatever happens in between. A file that exists is
-replaced if it still holds what this program wrote there last, which is remembered by its digest
-below $XDG_STATE_HOME (else ~/.local/state; XDG base directories, 0.8); for any other, and for one
-that was edited since, the person says `--force`.
+A reader sees the old file or the new one, whole, whatever happens in between.
 """
 
 import csv
 import errno
-import hashlib
 import io
 import os
 import stat
@@ -37,7 +33,7 @@ def check_output(
 ) -> None:
     """Raise BadRequest, before the work, for a file that could not or should not be written after
     it: an ending that says no format, a folder that is missing or closed, one of the command's own
-    `inputs`, or a file that this program did not write and `force` does not give away."""
+    `inputs`, or a file that exists, without `force`."""
     if path is None:
         return
     if endings and not path.name.lower().endswith(endings):
@@ -50,10 +46,9 @@ def check_output(
         _check_place(path, option)
         if _stream(path) is not None or not path.is_file():
             return
-        if not force and not is_own(path):
+        if not force:
             raise BadRequest(
-                f"{option} '{path}' exists and holds what this command did not write, or was "
-                "edited since; name another file, or overwrite it with --force"
+                f"{option} '{path}' exists; name another file, or overwrite it with --force"
             )
     except (OSError, ValueError) as error:
         raise _unwritable(path, error, option) from None
@@ -63,7 +58,7 @@ def check_folder(
     path: Path | None, option: str, *, force: bool = False, inputs: Inputs = ()
 ) -> None:
     """Raise BadRequest, before the work, for a folder of reports that cannot be made, that one of
-    the command's own `inputs` lies in, or that holds files which this program did not write."""
+    the command's own `inputs` lies in, or that holds files, without `force`."""
     if path is None:
         return
     try:
@@ -80,13 +75,12 @@ def check_folder(
                     f"{option} '{path}' holds '{given.name}', which the command reads; name "
                     "another folder"
                 )
-        foreign = next((f for f in sorted(path.iterdir()) if _is_foreign(f)), None)
+        held = next((f for f in sorted(path.iterdir()) if _is_whole(f)), None)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error, option) from None
-    if foreign is not None and not force:
+    if held is not None and not force:
         raise BadRequest(
-            f"{option} '{path}' holds '{foreign.name}', which this command did not write; "
-            "name another folder, or overwrite with --force"
+            f"{option} '{path}' holds '{held.name}'; name another folder, or overwrite with --force"
         )
 
 
@@ -107,7 +101,7 @@ def write_table(
 
 
 def write_bytes(path: Path, data: bytes, *, option: str = "") -> None:
-    """Write a file whole or not at all, and remember that it is ours.
+    """Write a file whole or not at all.
 
     What is no file (a pipe, /dev/stdout) is written as it is; of a link, its target. Raises
     BadRequest where the place cannot be written, ShardwiseError where the disk is full.
@@ -116,25 +110,13 @@ def write_bytes(path: Path, data: bytes, *, option: str = "") -> None:
         if _stream(path) is not None or (path.exists() and not path.is_file()):
             _write_through(path, data)
             return
-        real = Path(os.path.realpath(path))
-        _write_aside(real, data)
+        _write_aside(Path(os.path.realpath(path)), data)
     except (OSError, ValueError) as error:
         raise _unwritable(path, error, option) from None
-    _remember(real, hashlib.sha256(data).hexdigest())
 
 
-def is_own(path: Path) -> bool:
-    """Whether a file holds just what this program wrote there last."""
-    try:
-        told = _record(path).read_text(encoding="ascii")
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == told
-    except (OSError, ValueError):
-        return False
-
-
-def _is_foreign(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(_ASIDE) and not is_own(path)
+def _is_whole(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(_ASIDE)
 
 
 def _check_first_parent(path: Path, option: str) -> None:
@@ -222,21 +204,6 @@ def _mode(path: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def _record(path: Path) -> Path:
-    """Where the digest of what was written to a path is kept."""
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()
-    return Path(state) / "shardwise" / "written" / name
-
-
-def _remember(path: Path, digest: str) -> None:
-    """Keep the digest; where that fails the next run asks for --force."""
-    with suppress(OSError, RuntimeError):
-        record = _record(path)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        _write_aside(record, digest.encode())
 
 
 def _unwritable(path: Path, error: Exception, option: str) -> ShardwiseError:

@@ -29,9 +29,10 @@ class Record:
         return cls(**values(base) | more)
 
     @classmethod
-    def part_of(cls, whole: "Record") -> Self:
-        """The fields that `whole`, a record of a class that extends this one, has of it."""
-        return cls(**{f.name: getattr(whole, f.name) for f in fields(cls)})
+    def part_of(cls, whole: Any, **more: Any) -> Self:
+        """The fields that `whole` has under the same names, except those in `more`, and these."""
+        rest = [f.name for f in fields(cls) if f.name not in more and hasattr(whole, f.name)]
+        return cls(**{name: getattr(whole, name) for name in rest} | more)
 
 
 def values(record: Record) -> dict[str, Any]:

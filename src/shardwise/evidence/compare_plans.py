@@ -14,7 +14,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.training import evaluate_train
-from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans import MESH_AXES, TrainPlan, is_of
 from shardwise.plans.train import CHOICES, spread
 
 _JOB = {"lora_rank", "frozen", "packed_lengths", "remat_kinds", "stack", "constants"}
@@ -47,7 +47,7 @@ def compare_plans(
     """
     for name in ("model_hash", "slice", "global_batch_sequences", "sequence_length"):
         ours, theirs = getattr(best, name), getattr(published, name)
-        if ours != theirs:
+        if ours != theirs and not (name == "model_hash" and is_of(theirs, cfg)):
             raise BadRequest(
                 f"{name} is {ours} in one plan and {theirs} in the other; compare plans of one job"
             )

@@ -6,13 +6,14 @@ what `--provider` and `--spot` choose from.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
 
 from shardwise.boundary import read_table
 from shardwise.boundary.numbers import number
+from shardwise.boundary.records import hidden
 from shardwise.errors import BadRequest, shown, unknown
 
 LEAST, MOST = 1e-6, 1e6
@@ -38,18 +39,24 @@ class Price:
     """What is sold: on_demand, spot, override (the user's own) and so on."""
     includes_host: bool
     """Whether the host machine is in it."""
-
-    @property
-    def provider(self) -> str:
-        """Whose price it is: the first word of its source."""
-        return "you" if self.kind == "override" else self.source.split()[0]
+    provider: str = hidden("you")
+    """Whose price it is; "you" for one that the user gives."""
+    region: str = hidden("")
+    """Where; "any" or "" for all of the provider's regions."""
+    sku: str = hidden("")
+    """The kind of machine, by the provider's name; "" where it is of all."""
 
     @property
     def offer(self) -> str:
         """Whose price it is, and which of theirs: of a region, or of a kind of machine where it is
         that of all regions. Such as `gcp us-east5` and `runpod secure`."""
-        words = [w for w in self.source.partition(":")[0].split() if w != "any"]
-        return "you" if self.kind == "override" else " ".join(words[:2])
+        place = "" if self.region == "any" else self.region
+        return " ".join(filter(None, (self.provider, place or self.sku)))
+
+    @property
+    def listed(self) -> str:
+        """The row of a list that it is: provider, region and kind of machine."""
+        return " ".join(filter(None, (self.provider, self.region, self.sku)))
 
     def stale(self, today: date | None = None) -> bool:
         """Whether it is older than half a year."""
@@ -174,17 +181,17 @@ def _listed() -> tuple[tuple[str, Price], ...]:
 def _rows(rows: Iterable) -> Iterable[tuple[str, Price]]:
     for row in rows:
         undated = "; the list bears no date, as_of is the day it was read"
-        source = f"{row['provider']} {row['region']} {row['sku']}: {row['source']}"
-        yield (
-            row["chip"],
-            Price(
-                usd_per_chip_hour=float(row["usd_per_chip_hour"]),
-                as_of=row["as_of"],
-                source=source + ("" if row["dated"] == "yes" else undated),
-                kind=row["kind"],
-                includes_host=True,
-            ),
+        price = Price(
+            usd_per_chip_hour=float(row["usd_per_chip_hour"]),
+            as_of=row["as_of"],
+            source=row["source"] + ("" if row["dated"] == "yes" else undated),
+            kind=row["kind"],
+            includes_host=True,
+            provider=row["provider"],
+            region=row["region"],
+            sku=row["sku"],
         )
+        yield row["chip"], replace(price, source=f"{price.listed}: {price.source}")
 
 
 def _day(text: str) -> date | None:

@@ -8,7 +8,7 @@ record's [sources] table or the citation itself.
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields, replace
 from typing import Any, Literal, get_args
 
 from shardwise.boundary.numbers import number
@@ -47,7 +47,7 @@ Record = Mapping[str, Any]
 TEXTS = ("id", "name", "vendor", "release", "status", "core_kind")
 TABLES = ("sources", "peak_flops", "efficiency", "network", "data_centre", "prices")
 KINDS = {"torus": Torus, "switched": Switched, "full_mesh": FullMesh, "alone": Alone}
-ENTRY = ("value", "source", "book", "book_source")
+ENTRY = ("value", "prior", "source", "book", "book_source")
 PLATFORMS = ("tpu", "cuda")
 PRICE_ROLES = ("price", "price_low", "price_high")
 
@@ -248,7 +248,7 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
     for role, entry in _table(record, "prices").items():
         check_known(f"price of chip '{reader.chip}'", role, PRICE_ROLES)
         names = [f.name for f in fields(Price)]
-        for key in names:
+        for key in (f.name for f in fields(Price) if f.default is MISSING):
             if not isinstance(entry, Mapping) or key not in entry:
                 raise BadRequest(
                     f"'{role}' of chip '{reader.chip}' lacks '{key}'; a price says how much, as "
@@ -257,8 +257,10 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
         for key in entry:
             check_known(f"field of '{role}' of chip '{reader.chip}'", key, names)
         what = f"'{role}' of chip '{reader.chip}'"
-        for key in ("as_of", "source", "kind"):
-            if not isinstance(entry[key], str) or not entry[key].strip():
+        for key in entry:
+            text = key not in ("usd_per_chip_hour", "includes_host")
+            given = isinstance(entry[key], str) and (entry[key].strip() or key in ("region", "sku"))
+            if text and not given:
                 raise BadRequest(f"'{key}' in {what} is {shown(entry[key])}; it must be text")
         if not isinstance(entry["includes_host"], bool):
             given = shown(entry["includes_host"])
@@ -266,6 +268,8 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
         usd = check_value(entry["usd_per_chip_hour"], PRICE, what)
         source = reader.citations.get(str(entry["source"]), str(entry["source"]))
         price = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
+        if price.provider != "you":
+            price = replace(price, source=f"{price.listed}: {source}")
         prices[role] = as_last_seen(reader.chip, price)
     return prices
 

@@ -32,10 +32,6 @@ class Totals:
         return self.chips * self.chip.cores
 
     @property
-    def jax_devices(self) -> int:
-        return self.chips * self.chip.jax_devices_per_chip
-
-    @property
     def hbm_bytes(self) -> float:
         """Nominal main memory in bytes."""
         return self.chips * self.chip.require("hbm_bytes")

@@ -47,11 +47,6 @@ class RematRow:
     book_saved: int = 0
 
     @property
-    def recomputes(self) -> bool:
-        """Whether the backward pass computes some kind again."""
-        return "recompute" in self.kinds.values()
-
-    @property
     def offloads(self) -> bool:
         """Whether some kind goes to host memory."""
         return "offload" in self.kinds.values()

@@ -1,11 +1,9 @@
 """What one layer is made of: a mixer (attention or recurrence), an MLP, and its norms.
 
-All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's. A
-field that came later and adds rows to the parameter table is left out of `repr`, of which plans
-keep a hash.
+All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 QkNorm = Literal["none", "head", "heads", "full"]
@@ -41,9 +39,9 @@ class Attention:
     qk_norm: QkNorm = "none"
     qk_norm_bias: bool = False
     output_gate: bool = False
-    gate_bias: GateBias = field(default="queries", repr=False)
-    head_gate: bool = field(default=False, repr=False)
-    out_norm: bool = field(default=False, repr=False)
+    gate_bias: GateBias = "queries"
+    head_gate: bool = False
+    out_norm: bool = False
     sinks: bool = False
     key_is_value: bool = False
     reuses_kv: bool = False
@@ -80,7 +78,7 @@ class LatentAttention:
     v_head_dim: int
     bias: bool = False
     output_gate: bool = False
-    head_gate: bool = field(default=False, repr=False)
+    head_gate: bool = False
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
 
@@ -247,8 +245,8 @@ class Mlp:
     d_ff: int
     gated: bool = True
     bias: bool = False
-    inner_norm: bool = field(default=False, repr=False)
-    activation_scalars: int = field(default=0, repr=False)
+    inner_norm: bool = False
+    activation_scalars: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +273,7 @@ class Moe:
     latent_dim: int = 0
     latent_norm: bool = False
     bias: bool = False
-    selection_bias: bool = field(default=False, repr=False)
+    selection_bias: bool = False
     router_scales: bool = False
     hash_routed: bool = False
     dense: Mlp | None = None

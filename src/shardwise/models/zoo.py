@@ -6,7 +6,9 @@ Long lists stand under `runs`, by dotted name, as [block, times] pairs. `scripts
 writes them. Counts are never stored: they are computed.
 """
 
+import ast
 import json
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
@@ -36,8 +38,8 @@ def _hub_ids() -> Mapping[str, str]:
 
 @lru_cache(maxsize=32)
 def load_model(name_or_path: str | Path) -> ModelConfig:
-    """A model by zoo name, by the path of a config.json, by a directory that holds one, or by the
-    Hugging Face id of a zoo model.
+    """A model by zoo name, by the path of a config.json, by a directory that holds one, by the
+    Hugging Face id of a zoo model, or written out as a class and keys of its config.json.
 
     A path may have '#' and the class or model type behind it that it is to be read as, where its
     own is not known. A name that is in the zoo is never taken for a path; write
@@ -48,6 +50,8 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     80
     """
     word, family = split_family(name_or_path)
+    if (config := written_config(word)) is not None:
+        return from_hf(config, name=word, file="the model", family=family)
     found = _find(word)
     if found.parent == DATA and not family:
         return _from_zoo(found)
@@ -91,10 +95,34 @@ def with_families(names: Sequence[str], family: str | None) -> list[str]:
 
 def hf_config(name_or_path: str | Path) -> dict[str, Any]:
     """The config.json of the model that `load_model` reads."""
+    if (config := written_config(split_family(name_or_path)[0])) is not None:
+        return config
     found = _find(split_family(name_or_path)[0])
     if found.parent == DATA:
         return _held(found)[1]
     return raw_config(found)
+
+
+def written_config(text: str) -> dict[str, Any] | None:
+    """The config of a model that is written out; None for any other word. Raises BadRequest where
+    it is not written as in the example.
+
+    >>> written_config("LlamaForCausalLM(hidden_size=64, tie_word_embeddings=True)")
+    {'architectures': ['LlamaForCausalLM'], 'hidden_size': 64, 'tie_word_embeddings': True}
+    """
+    if not re.fullmatch(r"[A-Za-z]\w{0,80}\(.{0,4000}\)", text):
+        return None
+    try:
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert not call.args
+        given = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, AssertionError, RecursionError, MemoryError):
+        raise BadRequest(
+            f"the model {shown(text)} cannot be read; write a class and its keys, such as "
+            "LlamaForCausalLM(hidden_size=4096, num_hidden_layers=32)"
+        ) from None
+    return {"architectures": [text.partition("(")[0]], **given}
 
 
 def _find(name_or_path: str | Path) -> Path:

@@ -5,14 +5,14 @@ Plans that are as fast as the best are no choice, as the simplest of them is the
 it (axes, remat or schedule), or by more than `ALIKE` in time or `HEAVIER` in memory.
 """
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from shardwise.planner.search.choices import MICROBATCHES, choices_of, strategies
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import policies, spoken
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluated
-from shardwise.roofline.time_parts import OWN_RUNS, WAITING, TimeParts
+from shardwise.roofline.time_parts import TimeParts, waiting_on
 
 ALIKE, HEAVIER = 0.01, 0.1
 """Plans of one kind closer than these in time and in memory are one row (ours)."""
@@ -112,14 +112,15 @@ def decisive(other: TrainAnswer, best: TrainAnswer) -> tuple[str, float]:
 
 def _growth(mine: TimeParts, theirs: TimeParts) -> dict[str, float]:
     """By how many seconds each part of a step is longer than another's."""
-    after, before = mine.named(), theirs.named()
-    grows = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
-    grows.pop(OWN_RUNS, None)  # of both plans it is one share of the whole
-    waits = {name: grows.pop(name) for name in list(grows) if name.startswith(WAITING)}
+    waits = _grown(mine.waiting, theirs.waiting)
+    # `own_runs` is one share of the whole of both plans.
+    own, others = (replace(parts, waiting={}, own_runs=0.0).named() for parts in (mine, theirs))
+    grows = _grown(own, others)
     whole = sum(waits.values())
-    alone = [name for name, seconds in waits.items() if 0 < seconds <= whole]
-    name = alone[0] if len(alone) == 1 and waits[alone[0]] > 0.5 * whole else _NETWORKS
-    return {**grows, name: whole} if waits else grows
+    alone = [axes for axes, seconds in waits.items() if 0 < seconds <= whole]
+    axes = alone[0] if len(alone) == 1 and waits[alone[0]] > 0.5 * whole else "networks"
+    return {**grows, waiting_on(axes): whole} if waits else grows
 
 
-_NETWORKS = f"{WAITING}networks"
+def _grown(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    return {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.planner.search.request import TrainRequest
+from shardwise.planner.search.request import Ground, TrainRequest
 from shardwise.planner.search.space import spoken
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans.software import Candidates, Obstacle
@@ -37,7 +37,9 @@ def plan_for(
     if not asked:
         able.append([replace(groups[0][0], software=None)])
     planning = _first(able, planned, top)
-    return replace(planning, outside=_outside(planning, planned) if outside else None)
+    beyond = _outside(planning, planned) if outside else None
+    asked_for = replace(planning.request, ground=None)  # of what searches share none is left
+    return replace(planning, request=asked_for, outside=beyond)
 
 
 def _first(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
@@ -98,7 +100,7 @@ def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> Tr
     for request in requests:
         limit = best.fastest_rank if best and best.margin_kept else request.better_than
         try:
-            found = planned(replace(request, better_than=limit), top)
+            found = planned(replace(request, better_than=limit, ground=Ground()), top)
         except (NoFeasiblePlan, BadRequest) as error:
             miss = miss or error
             continue

@@ -9,6 +9,7 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
@@ -45,6 +46,7 @@ from shardwise.planner.search.loop import (
     simplest,
 )
 from shardwise.planner.search.misses import nearest_miss, no_legal_plan
+from shardwise.planner.search.request import Ground
 from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
@@ -58,16 +60,18 @@ from shardwise.work import MemoryTimeline, Work
 _LOOKED_UP = "embedding_per_layer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainAnswer(Usage):
-    """A priced training plan. Times are seconds per step, memory bytes per device; `shift` is
-    what runs of one's own say of it, where there are any."""
+    """A priced training plan. Times are seconds per step, memory bytes per device; `factor` is a
+    pipeline's by the timeline of its own stages; `shift` is what runs of one's own say of it, where
+    there are any."""
 
     plan: TrainPlan
     cfg: ModelConfig
     piece: Slice
     placement: Placement
     priced: PricedStep
+    factor: float
     estimate: Estimate
     memory: MemoryTimeline
     shift: Shift | None = None
@@ -118,10 +122,10 @@ class TrainAnswer(Usage):
         own = float(self.estimate.expected) - found.seconds if self.shift else 0.0
         return found + TimeParts(own_runs=own)
 
-    @property
+    @cached_property
     def parts_as_priced(self) -> TimeParts:
         """Where they would go without what runs of one's own say."""
-        return step_parts(self.plan, self.cfg, self.priced)
+        return step_parts(self.plan, self.cfg, self.priced, self.factor)
 
     @property
     def _slice_peak(self) -> float:
@@ -210,13 +214,14 @@ def plan_train(
     divides over no mesh.
     """
     check_pins(request)
-    asked, kept = request.with_margin, keep_of(top)
+    grounded = request if request.ground else replace(request, ground=Ground())
+    asked, kept = grounded.with_margin, keep_of(top)
     report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(no_legal_plan(request))
     tight = asked.max_hbm_bytes < request.max_hbm_bytes
     if not report.best and tight and request.better_than == inf:
-        asked = request
+        asked = grounded
         report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
     if not report.best and request.better_than < inf:
         raise NoFeasiblePlan("no plan ranks before the one that is known")
@@ -236,7 +241,7 @@ def plan_train(
         request=request,
         best=best,
         fastest=fastest,
-        margin_kept=asked is not request,
+        margin_kept=asked is not grounded,
         runners_up=tuple(slower[:top]),
         strategies=tuple(strategies.values()),
         others=tuple(others),
@@ -353,15 +358,15 @@ def evaluate_train(
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg, piece.chip)
     stack = stack or stack_for(plan, piece.chip)
     priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
+    factor = timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
     return TrainAnswer(
         plan=plan,
         cfg=cfg,
         piece=piece,
         placement=placement,
         priced=priced,
-        estimate=priced.estimate(
-            timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
-        ),
+        factor=factor,
+        estimate=priced.estimate(factor),
         memory=train_memory(cfg, shape),
     )
 

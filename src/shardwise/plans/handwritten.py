@@ -27,6 +27,7 @@ from shardwise.hardware import Chip, Slice
 from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_batch, parse_length
+from shardwise.plans.identity import model_hash
 from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.software import (
     SoftwareRow,
@@ -35,7 +36,7 @@ from shardwise.plans.software import (
     usual_stack,
 )
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
-from shardwise.plans.train import MESH_AXES, TrainPlan, check_mesh, model_hash, spread
+from shardwise.plans.train import MESH_AXES, TrainPlan, check_mesh, spread
 from shardwise.scheduling.pipeline import PIPELINE_KINDS, schedule_row
 
 EXAMPLE: Mapping[str, str] = {

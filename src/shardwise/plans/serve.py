@@ -1,11 +1,12 @@
 """ServePlan: how a model is laid out to answer requests."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal, get_args
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.train import check_mesh
@@ -69,11 +70,7 @@ class ServeDtypes:
 
 
 Policy = Literal["static", "interleaved", "chunked"]
-POLICIES: tuple[Policy, ...] = ("static", "interleaved", "chunked")
 Routing = Literal["round_robin", "shortest_queue", "bounded_hash", "prefix_aware"]
-ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash", "prefix_aware")
-
-
 SCHEDULING_RANGES: Ranges = {
     "page_size": (1, 2**20),
     "age_seconds": (1e-6, 1e9),
@@ -98,11 +95,13 @@ SERVE_RANGES: Ranges = {
 class ServeScheduling:
     """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
 
-    Of a chip's usable memory weights, cache and working memory take `memory_share` (0.9 is vLLM's
-    `gpu_memory_utilization`); of the hosts' memory evicted prefixes take `host_cache_share`, and
-    what is left takes preempted sequences where `swap` is set. `age_seconds` belongs to order
-    "aged". With `guesses`, so many tokens are guessed a step, each right with probability
-    `acceptance`, at `guess_cost` steps each.
+    Of a chip's memory weights, cache and working memory take `memory_share` as the engine means it
+    (vLLM's `gpu_memory_utilization` of all, SGLang's `mem_fraction_static` of what is free; ours of
+    the usable); `release` is the engine's version where its memory is counted by one (empty: the
+    newest known), and without `graphs` it captures no graphs of its steps. Of the hosts' memory
+    evicted prefixes take `host_cache_share`, and what is left takes preempted sequences where
+    `swap` is set. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed
+    a step, each right with probability `acceptance`, at `guess_cost` steps each.
     """
 
     policy: Policy = "chunked"
@@ -114,6 +113,8 @@ class ServeScheduling:
     age_seconds: float = 10.0
     swap: bool = False
     memory_share: float = 0.9
+    release: str = ""
+    graphs: bool = True
     host_cache_share: float = 0.0
     max_waiting: int = 0
     refuse_late: bool = False
@@ -126,6 +127,8 @@ class ServeScheduling:
             if not 0 <= getattr(self, name) <= 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
         check_ranges(self, SCHEDULING_RANGES)
+        if self.release and not re.match(r"\d+(\.\d+)*", self.release):
+            raise BadRequest(f"release is {shown(self.release)}; it is a version, such as 0.11.2")
         if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
             raise BadRequest(
                 "static batches share no prefixes and preempt nobody; with policy static set "
@@ -152,13 +155,14 @@ class PrefillServer:
 class Workload:
     """The load that a plan was made for and confirmed under: `rate` requests per second at random,
     of the plan's lengths, or of lengths drawn from a trace's requests; and the longest times that
-    they may take, in seconds (None: any)."""
+    they may take, in seconds (None: any). It is carried with `spare` servers of each pool lost."""
 
     rate: float
     ttft: float | None = None
     tpot: float | None = None
     e2e: float | None = None
     trace: str | None = None
+    spare: int = 0
 
     def __post_init__(self) -> None:
         for name, (least, most) in WORKLOAD_RANGES.items():
@@ -171,7 +175,12 @@ WORKLOAD_RANGES: Ranges = {
     "ttft": (1e-9, 1e9),
     "tpot": (1e-9, 1e9),
     "e2e": (1e-9, 1e9),
+    "spare": (0, 1e6),
 }
+
+
+_OURS = ("ideal", "jax")
+"""Engines of our own server: its memory is counted by no release, and its steps are compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +237,17 @@ class ServePlan:
                 f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
                 "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
             )
+        fewest = min(self.replicas, self.prefill_replicas or self.replicas)
+        if self.workload is not None and self.workload.spare >= fewest:
+            raise BadRequest(
+                f"workload.spare is {self.workload.spare} of {fewest} servers; at least one must "
+                "be left, so raise replicas or lower it"
+            )
+        if self.engine in _OURS and (self.scheduling.release or not self.scheduling.graphs):
+            raise BadRequest(
+                f"scheduling.release and scheduling.graphs take no effect with engine "
+                f"{self.engine}; leave them out, or name the engine that serves"
+            )
         if self.prefill and not self.prefill_replicas:
             raise BadRequest(
                 "prefill says what a prefill pool is made of and prefill_replicas is 0; set it to "
@@ -241,6 +261,17 @@ class ServePlan:
         if own is None:
             return self
         return replace(self, slice=own.slice, mesh=own.mesh, box=own.box, prefill=None)
+
+    @property
+    def worst(self) -> "ServePlan":
+        """The plan with as many servers lost as it must bear."""
+        spare = 0 if self.workload is None else self.workload.spare
+        return self if not spare else self.with_more(-spare)
+
+    def with_more(self, servers: int) -> "ServePlan":
+        """The plan with so many more servers in each pool."""
+        prefills = self.prefill_replicas and self.prefill_replicas + servers
+        return replace(self, replicas=self.replicas + servers, prefill_replicas=prefills)
 
     @property
     def devices(self) -> int:

@@ -43,7 +43,7 @@ class ServingSoftware:
     cuts_width: bool = False
     heads_beside_experts: bool = False
     tensor_alone: tuple[str, ...] = ()
-    weights: tuple[str, ...] = (CHECKPOINT, "bf16", "fp8")
+    weights: tuple[str, ...] = (CHECKPOINT, "bf16", "fp8", "int8", "int4", "nvfp4")
     caches: tuple[str, ...] = ("bf16", "fp8")
     note: str = ""
 

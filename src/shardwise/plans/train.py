@@ -1,6 +1,5 @@
 """TrainPlan: how one training step is laid out on a slice."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import prod
@@ -9,9 +8,7 @@ from typing import Any, Literal, Self, get_args
 from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.components import COMPONENTS
-from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematKind, RematPolicy, Saved
-from shardwise.models.training_state import training_state
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.laws import (
@@ -75,11 +72,6 @@ class TrainDtypes:
             dtype_bytes(name)
         if self.master != "none":
             dtype_bytes(self.master)
-
-    @property
-    def optimizer_bytes(self) -> float:
-        """Bytes per parameter of Adam's two moments and the master copy, if any."""
-        return float(training_state(master=self.master, moments=self.moments).optimizer)
 
 
 RANGES: Ranges = {
@@ -406,12 +398,6 @@ def check_layers(plan: TrainPlan, cfg: ModelConfig) -> None:
             f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
             f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
         )
-
-
-def model_hash(cfg: ModelConfig) -> str:
-    """A short hash of what a plan depends on: the layers and the parameter table."""
-    text = repr((cfg.groups, cfg.pattern, parameters(cfg)))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def mesh_text(mesh: Mapping[str, int]) -> str:

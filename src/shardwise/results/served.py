@@ -45,8 +45,14 @@ class ServerMemory(Record):
     """Bytes that are left for the KV cache."""
     cache_tokens: int
     """Tokens that the cache of a server holds."""
+    engine: float
+    """Bytes that the engine keeps beside: context, buffers, captured graphs."""
+    line_tokens: int
+    """Tokens of each rank that the engine prints ("GPU KV cache size")."""
+    line_requests: float
+    """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
     usable: float
-    """Bytes that a program can use."""
+    """Bytes that the share is of."""
     share: float
     """Share of them that servers take."""
 
@@ -240,17 +246,11 @@ def served_result(served: Served) -> ServedPlan:
     software, pools = software_of(plan), bool(plan.prefill_replicas)
     step = _decode_step(served)
     assert plan.workload is not None, "a served plan has its load"
-    return ServedPlan(
+    return ServedPlan.part_of(
+        plan,
         model=served.cfg.name,
-        slice=plan.slice,
-        mesh=plan.mesh,
-        batch=plan.batch,
-        replicas=plan.replicas,
         prefill_slice=plan.prefill_plan.slice if pools else None,
         prefill_mesh=plan.prefill_plan.mesh if pools else None,
-        prefill_replicas=plan.prefill_replicas,
-        prefill_chunk=plan.prefill_chunk,
-        kv_sharding=plan.kv_sharding,
         weights=plan.dtypes.weights,
         kv=plan.dtypes.kv,
         software=software.name if software else plan.engine,
@@ -315,18 +315,20 @@ def memory_of(served: Served) -> ServerMemory:
     plan, piece = served.plan, served.piece
     server = server_of(plan, served.cfg, piece)
     share = plan.scheduling.memory_share
-    model = replica_of(server, memory_share=share)
+    shape = server.shape(float(plan.batch))
     peak = max(
         (point for _, point in server.memory(float(plan.batch)).points),
         key=lambda point: float(point["weights"] + point["activations"]),
     )
-    held = float(peak["weights"]), float(peak["activations"])
     return ServerMemory(
-        weights=held[0],
-        activations=held[1],
-        cache=max(share * server.usable_bytes - sum(held), 0.0),
-        cache_tokens=model.kv_tokens,
-        usable=server.usable_bytes,
+        weights=float(peak["weights"]),
+        activations=float(peak["activations"]),
+        cache=float(server.cache_bytes(shape, share)),
+        cache_tokens=replica_of(server, memory_share=share).kv_tokens,
+        engine=float(peak.get("engine", 0.0)),
+        line_tokens=int(server.line_tokens(shape, share)),
+        line_requests=float(server.requests_held(shape, share)),
+        usable=float(server.budget(shape, share)) / share,
         share=share,
     )
 
@@ -351,8 +353,8 @@ def range_of(chip: Chip) -> AskedPrices | None:
     return AskedPrices(
         low=found.low.usd_per_chip_hour,
         high=found.high.usd_per_chip_hour,
-        low_offer=found.low.source.partition(":")[0],
-        high_offer=found.high.source.partition(":")[0],
+        low_offer=found.low.listed,
+        high_offer=found.high.listed,
         providers=found.providers,
         text=str(found),
     )
@@ -361,16 +363,10 @@ def range_of(chip: Chip) -> AskedPrices | None:
 def other_servers(rows: Sequence[Alternative]) -> list[OtherServers]:
     """Alternatives, or a front."""
     return [
-        OtherServers(
-            name=row.name,
-            note=row.note,
-            option=row.option,
-            servers=row.servers,
-            chips=row.chips,
+        OtherServers.part_of(
+            row,
             requests_per_second=row.rate,
-            usd_per_hour=row.usd_per_hour,
             usd_per_million_tokens=row.usd_per_million,
-            provider=row.provider,
             ttft_seconds=row.ttft,
             tpot_seconds=row.tpot,
         )

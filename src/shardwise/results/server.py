@@ -8,7 +8,7 @@ from shardwise.hardware import Chip, describe
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Attention, SoftmaxMixer
 from shardwise.planner.serve.answer import ServeAnswer
-from shardwise.planner.serve.server import Phase
+from shardwise.planner.serve.server import Phase, server_of
 from shardwise.planner.serve.shape import SPLIT_AXES, cached_heads
 from shardwise.plans.serve import KvSharding
 from shardwise.roofline.bounds import Bounds
@@ -144,9 +144,17 @@ class PricedServer(Record):
     price: ChipPrice | None
     """The price behind the dollars."""
     usable_bytes_per_chip: float
-    """Bytes per chip that a program can use."""
+    """Bytes per chip that a program can use: of an engine whose memory is known, its share."""
     memory_by_kind: Mapping[str, float]
     """Bytes per chip at the peak, by kind."""
+    memory_share: float
+    """Share of a chip's memory that a server takes, as its engine means it."""
+    cache_tokens: int
+    """Tokens that the cache of the server holds within that share."""
+    line_tokens: int
+    """Tokens of each rank that the engine prints ("GPU KV cache size")."""
+    line_requests: float
+    """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
     memory_peak_at: str
     """The phase in which most memory is in use."""
     bound_by: BoundBy
@@ -163,7 +171,10 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
     """One priced serving plan."""
     piece, plan = answer.piece, answer.plan
     prefill, decode = answer.prefill, answer.decode
-    return PricedServer(
+    server, share = server_of(plan, answer.cfg, piece), plan.scheduling.memory_share
+    shape = server.shape(float(plan.batch))
+    return PricedServer.part_of(
+        answer,
         slice=str(piece),
         slice_means=describe(piece),
         mesh=plan.mesh,
@@ -175,21 +186,15 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         input_length=plan.input_length,
         output_length=plan.output_length,
         kv_layout=cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
-        chips_used=answer.chips_used,
-        chips_idle=answer.chips_idle,
-        prefill_seconds=answer.prefill_seconds,
-        ttft_seconds=answer.ttft_seconds,
-        tpot_seconds=answer.tpot_seconds,
         tpot_interval=_interval(answer),
-        tokens_per_second_per_chip=answer.tokens_per_second_per_chip,
-        tokens_per_second_per_chip_with_prefill=answer.tokens_per_second_per_chip_with_prefill,
-        requests_per_second_per_chip=answer.requests_per_second_per_chip,
-        prefill_servers_per_decode_server=answer.prefill_servers_per_decode_server,
         usd_per_million_tokens=UsdPerMillion(**answer.usd_per_million_tokens),
-        peak_bytes_per_chip=answer.peak_bytes_per_chip,
         price=price_of(piece.chip),
-        usable_bytes_per_chip=piece.chip.require("hbm_usable_bytes"),
-        memory_by_kind=answer.memory_by_kind,
+        usable_bytes_per_chip=float(server.budget(shape, share if shape.engine else 1.0))
+        * piece.chip.jax_devices_per_chip,
+        memory_share=share,
+        cache_tokens=int(server.cache_tokens(shape, share)),
+        line_tokens=int(server.line_tokens(shape, share)),
+        line_requests=float(server.requests_held(shape, share)),
         memory_peak_at=answer.memory.peak_point()[0],
         bound_by=BoundBy(prefill=prefill.estimate.bound_by(), decode=decode.estimate.bound_by()),
         resource_seconds=ResourceSeconds(prefill=_resources(prefill), decode=_resources(decode)),
@@ -203,14 +208,7 @@ def price_of(chip: Chip) -> ChipPrice | None:
     price = chip.price
     if price is None:
         return None
-    return ChipPrice(
-        usd_per_chip_hour=price.usd_per_chip_hour,
-        as_of=price.as_of,
-        source=price.source,
-        kind=price.kind,
-        stale=price.stale(),
-        text=str(price),
-    )
+    return ChipPrice.part_of(price, stale=price.stale(), text=str(price))
 
 
 def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> str:

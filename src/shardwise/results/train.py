@@ -279,7 +279,8 @@ class SearchedPlan(PricedPlan):
 def priced_plan(answer: TrainAnswer) -> PricedPlan:
     """One priced training plan."""
     piece, plan = answer.piece, answer.plan
-    return PricedPlan(
+    return PricedPlan.part_of(
+        answer,
         **_searched(plan),
         slice=str(piece),
         slice_means=describe(piece),
@@ -292,24 +293,15 @@ def priced_plan(answer: TrainAnswer) -> PricedPlan:
         microbatches=plan.microbatches,
         layers_per_stage=plan.layers_per_stage,
         layouts=layouts(answer),
-        chips_used=answer.chips_used,
-        chips_idle=answer.chips_idle,
-        step_seconds=answer.step_seconds,
         expected_80=expected_range(answer),
-        tokens_per_second=answer.tokens_per_second,
-        mfu=answer.mfu,
         mfu_dtype=plan.dtypes.compute,
-        mfu_6nd=answer.mfu_6nd,
         tokens_per_joule_upper=tokens_per_joule(answer),
-        peak_bytes_per_chip=answer.peak_bytes_per_chip,
         usable_bytes_per_chip=piece.chip.require("hbm_usable_bytes"),
-        memory_by_kind=answer.memory_by_kind,
         memory_peak_at=answer.memory.peak_point()[0],
         memory_over_step=memory_over_step(answer),
         memory_by_stage=memory_by_stage(answer),
         bound_by=answer.estimate.bound_by(),
         resource_seconds={k: float(v) for k, v in answer.estimate.resources.items()},
-        exposed_seconds=answer.exposed_seconds,
         where_it_goes=answer.time_parts.named(),
         math_dtypes=math_dtypes(answer),
         top_ops=[_op(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
@@ -334,30 +326,23 @@ def searched_plan(planning: TrainPlanning, choices: Iterable[Beside] = ()) -> Se
         told_apart=planning.request.apart,
         margin=KeptMargin(share=planning.request.margin, kept=planning.margin_kept),
         choices=[_choice(row, best) for row in choices],
-        search=SearchSize(
-            enumerated=report.enumerated,
-            legal=report.legal,
-            candidates=report.candidates,
-            seconds=report.seconds,
+        search=SearchSize.part_of(
+            report,
         ),
     )
 
 
 def plan_beside(answer: TrainAnswer, best: TrainAnswer) -> PlanBeside:
     """Another plan beside the best."""
-    return PlanBeside(
+    return PlanBeside.part_of(
+        answer,
         **_searched(answer.plan),
         mesh=answer.plan.mesh,
         box=answer.plan.box,
         microbatches=answer.plan.microbatches,
-        chips_used=answer.chips_used,
-        step_seconds=answer.step_seconds,
         times_slower=answer.step_seconds.expected / best.step_seconds.expected,
-        mfu=answer.mfu,
         mfu_dtype=answer.plan.dtypes.compute,
-        peak_bytes_per_chip=answer.peak_bytes_per_chip,
         bound_by=answer.estimate.bound_by(),
-        exposed_seconds=answer.exposed_seconds,
     )
 
 

@@ -9,7 +9,7 @@ from steps that were compiled.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class EngineConstants:
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
     models that the fit had not seen; None where nothing was measured. `streams` and all
     that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them. `whole_sums` as
-    a stack has them.
+    a stack has them. `family` is the engine that a file of constants is of.
     """
 
     name: str
@@ -129,6 +129,7 @@ class EngineConstants:
     exchanges: Quantity = 1.0
     passes: Quantity = 1.0
     whole_sums: Mapping[str, int] | None = None
+    family: str = ""
 
     @property
     def stack(self) -> Stack:
@@ -213,7 +214,8 @@ def _from_file(path: Path) -> EngineConstants:
             f"'{path}' holds {len(tables)} tables; an engine file has one, named after the engine, "
             f"with {', '.join(ENGINE_CONSTANTS)}"
         )
-    return engine_of(str(path), next(iter(tables.values())))
+    family, table = next(iter(tables.items()))
+    return replace(engine_of(str(path), table), family=family)
 
 
 def engine_names() -> tuple[str, ...]:

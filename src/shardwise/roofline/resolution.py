@@ -71,15 +71,6 @@ def class_of(stack: str, vendor: str) -> str:
     return f"{stack}/{vendor}"
 
 
-def vendor_of(name: str) -> str:
-    """The vendor of a class.
-
-    >>> vendor_of("megatron/nvidia")
-    'nvidia'
-    """
-    return name.partition("/")[2]
-
-
 @lru_cache(maxsize=8)
 def read_resolution(path: Path = DATA) -> ResolutionTable:
     """The table in a file. Raises BadRequest for a file that holds none."""

@@ -27,8 +27,11 @@ from shardwise.work import Op, Quantity, grouped
 
 Degrees = Mapping[str, int]
 """Mesh axes and their degrees."""
-WAITING = "waiting on "
-"""Before the mesh axes that a part of the time is waited for."""
+
+
+def waiting_on(axes: str) -> str:
+    """What a table calls the seconds that compute waits for collectives over mesh axes."""
+    return f"waiting on {axes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ class TimeParts:
 
     def named(self) -> dict[str, float]:
         """Seconds by part as an answer's table calls them, those that are there."""
-        waits = {f"{WAITING}{axes}": seconds for axes, seconds in self.waiting.items()}
+        waits = {waiting_on(axes): seconds for axes, seconds in self.waiting.items()}
         parts = {name: getattr(self, f) for f, name in _BEFORE.items()}
         parts |= waits | {name: getattr(self, f) for f, name in _AFTER.items()}
         return {name: seconds for name, seconds in parts.items() if seconds}
@@ -74,13 +77,11 @@ _BEFORE = {
     "math_below_peak": "math below peak",
     "memory": "memory-bound ops",
 }
-OWN_RUNS = "as your runs took"
-"""What a table calls the part that runs of one's own add."""
 _AFTER = {
     "bubble": "pipeline bubble",
     "host": "kernel starts",
     "optimizer": "optimizer",
-    "own_runs": OWN_RUNS,
+    "own_runs": "as your runs took",
 }
 """Fields and what a table calls them, before and after what is waited for."""
 

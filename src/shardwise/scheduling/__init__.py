@@ -3,8 +3,8 @@
 `pipeline/` has the pipeline schedules, a row each, and writes their tables: per rank an ordered
 list of forward, backward and weight-gradient passes. The planner prices such a table, the runtime
 executes it. `scheduler.py` is the scheduler of a serving replica, run by the simulator and by the
-engine: with `policies.py` (what a step runs), `config.py`, `decoding.py`, `backlog.py` and
-`queue.py` (what waits), `preemption.py`, `requests.py`, `step.py`, `pages.py` (the cache's pages),
+engine: with `policies.py` (what a step runs), `config.py`, `decoding.py`, `backlog.py`
+(what waits), `preemption.py`, `requests.py`, `step.py`, `pages.py` (the cache's pages),
 `kept.py` (those of layers that keep only the end of a sequence), `prefix.py` (the tree of cached
 prefixes), `cache_manager.py` (who has which of them, and which slot), `forecast.py`. `routing.py`
 spreads requests over replicas, `speculation.py` says what speculation brings. Not here: seconds

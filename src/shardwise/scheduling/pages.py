@@ -1,9 +1,8 @@
 """A pool of cache pages with reference counts; a page is a number here, its contents are the
 caller's.
 
-Every page is free or has as many references as holders. A holder that wants to write a page which
-others hold too gets a copy (`writable`). Taking and releasing cost time in proportion to the pages
-concerned, never to the pool.
+Every page is free or has as many references as holders. Taking and releasing cost time in
+proportion to the pages concerned, never to the pool.
 """
 
 from collections.abc import Iterable, Sequence
@@ -73,15 +72,6 @@ class PagePool:
             references[page] = left
             if left == 0:
                 free.append(page)
-
-    def writable(self, page: int) -> int:
-        """The page to write instead: itself with one holder, else a fresh page that the caller
-        must copy it to, whose only holder it is (copy on write)."""
-        if self._references[page] == 1:
-            return page
-        (fresh,) = self.take(1)
-        self.release([page])
-        return fresh
 
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError unless the references are exactly those of `holders`; the message

@@ -117,12 +117,6 @@ class Sequence:
         other.target, other.keys = self.target, self.keys
         return other
 
-    def conserved(self) -> bool:
-        """Whether its tokens add up; for a sequence that has finished."""
-        computed = self.prefilled + self.hit + self.decoded
-        emitted = self.emitted == self.request.output
-        return emitted and computed == self.request.prompt + self.emitted - 1 + self.lost
-
 
 def order_key(request: Request, order: Order, age: Time) -> tuple[Any, ...]:
     """What requests are served by, smallest first; unique.

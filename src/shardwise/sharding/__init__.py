@@ -4,8 +4,8 @@
 blocks, copies and bytes. `einsum.py` reads products, `steps.py` is what a program is made of,
 `reshard.py`, `resolve.py` and `chain.py` find the cheapest program, `bounded.py` keeps that search
 small, `lowering.py` puts it into a compiler's collectives, `count.py` counts it, `exchange.py` says
-whose block each device gets in a permute, `program_text.py` writes it as JAX source (on the frames
-of `program_frames.py`). `backward/` derives backward passes, `simulate/` runs collectives. No
+whose block each device gets in a permute, `program_text.py` writes it as JAX source (its
+frames lie in `data/`). `backward/` derives backward passes, `simulate/` runs collectives. No
 hardware, no time and no JAX here. Read `layout.py` first, then `resolve.py`.
 """
 

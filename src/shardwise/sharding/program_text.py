@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from math import prod
+from pathlib import Path
 from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, check_known
@@ -27,7 +28,6 @@ from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Sizes, global_shape
 from shardwise.sharding.lowering import lowered, permutation, small_sizes
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.program_frames import EXPLICIT, HEAD, JIT, SHARD_MAP, TAIL
 from shardwise.sharding.steps import Program, ShardStep
 
 Style = Literal["shard_map", "jit", "explicit"]
@@ -139,7 +139,7 @@ class _Writer:
     def head(self, styles: Sequence[Style]) -> str:
         kind = "Explicit" if "explicit" in styles else "Auto"
         shape, axes = tuple(self.mesh.values()), tuple(self.mesh)
-        return HEAD.format(
+        return _frame("head").format(
             title=f"{self.output} from {', '.join(map(str, self.inputs))}",
             mesh=self.mesh,
             styles=" and ".join(styles),
@@ -188,7 +188,9 @@ class _Writer:
         result = names.of(self.output) + ("[None]" if self.output.unreduced else "")
         body.append(f"return {result}")
         check = "" if self.proves_copies() else ", check_vma=False"
-        return SHARD_MAP.format(arguments=", ".join(arguments), body=_indent(body, 8), check=check)
+        return _frame("shard_map").format(
+            arguments=", ".join(arguments), body=_indent(body, 8), check=check
+        )
 
     def by_hand(self, step: ShardStep, names: _Names) -> list[str]:
         """One step of one device, with the notation above it."""
@@ -253,7 +255,9 @@ class _Writer:
         names, arguments = self.names()
         body = self.whole(names, arguments, "jnp")
         reduced = spec_text(self.output, stacked=False)
-        return JIT.format(arguments=", ".join(arguments), body=_indent(body, 8), out=reduced)
+        return _frame("jit").format(
+            arguments=", ".join(arguments), body=_indent(body, 8), out=reduced
+        )
 
     def whole(self, names: _Names, arguments: list[str], module: str) -> list[str]:
         """The products alone, on whole arrays; a step that only moves blocks changes nothing."""
@@ -293,7 +297,7 @@ class _Writer:
             else:
                 body.append(f"{target} = jax.reshard({sources}, {typed})")
         body.append(f"return {names.of(self.output)}")
-        return EXPLICIT.format(arguments=", ".join(arguments), body=_indent(body, 8))
+        return _frame("explicit").format(arguments=", ".join(arguments), body=_indent(body, 8))
 
     def typed_parts(self, layout: Layout, names: _Names) -> str:
         """The partial sums of an input as an array whose type says so; nothing is added up yet."""
@@ -327,7 +331,7 @@ class _Writer:
         names, arguments = self.names()
         dense = self.whole(names, arguments, "np")
         lines = [_check_text(style, self.output) for style in styles]
-        return TAIL.format(
+        return _frame("tail").format(
             arguments=", ".join(arguments), dense=_indent(dense, 4), checks="\n".join(lines)
         )
 
@@ -374,3 +378,8 @@ def _tuple(items: Sequence[str]) -> str:
 
 def _indent(lines: Sequence[str], width: int) -> str:
     return "\n".join(" " * width + line for line in lines)
+
+
+def _frame(name: str) -> str:
+    """What stays the same in every written program, a file of `data/`."""
+    return (Path(__file__).parent / "data" / f"{name}.txt").read_text("utf-8").removesuffix("\n")

@@ -77,3 +77,17 @@ def test_points_without_a_plan_say_why_and_all_of_them_raise():
     assert [type(sweep_row(point)) for point in points] == [SweepJob, SweepPlan]
     with pytest.raises(NoFeasiblePlan, match="no point of the sweep has a plan"):
         run("v5e:1x1")
+
+
+def test_a_point_that_cannot_be_asked_says_why_and_a_request_that_no_point_can_is_refused():
+    pinned = TrainChoices(pins={"stage": 1, "fsdp": 64}, remat="block")
+    two = [parse_slice("v5e:4x4"), parse_slice("v5e:8x8")]
+    asked = {"batches": ["1024seq"], "lengths": [4096], "choices": pinned}
+    small, large = sweep("llama-3-8b", two, **asked)
+    assert "needs a multiple of 64 devices" in small.miss
+    assert large.answer
+    with pytest.raises(BadRequest, match="needs a multiple of 64 devices"):
+        sweep("llama-3-8b", two[:1], **asked)
+    elsewhere = replace(pinned, pins={"stage": 1}, software="megatron")
+    with pytest.raises(BadRequest, match="GPUs"):
+        sweep("llama-3-8b", two, **{**asked, "choices": elsewhere})

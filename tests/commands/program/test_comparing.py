@@ -8,7 +8,8 @@ from shardwise.boundary.records import plain
 from shardwise.commands.program.comparing import compare_program, figure_of, memory_sentences
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf
-from shardwise.plans.train import TrainPlan, model_hash
+from shardwise.plans.identity import model_hash
+from shardwise.plans.train import TrainPlan
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.buffer_kinds import memory_of, places
 from shardwise.profiler.trace import read_trace

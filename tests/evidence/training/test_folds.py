@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.evidence.training.test_runs import row
 
-from shardwise.evidence.training.folds import left_with, shares
 from shardwise.evidence.training.runs import read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.kin import left_with, shares
 from fit.regressions import SLOWER, regressions
 
 

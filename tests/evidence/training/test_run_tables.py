@@ -1,13 +1,17 @@
 """Tables of runs: their columns, the documents of the format, and what is refused."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.runs import read_run
-from shardwise.evidence.training.table import RunRow, page, read_table, row_of
+from shardwise.evidence.training.table import RunRow, read_table, row_of
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from runs_page import page
 
 TABLE = Path(__file__).parent / "data" / "training_rows.csv"
 

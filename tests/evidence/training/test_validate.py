@@ -1,6 +1,7 @@
 """validate: errors, ranks, ranges and gates; fitted constants against chip rates alone."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,7 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.scores import spearman
 from shardwise.evidence.training.table import read_table, row_of
-from shardwise.evidence.training.unseen import (
-    UnseenPrediction,
-    fingerprint,
-    read_unseen,
-    write_unseen,
-)
+from shardwise.evidence.training.unseen import UnseenPrediction, fingerprint, read_unseen
 from shardwise.evidence.training.validate import (
     CLASS_RUNS,
     RANKED,
@@ -30,6 +26,9 @@ from shardwise.evidence.training.validate import (
 )
 from shardwise.evidence.training.validation_result import training_runs
 from shardwise.roofline.residuals import RangeTable
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+from fit.outputs import write_unseen
 
 FLAT = RangeTable(features={}, low=-0.1, high=0.2, runs=100, groups=5)
 NONE: dict[str, UnseenPrediction] = {}

@@ -1,6 +1,7 @@
 """A dimension of another program's file that contradicts the model is refused, with both values."""
 
 import pytest
+from tests.apps.commands import refused
 from tests.planner.export.exporting import a_plan
 
 from shardwise.errors import BadRequest
@@ -43,3 +44,26 @@ def test_other_heads_and_layers_are_refused_too():
         changed = changed.replace(f"{flag} {value}", f"{flag} {value * 2}")
         with pytest.raises(BadRequest, match=f"{flag} is {value * 2} in the text"):
             parse_export(changed, "megatron", model=("dense", cfg), piece=piece)
+
+
+def test_an_edited_export_that_plan_show_reads_is_checked_too(tmp_path, capsys):
+    on = "h100:8"
+    model, piece = ("llama-3-8b", load_model("llama-3-8b")), parse_slice(on)
+    plan = parse_export(MEGATRON.format(hidden=4096), "megatron", model=model, piece=piece)
+    text = export_plan(plan, model[1], piece, "megatron")
+    file = tmp_path / "run.sh"
+    file.write_text(text.replace("--hidden-size 4096", "--hidden-size 4095"))
+    assert "--hidden-size is 4095 in the text" in refused(capsys, ["plan", "show", file])
+
+
+def test_a_yaml_that_leaves_out_the_policy_recomputes_whole_layers(tmp_path, capsys):
+    text = "\n".join(word.replace("=", ": ") for word in MAXTEXT.split()).replace(
+        "{hidden}", "4096"
+    )
+    piece = parse_slice("v5e:4x4")
+    plan = parse_export(text.replace("remat_policy: full", ""), "maxtext", piece=piece)
+    assert plan == parse_export(text, "maxtext", piece=piece)
+    file = tmp_path / "mine.yml"
+    wrong = text.replace("base_emb_dim: 4096", "base_emb_dim: 8192")
+    file.write_text(f"{wrong}\ncompile_topology: v5e-16\n")
+    assert "base_emb_dim is 8192 in the text" in refused(capsys, ["plan", "show", file])

@@ -7,8 +7,11 @@ import pytest
 from tests.apps.commands import answer, answered, refused, run
 from tests.tiers import spread
 
-from shardwise.errors import BadRequest
-from shardwise.planner.export import parse_export
+from shardwise.commands.pricing.plans import load_plan
+from shardwise.errors import BadRequest, Remark
+from shardwise.hardware import parse_slice
+from shardwise.models import load_model
+from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.known_flags import known_flags, target_of, unread_notes
 from shardwise.plans.software.maxtext import KEPT, OFFLOADED
 
@@ -23,7 +26,7 @@ MAXTEXT = {
 }
 MEGATRON = (
     "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --micro-batch-size 1 "
-    "--global-batch-size 8 --seq-length 8192 --lr 3e-4"
+    "--global-batch-size 8 --seq-length 8192 --lr 3e-4 --vocab-size 128256"
 )
 TOML = """[model]
 name = "llama3"
@@ -73,7 +76,7 @@ def test_whose_file_it_is(text, target):
     ],
 )
 def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
-    found = unread_notes(text, target)
+    found = [line for line in unread_notes(text, target) if not isinstance(line, Remark)]
     assert len(found) == len(said)
     for line, pattern in zip(found, said, strict=True):
         assert re.search(pattern, line)
@@ -169,7 +172,96 @@ def test_the_snapshot_has_the_flags_of_each_program():
     assert json.dumps(flags)
 
 
-def test_what_torchtitan_keeps_of_every_second_matmul_is_said(tmp_path):
-    said = unread_notes(TOML.replace('"full"', '"selective"'), "torchtitan")
-    assert "'selective' is read as remat matmul_outputs" in said[0]
+def test_what_torchtitan_keeps_by_op():
+    plan = parse_export(TOML.replace('"full"', '"selective"'), "torchtitan", piece=H100)
+    kept = {"qkv": "keep", "attention": "keep", "mlp_gate": "keep", "mlp_out": "keep"}
+    assert (plan.remat, plan.remat_kinds) == ("block", kept)
+    text = export_plan(plan, load_model(plan.model), H100, "torchtitan")
+    assert "config.activation_checkpoint = SelectiveAC.Config()" in text
+    assert parse_export(text, "torchtitan").remat_kinds == kept
+    every = TOML.replace('"full"', '"selective"\nselective_ac_option = "2"')
+    assert "selective_ac_option 2 recomputes one layer in 2" in unread_notes(every, "torchtitan")[0]
     assert unread_notes(TOML, "torchtitan") == []
+
+
+H100 = parse_slice("16*h100:8")
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "value"),
+    [
+        ('[model]\nconverters = ["float8"]', "compute", "fp8"),
+        ('[model]\nconverters = ["quantize.linear.float8"]', "compute", "fp8"),
+        ('[model]\nconverters = ["quantize.linear.mx"]', "compute", "mxfp8"),
+        ("[float8]\nenable_float8_linear = true", "compute", "fp8"),
+        ("[training]\nbatch_size = 4\nglobal_batch_size = 256", "global_batch_sequences", 256),
+        ("[training]\nbatch_size = 4", "global_batch_sequences", 256),
+        ("[training]\ntensor_parallel_degree = 4", "mesh", {"fsdp": 64, "tensor": 4}),
+        ("[training]\ncompile = true", "compiled", True),
+        ("[compile]\nenable = true", "compiled", True),
+        ('[compile]\nenable = true\ncomponents = ["model"]', "fused_loss", False),
+        ('[activation_checkpoint]\nmode = "none"', "remat", "none"),
+    ],
+)
+def test_toml_of_any_month(more, field, value):
+    base = TOML if "tensor" not in more else TOML.replace("tensor_parallel_degree = 2\n", "")
+    section = more.partition("\n")[0]
+    if section == "[training]" and "batch_size" in more:
+        base = base.replace("local_batch_size = 1\n", "")
+    if "mode" in more:
+        base = base.replace('mode = "full"\n', "")
+    text = base.replace(section, more, 1) if section in base else f"{base}{more}\n"
+    on = parse_slice("32*h100:8") if "tensor" in more else H100
+    plan = parse_export(text, "torchtitan", piece=on)
+    assert (plan.dtypes.compute if field == "compute" else getattr(plan, field)) == value
+    assert not [line for line in unread_notes(text, "torchtitan") if "not understood" in line]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("[quantize.linear.float8]\nfilter_fqns = []", "[quantize.linear.float8] has no effect"),
+        ("[mystery]\nanswer = 42", "mystery.answer = 42 is not understood"),
+        ("[optimizer]\nname = 'Muon'", "optimizer.name = 'Muon' is not understood"),
+        ("[compile]\nenable_async_tensor_parallel = true", "async_tensor_parallel = True is not"),
+    ],
+)
+def test_what_is_not_read_of_a_toml_is_said(more, said):
+    assert any(said in line for line in unread_notes(f"{TOML}{more}\n", "torchtitan"))
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "mxfp8", "nvfp4"])
+def test_narrow_matmuls_of_torchtitan(dtype, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    words = ("--model", "llama-3-8b", "--on", "b200:8", "--batch", "64seq", "--seq", "4096")
+    held = ("--for", "torchtitan", "--dtype", dtype, "--remat", "block", "--pin", "stage=1")
+    answer("plan", "train", *words, *held, "-o", plan)
+    module = tmp_path / "plan.py"
+    answered("export", plan, "--to", "torchtitan", "-o", module)
+    kind = {"fp8": "Float8", "mxfp8": "MXFP8", "nvfp4": "NVFP4"}[dtype]
+    assert f"{kind}LinearConverter.Config(" in module.read_text()
+    assert "model_compile_enabled=True" in module.read_text()
+    compile(module.read_text(), "plan.py", "exec")
+    again = tmp_path / "again.yaml"
+    answered("export", module, "--from", "torchtitan", "-o", again)
+    assert load_plan(again) == load_plan(plan)
+
+
+def test_torchtitans_own_split_of_layers():
+    toml = TOML.replace("[parallelism]", "[parallelism]\npipeline_parallel_degree = 4").replace(
+        "shard_degree = 64", "shard_degree = 16"
+    ).replace("local_batch_size = 1", "local_batch_size = 8")  # fmt: skip
+    plan = parse_export(toml, "torchtitan", piece=H100)
+    assert (plan.layers_per_stage, plan.microbatches) == ((8, 9, 8, 7), 8)
+    old = toml + "[experimental]\npipeline_parallel_microbatches = 4\n"
+    assert parse_export(old, "torchtitan", piece=H100).microbatches == 4
+
+
+def test_a_script_of_torchtitan_says_how_many_devices_there_are():
+    text = (
+        'NGPU=${NGPU:-"8"}\nPYTORCH_ALLOC_CONF="x" torchrun --nproc_per_node=${NGPU} '
+        "--rdzv_backend c10d --local-ranks-filter 0 --role rank --tee 3 "
+        '-m torchtitan.train --module llama3 --config llama3_8b --training.steps 10 "$@"'
+    )
+    plan = parse_export(text, "torchtitan", piece=parse_slice("h100:8"))
+    assert (plan.mesh, plan.global_batch_sequences) == ({"fsdp": 8}, 8)

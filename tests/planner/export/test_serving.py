@@ -20,7 +20,8 @@ from shardwise.planner.export.serving import (
 )
 from shardwise.planner.serve.server import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
-from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, PrefillServer, ServeScheduling
+from shardwise.plans.serve import KV_SHARDINGS, PrefillServer, ServeScheduling
+from shardwise.scheduling.routing import ROUTINGS
 
 FIELDS = [
     *(f.name for f in fields(ServePlan)),

@@ -266,7 +266,7 @@ def test_days_count_every_chip_of_the_slice():
 
 def test_default_dtypes():
     assert default_dtypes("bf16") == TrainDtypes()
-    assert default_dtypes("f32").optimizer_bytes == 8
+    assert default_dtypes("f32").master == "none"
     assert default_dtypes("f32").param == "f32"
     assert default_dtypes("fp8").compute == "fp8"
     assert default_dtypes("fp8").param == "bf16"

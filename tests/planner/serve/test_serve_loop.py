@@ -54,8 +54,9 @@ def test_the_steps_until_a_request_is_looked_at_hold_prompts_too():
 def test_waiting_moves_time_and_makes_none(wait):
     engine = replace(IDEAL_ENGINE, prefill_wait=wait)
     times = loop_times(LOOP, 0.010, 0.034, 0.030, engine)
-    told = HALF_A_STEP + 0.030 + TOKENIZED
-    assert times.end_to_end(512.0) == pytest.approx(told + 511 * 0.013)
+    assert times.ttft + 511 * times.tpot == pytest.approx(
+        HALF_A_STEP + 0.030 + TOKENIZED + 511 * 0.013
+    )
     assert times.tpot == pytest.approx(0.010 + (1 - wait) * 0.003)
 
 
@@ -83,7 +84,7 @@ def test_those_beyond_the_memory_wait_their_turn():
     )
     alone, queued = (loop_times(x, 0.010, 0.034, 0.030, IDEAL_ENGINE) for x in (LOOP, full))
     assert queued.tpot == alone.tpot
-    assert queued.ttft == pytest.approx(alone.ttft + alone.end_to_end(512.0))
+    assert queued.ttft == pytest.approx(2 * alone.ttft + 511 * alone.tpot)
 
 
 def pools(prefill_servers, concurrency=64.0):

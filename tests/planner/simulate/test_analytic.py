@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from tests.planner.simulate.servers import Linear, fleet, pool
+from tests.scheduling.drive import conserved
 
 from shardwise.planner.simulate.metrics import latencies, summary
 from shardwise.planner.simulate.run import SimulatedFleet, simulate
@@ -152,4 +153,4 @@ def test_speculation_brings_the_tokens_that_its_formula_says(acceptance):
     outcome = simulate(requests, parts)
     steps = outcome.replicas[0].record.step_count - 1
     assert 3999 / steps == pytest.approx(guess.tokens_per_step, rel=0.05)
-    assert outcome.jobs[0].conserved()
+    assert conserved(outcome.jobs[0])

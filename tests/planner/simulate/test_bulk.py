@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
 from tests.planner.simulate.servers import Linear, pool
+from tests.scheduling.drive import conserved
 
 from shardwise.planner.simulate.metrics import latencies, summary
 from shardwise.planner.simulate.replica import Replica
@@ -93,7 +94,7 @@ def test_together_is_one_by_one(choices, seed, knee):
     assert told(together) == told(single)
     a, b = latencies(together).itl, latencies(single).itl
     assert np.array_equal(np.sort(a), np.sort(b))
-    assert all(job.conserved() for job in together.jobs if not job.refusal)
+    assert all(conserved(job) for job in together.jobs if not job.refusal)
     for replica in together.replicas:
         replica.scheduler.check()
 
@@ -108,7 +109,7 @@ def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
     )
     together, single = both(workload(seed), fleet)
     assert told(together) == told(single)
-    assert all(job.conserved() for job in together.jobs if not job.refusal)
+    assert all(conserved(job) for job in together.jobs if not job.refusal)
     for replica in together.replicas:
         replica.scheduler.check()
 

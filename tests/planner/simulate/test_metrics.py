@@ -8,6 +8,7 @@ import pytest
 from tests.planner.price.test_trace import check_trace
 from tests.planner.simulate.servers import Linear, fleet, pool
 from tests.planner.simulate.test_bulk import workload
+from tests.scheduling.drive import conserved
 
 from shardwise.boundary.records import plain
 from shardwise.errors import BadRequest
@@ -195,4 +196,4 @@ def test_what_the_decode_pool_cannot_hold_is_refused_before_it_is_prefilled():
     outcome = simulate([request(0, 0, 100, 100), request(1, 0, 100, 20)], parts)
     assert "the cache has 10" in outcome.jobs[0].refusal
     assert outcome.jobs[0].prefilled == 0
-    assert outcome.jobs[1].conserved()
+    assert conserved(outcome.jobs[1])

@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-import shardwise
-from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of, source_hash
+from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of
 
 
 @pytest.fixture
@@ -228,15 +227,3 @@ def test_what_a_process_left_half_made_is_swept_later(cache):
         os.utime(cache.root / "entries" / name, (1, 1))
     cache.prune()
     assert [p.name for p in (cache.root / "entries").iterdir()] == [KEY]
-
-
-def test_programs_are_of_the_tables_of_flags_too(tmp_path, monkeypatch):
-    """A program has their flags, so that another table makes another program."""
-    table = tmp_path / "plans" / "data" / "software" / "xla_flags.toml"
-    table.parent.mkdir(parents=True)
-    monkeypatch.setattr(shardwise, "__file__", str(tmp_path / "__init__.py"))
-    found = []
-    for text in ("a = 1", "a = 2"):
-        table.write_text(text)
-        found.append(source_hash.__wrapped__())
-    assert found[0] != found[1]

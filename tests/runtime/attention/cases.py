@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.runtime.attention import Scoring, dense_attention
+from shardwise.runtime.attention.tiles import arrange, visible_tiles
 
 FEATURES = (
     "causal",
@@ -111,3 +112,12 @@ def difference(got, want):
     """The largest of the norm-wise relative errors of some arrays."""
     pairs = zip(got, want, strict=True)
     return max(float(jnp.linalg.norm(g - w) / jnp.linalg.norm(w)) for g, w in pairs)
+
+
+def count_tiles(s: Scoring, *, block_T: int, block_S: int) -> jax.Array | int:
+    """How many tiles a device computes for these positions: the work of attention, in tiles."""
+    B, T = s.q_positions_BT.shape
+    none = jnp.zeros((B, T, 1, 1), jnp.float32)
+    keys = jnp.zeros((B, s.k_positions_BS.shape[1], 1, 1), jnp.float32)
+    rows, columns, rule = arrange(none, keys, keys, s, block_T=block_T, block_S=block_S)
+    return visible_tiles(rule, rows, columns)[1]

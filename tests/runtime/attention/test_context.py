@@ -18,7 +18,6 @@ from shardwise.errors import BadRequest
 from shardwise.profiler.hlo import read_collectives
 from shardwise.runtime.attention import (
     all_gather_attention,
-    count_tiles,
     flash_attention,
     from_zigzag,
     ring_attention,
@@ -183,7 +182,7 @@ class TestZigzag:
                 "q_positions_BT": jnp.asarray(rows[None]),
                 "k_positions_BS": jnp.asarray(columns[None]),
             }
-            return int(count_tiles(replace(scoring, **positions), block_T=8, block_S=8))
+            return int(cases.count_tiles(replace(scoring, **positions), block_T=8, block_S=8))
 
         def by_device(cut):
             return [sum(tiles(mine, theirs) for theirs in cut) for mine in cut]

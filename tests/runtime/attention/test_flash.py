@@ -15,7 +15,6 @@ from shardwise.runtime.attention import (
     attention_on,
     best,
     best_attention,
-    count_tiles,
     dense_attention,
     flash_attention,
 )
@@ -90,7 +89,7 @@ def test_a_query_that_sees_nothing_gets_zero():
 class TestTiles:
     def count(self, feature, block, T=64, **changes):
         scoring = replace(cases.scoring_for(feature, 1, T, 1), **changes)
-        return int(count_tiles(scoring, block_T=block, block_S=block))
+        return int(cases.count_tiles(scoring, block_T=block, block_S=block))
 
     def test_causal_is_the_triangle(self):
         # 8 blocks: 8 x 9 / 2

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
+from tests.scheduling.drive import conserved
 
 from shardwise.errors import BadRequest
 from shardwise.runtime.engine import Engine, MockExecutor, Sampling, mock_token
@@ -171,7 +172,7 @@ def test_three_answers_compute_their_prompt_once():
     run(engine)
     assert [g.tokens for g in answers] == [answer_of(range(1, 11), 5)] * 3
     assert [g.job.prefilled for g in answers] == [10, 0, 0]
-    assert all(g.job.conserved() for g in answers)
+    assert all(conserved(g.job) for g in answers)
 
 
 def test_a_stop_token_may_come_first_and_cannot_come_too_early():

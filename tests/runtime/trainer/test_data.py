@@ -86,7 +86,7 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path):
     (data / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     said = []
     corpus = corpus_of(data, Bytes(), tmp_path / "cache", said.append)
-    assert said == [f"warning: 2 file(s) in '{data}' are not UTF-8 text and are left out"]
+    assert said == [f"2 file(s) in '{data}' are not UTF-8 text and are left out"]
     texts = [p.read_bytes() for p in sorted(data.rglob("file*"))]
     assert corpus.tokens.tolist() == [t for text in texts for t in [*text, 256]]
     assert len(corpus.starts) == 6
@@ -161,7 +161,7 @@ def test_kept_tokens_that_were_damaged_are_made_anew(tmp_path, damage, said):
     assert again.fingerprint == whole.fingerprint
     assert len(notes) == 1
     assert said in notes[0]
-    assert notes[0].startswith("warning: the tokens in '")
+    assert notes[0].startswith("the tokens in '")
     assert notes[0].endswith("); reading the text again")
     notes.clear()
     corpus_of(data, Bytes(), tmp_path / "cache", notes.append)

@@ -64,7 +64,7 @@ def test_a_disk_without_locks_is_said(tmp_path, monkeypatch):
     said = []
     with sole(tmp_path, "a", said.append):
         pass
-    assert said == [f"warning: '{tmp_path}' knows no locks; a second training in it is not noticed"]
+    assert said == [f"'{tmp_path}' knows no locks; a second training in it is not noticed"]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

@@ -69,7 +69,7 @@ def test_a_run_that_is_done_does_nothing(tmp_path):
 def test_a_resume_without_a_checkpoint_begins_and_says_so(tmp_path):
     run, said = make_run(tmp_path, settings=Settings(steps=1), resume=True), []
     assert train(run, note=said.append).from_step == 0
-    assert said[0].startswith("warning: no checkpoint in '")
+    assert said[0].startswith("no checkpoint in '")
     assert said[0].endswith("out/checkpoints', starting at step 0")
 
 
@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_is_told_with_the_one_that_is_used(tmp_path, all_of
     used = "starting at step 0" if all_of_them else "going on from step 3"
     told = [text for text in again.warnings if "damaged" in text]
     assert told[0].endswith(f" bytes); {used}")
-    assert all(f"warning: {text}" in notes for text in told)
+    assert all(text in notes for text in told)
     assert len(told) == 1 + all_of_them
     assert not any("no checkpoint" in text for text in notes)
     assert again.loss == whole.loss

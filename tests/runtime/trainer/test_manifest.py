@@ -15,7 +15,7 @@ from fuzz.mutate import VALUES
 from shardwise.errors import BadRequest
 from shardwise.runtime.trainer import Keeper, restore
 from shardwise.runtime.trainer.checkpoint import read_params
-from shardwise.runtime.trainer.manifest import steps_in
+from shardwise.runtime.trainer.manifest import check_identity, steps_in
 
 IDENTITY = {"model": "a", "lr": 0.1, "init": None, "data": "x"}
 STATE = {"params": {"w": (4, 2), "v": ()}, "optimizer": {"w": (4, 2)}}
@@ -110,3 +110,10 @@ def test_a_folder_of_another_name_is_no_step(tmp_path, name):
     (tmp_path / name).mkdir()
     (tmp_path / "step-00000007").mkdir()
     assert steps_in(tmp_path) == [7]
+
+
+def test_what_an_earlier_version_wrote_for_the_same_run_is_no_difference(whole):
+    now = {**IDENTITY, "model": "b"}
+    assert check_identity(whole[0], now, former={"model": "a"}).step == 3
+    with pytest.raises(BadRequest, match="was made with model a, this run has b"):
+        check_identity(whole[0], now, former={"model": "c"})

@@ -9,7 +9,7 @@ import pytest
 ENV = {**os.environ, "JAX_PLATFORMS": "cpu"}
 CODE = """
 import resource
-from shardwise.runtime.trainer.memory import keep_freed_memory
+from shardwise.runtime.trainer.loop import keep_freed_memory
 assert keep_freed_memory()
 for _ in range(2):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -15,9 +15,9 @@ Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
-`sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_pictures.py`,
-`shard_views.py`, `shard_animation.py`, and of the book's machines `simulation_pictures.py` and
-`simulation_html.py`.
+`sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_views.py`, and
+of the book's machines `simulation_pictures.py`. `player.py` writes the page that plays them, which
+lies in `data/`.
 What all share: `lazy.py`, `command.py` (a command, and groups of options in `--help`),
 `option_fields.py` (options made of requests, of data that `scripts/options.py` writes),
 `outputs.py` (options of the command line alone: files to write, how much is shown), `options.py`

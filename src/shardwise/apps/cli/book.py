@@ -53,10 +53,10 @@ def figure_(out: Outputs) -> None:
     if out.plot_path:
         _draw(answer, out.plot_path)
     if out.html_path:
-        from shardwise.apps.cli.simulation_html import write_simulation
+        from shardwise.apps.cli.player import write_player
 
         assert isinstance(answer, SimulationAnswer)
-        write_simulation(answer, out.html_path)
+        write_player(answer, out.html_path, option="--html")
 
 
 def _draw(answer: Any, path: Path) -> None:

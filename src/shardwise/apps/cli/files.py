@@ -1,8 +1,7 @@
 """Options that name files to write, with the one `--force`, and their check before the work.
 
 Every command that writes has its files as fields of `Outputs`, and `check_outputs` looks at them
-before it does anything: places, endings, packages, the command's own inputs, and files that are not
-ours to overwrite.
+before it does anything: places, endings, packages, the command's own inputs, and files that exist.
 """
 
 from collections.abc import Iterator

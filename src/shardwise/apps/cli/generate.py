@@ -1,7 +1,7 @@
 """`shardwise generate` and `shardwise chat`: text of a server, or of a checkpoint served for it."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ import click
 
 from shardwise.apps.cli.command import command
 from shardwise.apps.cli.options import refuse, request_of
+from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.streams import printable
@@ -96,7 +97,7 @@ def _server(asked: "AskRequest") -> Iterator[tuple["Endpoint", str]]:
         if asked.endpoint:
             raise BadRequest("--model loads a checkpoint and --endpoint asks a server; give one")
         refuse(("api_key", "key_in_clear"), "is of an --endpoint; --model has no server to show it")
-        with _loaded(asked.model, lambda line: click.echo(line, err=True)) as (url, name):
+        with _loaded(asked.model) as (url, name):
             yield server_at(url, api_key=None), name
         return
     address = asked.endpoint or ENDPOINT
@@ -105,7 +106,7 @@ def _server(asked: "AskRequest") -> Iterator[tuple["Endpoint", str]]:
 
 
 @contextmanager
-def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+def _loaded(folder: str) -> Iterator[tuple[str, str]]:
     with needed_for("generating"):
         from shardwise.apps.server.run import running
         from shardwise.commands.run.serving import ServeModelRequest, keep_programs, open_replica

@@ -77,7 +77,7 @@ def click_options(command: str, outputs: str, about: Mapping[str, str]) -> list[
 
 
 FORCE = Option(
-    about="Overwrite files that shardwise did not write, or that were edited since.",
+    about="Overwrite files that exist.",
     kind="flag",
     group="Files",
     meaning="overwrite files that shardwise did not write",

@@ -16,12 +16,22 @@ from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import print_answer
 from shardwise.apps.cli.streams import reader_may_leave
 from shardwise.commands.base.layout import Part
-from shardwise.errors import Remark
+from shardwise.errors import Caution, Remark
 
 if TYPE_CHECKING:
     from shardwise.commands.base.answer import Answer, Resolved
 
 SCHEMA_VERSION = 1
+
+
+def spoken(line: str) -> str:
+    """A line of progress as a terminal and a log show it."""
+    return f"warning: {line}" if isinstance(line, Caution) else line
+
+
+def tell(line: str) -> None:
+    """Say on stderr what is going on."""
+    click.echo(spoken(line), err=True)
 
 
 def show_answer(

@@ -10,6 +10,7 @@ import click
 
 from shardwise.apps.cli.command import command
 from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
@@ -40,7 +41,7 @@ def serve(_: Outputs) -> None:
     keep_programs()
     port = 0 if asked.process else asked.port  # only host 0 is asked
     with ended_at_once(), bound(asked.host, port) as listening:
-        replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        replica = open_replica(asked, tell)
         if replica is None:
             return
         limits = ServerLimits(queue=asked.queue, seconds=asked.request_time, drain=asked.drain_time)

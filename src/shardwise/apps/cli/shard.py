@@ -50,7 +50,7 @@ def _show_array(asked: "ShardRequest", out: Outputs) -> None:
     inputs = {"array": asked.expression, "dims": answer.sizes, "mesh": answer.mesh}
     show_answer(answer, out, {**inputs, "dtype": asked.dtype})
     if out.draw or out.plot_path:
-        from shardwise.apps.cli.shard_pictures import picture_arrays
+        from shardwise.apps.cli.shard_views import picture_arrays
 
         picture_arrays(out, (answer.layout,), answer.sizes, answer.degrees)
 
@@ -67,7 +67,7 @@ def _show_product(asked: "ShardRequest", out: Outputs) -> None:
         return
     show_answer(answer, out, given)
     if out.draw or out.plot_path or out.animate_path:
-        from shardwise.apps.cli.shard_pictures import picture_arrays, picture_movement
+        from shardwise.apps.cli.shard_views import picture_arrays, picture_movement
 
         found = answer.found
         arrays = dict.fromkeys((*answer.best.inputs, answer.best.result))

@@ -1,24 +1,61 @@
-"""Pictures of a Layout: who holds what, as text (`draw`) or as a figure (`plot`).
-
-`animate` and `animate_terminal`, which replay a collective, are in `shard_animation.py`.
-"""
+"""--draw, --plot and --animate of `shardwise shard`: who holds what, as text or as a figure, and a
+collective hop by hop, as text or as a page that plays it."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
+
+from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.apps.cli.shard_animation import PALETTE, animate, animate_terminal
+from shardwise.apps.cli.player import PALETTE, write_player
+from shardwise.book.simulators.collective import animate
+from shardwise.commands.shard.expression import Sharding, first_movement
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh, Sizes, blocks, copies, global_shape, local_shape
-
-__all__ = ["animate", "animate_terminal", "draw", "plot"]
+from shardwise.sharding.simulate import CollectiveTrace, trace_frames
+from shardwise.units import format_bytes
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MOST_DRAWN = 1024
 Place = tuple[int, ...]
+
+
+def picture_arrays(out: Outputs, arrays: Sequence[Layout], sizes: Sizes, mesh: Mesh) -> None:
+    """Draw every array; plot the only one."""
+    if out.draw:
+        for layout in dict.fromkeys(arrays):
+            click.echo(f"\n{draw(layout, sizes, mesh)}")
+    if out.plot_path is not None:
+        plot(arrays[0], sizes, mesh, out.plot_path)
+
+
+def picture_movement(out: Outputs, answer: Sharding) -> None:
+    """Replay the first collective of the best strategy on the slice's links, with small blocks."""
+    path = out.animate_path
+    if path is None:
+        return
+    trace = first_movement(answer)
+    if str(path) != "-":
+        write_player(animate(trace), path, option="--animate")
+        return
+    for frame in animate_terminal(trace):
+        click.echo(f"\n{frame}")
+
+
+def animate_terminal(trace: CollectiveTrace) -> Iterator[str]:
+    """One frame of text per round: what every device sends, and the busiest link so far."""
+    data = trace_frames(trace)
+    yield f"{data.title}\n{data.algorithm}"
+    for number, moves in enumerate(data.rounds, 1):
+        lines = [f"round {number} of {len(data.rounds)}"]
+        lines += [f"  {m.from_} -> {m.to}  {m.text}" for m in moves]
+        yield "\n".join(
+            [*lines, f"  most over one link so far: {format_bytes(data.busiest[number])}"]
+        )
 
 
 def draw(layout: Layout, sizes: Sizes, mesh: Mesh) -> str:

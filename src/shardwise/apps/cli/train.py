@@ -8,9 +8,10 @@ import click
 
 from shardwise.apps.cli.command import command
 from shardwise.apps.cli.options import by_name, request_of
-from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.output import show_answer, spoken, tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
+from shardwise.errors import Caution
 
 EVERY = 10.0
 """Seconds between two lines of a log at most, where steps are slow."""
@@ -48,11 +49,10 @@ class _Shown:
 
     def __call__(self, line: str, metrics: dict[str, Any]) -> None:
         if sys.stderr.isatty():
-            stays = line.startswith("warning: ")
-            click.echo(f"\r\x1b[2K{line}", nl=stays, err=True)
+            click.echo(f"\r\x1b[2K{spoken(line)}", nl=isinstance(line, Caution), err=True)
         elif self._is_due(metrics):
             self._last = time.monotonic()
-            click.echo(line, err=True)
+            tell(line)
 
     def _is_due(self, metrics: dict[str, Any]) -> bool:
         if not metrics or metrics["step"] % 10 == 0 or metrics["step"] == 1:

@@ -58,4 +58,5 @@ def _fixed(value: Any) -> Any:
 
 @lru_cache(maxsize=KEPT)
 def _answered(verb: str, given: tuple[Any, ...], keywords: tuple[tuple[str, Any], ...]) -> Answer:
-    return getattr(shardwise, verb)(*given, **dict(keywords))
+    call = getattr(shardwise, verb)
+    return call.answer(call.request(*given, **dict(keywords)))  # errors name options as shown

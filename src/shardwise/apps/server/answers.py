@@ -1,4 +1,7 @@
-"""A prompt's answers as pieces of text, with what is reported of their tokens."""
+"""A prompt's answers as pieces of text, with what is reported of their tokens.
+
+The form that a request wants its answers to have, from OpenAI's and vLLM's fields.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -8,18 +11,60 @@ from typing import Any
 
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
-from shardwise.apps.server.forms import form_of
-from shardwise.apps.server.prompts import check_tokens, tokens_of
+from shardwise.apps.server.prompts import check_tokens, refused, tokens_of
 from shardwise.apps.server.state import ServerState
 from shardwise.commands.run.serving import (
     AnswerText,
     Asked,
+    Constraint,
     Delta,
     Finish,
+    Form,
+    ModelText,
     Sampling,
     TokenLogprobs,
 )
 from shardwise.errors import BadRequest, ShardwiseError, WrongField
+
+
+async def form_of(fields: GenerationFields, text: ModelText) -> Constraint | None:
+    """What may come next of an answer; None where it is free. Raises ApiError, also for a form that
+    takes too much."""
+    param = "structured_outputs" if fields.structured_outputs else "response_format"
+    asked = [*_format(fields), *_structured(fields)]
+    if len(asked) > 1:
+        raise bad(param, f"{param}: {len(asked)} forms are given; an answer has one")
+    if not asked:
+        return None
+    with refused(param):
+        return await text.forms.constraint(*asked[0])
+
+
+def _format(fields: GenerationFields) -> list[tuple[Form, Any]]:
+    asked = fields.response_format
+    if asked is None or asked.type == "text":
+        return []
+    if asked.type == "json_object":
+        return [("json_object", None)]
+    if asked.json_schema is None:
+        raise bad("response_format", "response_format: json_schema is missing; give its schema")
+    return [("json_schema", asked.json_schema.json_schema)]
+
+
+def _structured(fields: GenerationFields) -> list[tuple[Form, Any]]:
+    asked = fields.structured_outputs
+    if asked is None:
+        return []
+    found: list[tuple[Form, Any]] = [("json_object", None)] if asked.json_object else []
+    if asked.json_schema is not None:
+        found.append(("json_schema", asked.json_schema))
+    if asked.regex is not None:
+        found.append(("regex", asked.regex))
+    if asked.choice is not None:
+        found.append(("choice", asked.choice))
+    if not found:
+        raise bad("structured_outputs", "structured_outputs: give json, regex or choice")
+    return found
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,9 +11,6 @@ from shardwise.roofline.collectives import all_gather, all_reduce, all_to_all, r
 from shardwise.roofline.groups import Mode
 from shardwise.work import Quantity
 
-HOP_SECONDS = 1e-6
-"""Seconds of a hop on ICI (ch. 2 and 3)."""
-
 
 def gather_seconds(bytes: Quantity, bandwidth: Quantity, axes: Quantity = 1) -> Quantity:
     """AllGather or ReduceScatter over M axes that are rings: V / (M W) (ch. 3.2)."""

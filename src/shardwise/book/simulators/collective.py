@@ -5,6 +5,7 @@ made of a few words, and the rounds become frames.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import cos, pi, prod, sin
 
 from shardwise.book.simulators.simulation import (
@@ -63,13 +64,12 @@ def collective(
     fabric = _fabric(network, sizes, bandwidth, outer_bandwidth, check_size("hop", hop))
     trace = simulate(kind, fabric, dtype="int32")  # type: ignore[arg-type]
     scale = check_size("bytes", bytes) / _whole(trace)
-    data = trace_frames(trace)
-    frames, left_out = first_frames(_frames(data, scale))
-    busiest = [scale * size for size in data.busiest]
-    return Animation(
-        id="collective",
+    found = animate(trace, scale)
+    frames, left_out = first_frames(found.frames)
+    return replace(
+        found,
         chapter="12" if network in ("tree", "switch", "sharp", "full_mesh") else "3",
-        title=f"{kind} over {data.title.partition(' over ')[2]}, {network}: {data.algorithm}",
+        title=f"{kind} over {found.title.partition(' over ')[2]}, {network}: {found.source}",
         source="ch. 12" if network in ("tree", "sharp") else "ch. 3.2 and 3.3",
         settings={
             "kind": kind, "network": network, "shape": "x".join(map(str, sizes)), "bytes": bytes,
@@ -79,7 +79,7 @@ def collective(
             "rounds": trace.hops,
             "transfers": sum(map(len, trace.rounds)),
             "links_used": len(trace.link_bytes),
-            "busiest_link_bytes": busiest[-1],
+            "busiest_link_bytes": found.curves[0].y[-1],
             "bandwidth_seconds": scale * trace.bandwidth_seconds,
             "latency_seconds": trace.latency_seconds,
             "seconds": max(scale * trace.bandwidth_seconds, trace.latency_seconds),
@@ -89,21 +89,37 @@ def collective(
             "busiest_link_bytes": "bytes",
             **dict.fromkeys(("bandwidth_seconds", "latency_seconds", "seconds"), "s"),
         },
+        frames=frames,
+        frames_left_out=left_out,
+        notes=(f"{network}: {NETWORKS[network]}",),
+    )  # fmt: skip
+
+
+def animate(trace: CollectiveTrace, scale: float = 1.0) -> Animation:
+    """A collective as it was run, on any links, its bytes times `scale`."""
+    data = trace_frames(trace)
+    busiest = tuple(scale * size for size in data.busiest)
+    return Animation(
+        id="collective",
+        chapter="3",
+        title=data.title,
+        source=data.algorithm,
+        settings={},
+        readings={},
+        units={},
         x_label="round",
         x_unit="rounds",
         places=_places(data),
-        frames=frames,
-        frames_left_out=left_out,
+        frames=_frames(data, scale),
         curves=(
             Curve(
                 label="most over one link so far",
                 x=tuple(map(float, range(len(busiest)))),
-                y=tuple(busiest),
+                y=busiest,
             ),
         ),
         curve_axes=("round", "bytes"),
-        notes=(f"{network}: {NETWORKS[network]}",),
-    )  # fmt: skip
+    )
 
 
 def _sizes(shape: str | int) -> tuple[int, ...]:
@@ -189,7 +205,7 @@ def _round(number: int, count: int, radius: float) -> tuple[float, float]:
     return round(radius * cos(angle), 6), round(radius * sin(angle), 6)
 
 
-def _frames(data: CollectiveFrames, scale: float) -> list[Frame]:
+def _frames(data: CollectiveFrames, scale: float) -> tuple[Frame, ...]:
     found = [Frame(at=0, label="before the first round")]
     place = {name: i for i, name in enumerate([*data.devices, *_switches(data)])}
     for number, moves in enumerate(data.rounds, 1):
@@ -204,4 +220,4 @@ def _frames(data: CollectiveFrames, scale: float) -> list[Frame]:
             for move in moves
         )
         found.append(Frame(at=number, label=f"round {number}", moves=marks))
-    return found
+    return tuple(found)

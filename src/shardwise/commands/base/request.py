@@ -1,13 +1,13 @@
 """A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
 
-import re
 from collections.abc import Callable
 from inspect import Signature, getdoc, signature
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from shardwise.boundary.options import Option, flagged, options_of
+from shardwise.boundary.commands import Command, flags_of, in_keywords
+from shardwise.boundary.options import Option, options_of
 from shardwise.commands.base.answer import Answer
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, ShardwiseError, unknown
 
 Given = ParamSpec("Given")
 Asked = TypeVar("Asked")
@@ -34,19 +34,12 @@ def answered(request: VerbRequest[Found]) -> Found:
 def keywords(request: Any) -> str:
     """What each keyword means, as its option says it: a line `name: sentence` for each."""
     rows = {name: row for name, row in options_of(request).items() if not row.place}
-    names = {flagged(name, row): f"`{name}`" for name, row in rows.items()}
-    said = (
-        (name, _FLAG.sub(lambda m: names.get(m[0], m[0]), _of(row))) for name, row in rows.items()
-    )
-    return "\n".join(f"{name}: {text}" for name, text in said)
+    return _in_keywords("\n".join(f"{name}: {_of(row)}" for name, row in rows.items()), request)
 
 
 def _of(row: Option) -> str:
     text = row.sentence if row.about[:1] in ("", "[") else row.about
     return f"{text} Or a mapping." if row.kind == "several" and "=" in (row.metavar or "") else text
-
-
-_FLAG = re.compile(r"--[a-z][a-z-]*")
 
 
 def verb(
@@ -68,7 +61,11 @@ def verb(
             asked.bind(*args, **keywords)
         except TypeError as error:
             raise BadRequest(f"{name}: {error}; help({name}) lists what it takes") from None
-        return answer(request(*args, **keywords))
+        try:
+            return answer(request(*args, **keywords))
+        except ShardwiseError as error:
+            error.args = (_in_keywords(str(error), request),)
+            raise
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{getdoc(request)}\n\n{keywords(request)}".rstrip()
@@ -76,3 +73,9 @@ def verb(
     call.request = request  # type: ignore[attr-defined]
     call.answer = answer  # type: ignore[attr-defined]
     return call
+
+
+def _in_keywords(message: str, request: Any) -> str:
+    """The message, in which options are keywords of the Python function that was called."""
+    is_typed = isinstance(request, type) and issubclass(request, Command)
+    return in_keywords(message, flags_of(request)) if is_typed else message

@@ -15,7 +15,7 @@ from shardwise.commands.plan_serve.load import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, price_given, shortfall
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
-from shardwise.plans import ServePlan
+from shardwise.plans import ServePlan, TrainPlan, is_of, model_hash
 from shardwise.plans.files import flat_plan
 from shardwise.results.served import served_result
 from shardwise.results.server import PricedServer
@@ -51,7 +51,7 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
     misses = shortfall(first), shortfall(second)
     if all(isinstance(p.plan, ServePlan) and p.plan.workload is not None for p in (first, second)):
         first, second, misses = _under_load(first), _under_load(second), ("", "")
-    left, right = flat_plan(first.plan), flat_plan(second.plan)
+    left, right = flat_plan(_renewed(first)), flat_plan(_renewed(second))
     kinds = [p.result.memory_by_kind for p in (first, second)]
     bounds = [_bounds(p.result) for p in (first, second)]
     return PlanDiff(
@@ -68,6 +68,13 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
         },
         misses=misses,
     )
+
+
+def _renewed(priced: Priced) -> TrainPlan | ServePlan:
+    """The plan, the former hash of its model replaced by that of today."""
+    plan, cfg = priced.plan, priced.answer.cfg
+    same = is_of(plan.model_hash, cfg)
+    return replace(plan, model_hash=model_hash(cfg)) if same else plan
 
 
 def _under_load(priced: Priced) -> Priced:

@@ -62,7 +62,7 @@ from shardwise.results.simulated import (
 )
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
-from shardwise.units import format_seconds
+from shardwise.units import format_seconds, many
 
 _TRACES = (
     "Azure, Vidur (arrived_at in seconds), Mooncake or LLMServingSim (timestamp in milliseconds), "
@@ -187,9 +187,11 @@ def simulate_plan(
     chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
     hardware = replace(chips, constants=load.constants or plan.constants).of_plan(plan)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
-    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     given = objectives if objectives is not None and objectives.given else targets(plan)
-    if find_rate or (plan.workload is not None and load.plain):
+    steady = find_rate or (plan.workload is not None and load.plain)
+    up = plan.worst if steady else plan
+    fleet = fleet_of(up, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
+    if steady:
         price = price_of(piece.chip)
         found = _steady(plan, cfg, fleet, price, load, given, find_rate, progress)
         kept = hardware.kept_of(*places_of(plan))
@@ -308,7 +310,14 @@ def _steady(
         near = about_rate(fleet, demand, objectives, _near(fleet, demand, rate))
         result = OverloadedFigures.of(result, holds_about=near and near.rate)
     said = engine_warning(plan.engine, "--set engine=vllm")
-    whole = plan.replicas + plan.prefill_replicas
+    up = plan.worst
+    whole = up.replicas + up.prefill_replicas
+    if up.replicas < plan.replicas:
+        spare = plan.replicas + plan.prefill_replicas - whole
+        said.append(
+            f"{many(spare, 'server')} may be lost (workload.spare) and had no part in this run; "
+            "its chips and cost are those of the others"
+        )
     if parts < whole:
         said.append(
             f"{parts:,} of {whole:,} servers were simulated, with their share of the load: "

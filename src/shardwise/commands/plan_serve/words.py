@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from shardwise.boundary import number
+from shardwise.boundary import number, whole
 from shardwise.boundary.options import option, required
 from shardwise.commands.base.inputs import (
     FAMILY,
@@ -24,7 +24,8 @@ from shardwise.planner.simulate.demand import Demand, demand_of
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
-from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
+from shardwise.plans.engine_memory import engine_memory
+from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
 from shardwise.units import parse_seconds
@@ -38,6 +39,11 @@ _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
 
 
+_TIGHT = 0.95
+"""Share of the memory that is tried where nothing keeps the targets with less: what people set for
+models that nearly fill their cards (vllm-project/vllm#27508)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
@@ -46,7 +52,7 @@ class ServeWords(HardwareWords):
     as one server holds, or all servers of a slice. Lengths are drawn from a `trace` in place of
     `input` and `output`, and its mean rate is `rate` unless that is given. `software` is "vllm",
     "sglang", "jax" or "any" of those that were measured; `pools` "any" is one or two. None leaves a
-    choice open.
+    choice open. `release` is the version of the engine whose memory is counted.
     """
 
     model: str | Path = field(
@@ -96,6 +102,11 @@ class ServeWords(HardwareWords):
         group="Choices of the plan",
     )
     max_chips: int | str | None = option("The most chips of all servers.", group="Targets")
+    spare: int | str | None = option(
+        "Servers that may be lost while the others hold --rate. [default: 0]",
+        group="Targets",
+        meaning="servers that may be lost while the others hold the rate",
+    )
     weights: str | None = option(
         "Dtype of the weights. [default: the checkpoint's]", group="Choices of the plan"
     )
@@ -112,6 +123,23 @@ class ServeWords(HardwareWords):
         kind="several",
         flag="--pin",
         metavar="AXIS=DEGREE",
+    )
+    memory_share: float | str | None = option(
+        "Share of the memory that a server takes, as its engine means it. [default: 0.9]",
+        group="A server",
+        meaning="share of the memory that a server takes, as its engine means it",
+    )
+    release: str | None = option(
+        "Release of the engine whose memory is counted, such as 0.11. [default: the newest known]",
+        group="A server",
+        meaning="release of the engine whose memory is counted",
+    )
+    eager: bool = option(
+        "The engine captures no graphs of its steps.",
+        default=False,
+        kind="flag",
+        group="A server",
+        meaning="an engine that captures no graphs of its steps",
     )
 
     def places(self) -> list[str]:
@@ -174,10 +202,40 @@ class ServeWords(HardwareWords):
                 fill=isinstance(target, Spelling),
                 batch=self._batch(),
                 rate=self._rate(),
+                spare=self._spare(),
                 chips=self.hardware.kept_of(str(pieces[0])),
+                shares=self._shares(rows, pieces[0].chip),
+                release=self.release or "",
+                graphs=not self.eager,
             )
             for row in rows
         ]
+
+    def _spare(self) -> int:
+        """Servers that may be lost, of a rate that was given."""
+        spare = whole(self.spare or 0, "--spare", least=0, most=1_000)
+        if spare and not self._rate():
+            raise BadRequest(
+                f"--spare is {spare} and no rate is given, so that servers are as full as they can "
+                "be; give the requests per second that the others must hold with --rate"
+            )
+        return spare
+
+    def _shares(self, rows: Sequence[ServingSoftware], chip: Chip) -> tuple[float, ...]:
+        """The shares of the memory to try. Raises BadRequest where more is said of the engine's
+        memory than its software counts by."""
+        counted = any(engine_memory(row.engine_on(chip), chip) for row in rows)
+        for flag, given in (("--release", self.release), ("--eager", self.eager)):
+            if given and not counted:
+                raise BadRequest(
+                    f"{flag} takes no effect: the memory of {rows[0].title} on {chip.id} is "
+                    "counted by no release and has no graphs; leave it out, or plan --for vllm on "
+                    "a GPU"
+                )
+        if self.memory_share is not None:
+            return (number(self.memory_share, "--memory-share", least=0.01, most=1),)
+        usual = ServeScheduling().memory_share
+        return (usual, _TIGHT) if counted else (usual,)
 
     @property
     def _weights(self) -> str:

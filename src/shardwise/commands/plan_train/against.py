@@ -18,7 +18,7 @@ from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.hardware import Slice
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan, is_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bounds import Bounds
@@ -154,7 +154,7 @@ def _for_job(
 def _mismatches(plan: TrainPlan, theirs: Slice, best: TrainAnswer) -> list[str]:
     """What makes two plans ones of different jobs."""
     ours, piece, said = best.plan, best.piece, []
-    if plan.model_hash != model_hash(best.cfg):
+    if not is_of(plan.model_hash, best.cfg):
         said.append(f"its model is {plan.model}, not {ours.model}")
     if (theirs.count, theirs.shape) != (piece.count, piece.shape):
         said.append(f"its slice is {theirs}, not {piece}")
@@ -197,18 +197,15 @@ def gain_text(row: Difference) -> str:
 def against_plan(found: Against) -> AgainstPlan:
     """As a document's `against`."""
     plan, a = found.theirs.plan, found.theirs
-    return AgainstPlan(
+    return AgainstPlan.part_of(
+        a,
         plan=found.name,
         mesh=plan.mesh,
         microbatches=plan.microbatches,
         pipeline_schedule=plan.pipeline_schedule,
         remat=plan.remat,
-        step_seconds=a.step_seconds,
         times_slower=found.times_slower,
-        tokens_per_second=a.tokens_per_second,
-        mfu=a.mfu,
         mfu_dtype=plan.dtypes.compute,
-        peak_bytes_per_chip=a.peak_bytes_per_chip,
         bound_by=a.estimate.bound_by(),
         measured=measured_run(found.measured, a),
         differences=found.differences,

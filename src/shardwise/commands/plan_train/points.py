@@ -107,17 +107,24 @@ def sweep(
 ) -> tuple[SweepPoint, ...]:
     """Plan every slice x batch x sequence length.
 
-    `tokens` of a run adds days, and dollars where the chip has a price. Raises BadRequest where no
-    point has a plan at all.
+    `tokens` of a run adds days, and dollars where the chip has a price. A point that cannot be
+    planned as asked, such as a batch that no mesh of its slice divides, has no plan and says why.
+    Raises the first such BadRequest where all are so, NoFeasiblePlan where no point has a plan.
     """
     jobs = [(b, n, p) for b in batches for n in lengths for p in pieces]
-    points = []
+    points, refused = [], []
     for done, (batch, length, piece) in enumerate(jobs):
         inside = _inside(progress, done, len(jobs)) if progress else None
         point = SweepPoint(piece=piece, batch=batch, sequence_length=length, answer=None)
-        points.append(planned_point(point, model, tokens, choices, inside))
+        try:
+            points.append(planned_point(point, model, tokens, choices, inside))
+        except BadRequest as error:
+            refused.append(error)
+            points.append(replace(point, miss=str(error)))
     if progress:
         progress(len(jobs), len(jobs))
+    if len(refused) == len(jobs):
+        raise refused[0]
     if all(point.answer is None for point in points):
         raise NoFeasiblePlan(f"no point of the sweep has a plan; the last: {points[-1].miss}")
     return _front(_scaling(points))
@@ -139,7 +146,8 @@ def planned_point(
     better_than: float = inf,
 ) -> SweepPoint:
     """The point with its plan, if its step takes less than `better_than` seconds; or with the
-    reason why it has none. All chips of the slice are paid for, so that is the cheapest, too.
+    reason why none fits. All chips of the slice are paid for, so that is the cheapest, too. Raises
+    BadRequest where the slice cannot be asked so.
     """
     try:
         planning = plan_training(
@@ -154,10 +162,6 @@ def planned_point(
             outside=False,
         )
     except NoFeasiblePlan as error:
-        return replace(asked, miss=str(error))
-    except BadRequest as error:
-        if "divide" not in str(error):  # a request that is wrong everywhere is no missing point
-            raise
         return replace(asked, miss=str(error))
     answer = planning.best
     if float(answer.estimate.expected) >= better_than:

@@ -14,20 +14,21 @@ from shardwise.commands.base.inputs import (
     places_of,
     plan_changes,
 )
+from shardwise.commands.pricing.served_page import cache_line
 from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.expected import shift_of
-from shardwise.planner.export import parse_export
+from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.left_out import completed
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, model_hash
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, is_of, model_hash
 from shardwise.plans.files import (
     begun_plans,
     changed,
@@ -42,7 +43,7 @@ from shardwise.results.server import PricedServer, priced_server
 from shardwise.results.train import PricedPlan, priced_plan
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import OwnRuns
-from shardwise.units import format_gib
+from shardwise.units import format_gib, many
 from shardwise.work import Work
 
 GivenPlan = str | Path | TrainPlan | ServePlan
@@ -150,7 +151,9 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
     """The plan that another program's file says; BadRequest with the command that takes what it
     leaves out."""
     try:
-        return parse_export(text, target)
+        plan = parse_export(text, target)
+        EXPORTERS[target].check(text, load_model(plan.model))
+        return plan
     except Lacking as error:
         if piece is not None and error.gives is Gives.SLICE:
             return parse_export(text, target, piece=piece)
@@ -245,9 +248,9 @@ def usd_per_trillion(answer: TrainAnswer) -> float:
 
 def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:
     """A line where the model is no longer the one that the plan was made for."""
-    now = model_hash(cfg)
-    if plan.model_hash == now:
+    if is_of(plan.model_hash, cfg):
         return []
+    now = model_hash(cfg)
     made = f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now {now})"
     return [f"{made}; the figures are for the model as it is now"]
 
@@ -274,12 +277,35 @@ def shortfall(priced: Priced) -> str:
     usable = priced.result.usable_bytes_per_chip
     if need <= usable:
         return ""
-    kinds = priced.result.memory_by_kind
+    result, kinds = priced.result, priced.result.memory_by_kind
+    if isinstance(result, PricedServer) and "engine" in kinds:
+        return f"the plan does not fit: {_short_cache(result)}"
     largest = max(kinds, key=lambda k: kinds[k])
     return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
         f"{format_gib(need - usable)} too much; most of it is {largest} "
         f"({format_gib(kinds[largest])}): {REMEDIES.get(largest, 'use more chips')}"
+    )
+
+
+def _short_cache(result: PricedServer) -> str:
+    """What the cache of an engine is too small for, and what would help."""
+    longest, held = result.input_length + result.output_length, result.line_requests
+    share = f"{result.memory_share:.0%} of the memory"
+    if held < 1:
+        kinds = result.memory_by_kind
+        parts = {name: kinds[name] for name in ("weights", "activations", "engine")}
+        kept = ", ".join(f"{name} {format_gib(size)}" for name, size in parts.items())
+        return (
+            f"{share} is {format_gib(result.usable_bytes_per_chip)} per chip, and beside {kept} "
+            f"no request of {longest:,} tokens has room in its cache: use more chips, smaller "
+            "weights, fewer sequences or tokens a step, or raise scheduling.memory_share"
+        )
+    ranks = max(1, round(result.cache_tokens / longest / held))
+    return (
+        f"{many(result.batch, 'sequence')} of {longest:,} tokens, and its cache holds "
+        f"{held * ranks:.1f} in {share} ({cache_line(result.line_tokens, held, longest)}): set "
+        f"batch to {int(held * ranks):,} or less, or use shorter sequences or a smaller KV dtype"
     )
 
 
@@ -300,6 +326,7 @@ REMEDIES = {
     "weights": "use more chips or smaller weights",
     "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
     "activations": "use a smaller batch, smaller prefill chunks or a higher tensor degree",
+    "engine": "use more chips or smaller weights",
 }
 """What makes each kind of memory smaller."""
 

@@ -26,7 +26,6 @@ from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX
 from shardwise.units import format_seconds, sig
 
-_SHOWN_OPS = 8
 _MOST_SHOWN = 50
 """Next best meshes."""
 

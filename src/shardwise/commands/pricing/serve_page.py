@@ -5,6 +5,7 @@
 
 from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import Fact, Facts, memory_fact, wrapped
+from shardwise.commands.pricing.served_page import cache_line
 from shardwise.commands.pricing.train_page import memory_table, where_table
 from shardwise.planner.serve.answer import ServeAnswer, mesh_text
 from shardwise.plans.serve import CHECKPOINT
@@ -53,6 +54,14 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         ),
         Fact("cost", _cost(result)),
         memory_fact(need, usable),
+        Fact(
+            "cache",
+            cache_line(
+                result.line_tokens,
+                result.line_requests,
+                result.input_length + result.output_length,
+            ),
+        ),
     ]
 
 

@@ -21,8 +21,15 @@ def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -
     that is known of it."""
     yield headline(served, result)
     yield both_ends(f"  {servers_line(served, result)}", runs_in(result))
+    longest = served.plan.input_length + served.plan.output_length
     step = f"{shares_text(result.where_it_goes)} of a decode step"
-    facts = [*_speed(result), _memory(result), *more, *_cost(served, result), Fact("time", step)]
+    facts = [
+        *_speed(result),
+        *_memory(result, longest),
+        *more,
+        *_cost(served, result),
+        Fact("time", step),
+    ]
     yield Facts(facts)
 
 
@@ -66,7 +73,11 @@ def _speed(result: ServedPlan) -> list[Fact]:
     rate, tokens = result.requests_per_second, result.output_tokens_per_second
     said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
     share = f"{_percent(result.in_target)} in target"
-    verdict = Fact("holds", f"{said} (simulated: {share})", "good")
+    spare = result.targets.spare
+    lost = f", with {many(spare, 'server')} of each pool lost" if spare else ""
+    if spare and not result.prefill_replicas:
+        lost = f", with {many(spare, 'server')} lost"
+    verdict = Fact("holds", f"{said}{lost} (simulated: {share})", "good")
     if not result.holds:
         why = f"{share} when simulated, but {result.why_not}"
         verdict = Fact("load", f"{said}: DOES NOT HOLD ({why})", "bad")
@@ -101,12 +112,24 @@ def _percent(share: float) -> str:
     return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
 
 
-def _memory(result: ServedPlan) -> Fact:
+def cache_line(tokens: int, requests: float, length: int) -> str:
+    """The size of a rank's cache in the words of vLLM's log, to be held against it."""
+    return (
+        f"GPU KV cache size: {tokens:,} tokens; Maximum concurrency for {length:,} tokens per "
+        f"request: {requests:.2f}x"
+    )
+
+
+def _memory(result: ServedPlan, longest: int) -> list[Fact]:
     memory = result.memory
     kinds = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
+    kinds |= {"engine": memory.engine} if memory.engine else {}
     parts = ", ".join(f"{kind} {sig(size / 2**30)}" for kind, size in kinds.items())
     usable = f"{sig(memory.usable / 2**30)} GiB a chip"
-    return Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}")
+    return [
+        Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}"),
+        Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
+    ]
 
 
 def _cost(served: Served, result: ServedPlan) -> list[Fact]:

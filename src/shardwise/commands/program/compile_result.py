@@ -157,16 +157,11 @@ def program_result(
     """One program, with one of its ops at every stage."""
     compiled, said = program.compiled, program.predicted
     sequences, tokens = _load(program.phase, plan)
-    return ProgramResult(
+    return ProgramResult.part_of(
+        compiled,
         phase=program.phase,
         sequences=sequences,
         tokens=tokens,
-        slice=compiled.slice,
-        mesh=compiled.mesh,
-        devices=compiled.devices,
-        notes=compiled.notes,
-        fits=compiled.fits,
-        refusal=compiled.refusal,
         shortfall=shortfall(program, plan),
         usable_bytes=compiled.capacity_bytes,
         peak_bytes=PeakBytes(predicted=said and said.peak_bytes, compiled=compiled.needed_bytes),
@@ -186,11 +181,6 @@ def program_result(
         collectives=collective_rows(program),
         unknown_ops=[item.name for item in program.work.unknown()],
         buffers=compiled.buffers[:MOST_BUFFERS],
-        cached=compiled.cached,
-        seconds=compiled.seconds,
-        process_peak_bytes=compiled.process_peak_bytes,
-        versions=compiled.versions,
-        key=compiled.key,
         stages=stages,
     )
 

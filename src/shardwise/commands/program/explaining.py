@@ -144,19 +144,18 @@ def explained_program(phase: str, slice: str, e: Explanation, most: int = 30) ->
     """What is told of an explanation."""
     t = e.timeline
     arguments = sorted(e.arguments, key=lambda a: -a.bytes)[:most]
-    return ExplainedProgram(
+    return ExplainedProgram.part_of(
+        t,
         phase=phase,
         slice=slice,
         step_seconds=Bounds(lower=t.lower, expected=t.expected, upper=t.upper),
-        hfu=t.hfu,
-        streams=t.streams,
-        exposed=t.exposed,
-        exposed_communication=t.exposed_communication,
         lines=_placed(e.lines[:most]),
         components=_placed(e.components[:most]),
         scopes=_placed(e.scopes[:most]),
         arguments=[
-            ArgumentLayout(name=a.name, layout=a.layout, dtype=a.dtype, bytes=a.bytes)
+            ArgumentLayout.part_of(
+                a,
+            )
             for a in arguments
         ],
         findings=_placed(PlacedFinding.of(f, microseconds=f.seconds * 1e6) for f in e.findings),

@@ -11,11 +11,11 @@ from shardwise.boundary import Command
 from shardwise.boundary.options import option, place
 from shardwise.commands.base.inputs import Hardware, Words, check_choice, whole_number
 from shardwise.commands.pricing.plans import load_plan
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
-from shardwise.plans import ServePlan, TrainPlan, model_hash
+from shardwise.plans import ServePlan, TrainPlan, is_of
 from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
@@ -282,14 +282,12 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     folder = Path(asked.path if plan is None else asked.model or plan.model)
     text = read_model_text(folder)
     if text.spelt_ends:
-        tell(
-            f"warning: {folder}: eos_token_id names ordinary text of the tokenizer, "
-            f"{' and '.join(text.spelt_ends)}; an answer ends where it says that. Give the id of "
-            "its special token"
-        )
+        named = f"{folder}: eos_token_id names ordinary text of the tokenizer, "
+        named += f"{' and '.join(text.spelt_ends)}; an answer ends where it says that. "
+        tell(Caution(f"{named}Give the id of its special token"))
     if plan is not None:
         for warning in _check_plan(plan, folder, asked):
-            tell(f"warning: {warning}")
+            tell(Caution(warning))
     tell(f"loading {folder}")
     if not isinstance(hosts, FollowingHost):
         text.jobs.start()
@@ -352,7 +350,7 @@ def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
 
 def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list[str]:
     """What of a plan this engine does not do. Raises BadRequest for another model's checkpoint."""
-    if plan.model_hash and model_hash(load_model(folder)) != plan.model_hash:
+    if plan.model_hash and not is_of(plan.model_hash, load_model(folder)):
         raise BadRequest(
             f"the plan is for {plan.model} and '{folder}' has another model's layers; give its own "
             "checkpoint with --model DIR"
@@ -399,7 +397,7 @@ def _prediction(
             for own in (plan.prefill_plan, plan)
         ]
     except ShardwiseError as error:
-        tell(f"warning: no times are predicted: {error}")
+        tell(Caution(f"no times are predicted: {error}"))
         return None
 
     def predict(record: StepRecord) -> float:

@@ -28,13 +28,13 @@ from shardwise.commands.base.inputs import (
     words,
 )
 from shardwise.commands.pricing.plans import load_plan, price_plan
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.hardware.device_names import is_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan, is_of, model_hash
 from shardwise.plans.software import made_elsewhere
 from shardwise.runtime.processes import (
     ProcessGroup,
@@ -49,7 +49,7 @@ from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.stop import Stop
-from shardwise.runtime.trainer.supervisor import Watch, error_message, say
+from shardwise.runtime.trainer.supervisor import Message, Watch, error_message, say
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Hears each step: the line to show and its metrics, {} before the first."""
@@ -353,7 +353,7 @@ def run_of(request: TrainRunRequest) -> TrainRun:
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{path}' is a serving plan; give `shardwise train` a training plan")
     cfg = load_model(plan.model)
-    if plan.model_hash != model_hash(cfg):
+    if not is_of(plan.model_hash, cfg):
         raise BadRequest(
             f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
             f"{model_hash(cfg)}); plan again"
@@ -444,10 +444,16 @@ def _supervised(
         for i in indices:
             locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
         try:
-            sent = watch.run(lambda message: last(message["line"], message["metrics"]))
+            sent = watch.run(lambda message: last(_line(message), message["metrics"]))
             return TrainedRun.read(sent)
         except KeyboardInterrupt as stop:
             raise last.stopped(run, stop) from None
+
+
+def _line(message: Message) -> str:
+    """The line of progress that a worker sent."""
+    line: str = message["line"]
+    return Caution(line) if message.get("warns") else line
 
 
 def _own_index(group: ProcessGroup) -> int:
@@ -515,7 +521,9 @@ def work(request: TrainRunRequest, index: int) -> None:
 
         def hear(line: str, metrics: dict[str, Any]) -> None:
             step = metrics.get("step", 0)
-            say({"progress": {"step": step, "line": line, "metrics": metrics}})
+            warns = isinstance(line, Caution)
+            said = {"step": step, "line": line, "warns": warns, "metrics": metrics}
+            say({"progress": said})
 
         done = _run_here(request, replace(run_of(request), supervised=True), hear)
         say({"result": done.sent()})

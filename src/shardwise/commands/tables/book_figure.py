@@ -55,17 +55,11 @@ class FigureRequest(Command):
                 kinds=kinds_of(found),
                 resolved=resolved,
             )
-        return FigureAnswer(
+        return FigureAnswer.part_of(
+            found,
             kind="figure",
-            id=found.id,
-            chapter=found.chapter,
-            title=found.title,
-            source=found.source,
             x=Scale(label=found.x_label, unit=found.x_unit, log="x" in found.log),
             y=Scale(label=found.y_label, unit=found.y_unit, log="y" in found.log),
-            series=found.series,
-            readings=found.readings,
-            notes=found.notes,
             settings=settings,
             resolved=resolved,
         )

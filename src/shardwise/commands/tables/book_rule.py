@@ -249,14 +249,7 @@ book_rule = verb("book_rule", BookRuleRequest)
 
 
 def _row(one: ClosedForm) -> RuleRow:
-    return RuleRow(
-        name=one.name,
-        function=f"shardwise.book.{one.name}",
-        formula=one.formula,
-        unit=one.unit,
-        source=one.source,
-        about=one.about,
-    )
+    return RuleRow.part_of(one, function=f"shardwise.book.{one.name}")
 
 
 def _parameters(found: ClosedForm, arguments: Mapping[str, Any]) -> list[RuleArgument]:

@@ -200,24 +200,16 @@ def _number(word: str) -> float | None:
 
 def _shown(found: BookAnswer, command: str) -> BookShown:
     asked = found.entry
-    return BookShown(
-        id=asked.id,
-        chapter=asked.chapter,
-        kind=asked.kind,
-        asks=asked.asks,
-        source=asked.source,
+    return BookShown.part_of(
+        asked,
         edition=found.edition,
         constants=found.constants,
         inputs=list(found.inputs.values()),
         steps=[step_of(worked) for worked in found.steps],
         answer=found.value,
-        unit=asked.unit,
         book=PrintedNumbers(latest=asked.book, first=asked.printed("first")),
-        correct=asked.correct,
-        tolerance=asked.tolerance,
         agrees=_verdict(found, asked.printed(found.edition)),
         erratum=erratum(asked),
-        note=asked.note,
         function=f"shardwise.book.{asked.steps[-1].rule}",
         command=command,
         commands=[text for worked in found.steps if (text := _command(worked))],

@@ -151,13 +151,8 @@ class ChipRequest(HardwareWords, Command):
             for which in (self.hardware.constants, "vendor", "book")
         )
         numbers = {p: chip_number(chosen, vendor, book, p) for p in _paths(vendor, book)}
-        return ChipNumbers(
-            id=chosen.id,
-            name=chosen.name,
-            vendor=chosen.vendor,
-            release=chosen.release,
-            status=chosen.status,
-            core_kind=chosen.core_kind,
+        return ChipNumbers.part_of(
+            chosen,
             network=network_kind(chosen.network),
             aliases=[name for name, target in aliases().items() if target == chosen.id],
             numbers=numbers,
@@ -165,7 +160,6 @@ class ChipRequest(HardwareWords, Command):
                 price=chosen.price, price_low=chosen.price_low, price_high=chosen.price_high
             ),
             slices=[str(s) for s in slices_of(chosen)],
-            notes=chosen.notes,
             chip=chosen,
             resolved={"chip": Resolved(value=chosen.id, origin="argument")},
             provenance={path: number.source for path, number in numbers.items()},

@@ -102,23 +102,19 @@ def chip_summary(chip: Chip) -> ChipSummary:
     """A chip of the catalogue."""
     peaks, price = chip.peak_flops, chip.price
     links, rate = links_of(chip.network)
-    return ChipSummary(
+    return ChipSummary.part_of(
+        chip,
         chip=chip.id,
-        name=chip.name,
         bf16_flops=peaks.get("bf16"),
         f16_flops=peaks.get("f16"),
         fp8_flops=peaks.get("fp8"),
         int8_flops=peaks.get("int8"),
-        hbm_bytes=chip.hbm_bytes,
-        hbm_usable_bytes=chip.hbm_usable_bytes,
-        hbm_bandwidth=chip.hbm_bandwidth,
         network=network_kind(chip.network),
         links_per_chip=links,
         link_oneway=rate,
         usd_per_chip_hour=price and price.usd_per_chip_hour,
         price_as_of=price and price.as_of,
         provider=price and price.provider,
-        unplanned=chip.unplanned,
     )
 
 

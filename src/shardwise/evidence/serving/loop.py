@@ -137,10 +137,6 @@ class LoopTimes:
     ttft: Quantity
     tpot: Quantity
 
-    def end_to_end(self, output_length: Quantity) -> Quantity:
-        """From arrival to the last token."""
-        return self.ttft + (output_length - 1) * self.tpot
-
 
 def tokens_per_step(drafts: Quantity, acceptance: Quantity) -> Quantity:
     """y: tokens that a step with `drafts` guesses yields, each right with probability `acceptance`

@@ -141,44 +141,6 @@ def features(
     return found
 
 
-def stacked(groups: Sequence[RunFeatures]) -> list[RunFeatures]:
-    """The groups as two at most: runs of one kind of server, and runs of two pools."""
-
-    def kind(group: RunFeatures) -> bool:
-        return group.runs[0].prefill is not None
-
-    return [_joined(parts) for parts in grouped(groups, kind).values()]
-
-
-def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
-    sizes = [len(g.runs) for g in groups]
-
-    def join(parts: Sequence[Quantity]) -> np.ndarray:
-        return np.concatenate(
-            [np.broadcast_to(np.asarray(p, float), (n,)) for p, n in zip(parts, sizes, strict=True)]
-        )
-
-    def steps(parts: Sequence[StepFeatures]) -> StepFeatures:
-        names = ("fixed", "kernels", "latency", "sequences")
-        return StepFeatures(**{n: join([getattr(p, n) for p in parts]) for n in names})
-
-    loops = [g.loop for g in groups]
-    names = (
-        *("concurrency", "input_length", "output_length", "most_running"),
-        *("splits", "queue_interval"),
-    )
-    shares = range(len(groups[0].decode))
-    return RunFeatures(
-        runs=tuple(run for g in groups for run in g.runs),
-        loop=ClosedLoop(**{n: join([getattr(loop, n) for loop in loops]) for n in names}),
-        running=tuple(join([g.running[i] for g in groups]) for i in shares),
-        decode=tuple(steps([g.decode[i] for g in groups]) for i in shares),
-        mixed=steps([g.mixed for g in groups]),
-        prompt=steps([g.prompt for g in groups]),
-        full=steps([g.full for g in groups]),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counter:
     """A server whose steps are counted and priced, for `number` runs."""

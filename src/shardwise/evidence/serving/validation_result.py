@@ -128,13 +128,9 @@ def serving_runs(found: ServingValidation) -> ServingRuns:
 
 def _validated(r: ScoredServingRun) -> ValidatedServing:
     run = r.run
-    return ValidatedServing(
-        id=run.id,
-        source=run.source,
-        engine=run.engine,
+    return ValidatedServing.part_of(
+        run,
         constants=r.engine,
-        chip=run.chip,
-        model=run.model,
         predicted=r.tpot,
         measured=run.tpot,
         error=r.error,

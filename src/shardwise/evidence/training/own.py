@@ -2,17 +2,17 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.training.folds import configuration
-from shardwise.evidence.training.runs import read_runs
+from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import read_table
 from shardwise.evidence.training.validate import ScoredRun, score
+from shardwise.models import params_total
 from shardwise.roofline.evidence import OwnRun, OwnRuns
 from shardwise.roofline.residuals import LogRange
 
@@ -30,6 +30,15 @@ def own_run(row: ScoredRun) -> OwnRun:
         range_=LogRange(low=low, high=high),
         marks=(row.run.fingerprint,),
     )
+
+
+def configuration(run: PublishedRun) -> Hashable:
+    """What was run: model by its shape, chip, devices, dtype, batch and length, of one group. Its
+    rows (meshes, releases, repeats) are one look at it."""
+    cfg, plan = run.cfg, run.plan
+    shape = (cfg.layers, cfg.d_model, float(params_total(cfg)))
+    batch = (plan.global_batch_sequences, plan.sequence_length)
+    return (run.group, *shape, run.chip, run.piece.chips, plan.dtypes.compute, *batch)
 
 
 def looks(rows: Sequence[ScoredRun]) -> list[OwnRun]:

@@ -34,7 +34,7 @@ free pieces of others it cannot (docs/lab/log.md has a run that ended so)."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
-    runs are left out together (`folds.py`); constants are fitted on it where it is `fitted`;
+    runs a fit leaves out together; constants are fitted on it where it is `fitted`;
     `release` is the year of its software, with the month where it is known. `reserved`: its peak
     bytes are those that an allocator had taken, not those that tensors lay in. `inferred` says what
     the row leaves open or a plan cannot say, and what was taken. `fingerprint` stands for the row's

@@ -278,20 +278,8 @@ class RunRow(BaseModel):
 
 NEEDED = tuple(name for name, field in RunRow.model_fields.items() if field.is_required())
 """Columns that no table can do without."""
-SECTIONS = {
-    "id": "What it is, for people and for the folds of a fit",
-    "model": "The model",
-    "hardware": "The machine",
-    "dp": "The plan",
-    "stack": "The software",
-    "step_seconds": "What was measured",
-}
-"""The first column of each part of the page."""
 FORMER = {"zero_stage": "zero", "chip": "hardware", "devices": "num_devices"}
 """Other names of columns."""
-BOOLEANS = frozenset(
-    ("fitted", "gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled", "fused_loss")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,58 +344,3 @@ def needed(row: RunRow, columns: Sequence[str], why: str) -> None:
     for name in columns:
         if getattr(row, name) is None:
             raise WrongCell(name, "", why)
-
-
-def page() -> str:
-    """The format as docs/runs.md."""
-    required = ", ".join(f"`{name}`" for name in NEEDED)
-    lines = [PAGE.format(required=required).rstrip()]
-    for name, field in RunRow.model_fields.items():
-        if name in SECTIONS:
-            lines += ["", f"## {SECTIONS[name]}", "", "| column | what it is |", "|---|---|"]
-        lines.append(f"| `{name}` | {field.description} |")
-    return "\n".join(lines) + "\n"
-
-
-PAGE = """# The table of measured training runs
-
-Made by `python -m shardwise.evidence.training.table > docs/runs.md`; the JSON Schema of a row is
-`docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
-plan and compares the step times: use it with the logs of your own cluster. The 772 published runs
-that come with shardwise are one (`src/shardwise/evidence/training/data/training_runs.csv`).
-
-One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
-chooses, the same for every row, and `validate --json` lists it under `inferred`. A column that is
-not listed here is named in a warning; a value that a column does not take leaves its row out, with
-its line and the reason. Two rows with one `id` are refused. Every table needs either `step_seconds`
-or `metric` with `value`, and {required}.
-
-## A few runs of your own as evidence
-
-`--evidence RUNS.csv` takes a few rows of your own cluster (`plan train`, `plan show`, `plan sweep`,
-`validate`). Each is priced as it ran; by how much it was missed moves every answer about plans like
-it, a mean of such rows drawn towards none, and narrows the range by what they tell:
-
-    shardwise plan train --model llama-3-8b --on 16*a100:8 --batch 1Mi --seq 4096 \\
-      --for torchtitan --evidence own.csv
-
-    step      2 s (8 of 10 such runs: 1.52 to 2.53 s); 525k tokens/s, MFU 63.4 % of the bf16 peak
-    evidence  from 3 runs of own.csv: 13.8 % faster than published runs suggest; range narrowed from
-              (1.71 to 3.02 s) to (1.52 to 2.53 s)
-
-What a row says of a plan is a product over the features that differ between them (chip, software,
-kernels, year, precision, dense or routed, ...); chips of another vendor say nothing, which the
-answer tells. Rows of one configuration are one look at it. Rows that differ among themselves widen
-the range; one that lies far from the others moves little. JSON has `expected_80.evidence`: the
-table, its `rows`, how many are `like` the plan, the step over that without them (`times`), and the
-range without them (`low`, `high`). Of where the step goes it is a line of its own ("as your runs
-took"): where they lost or saved the time is not known. `validate TABLE.csv --evidence RUNS.csv`
-moves every run of the table. A run that is in RUNS.csv, too (`validate RUNS.csv --evidence
-RUNS.csv`), is moved by the others there, itself and those of its configuration left out: its error
-is that of a run not seen. A row that cannot be priced ends the command with its line
-(exit code 2). docs/lab/fit.md has what three runs of a publisher tell of its others, left out.
-"""
-
-
-if __name__ == "__main__":
-    print(page(), end="")

@@ -6,16 +6,14 @@ that group, and leaves here what came out: `data/left_out_runs.csv`, one line pe
 run is found by its facts (`fingerprint`), not by its name; a run that is not here is itself unseen.
 """
 
-import csv
 import hashlib
-import io
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from shardwise.boundary import read_table, write_text
+from shardwise.boundary import read_table
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.table import RunRow
 
@@ -49,18 +47,6 @@ def fingerprint(row: RunRow) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def write_unseen(path: Path, found: Iterable[UnseenPrediction]) -> None:
-    """Write a table, one line per run."""
-    names = [f.name for f in fields(UnseenPrediction)]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for one in found:
-        writer.writerow([_cell(getattr(one, name)) for name in names])
-    write_text(path, out.getvalue())
-    read_unseen.cache_clear()
-
-
 @cache
 def read_unseen(path: Path = DATA) -> Mapping[str, UnseenPrediction]:
     """The table in a file by fingerprint. Raises BadRequest for a file that holds none."""
@@ -81,7 +67,3 @@ def _prediction(row: Mapping[str, str]) -> UnseenPrediction:
         high=float(row["high"]),
         why=row["why"],
     )
-
-
-def _cell(value: float | int | str) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -204,7 +204,8 @@ def training_runs(found: Validation) -> TrainingRuns:
 
 def _validated(row: ScoredRun) -> ValidatedRun:
     run, shift = row.run, row.shift
-    return ValidatedRun(
+    return ValidatedRun.part_of(
+        row,
         id=run.id,
         source=run.source,
         group=run.group,
@@ -215,26 +216,15 @@ def _validated(row: ScoredRun) -> ValidatedRun:
         moe=run.moe,
         model=run.model,
         mesh=run.plan.mesh,
-        predicted=row.predicted,
-        measured=row.measured,
-        error=row.error,
-        in_sample=row.in_sample,
-        constant_mfu=row.constant_mfu,
-        interval=row.interval,
-        range_why=row.range_why,
         evidence=shift
         and OwnEvidence(
             like=shift.like, rows=shift.rows, times=shift.times, itself_left_out=row.among
         ),
         lower=row.bounds[0],
         upper=row.bounds[1],
-        mfu=row.mfu,
         mfu_dtype=run.plan.dtypes.compute,
-        measured_mfu=row.measured_mfu,
-        bound_by=row.bound_by,
         peak_bytes_per_chip=row.peak_bytes,
         measured_peak_bytes_per_chip=run.peak_mem_bytes,
         predicted_peak_as_measured=row.reported_peak,
-        peak_error=row.peak_error,
         inferred=run.inferred,
     )

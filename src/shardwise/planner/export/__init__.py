@@ -3,17 +3,19 @@
 One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`, and the launchers
 `xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). Of the first three
 `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
-`megatron_read.py` and `torchtitan_read.py` read files that anybody wrote, `which_model.py` says for
-which model; `known_flags.py` tells whose file one is and which of its words nobody knows. A
-ServePlan goes through `serving.py` to `vllm.py` and `sglang.py`, each a `server_program.py` as our
-own `own_server.py`, and both share `server_flags.py`; `load_check.py` writes the load that checks
-the answer, `deploy/` what a cluster starts (`data/` has the objects of a router). `flags.py` reads
-the flags of all that write a command. Each target has `write(plan, cfg, piece)`, the target's own
-text, and `read(text, devices)`, the fields of the plan that this text says. What a target has no
-word for stands in comment lines beside the text (`notes.py`); what it would run in another way are
-the limits of its row in `plans/software/`, all of which a refusal names. Nothing is run or
-installed here: Python is read as a tree (`python_text.py`), and what came from outside is quoted
-for the language that it is written in. Read `notes.py` first.
+`megatron_read.py` and `torchtitan_read.py` read files that anybody wrote (`megatron_yaml.py`
+recipes, `torchtitan_keys.py` names of before), `which_model.py` says for which model,
+`megatron_shape.py` builds one of its numbers; `known_flags.py` tells whose file one is and which of
+its words nobody knows. A ServePlan goes through `serving.py` to `vllm.py` and `sglang.py`, each a
+`server_program.py` as our own `own_server.py`, and both share `server_flags.py`; `load_check.py`
+writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has the objects of
+a router). `flags.py` reads the flags of all that write a command, `script/` the bash script around
+one. Each target has `write(plan, cfg, piece)`, the target's own text, and `read(text, devices)`,
+the fields of the plan that this text says. What a target has no word for stands in comment lines
+beside the text (`notes.py`); what it would run in another way are the limits of its row in
+`plans/software/`, all of which a refusal names. Nothing is run or installed here: Python is read as
+a tree (`python_text.py`), and what came from outside is quoted for the language that it is written
+in. Read `notes.py` first.
 """
 
 from collections.abc import Mapping
@@ -161,7 +163,9 @@ def parse_export(
         name, cfg = model
         exporter.check(text, cfg)
         fields |= {"model": name, "model_hash": model_hash(cfg)}
-        fields.setdefault("layers_per_stage", [cfg.layers])
+        stages = fields.get("mesh", {}).get("stage", 1)
+        each, more = divmod(cfg.layers, stages)
+        fields.setdefault("layers_per_stage", [each + (at < more) for at in range(stages)])
     return train_plan(fields, target)
 
 

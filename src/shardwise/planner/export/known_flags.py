@@ -14,15 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import shardwise.plans.software
-from shardwise.boundary import read_json
-from shardwise.errors import BadRequest, shown
+from shardwise.boundary import read_json, read_toml
+from shardwise.errors import BadRequest, Remark, shown
 from shardwise.planner.export import maxtext_read, megatron_read, torchtitan_read
+from shardwise.planner.export.maxtext import written
+from shardwise.planner.export.megatron_shape import vocabulary
+from shardwise.planner.export.notes import heading
+from shardwise.planner.export.script import launch_of
+from shardwise.planner.export.torchtitan_keys import is_idle
 
 _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "flags.json"
 
 _LAUNCHER = ("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port")
 """Of torchrun, which stands before Megatron's own."""
-_OURS = re.compile(r"^\s*[{]?\s*\"?(kind|model|model_hash|slice|mesh|batch|length)\"?\s*:", re.M)
+_OURS = re.compile(
+    r"^\s*[{]?\s*\"?((kind|model_hash|slice|mesh|batch|length)\"?\s*:|model\"?\s*:[ \t]*[^\s#])",
+    re.M,
+)
 _FEWEST = 2
 """Flags of a program that a text holds if it is for it."""
 
@@ -33,23 +41,12 @@ def known_flags() -> Mapping[str, Mapping[str, Any]]:
     return read_json(_FILE, "the flags of other programs")
 
 
-def _of_maxtext(text: str) -> set[str]:
-    return set(maxtext_read.own_flags(text))
-
-
-def _of_megatron(text: str) -> set[str]:
-    return set(megatron_read.parsed(text).given) - set(_LAUNCHER)
-
-
-def _of_torchtitan(text: str) -> set[str]:
-    return set(torchtitan_read.given_values(text))
-
-
-_FLAGS: Mapping[str, Callable[[str], set[str]]] = {
-    "maxtext": _of_maxtext,
-    "megatron": _of_megatron,
-    "torchtitan": _of_torchtitan,
+_GIVEN: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
+    "maxtext": maxtext_read.own_flags,
+    "megatron": lambda text: megatron_read.parsed(text).given,
+    "torchtitan": torchtitan_read.given_values,
 }
+"""What a text of each program says, by key."""
 
 
 def target_of(text: str) -> str | None:
@@ -57,7 +54,7 @@ def target_of(text: str) -> str | None:
     and where it is for none."""
     if _OURS.search(text):
         return None
-    counts = {target: len(_given(target, text) & _known(target)) for target in _FLAGS}
+    counts = {target: len(_given(target, text) & _known(target)) for target in _GIVEN}
     best = max(counts, key=lambda target: counts[target])
     return best if counts[best] >= _FEWEST else None
 
@@ -65,12 +62,99 @@ def target_of(text: str) -> str | None:
 def unread_notes(text: str, target: str) -> list[str]:
     """A line for each flag that the program does not know, with the nearest that it does, and for
     what was read as something near it."""
-    if target not in _FLAGS:
+    if target not in _GIVEN:
         return []
-    near = torchtitan_read.read_nearly(text) if target == torchtitan_read.TARGET else []
+    near = _NEAR[target](text)
     model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
     other = [f"{model}; not read, the model is the one given"] if model else []
-    return [*_unknown_flags(text, target), *other, *near]
+    return [
+        *_unknown_flags(text, target),
+        *other,
+        *near,
+        *_left_by_script(text),
+        *_not_read(text, target),
+    ]
+
+
+def _of_megatron(text: str) -> list[str]:
+    given = megatron_read.parsed(text)
+    try:
+        if "--num-layers" not in given or vocabulary(given) is not None:
+            return []
+    except BadRequest:
+        pass
+    kind = given.given.get("--tokenizer-type", "")
+    known = f"--tokenizer-type {kind} does not fix the vocabulary" if kind else "no --vocab-size"
+    return [f"{known}: it is read as that of the model"]
+
+
+_NEAR: Mapping[str, Callable[[str], list[str]]] = {
+    "maxtext": lambda _: [],
+    "megatron": _of_megatron,
+    "torchtitan": torchtitan_read.read_nearly,
+}
+"""What each program's text says otherwise than a plan can, as it is read."""
+
+
+def _not_read(text: str, target: str) -> list[str]:
+    """Known keys that say something and are not read, each with its value; and those without effect
+    on a plan, as one remark."""
+    given, known = _values(text, target), _known(target)
+    if target == torchtitan_read.TARGET:
+        other = torchtitan_read.not_understood(text)
+        known = known | {k for k in given if k.partition(".")[0] not in _sections(known)}
+        idle = [key for key, value in given.items() if is_idle(key, value)]
+    else:
+        row = _keys()[target]
+        read, usual = row["read"].split(), row["usual"]
+        idle = [k for k in given if re.match(row["idle"], k) and k not in (*read, *usual)]
+        idle += [k for k, value in given.items() if str(value) in usual.get(k, ())]
+        if target == maxtext_read.TARGET:
+            model = maxtext_read.own_models().get(str(given.get("model_name")), {})
+            idle += [k for k, value in given.items() if k in model and written(model[k]) == value]
+        degrees = re.compile(r"(ici|dcn)_\w+_parallelism|--nproc-per-node|--nnodes")
+        if "--vocab-size" in given and "--tokenizer-type" in given:
+            idle.append("--tokenizer-type")
+        done = {*read, *idle, *filter(degrees.fullmatch, given)}
+        other = {k: value for k, value in given.items() if k not in done}
+    said = [
+        f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
+        for key, value in other.items()
+        if key in known
+    ]
+    own = heading("training", target)[0] in text  # where each key is one of ours
+    without = "" if own else ", ".join(sorted(set(idle)))
+    return [*said, *([Remark(f"without effect on a plan: {without}")] if without else [])]
+
+
+@cache
+def _keys() -> Mapping[str, Any]:
+    """What the readers make of each program's keys."""
+    return read_toml(_FILE.with_name("keys.toml"), "the keys of other programs")
+
+
+def _values(text: str, target: str) -> Mapping[str, Any]:
+    """What a text says, if it can be read as one of the program's."""
+    try:
+        return _GIVEN[target](text)
+    except BadRequest:
+        return {}
+
+
+def _left_by_script(text: str) -> list[str]:
+    """What a script leaves to its caller, and that it starts more than is read."""
+    try:
+        launch = launch_of(text)
+    except BadRequest:
+        return []
+    if launch is None:
+        return []
+    names = ", ".join(f"${name}" for name in sorted(launch.unset))
+    empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
+    if not launch.others:
+        return empty
+    many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
+    return [*empty, f"the script starts {many}; read is {launch.program or 'the longest'}"]
 
 
 def _unknown_flags(text: str, target: str) -> list[str]:
@@ -87,10 +171,7 @@ def _unknown_flags(text: str, target: str) -> list[str]:
 
 def _given(target: str, text: str) -> set[str]:
     """The flags of a text, if it can be read as one of the program's."""
-    try:
-        return _FLAGS[target](text)
-    except BadRequest:
-        return set()
+    return set(_values(text, target)) - set(_LAUNCHER)
 
 
 def _known(target: str) -> set[str]:

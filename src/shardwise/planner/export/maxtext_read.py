@@ -13,7 +13,7 @@ from typing import Any
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
-from shardwise.planner.export.flags import Flags, words_of
+from shardwise.planner.export.flags import Flags, arguments_of, unset_in
 from shardwise.planner.export.hardware import slice_fields
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
@@ -44,7 +44,7 @@ def given_flags(text: str) -> Flags:
     MaxText has a file of that name."""
     given = own_flags(text)
     model = own_models().get(given.get("model_name", ""), {})
-    return Flags(TARGET, {k: written(v) for k, v in model.items()} | given)
+    return Flags(TARGET, {k: written(v) for k, v in model.items()} | given, unset_in(text))
 
 
 def unknown_model(text: str) -> BadRequest | None:
@@ -58,8 +58,8 @@ def unknown_model(text: str) -> BadRequest | None:
 def own_flags(text: str) -> dict[str, str]:
     """What the text itself says, without the flags of its model_name."""
     plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    if re.search(r"(^|\s)[a-z_0-9]+=", plain):
-        words = words_of(TARGET, text)
+    if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not re.search(r"^[a-z_0-9]+:( |$)", plain, re.M):
+        words = arguments_of(TARGET, text)
         return dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
     table = parse_yaml(plain, f"{TARGET}: the file")
     if not isinstance(table, dict) or not table:
@@ -247,7 +247,7 @@ def _read_remat(given: Flags) -> tuple[str, dict[str, str]]:
             f"{TARGET}: remat_policy is {shown(name)}, for which a plan has no word; the nearest "
             f"to write is {close}; known are {', '.join(known)}"
         )
-    return given.word("remat_policy", WORDS["remat"]), {}
+    return given.word("remat_policy", WORDS["remat"], "full"), {}
 
 
 def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:

@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping
 from math import prod
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.export.flags import Flags, words_of
+from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
+from shardwise.planner.export.megatron_yaml import recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
+from shardwise.plans.stacks import OVERLAPPED, stack_row
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "megatron"
@@ -35,6 +37,9 @@ def read(text: str, devices: int | None = None) -> Fields:
         "lora_rank": 0,
         "frozen": [],
     }
+    said |= _read_overlap(given, said)
+    if "--no-gradient-accumulation-fusion" in given:
+        said["gradient_accumulation"] = "separate"
     if "context" in said["mesh"]:
         word = given.get("--cp-comm-type", "p2p").replace("allgather", "all_gather")
         said["context_method"] = meant(TARGET, "--cp-comm-type", word, WORDS["context_method"])
@@ -45,6 +50,22 @@ def read(text: str, devices: int | None = None) -> Fields:
             said["expert_capacity"] = given.number(capacity, kind=float)
         said |= _read_dispatcher(given, ragged=said["expert_dispatch"] == "ragged")
     return said
+
+
+def _read_overlap(given: Flags, said: Fields) -> Fields:
+    """Whose transfers run beside compute, where the flags say less than Megatron's row has: those
+    of gradients and of tensor wait unless a flag says otherwise, those of chunks do not."""
+    mesh: Mapping[str, int] = said["mesh"]
+    waits = set()
+    copied = any(mesh.get(axis, 1) > 1 for axis in ("data", *STORAGE_AXES))
+    if copied and "--overlap-grad-reduce" not in given:
+        waits.add("data")
+    if "tensor" in mesh and said["sequence_parallel"] and "--tp-comm-overlap" not in given:
+        waits.add("tensor")
+    if said["virtual_stages"] > 1 and "--no-overlap-p2p-communication" in given:
+        waits.add("pipeline")
+    beside = [name for name in OVERLAPPED if name in stack_row(MEGATRON.stack).overlap - waits]
+    return {"overlap": beside} if waits else {}
 
 
 def _read_dispatcher(given: Flags, *, ragged: bool) -> Fields:
@@ -65,36 +86,57 @@ def _read_graphs(given: Flags) -> list[str]:
 
 
 def _world(given: Flags, devices: int | None) -> int:
-    """How many devices there are, as told or by torchrun; BadRequest where neither says it, or they
-    differ."""
-    words = given.get("--nnodes", "1"), given.get("--nproc-per-node")
-    if devices is not None and not all(word.isdigit() for word in words):
+    """How many devices there are, as told or by the launcher; BadRequest where neither says it, or
+    they differ. A script of one node whose degrees need more is for the devices told."""
+    words = [given.given.get(name, "") for name in ("--nnodes", "--nproc-per-node")]
+    if devices is not None and not all(word.isdigit() for word in (words[0] or "1", words[1])):
         return devices  # variables of a launcher
     if devices is None and not words[1]:
-        raise BadRequest(
-            f"{TARGET}: the arguments do not say how many devices there are; give the slice with "
-            "--on, or torchrun's --nnodes and --nproc-per-node"
+        raise Lacking(
+            f"{TARGET}: the arguments do not say how many devices there are",
+            "give the slice with --on, or torchrun's --nnodes and --nproc-per-node",
+            Gives.SLICE,
         )
     world = given.count("--nnodes", "1") * given.count("--nproc-per-node")
-    if devices not in (None, world):
+    inner = prod(given.count(flag, "1") for flag in _INNER)
+    if devices is None and world % inner:
+        raise Lacking(
+            f"{TARGET}: the script starts {world} processes, and its degrees take {inner} or a "
+            "multiple",
+            f"give the slice with --on, or {' x '.join(_INNER)} that {world} is a multiple of",
+            Gives.SLICE,
+        )
+    if devices not in (None, world) and world % inner == 0:
         raise BadRequest(
             f"{TARGET}: torchrun's --nnodes and --nproc-per-node make {world} devices, the slice "
             f"has {devices}; make them equal"
         )
-    return world
+    return devices or world
+
+
+_INNER = (
+    *("--tensor-model-parallel-size", "--pipeline-model-parallel-size"),
+    "--context-parallel-size",
+)
+"""Degrees whose product divides the number of devices."""
 
 
 def parsed(text: str) -> Flags:
-    """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces."""
-    given: dict[str, str] = {}
+    """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
+    of its launcher are torchrun's. Of a YAML recipe, its keys."""
+    if (recipe := recipe_of(text)) is not None:
+        return Flags(TARGET, recipe)
+    launch = launched(TARGET, text)
+    counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
+    given = {name: value for name, value in counts.items() if value}
     flag = ""
-    for word in words_of(TARGET, text):
+    for word in arguments_of(TARGET, text):
         if word.startswith("--"):
             flag, _, value = word.partition("=")
             given[flag] = value
-        elif flag and word != "pretrain_gpt.py":
+        elif flag:
             given[flag] = f"{given[flag]} {word}".strip()
-    return Flags(TARGET, given)
+    return Flags(TARGET, given, launch.unset if launch else ())
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:
@@ -162,28 +204,48 @@ def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
 
 
 def _read_stages(given: Flags, stages: int) -> Fields:
-    layers = given.count("--num-layers")
     virtual = given.count("--num-virtual-stages-per-pipeline-rank", "1")
+    schedule = "interleaved" if virtual > 1 else "1f1b"
+    if "--num-layers" not in given and not any(flag in given for flag in _SPLITS):
+        piped = {"pipeline_schedule": schedule} if stages > 1 else {}
+        return {"virtual_stages": virtual, **piped}  # of the layers that the model has
+    layers = given.count("--num-layers")
     if max(layers, stages * virtual) > MOST_LAYERS:
         raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
+    ends = [int(f"--account-for-{end}-in-pipeline-split" in given) for end in ("embedding", "loss")]
+    first, last = (given.number(f"--decoder-{end}-pipeline-num-layers", "0") for end in _ENDS)
     if "--num-layers-per-virtual-pipeline-stage" in given:
         inner = given.count("--num-layers-per-virtual-pipeline-stage")
-        virtual = whole(TARGET, "the number of virtual stages", layers / (stages * inner))
+        inside, own = layers - first - last, stages - bool(first) - bool(last)
+        counted = (inside + sum(ends)) / (max(own, 1) * inner)
+        virtual = whole(TARGET, "the number of virtual stages", counted)
     if "--pipeline-model-parallel-layout" in given:
         sizes = _read_layout(given.get("--pipeline-model-parallel-layout"))
         virtual = whole(TARGET, "the layout's chunks per stage", len(sizes) / stages)
+        per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks in turn
     else:
-        each = whole(TARGET, "layers per (virtual) stage", layers / (stages * virtual))
-        sizes = [each] * (stages * virtual)
-    if sum(sizes) != layers:
-        raise BadRequest(f"{TARGET}: the layout has {sum(sizes)} layers, --num-layers is {layers}")
-    per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks are dealt in turn
+        inside, own = layers - first - last, max(stages - bool(first) - bool(last), 1)
+        each = whole(TARGET, "layers per stage", (inside + sum(ends)) / own)
+        whole(TARGET, "layers per (virtual) stage", each / virtual)
+        per_stage = [*[first] * bool(first), *[each] * own, *[last] * bool(last)]
+        per_stage[0] -= ends[0]
+        per_stage[-1] -= ends[1]
+    if sum(per_stage) != layers:
+        total = sum(per_stage)
+        raise BadRequest(f"{TARGET}: the stages have {total} layers, --num-layers is {layers}")
     said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
     if stages > 1:
         said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"
     return said
 
 
+_ENDS = ("first", "last")
+_SPLITS = (
+    *("--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-layout"),
+    *(f"--decoder-{end}-pipeline-num-layers" for end in _ENDS),
+    *("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"),
+)
+"""Arguments about how many layers a stage holds."""
 MOST_LAYERS = 10_000
 """As a config.json may say (`models/reader.py`)."""
 
@@ -216,7 +278,10 @@ def _read_dtypes(given: Flags) -> Fields:
     kind = next((dtype for flag, dtype in mixed.items() if flag in given), "f32")
     compute, param = kind, kind
     if "--fp8-format" in given:
-        compute = given.word("--fp8-recipe", RECIPES, "delayed")
+        given.word("--fp8-format", {"hybrid": "hybrid", "e4m3": "e4m3"})
+        recipe = given.get("--fp8-recipe", "delayed")
+        scaled = recipe in ("tensorwise", "blockwise")  # by the tensor as it is, or by blocks
+        compute = "fp8" if scaled else given.word("--fp8-recipe", RECIPES, "delayed")
         param = compute if "--fp8-param-gather" in given else kind
     moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")
     return {

@@ -18,7 +18,7 @@ from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
-from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, is_of, model_hash
 from shardwise.plans.files import flat_plan, plan_from
 from shardwise.plans.software import Obstacle, SoftwareRow
 from shardwise.plans.train import STORAGE_AXES
@@ -158,7 +158,7 @@ def in_front(lines: list[str], text: str) -> str:
 
 def check_model(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> None:
     """Raise BadRequest where `cfg` is not the model that the plan was made for."""
-    if plan.model_hash != model_hash(cfg):
+    if not is_of(plan.model_hash, cfg):
         raise BadRequest(
             f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
             f"{model_hash(cfg)}); plan again before exporting"

@@ -22,6 +22,7 @@ _NEITHER: Mapping[str, Any] = {
     "refuse_late": False,
     "guess_cost": 0.0,
     "admission": "optimistic",
+    "release": "",
 }
 """Choices of `scheduling` that neither server has a flag for that means the same."""
 

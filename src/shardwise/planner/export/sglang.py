@@ -47,7 +47,7 @@ _KNOWN = (
     *("--chunked-prefill-size", "--page-size", "--mem-fraction-static", "--kv-cache-dtype"),
     *("--quantization", "--dtype", "--disable-radix-cache", "--schedule-policy"),
     *("--enable-mixed-chunk", "--speculative-algorithm", "--speculative-num-draft-tokens"),
-    ROLE,
+    *("--disable-cuda-graph", ROLE),
 )
 
 
@@ -126,6 +126,8 @@ def _switches(pool: ServerPool) -> dict[str, Any]:
         found["--enable-mixed-chunk"] = ""
     if not wanted.prefix_cache:
         found["--disable-radix-cache"] = ""
+    if not wanted.graphs:
+        found["--disable-cuda-graph"] = ""
     if plan.dtypes.weights == "fp8":
         found["--quantization"] = "fp8"
     if wanted.guesses:
@@ -160,6 +162,7 @@ def read(flags: Flags) -> Fields:
         "prefill_replicas": int(ROLE in flags),
         "scheduling.page_size": flags.number("--page-size", "1"),
         "scheduling.memory_share": flags.number("--mem-fraction-static", "0.9", float),
+        "scheduling.graphs": "--disable-cuda-graph" not in flags,
         "scheduling.order": flags.word("--schedule-policy", ORDERS, "fcfs"),
         "scheduling.prefix_cache": "--disable-radix-cache" not in flags,
         "scheduling.policy": "chunked" if "--enable-mixed-chunk" in flags else "interleaved",

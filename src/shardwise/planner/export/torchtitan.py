@@ -46,7 +46,7 @@ from torchtitan.trainer import Trainer
 
 def plan() -> Trainer.Config:
     """The plan's config."""
-    model_spec = model_registry("FLAVOR")
+    model_spec = model_registry("FLAVOR"CONVERTED)
 '''
 
 
@@ -58,6 +58,12 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     head = _HEAD.replace("MODEL,", within_docstring(cfg.name) + ",")
     head = head.replace("nnodes N", f"nnodes {count}").replace("node P", f"node {each}")
     head = head.replace("MODULE", flavor.module).replace("FLAVOR", flavor.name)
+    made = _converters(plan, cfg)
+    given = "".join(f"\n            {one}.Config({how})," for one, how in made.items())
+    head = head.replace("CONVERTED", f", converters=[{given}\n        ]" if given else "")
+    after = "from torchtitan.distributed"
+    imported = f"from torchtitan.components.quantization import {', '.join(made)}\n" if made else ""
+    head = head.replace(after, imported + after, 1)
     return head + "\n".join([*_body(plan, cfg, flavor), "    return config"]) + "\n"
 
 
@@ -72,11 +78,25 @@ def _body(plan: TrainPlan, cfg: ModelConfig, flavor: Flavor) -> Iterator[str]:
     for section, values in sections.items():
         for name, value in values.items():
             yield f"    config.{section}.{name} = {_literal(value)}"
-    policy = WORDS["remat"][plan.remat]
+    policy = "SelectiveAC" if plan.remat_kinds else WORDS["remat"][plan.remat]
     call = "" if policy == NO_POLICY else ".Config()"
     yield f"    config.activation_checkpoint = {policy}{call}"
 
 
+def _converters(plan: TrainPlan, cfg: ModelConfig) -> dict[str, str]:
+    """The converters of linear layers and experts with their arguments; the head stays as it is."""
+    kind = NARROW.get(plan.dtypes.compute)
+    if kind is None:
+        return {}
+    compiled = f"model_compile_enabled={plan.fuses_elementwise}"
+    layers = 'filter_fqns=["lm_head"]' if kind == "Float8" else 'fqns=["layers"]'
+    linear = {f"{kind}LinearConverter": f"{layers}, {compiled}"}
+    experts = {f"{kind}GroupedExpertsConverter": compiled} if cfg.has_experts else {}
+    return linear | experts
+
+
+NARROW = {"fp8": "Float8", "mxfp8": "MXFP8", "nvfp4": "NVFP4"}
+"""What its converters are called, by the dtype of matmuls (components/quantization)."""
 COMPILED = ["model", "loss"]
 """What TorchTitan compiles where its config says nothing else."""
 
@@ -137,7 +157,7 @@ def _training(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "global_batch_size": plan.global_batch_sequences,
         "seq_len": plan.sequence_length,
         "dtype": DTYPES[stored_dtype(d)],
-        "mixed_precision_param": DTYPES[d.compute],
+        "mixed_precision_param": DTYPES.get(d.compute, "bfloat16"),
         "mixed_precision_reduce": WORDS["dtypes.grad"][d.grad],
         "disable_cuda_graphs": piped or cfg.has_experts,
     }

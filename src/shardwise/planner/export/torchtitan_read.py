@@ -16,16 +16,25 @@ from typing import Any
 import shardwise.plans.software
 from shardwise.boundary import parse_toml, read_json
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
-from shardwise.planner.export.flags import words_of
+from shardwise.planner.export.flags import arguments_of, processes_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
 from shardwise.planner.export.python_text import count_of, literal_of, tree_of
-from shardwise.planner.export.torchtitan import COMPILED, NO_POLICY, WORDS, reduces
-from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN
+from shardwise.planner.export.torchtitan import COMPILED, WORDS, reduces
+from shardwise.planner.export.torchtitan_keys import (
+    POLICIES,
+    flat,
+    is_idle,
+    nearly,
+    of_today,
+    quantized,
+)
+from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN, flavors, selective
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import schedule_row
 
 TARGET = "torchtitan"
 _CONFIGS = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
+_MICROBATCHES = "parallelism.pipeline_parallel_microbatches"
 DEFAULTS: Mapping[str, Any] = {
     "training.local_batch_size": 8,
     "training.global_batch_size": -1,
@@ -55,7 +64,7 @@ def own_configs() -> Mapping[str, Mapping[str, Any]]:
 def given_values(text: str) -> dict[str, Any]:
     """What a module or a command says, by dotted name; `module` and `flavor` are the model's."""
     if re.search(r"^\[[a-z_.]+\]\s*$", text, re.MULTILINE):
-        return _sections(parse_toml(text, f"{TARGET}: the file"))
+        return of_today(flat(parse_toml(text, f"{TARGET}: the file")))
     python = re.search(r"^\s*(def|import|from)\s", text, re.MULTILINE)
     if python or not re.search(r"(^|\s)--[a-z]", text):
         return _assignments(text)
@@ -66,6 +75,7 @@ def read(text: str, devices: int | None = None) -> Fields:
     """The fields that a text says; BadRequest where they make no plan. `devices` is how many there
     are, where a degree of -1 takes what the others leave."""
     given = {**DEFAULTS, **given_values(text)}
+    devices = devices or processes_of(text)
     stages = _degree(given, "pipeline_parallel_degree")
     mesh = _mesh(given, devices)
     said: Fields = {
@@ -78,10 +88,7 @@ def read(text: str, devices: int | None = None) -> Fields:
         "sequence_parallel": bool(given["parallelism.enable_sequence_parallel"]),
         "weight_gather": _gather(given, stages),
         "gradient_reduce": reduces(stages),
-        "remat": meant(
-            TARGET, "activation_checkpoint", given["activation_checkpoint"], WORDS["remat"]
-        ),
-        "remat_kinds": {},
+        **_remat(given),
         "offload_optimizer": bool(given.get("training.enable_cpu_offload", False)),
         "optimizer": "adam",
         "lora_rank": 0,
@@ -105,13 +112,54 @@ def _compiled(given: Mapping[str, Any]) -> Fields:
     return {"compiled": model, "fused_loss": None if loss == model else loss}
 
 
+def _remat(given: Mapping[str, Any]) -> Fields:
+    """The policy of activation checkpointing; SelectiveAC by what it keeps."""
+    policy = given["activation_checkpoint"]
+    if policy == "SelectiveAC":
+        return {"remat": "block", "remat_kinds": dict(selective(experts=_has_experts(given)))}
+    known = {**WORDS["remat"], "": "SelectiveAC"}
+    return {"remat": meant(TARGET, "activation_checkpoint", policy, known), "remat_kinds": {}}
+
+
+def _has_experts(given: Mapping[str, Any]) -> bool:
+    """Whether the model has experts, by the names of TorchTitan's registry."""
+    of_experts = given.get("module") in ("deepseek_v3", "llama4", "gpt_oss", "moe")
+    return of_experts or re.search(r"a[\d._]+b", str(given.get("flavor", "")).lower()) is not None
+
+
 def read_nearly(text: str) -> list[str]:
     """What is read as the nearest that a plan can say."""
     given = {**DEFAULTS, **given_values(text)}
-    if given["activation_checkpoint"] != DEFAULTS["activation_checkpoint"]:
-        return []
-    said = "activation checkpoint 'selective' is read as remat matmul_outputs, the nearest"
-    return [f"{said}; TorchTitan recomputes every second matmul besides, which takes longer"]
+    return nearly(given, experts=_has_experts(given))
+
+
+def not_understood(text: str) -> dict[str, Any]:
+    """Keys, with their values, that are neither read nor without effect."""
+    return {
+        key: value
+        for key, value in given_values(text).items()
+        if not (key in _READ or key.startswith(_READ_PARTS) or is_idle(key, value))
+    }
+
+
+_DEGREES = tuple(
+    f"parallelism.{name}_parallel_degree"
+    for name in ("pipeline", "data_parallel_replicate", "context", "tensor", "expert")
+)
+_READ = frozenset(
+    (
+        *(*DEFAULTS, *_DEGREES, "parallelism.data_parallel_replicate_degree"),
+        *("module", "flavor", "model.converters", "training.enable_cpu_offload"),
+        *("parallelism.module_fqns_per_model_part", "float8.enable_float8_linear"),
+        *("parallelism.pipeline_parallel_layers_per_stage", _MICROBATCHES),
+        *("activation_checkpoint.selective_ac_option", "activation_checkpoint.mode"),
+    )
+)
+_READ_PARTS = (
+    "converter.",
+    "parallelism.pipeline_parallel_first",
+    "parallelism.pipeline_parallel_last",
+)
 
 
 def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
@@ -173,9 +221,10 @@ def _read_batch(given: Mapping[str, Any], ranks: int, stages: int) -> Fields:
                 "plan's microbatches all pass the pipeline in one go, so raise local_batch_size"
             )
         name = "parallelism.pipeline_parallel_microbatch_size"
-        rounds = whole(
-            TARGET, "the number of microbatches", local / count_of(TARGET, name, given[name])
-        )
+        each = count_of(TARGET, name, given[name])
+        if _MICROBATCHES in given:  # how many, before there was their size
+            each = local / count_of(TARGET, _MICROBATCHES, given[_MICROBATCHES])
+        rounds = whole(TARGET, "the number of microbatches", local / each)
     dtypes = {
         "dtypes.param": "dtype",
         "dtypes.compute": "mixed_precision_param",
@@ -185,6 +234,7 @@ def _read_batch(given: Mapping[str, Any], ranks: int, stages: int) -> Fields:
     said: Fields = {
         key: meant(TARGET, name, given[f"training.{name}"], DTYPES) for key, name in dtypes.items()
     }
+    said["dtypes.compute"] = quantized(given) or said["dtypes.compute"]
     return said | {
         "dtypes.master": "none",
         "sequence_length": count_of(TARGET, "seq_len", given["training.seq_len"]),
@@ -198,7 +248,11 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
     if stages == 1:
         return {"virtual_stages": 1}
     name = "parallelism.module_fqns_per_model_part"
+    word = given["parallelism.pipeline_parallel_schedule"]
+    schedule = meant(TARGET, "pipeline_parallel_schedule", word, WORDS["pipeline_schedule"])
     parts = given.get(name)
+    if parts is None:
+        parts = _usual_parts(given, stages, schedule)
     if (
         not isinstance(parts, list)
         or not all(isinstance(part, list) for part in parts)
@@ -206,8 +260,6 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
     ):
         raise BadRequest(f"{TARGET}: {name} is no list of parts, a multiple of {stages} stages")
     layers = [0] * stages
-    word = given["parallelism.pipeline_parallel_schedule"]
-    schedule = meant(TARGET, "pipeline_parallel_schedule", word, WORDS["pipeline_schedule"])
     for i, part in enumerate(parts):
         stage, _ = schedule_row(schedule).place_of(i, stages)
         layers[stage] += sum(str(module).startswith("layers.") for module in part)
@@ -218,21 +270,29 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
     }
 
 
-def _sections(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a TOML file, as TorchTitan had them before its configs were Python."""
-    given = {
-        f"{section}.{name}": value
-        for section, values in table.items()
-        if isinstance(values, Mapping)
-        for name, value in values.items()
-    }
-    mode = given.pop("activation_checkpoint.mode", None)
-    if mode is not None:
-        if mode not in _POLICIES:
-            raise unknown("activation checkpoint", str(mode), _POLICIES)
-        given["activation_checkpoint"] = _POLICIES[str(mode)]
-    named = {"module": given.pop("model.name", None), "flavor": given.pop("model.flavor", None)}
-    return given | {name: value for name, value in named.items() if value is not None}
+def _usual_parts(given: Mapping[str, Any], stages: int, schedule: str) -> list[list[str]]:
+    """The parts that TorchTitan makes itself: the embedding and the head count as a layer each
+    (generate_llm_fqn_per_model_part)."""
+    known = {(flavor.module, flavor.name): flavor.layers for flavor in flavors()}
+    layers = known.get((str(given.get("module")), str(given.get("flavor"))))
+    if layers is None:
+        raise BadRequest(
+            f"{TARGET}: parallelism.module_fqns_per_model_part is missing, and the layers of the "
+            "model are not known; write the parts"
+        )
+    less = [
+        int(given.get(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1))
+        for end in ("first", "last")
+    ]
+    many = stages * (1 if schedule in ("1f1b", "gpipe") else 2)
+    name = "parallelism.pipeline_parallel_layers_per_stage"
+    if given.get(name) is not None:
+        many = -(-(layers + sum(less)) // count_of(TARGET, name, given[name]))
+    each, more = divmod(layers + sum(less), many)
+    sizes = [each + (part < more) for part in range(many)]
+    sizes[0] -= less[0]
+    sizes[-1] -= less[1]
+    return [["layers."] * size for size in sizes]
 
 
 def _assignments(text: str) -> dict[str, Any]:
@@ -269,6 +329,8 @@ def _called(node: ast.Call) -> dict[str, Any]:
     name = ast.unparse(node.func)
     if name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
         return {"flavor": node.args[0].value}
+    if name.endswith("Converter.Config"):
+        return {f"converter.{name.removesuffix('.Config')}": True}
     if name == "ChunkedLossWrapper.Config":
         found = [k.value for k in node.keywords if k.arg == "num_chunks"]
         return {"num_chunks": literal_of(TARGET, "num_chunks", found[0]) if found else 8}
@@ -276,26 +338,25 @@ def _called(node: ast.Call) -> dict[str, Any]:
 
 
 _SWITCH = {"True": True, "False": False, "true": True, "false": False}
-_POLICIES = {"selective": "SelectiveAC", "full": "FullAC", "none": NO_POLICY}
 
 
 def _flags(text: str) -> dict[str, Any]:
     """`--SECTION.NAME VALUE` and `--SECTION.NAME=VALUE`, those of a registered config first."""
     given: dict[str, Any] = {}
     flag = ""
-    for word in words_of(TARGET, text):
+    for word in arguments_of(TARGET, text):
         if word.startswith("--"):
             flag, equals, value = word[2:].replace("-", "_").partition("=")
             value = word.partition("=")[2]
             given[flag] = _value(value) if equals else True
         elif word.startswith(("activation-checkpoint:", "activation_checkpoint:")):
             kind = word.partition(":")[2]
-            if kind not in _POLICIES:
-                raise unknown("activation checkpoint", kind, _POLICIES)
-            given["activation_checkpoint"], flag = _POLICIES[kind], ""
+            if kind not in POLICIES:
+                raise unknown("activation checkpoint", kind, POLICIES)
+            given["activation_checkpoint"], flag = POLICIES[kind], ""
         elif flag:
             given[flag], flag = _value(word), ""
-    return _registered(given) | given
+    return _registered(given) | of_today(given)
 
 
 def _registered(given: Mapping[str, Any]) -> dict[str, Any]:

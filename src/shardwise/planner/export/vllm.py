@@ -64,6 +64,7 @@ _KNOWN = (
     *("--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduling-policy"),
     *("--speculative-config", "--kv-transfer-config", "--enable-chunked-prefill"),
+    "--enforce-eager",
 )
 
 
@@ -115,6 +116,8 @@ def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     if plan.dtypes.weights == "fp8":
         values["--quantization"] = "fp8"
     values["--enable-prefix-caching" if wanted.prefix_cache else "--no-enable-prefix-caching"] = ""
+    if not wanted.graphs:
+        values["--enforce-eager"] = ""
     if wanted.guesses:
         guess = {"method": "ngram", "num_speculative_tokens": wanted.guesses}
         values["--speculative-config"] = json.dumps(guess)
@@ -154,7 +157,8 @@ def read(flags: Flags) -> Fields:
         "prefill_chunk": ranks * flags.number("--max-num-batched-tokens", "8192"),
         "prefill_replicas": int("--kv-transfer-config" in flags),
         "scheduling.page_size": flags.number("--block-size", "16"),
-        "scheduling.memory_share": flags.number("--gpu-memory-utilization", "0.9", float),
+        "scheduling.memory_share": flags.number("--gpu-memory-utilization", "0.92", float),
+        "scheduling.graphs": "--enforce-eager" not in flags,
         "scheduling.order": flags.word("--scheduling-policy", ORDERS, "fcfs"),
         "scheduling.prefix_cache": "--no-enable-prefix-caching" not in flags,
         "scheduling.policy": "chunked",

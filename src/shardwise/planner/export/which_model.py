@@ -1,7 +1,8 @@
 """Which model an export is for: the one of the zoo that would be written with the same flags.
 
 Nothing is looked up by a name: the flags of shape must be equal, and of several models with one
-shape that is taken which has most other flags in common.
+shape that is taken which has most other flags in common. Megatron's arguments describe a model
+that nobody knows as well: it is built of them (`megatron_shape.py`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,9 +10,12 @@ from typing import Any
 
 from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models import ModelConfig, load_model
+from shardwise.models.specs import Moe
 from shardwise.models.zoo import zoo_names
 from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
+from shardwise.planner.export.flags import Flags
 from shardwise.planner.export.maxtext import written
+from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.torchtitan_read import said_model
 from shardwise.plans.software.features import features
 from shardwise.plans.software.maxtext import MAXTEXT
@@ -24,7 +28,8 @@ Written = Callable[[ModelConfig], Mapping[str, Any]]
 MAXTEXT_SHAPE = (
     *("base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads"),
     *("base_mlp_dim", "vocab_size", "head_dim", "num_experts", "base_moe_mlp_dim"),
-    *("q_lora_rank", "kv_lora_rank", "decoder_block"),
+    *("q_lora_rank", "kv_lora_rank", "decoder_block", "num_experts_per_tok", "shared_experts"),
+    "first_num_dense_layers",
 )
 MEGATRON_SHAPE = (
     *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups"),
@@ -38,18 +43,34 @@ def of_maxtext(text: str) -> str | None:
     """The model of MaxText's flags; BadRequest for a `model_name` that is not MaxText's."""
     if wrong := maxtext_read.unknown_model(text):
         raise Lacking(str(wrong), "give the model with --model", Gives.MODEL)
-    given = maxtext_read.given_flags(text).given
+    given = dict(maxtext_read.given_flags(text).given)
     if (name := given.get("model_name")) in snapshot()["models"]:
         for known in zoo_names():
             if named_model(load_model(known)) == name:
                 return known
+        if given.get("override_model_config") != "true":  # else MaxText takes other numbers for it
+            given = given | {k: written(v) for k, v in snapshot()["models"][name].items()}
     return _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
 
 
 def of_megatron(text: str) -> str | None:
-    """The model of Megatron's arguments."""
-    given = megatron_read.parsed(text).given
-    return _alike(given, megatron_model.model_arguments, MEGATRON_SHAPE, MEGATRON.builds or ())
+    """The model of Megatron's arguments: one of the zoo with their shape, else one that is built of
+    it; None where they do not say the shape."""
+    given = megatron_read.parsed(text)
+    if any(flag not in given for flag in MEGATRON_SHAPE[:3]):
+        return None
+    shape, found = shape_of(given), None
+    for name in zoo_names():
+        cfg = load_model(name)
+        if not features(cfg) <= set(MEGATRON.builds or ()) or cfg.layers != shape["layers"]:
+            continue
+        own = {k: written(v) for k, v in megatron_model.model_arguments(cfg).items()}
+        if not same_shape(shape, shape_of(Flags("megatron", own))):
+            continue
+        common = sum(_same(value, given.given.get(flag)) for flag, value in own.items())
+        if found is None or common > found[0]:
+            found = (common, name)
+    return found[1] if found else config_of(given)
 
 
 def check_maxtext(text: str, cfg: ModelConfig) -> None:
@@ -65,8 +86,15 @@ def check_maxtext(text: str, cfg: ModelConfig) -> None:
 def check_megatron(text: str, cfg: ModelConfig) -> None:
     """As `check_maxtext`, of Megatron's arguments."""
     if features(cfg) <= set(MEGATRON.builds or ()):
-        own = megatron_model.model_arguments(cfg)
-        _check("megatron", megatron_read.parsed(text).given, own, MEGATRON_SHAPE, cfg)
+        own, given = megatron_model.model_arguments(cfg), megatron_read.parsed(text).given
+        wide = "--ffn-hidden-size"
+        if cfg.has_experts and "--moe-ffn-hidden-size" in given and _all_experts(cfg):
+            given = {flag: value for flag, value in given.items() if flag != wide}  # of no layer
+        _check("megatron", given, own, MEGATRON_SHAPE, cfg)
+
+
+def _all_experts(cfg: ModelConfig) -> bool:
+    return all(isinstance(group.mlp, Moe) for group in cfg.groups)
 
 
 def _check(

@@ -17,15 +17,16 @@ or for one plan what the timeline of its own stages says.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from shardwise.planner.price.figures import (
     SERIAL,
     STARTS,
-    Figures,
     Period,
+    Priced,
     Round,
     Steps,
     Sums,
@@ -33,6 +34,8 @@ from shardwise.planner.price.figures import (
     period_of,
     round_of,
     summed,
+    totals_of,
+    weight_of,
 )
 from shardwise.planner.price.pipeline import Passes
 from shardwise.planner.step.parts import (
@@ -46,6 +49,7 @@ from shardwise.planner.step.parts import (
     UPDATE,
 )
 from shardwise.planner.step.work import (
+    Body,
     EndParts,
     LayerParts,
     backward_body,
@@ -78,14 +82,27 @@ class Seconds:
     host: Quantity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layers:
-    """All layers of a stage: a round of their bodies, totals and weight gradients of the step."""
+    """All layers of a stage: a round of their bodies, totals and weight gradients of the step.
+    `rounds` are those of a layer, `rows` those of every kind of layer."""
 
     forward: Round
     backward: Round
-    totals: Sums
-    weight: Quantity
+    bodies: tuple[Body[Priced], Body[Priced]]
+    rounds: Quantity
+    rows: np.ndarray
+
+    @cached_property
+    def totals(self) -> Sums:
+        """Seconds of every resource."""
+        forward, backward = map(totals_of, self.bodies)
+        return Sums().add(Sums(forward).add(backward), self.rounds)
+
+    @cached_property
+    def weight(self) -> Quantity:
+        """Seconds of the weight gradients."""
+        return summed(weight_of(self.bodies[1]) * self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +137,8 @@ class Stored:
 
     def __init__(self, steps: Steps, structure: Structure) -> None:
         self.steps, self.structure = steps, structure
-        self.shape = steps.shape(structure)
-        self.ahead, self.again = gathers_per_round(self.shape)
+        self.ahead = steps.of(structure, lambda shape: gathers_per_round(shape)[0], _gather)
+        self.again = steps.of(structure, lambda shape: gathers_per_round(shape)[1], _gather)
         layers = np.array([float(many) for _, many in steps.cfg.layer_groups()])
         self.rounds = layers[:, None] * steps.rounds
         self.sent = steps.figures(TRANSFER, structure)[0] if steps.piped else None
@@ -134,7 +151,7 @@ class Stored:
     def _travels(self) -> bool:
         """Whether tokens travel to experts, so that pairing passes makes a difference."""
         moe = self.steps.cfg.has_experts
-        return moe and bool(np.any(np.asarray(self.shape.layer_shape.expert_group) > 1))
+        return moe and bool(np.any(np.asarray(self.steps.expert_group) > 1))
 
     def paired(self, structure: Structure) -> bool:
         """Whether passes of two microbatches run together under a structure."""
@@ -156,14 +173,14 @@ class Stored:
         structure, steps = self.structure.with_pairing(paired), self.steps
         chains, others = steps.figures(LAYER, structure), steps.figures(LAYER_EXCHANGES, structure)
         parts = LayerParts(*chains, *others)
-        forward = round_of(forward_body(parts, self.ahead))
-        backward = round_of(backward_body(parts, self.again))
-        once = Sums(forward.totals).add(backward.totals)
+        forward = forward_body(parts, self.ahead)
+        backward = backward_body(parts, self.again)
         return Layers(
-            forward=forward,
-            backward=backward,
-            totals=Sums().add(once, steps.rounds),
-            weight=summed(backward.weight * self.rounds),
+            forward=round_of(forward),
+            backward=round_of(backward),
+            bodies=(forward, backward),
+            rounds=steps.rounds,
+            rows=self.rounds,
         )
 
     def periods(self, chunks: int, paired: bool) -> tuple[Time, Round, Period]:
@@ -225,18 +242,17 @@ class Stored:
         others = steps.figures(END_EXCHANGES, structure)
         rounds = steps.microbatches / 2 if paired else steps.microbatches
         both = EndParts(first, *others[:5]), EndParts(last, *others[5:])
+        late = steps.of(structure, lambda shape: end_gathers_again(shape)[1], _gather)
         before, after = (
-            round_of(end_body(parts, again))
-            for parts, again in zip(both, end_gathers_again(self.shape), strict=True)
+            end_body(parts, again) for parts, again in zip(both, (0.0, late), strict=True)
         )
-        here = [after] if apart else [before, after]
         totals, weight = Sums(), 0.0
-        for body in here:
-            totals.add(body.totals, rounds)
-            weight = weight + summed(body.weight) * rounds
+        for body in [after] if apart else [before, after]:
+            totals.add(totals_of(body), rounds)
+            weight = weight + summed(weight_of(body)) * rounds
         return Ends(
             rounds=rounds,
-            bodies=(None if apart else before, after),
+            bodies=(None if apart else round_of(before), round_of(after)),
             totals=totals,
             weight=weight,
             forward_part=_forward_part((last,) if apart else (first, last)),
@@ -248,8 +264,7 @@ class Reduced:
 
     def __init__(self, stored: Stored, structure: Structure) -> None:
         self.stored, self.steps, self.structure = stored, stored.steps, structure
-        self.shape = replace(stored.shape, zero=structure.zero)
-        self.often = structure.zero == 2
+        self.often = self.steps.of(structure, lambda shape: shape.zero == 2, lambda s: s.zero == 2)
         (self.reduction,) = self.steps.figures(REDUCTION, structure)
         self._around: dict[tuple[bool, bool], Around] = {}
         self._by_chunks: dict[tuple[int, bool], tuple[Time, Time]] = {}
@@ -291,17 +306,16 @@ class Reduced:
         ends, layers = stored.ends(structure), stored.layers(stored.paired(structure))
         (update,) = self.steps.figures(UPDATE, structure)
         totals, once = Sums(layers.totals).add(ends.totals), Sums(update.totals)
-        # No idle time repeats what comes once.
-        reduced = totals if self.often else once
-        reduced.add(self.reduction.totals, steps.rounds if self.often else steps.share)
-        time, times = Time(0.0, 0.0), ends.rounds if self.often else 1.0
+        often, time = self.often, Time(0.0, 0.0)
+        times = np.where(often, ends.rounds, 1.0)
+        self._reduce(totals, once, self.reduction.totals, steps.rounds, steps.share)
         reduced_ends = steps.figures(END_REDUCTIONS, structure)
         for body, reduction in zip(ends.bodies, reduced_ends, strict=True):
             if body is not None:
-                reduced.add(reduction.totals, times)
+                self._reduce(totals, once, reduction.totals, ends.rounds, 1.0)
                 whole = body.beside(reduction.sides, times / ends.rounds)
                 time = time + period_of(whole, steps.stack).times(ends.rounds)
-        whole = Round(chain=update.chain, wire=update.wire, sides=Sums(update.sides), totals=Sums())
+        whole = Round(chain=update.chain, wire=update.wire, sides=Sums(update.sides))
         return Around(
             ends=time,
             update=period_of(whole, steps.stack).times(1.0).seconds,
@@ -310,6 +324,21 @@ class Reduced:
             weight=ends.weight,
             forward_part=ends.forward_part,
         )
+
+    def _reduce(
+        self,
+        totals: Sums,
+        once: Sums,
+        seconds: Mapping[str, Quantity],
+        rounds: Quantity,
+        last: Quantity,
+    ) -> None:
+        """Add a reduction: to what every microbatch repeats under ZeRO-2, else to what comes once.
+        No idle time repeats the latter."""
+        if np.any(self.often):
+            totals.add(seconds, rounds * np.where(self.often, 1.0, 0.0))
+        if not np.all(self.often):
+            once.add(seconds, last * np.where(self.often, 0.0, 1.0))
 
     def seconds(self, structure: Structure, factor: Quantity | None = None) -> Seconds:
         """The steps under a pipeline schedule; without a `factor`, by its closed form."""
@@ -380,23 +409,34 @@ class Reduced:
             return forward, period.times(rounds)
         once = self.rounds_reduced
         last = period_of(early.beside(self.reduction.sides), steps.stack).times(once)
-        if not self.often:
+        if not np.all(self.often):
             # The reduction comes once: where other microbatches stand before, it is no usual round.
             plain = summed(once * period.seconds)
-            last = Time(last.seconds, np.where(steps.microbatches > 1, plain, last.plain))
+            first = np.logical_and(steps.microbatches > 1, np.logical_not(self.often))
+            last = Time(last.seconds, np.where(first, plain, last.plain))
         return forward, period.times(rounds - once) + last
 
     @cached_property
     def rounds_reduced(self) -> np.ndarray:
         """Rounds of every kind of layer whose backward pass reduces gradients."""
         times = [
-            np.broadcast_to(reductions(rows, self.shape), (self.steps.n,))
+            np.broadcast_to(
+                self.steps.of(self.structure, partial(reductions, rows), _reduced), (self.steps.n,)
+            )
             for rows in self.steps.tensors.groups
         ]
         return self.stored.rounds * (np.stack(times) / self.steps.microbatches)
 
 
-def _forward_part(chains: tuple[Figures, ...]) -> Quantity:
+def _gather(structure: Structure) -> str:
+    return structure.weight_gather
+
+
+def _reduced(structure: Structure) -> tuple[Any, ...]:
+    return structure.storage_axes, structure.gradient_reduce, structure.zero == 2
+
+
+def _forward_part(chains: tuple[Priced, ...]) -> Quantity:
     """The part of the time of ends that is the forward pass."""
     forward = summed(total(each.forward for each in chains))
     spent = summed(total(each.chain + each.wire + total(each.sides.values()) for each in chains))

@@ -12,6 +12,7 @@ For one plan, or for columns of them. `composition.py` makes a step's seconds of
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +54,74 @@ class Figures:
     weight: Quantity
     forward: Quantity
 
-    def at(self, index: np.ndarray) -> "Figures":
+    def at(self, index: np.ndarray) -> "FiguresAt":
         """The figures of the keys at an index."""
-        return Figures(
-            chain=_at(self.chain, index),
-            wire=_at(self.wire, index),
-            sides={name: _at(rows, index) for name, rows in self.sides.items()},
-            totals={name: _at(row, index) for name, row in self.totals.items()},
-            weight=_at(self.weight, index),
-            forward=_at(self.forward, index),
-        )
+        return FiguresAt(self, index)
+
+
+@dataclass(frozen=True)
+class FiguresAt:
+    """Figures at an index, each gathered when it is first read: floors need neither totals nor what
+    is told apart."""
+
+    table: Figures
+    index: np.ndarray
+
+    @cached_property
+    def chain(self) -> Quantity:
+        return _at(self.table.chain, self.index)
+
+    @cached_property
+    def wire(self) -> Quantity:
+        return _at(self.table.wire, self.index)
+
+    @cached_property
+    def sides(self) -> Mapping[str, np.ndarray]:
+        return {name: np.take(rows, self.index, axis=-1) for name, rows in self.table.sides.items()}
+
+    @cached_property
+    def totals(self) -> Mapping[str, np.ndarray]:
+        return {name: np.take(row, self.index, axis=-1) for name, row in self.table.totals.items()}
+
+    @cached_property
+    def weight(self) -> Quantity:
+        return _at(self.table.weight, self.index)
+
+    @cached_property
+    def forward(self) -> Quantity:
+        return _at(self.table.forward, self.index)
+
+
+Priced = Figures | FiguresAt
+"""A part of a step with its seconds."""
 
 
 def _at(rows, index: np.ndarray):
     return np.take(rows, index, axis=-1) if isinstance(rows, np.ndarray) else rows
+
+
+def joined(several: Sequence[Figures], n: int) -> Figures:
+    """Figures on as many keys each, one after the other."""
+
+    def rows(values: Sequence[Quantity]) -> Quantity:
+        shapes = [np.shape(v)[:-1] for v in values if np.ndim(v)]
+        if not shapes:
+            assert not any(values)
+            return 0.0
+        return np.concatenate([np.broadcast_to(v, (*shapes[0], n)) for v in values], axis=-1)
+
+    def named(values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        names = dict.fromkeys(name for each in values for name in each)
+        return {name: rows([each.get(name, 0.0) for each in values]) for name in names}
+
+    return Figures(
+        chain=rows([f.chain for f in several]),
+        wire=rows([f.wire for f in several]),
+        sides=named([f.sides for f in several]),
+        totals=named([f.totals for f in several]),
+        weight=rows([f.weight for f in several]),
+        forward=rows([f.forward for f in several]),
+    )
 
 
 def figures_of(
@@ -122,9 +177,10 @@ class Sums(dict[str, Quantity]):
 class Steps:
     """Steps to be priced together: one plan, or candidates that use the same mesh axes.
 
-    `shape` gives their numbers under a structure, `figures` the seconds of one of their parts,
-    thing by thing as `StepPart.count` has them. `pairs` says whether some schedule among the
-    choices runs a forward and a backward pass of two microbatches together.
+    `of` gives a number of them under a structure, from their shape and by the choices that it
+    depends on; `figures` the seconds of one of their parts, thing by thing as `StepPart.count` has
+    them. `pairs` says whether some schedule among the choices runs a forward and a backward pass of
+    two microbatches together; `expert_group` over how many devices each one's experts are spread.
     """
 
     tensors: Tensors
@@ -134,8 +190,9 @@ class Steps:
     share: Quantity
     n: int
     pairs: bool
-    shape: Callable[[Structure], TrainShape]
-    figures: Callable[[StepPart, Structure], tuple[Figures, ...]]
+    expert_group: Quantity
+    of: Callable[[Structure, Callable[[TrainShape], Any], Callable[[Structure], Any]], Any]
+    figures: Callable[[StepPart, Structure], tuple[Priced, ...]]
 
     @property
     def cfg(self) -> ModelConfig:
@@ -171,33 +228,38 @@ class Round:
     chain: Quantity = 0.0
     wire: Quantity = 0.0
     sides: Sums
-    totals: Sums
-    weight: Quantity = 0.0
 
     def beside(self, seconds: Mapping[str, Quantity], times: Quantity = 1.0) -> "Round":
-        """The round with more beside its chain; the totals are left as they are."""
-        return Round(
-            chain=self.chain,
-            wire=self.wire,
-            sides=Sums(self.sides).add(seconds, times),
-            totals=self.totals,
-            weight=self.weight,
-        )
+        """The round with more beside its chain."""
+        return Round(chain=self.chain, wire=self.wire, sides=Sums(self.sides).add(seconds, times))
 
 
-def round_of(body: Body[Figures]) -> Round:
+def round_of(body: Body[Priced]) -> Round:
     """The parts of a body added up, each as often as it comes."""
     chain: Quantity = 0.0
     wire: Quantity = 0.0
-    weight: Quantity = 0.0
-    sides, totals = Sums(), Sums()
+    sides = Sums()
     for part, times in body:
         chain = _plus(chain, part.chain, times)
         wire = _plus(wire, part.wire, times)
-        weight = _plus(weight, part.weight, times)
         sides.add(part.sides, times)
+    return Round(chain=chain, wire=wire, sides=sides)
+
+
+def totals_of(body: Body[Priced]) -> Sums:
+    """Seconds of every resource in a round of a body, its layers together."""
+    totals = Sums()
+    for part, times in body:
         totals.add(part.totals, times)
-    return Round(chain=chain, wire=wire, sides=sides, totals=totals, weight=weight)
+    return totals
+
+
+def weight_of(body: Body[Priced]) -> Quantity:
+    """Seconds of the weight gradients in a round of a body."""
+    weight: Quantity = 0.0
+    for part, times in body:
+        weight = _plus(weight, part.weight, times)
+    return weight
 
 
 def _plus(total: Quantity, value: Quantity, times: Quantity) -> Quantity:

@@ -19,7 +19,7 @@ from shardwise.hardware import Chip, Placement, Slice
 from shardwise.models import ModelConfig
 from shardwise.models.components import CORE, SCAN
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
-from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of
+from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of, weight_of
 from shardwise.planner.price.pipeline import StageCosts, costs_of, last_pass
 from shardwise.planner.price.timeline import Timeline, timeline
 from shardwise.planner.step.parts import Bodies, StepPart, tensors_of
@@ -151,7 +151,8 @@ def price_step(
         share=shape.stage_share,
         n=n,
         pairs=shape.paired,
-        shape=lambda _: shape,
+        expert_group=shape.layer_shape.expert_group,
+        of=lambda _, figure, __: figure(shape),
         figures=figures,
     )
     reduced = Reduced(Stored(steps, shape), shape)
@@ -356,12 +357,14 @@ def _rounds(priced: PricedStep) -> dict[str, np.ndarray]:
     Weight gradients have the share of a backward round that they have of its compute."""
     reduced, stack = priced.reduced, priced.steps.stack
     sends = reduced.stored.sends(priced.shape)
-    ahead, early = reduced.stored.rounds_of(sends, reduced.stored.paired(priced.shape))
+    paired = reduced.stored.paired(priced.shape)
+    ahead, early = reduced.stored.rounds_of(sends, paired)
     late = early.beside(reduced.reduction.sides)
     forward, usual, last = (
         np.reshape(period_of(each, stack).seconds, -1) for each in (ahead, early, late)
     )
-    weight = np.reshape(early.weight / np.maximum(early.chain, 1e-300), -1)
+    _, backward = reduced.stored.layers(paired).bodies
+    weight = np.reshape(weight_of(backward) / np.maximum(early.chain, 1e-300), -1)
     whole = last if reduced.often else usual
     exposed = (last - whole) * (reduced.rounds_reduced[:, 0] > 0)
     return {

@@ -20,7 +20,6 @@ from shardwise.planner.price.plan import (
     PricedStep,
     Times,
     microbatch_costs,
-    timeline_factor,
 )
 from shardwise.planner.step.parts import runs_beside
 from shardwise.planner.step.work import (
@@ -48,9 +47,8 @@ class BodyParts:
         return BodyParts(self.seconds + other.seconds, self.plain + other.plain)
 
 
-def step_parts(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> TimeParts:
-    """The parts of the plan's expected step, which add up to it."""
-    factor = timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
+def step_parts(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep, factor: float) -> TimeParts:
+    """The parts of the plan's expected step, which add up to it; `factor` is its pipeline's."""
     waited = float(priced.seconds(factor).host)
     found = composed_parts(plan, cfg, priced, factor) + TimeParts(host=waited)
     return scaled_to(found, float(priced.estimate(factor).expected))

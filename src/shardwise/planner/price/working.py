@@ -38,7 +38,13 @@ def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
     """What comes and goes on a stage with a share of the layers."""
     cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
     ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape)
+    stays = stays_gathered(shape)
+    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape, stays)
+
+
+def stays_gathered(shape: TrainShape) -> float:
+    """1 where gathered parameters stay from the forward pass to the backward pass, else 0."""
+    return float(shape.weight_gather != "per_pass")
 
 
 def working_of(
@@ -47,15 +53,17 @@ def working_of(
     ends: Sequence[Quantity],
     logits: Sequence[Quantity],
     shape: TrainShape,
+    stays: Quantity,
 ) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`. The matrix of the
+    """From `gathered_bytes`, `layer_bytes`, `gathered_ends`, `logit_bytes` and `stays_gathered`; of
+    the shape what no search chooses. The matrix of the
     vocabulary is gathered again where XLA for TPUs stores the logits' gradient; where it does not,
     two matmuls read the logits side by side, and libtpu spared nothing (docs/lab/log.md)."""
     loss = loss_bytes(ends, logits, shape.eager)
     spared = np.where(np.asarray(ends[2]) > 0, ends[0], 0.0)
     return Working(
         backward=gathered + layer,
-        loss=loss + gathered if shape.weight_gather != "per_pass" else loss,
+        loss=loss + gathered * stays,
         again=0.0 if shape.eager or shape.loss_stored else spared,
         room=shape.room,
     )

@@ -8,16 +8,19 @@ with the same value may be a little faster than the one that was priced; `--exha
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardwise.models.remat import remat_row
 from shardwise.planner.search.legality import replicas
 from shardwise.plans.software import SOFTWARE
-from shardwise.plans.train import Structure, TrainPlan
+from shardwise.plans.train import USUAL, Structure, TrainPlan
+
+if TYPE_CHECKING:
+    from shardwise.planner.search.rows import Rows
 
 Degrees = Mapping[str, Any]
 Key = tuple[str, Hashable]
@@ -142,28 +145,38 @@ class Rivals:
         self.best: dict[Key, Seen] = {}
         self._masks: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
-    def see(
-        self, index: np.ndarray, structure: Structure, seconds: np.ndarray, memory: Any
-    ) -> None:
-        """Remember the best of the candidates at `index`; infinite seconds are no plan."""
-        seconds = np.asarray(seconds)
-        compared = seconds * self.weights[index]
+    def see(self, rows: "Rows", seconds: np.ndarray) -> None:
+        """Remember the best entries of rows; infinite seconds are no plan. Of equals the first."""
+        compared = seconds * self.weights[rows.index][:, None]
         low = float(np.min(compared))
         for choice in self.choices:
-            key = choice.field, getattr(structure, choice.field)
-            known = self.best[key].compared if key in self.best else inf
-            if known <= low:
-                continue
-            mine = np.where(self._where(choice, structure)[index], compared, inf)
-            i = int(np.argmin(mine))
-            if mine[i] < known:
-                held = float(np.broadcast_to(memory, mine.shape)[i])
-                figures = float(seconds[i]), float(mine[i]), held
-                self.best[key] = Seen(int(index[i]), structure, *figures)
+            where = None
+            for value, entries in rows.by_value(choice.field).items():
+                known = self.best.get((choice.field, value))
+                if known and known.compared <= low:
+                    continue
+                if where is None:
+                    where = self._matters(choice, rows)
+                mine = np.where(where[:, None] & entries[rows.which], compared, inf)
+                least = float(mine.min())
+                if least < (known.compared if known else inf):
+                    at = rows.first(mine == least)
+                    figures = float(seconds[at]), least, float(rows.memory[at])
+                    place = int(rows.index[at[0]])
+                    self.best[choice.field, value] = Seen(place, rows.structure(*at), *figures)
 
-    def _where(self, choice: Choice, structure: Structure) -> np.ndarray:
+    def _matters(self, choice: Choice, rows: "Rows") -> np.ndarray:
+        """For which rows a choice makes a difference."""
+        found = np.zeros(len(rows.index), bool)
+        for storage, numbers in rows.by_value("storage_axes").items():
+            mine = np.asarray(numbers.any(axis=1))[rows.which]
+            found[mine] = self._where(choice, storage)[rows.index[mine]]
+        return found
+
+    def _where(self, choice: Choice, storage_axes: tuple[str, ...]) -> np.ndarray:
         """The columns on which a choice makes a difference."""
-        key = choice.field, structure.storage_axes
+        key = choice.field, storage_axes
         if key not in self._masks:
+            structure = replace(USUAL, storage_axes=storage_axes)
             self._masks[key] = np.asarray(choice.matters(self.degrees, structure))
         return self._masks[key]

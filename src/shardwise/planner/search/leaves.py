@@ -6,7 +6,7 @@ or counts its bytes, once per distinct row and choice; a `Chunk` of candidates g
 and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware.placement import Placement
-from shardwise.planner.price.figures import Figures, Steps, figures_of
+from shardwise.planner.price.composition import Stored
+from shardwise.planner.price.figures import Figures, Steps, figures_of, joined
 from shardwise.planner.price.memory import (
     Kept,
     Resident,
@@ -33,12 +34,12 @@ from shardwise.planner.price.working import (
     gathered_ends,
     layer_bytes,
     logit_bytes,
+    stays_gathered,
     working_of,
 )
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
-from shardwise.planner.search.request import TrainRequest
-from shardwise.planner.search.space import Allowed
+from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.train import Structure
@@ -134,13 +135,22 @@ class OnKeys:
     keys: Keys
     values: tuple[Any, ...]
 
-    def at(self, index: np.ndarray) -> tuple[Any, ...]:
-        """The values of the candidates at an index."""
+    def at(self, index: np.ndarray, which: np.ndarray | None = None) -> tuple[Any, ...]:
+        """The values of the candidates at an index, of several tables of `which`."""
         rows = self.keys.inverse[index]
+        if which is not None:
+            rows = rows + which * len(self.keys)
         return tuple(
             v.at(rows) if isinstance(v, Figures) else v[rows] if np.ndim(v) else v
             for v in self.values
         )
+
+
+def _stacked(values: Sequence[Any], n: int) -> Any:
+    """Values on so many keys each, one after the other."""
+    if isinstance(values[0], Figures):
+        return joined(values, n)
+    return np.concatenate([np.broadcast_to(v, (n,)) for v in values])
 
 
 class StepParts:
@@ -161,6 +171,7 @@ class StepParts:
         self.stack = stack_for(shape, request.piece.chip)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
+        self._bounds: dict[tuple, np.ndarray] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
@@ -181,6 +192,44 @@ class StepParts:
     def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
         """The bytes of a part."""
         return self._made(part, structure, lambda columns, counted: counted)
+
+    def table(
+        self,
+        of: Callable[[StepPart, Structure], OnKeys],
+        part: StepPart,
+        structures: Mapping[tuple, Structure],
+    ) -> OnKeys:
+        """The figures or bytes of a part by choice, one after the other."""
+        if len(structures) == 1:
+            return of(part, *structures.values())
+        each = [of(part, s) for s in structures.values()]
+        n = len(each[0].keys)
+        values = zip(*(one.values for one in each), strict=True)
+        return OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
+
+    def least_memory(self, structure: Structure, index: np.ndarray) -> np.ndarray:
+        """Bytes that no ZeRO stage and no schedule goes below, of the candidates at an index."""
+        return self._bound("memory", structure, index, lambda c: c.least_memory(structure))
+
+    def floor(self, structure: Structure, index: np.ndarray) -> np.ndarray:
+        """Seconds that no ZeRO stage and no schedule goes below, of the candidates at an index."""
+        return self._bound("seconds", structure, index, lambda c: c.floor(structure))
+
+    def _bound(
+        self,
+        what: str,
+        structure: Structure,
+        index: np.ndarray,
+        bound: Callable[["Chunk"], np.ndarray],
+    ) -> np.ndarray:
+        """A bound of the candidates at an index, made once for each of them and each choice of
+        layers and storage: searches for several programs ask for the same."""
+        choices = (getattr(structure, name) for level in LEVELS[:2] for name in level)
+        known = self._bounds.setdefault((what, *choices), np.full(len(self.columns), np.nan))
+        unknown = index[np.isnan(known[index])]
+        if len(unknown):
+            known[unknown] = bound(Chunk(self, unknown))
+        return known[index]
 
     def _made(
         self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
@@ -257,22 +306,39 @@ class StepParts:
 # Candidates ---------------------------------------------------------------------------------------
 
 
-class Chunk:
-    """Candidates that use the same axes, few enough to stay in cache."""
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Structures, and which of them each row has."""
 
-    def __init__(self, parts: StepParts, index: np.ndarray) -> None:
-        self.parts, self.index = parts, index
+    structures: tuple[Structure, ...]
+    which: np.ndarray
+
+
+class Chunk:
+    """Candidates of which all or none have stages, few enough to stay in cache: each under every
+    structure that its functions are asked for, or under its own one of a `mix`, of which they are
+    then told the schedule alone."""
+
+    def __init__(self, parts: StepParts, index: np.ndarray, mix: Mix | None = None) -> None:
+        self.parts, self.index, self.mix = parts, index, mix
         self.columns = parts.columns.take(index)
-        self._gathered: dict[int, tuple[Any, ...]] = {}
+        self._gathered: dict[tuple, tuple[Any, ...]] = {}
         self._memory: dict[tuple, Any] = {}
+        self._mixed: dict[tuple[str, int], tuple[Structure, ...]] = {}
         self._shape: TrainShape | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
     @cached_property
+    def _share(self) -> np.ndarray:
+        """The share of the layers that the busiest stage holds."""
+        layers = self.parts.request.cfg.layers
+        return np.ceil(layers / self.columns.degrees["stage"]) / layers
+
     def steps(self) -> Steps:
-        """The candidates as steps to be priced."""
+        """The candidates as steps to be priced: they hold the chunk, which holds them not, so that
+        large arrays go as soon as nobody asks for them."""
         request, stages = self.parts.request, self.columns.degrees["stage"]
         kinds = request.searched["pipeline_schedule"]
         return Steps(
@@ -280,17 +346,43 @@ class Chunk:
             stack=self.parts.stack,
             stages=stages,
             microbatches=self.columns.microbatches.astype(float),
-            share=np.ceil(request.cfg.layers / stages) / request.cfg.layers,
+            share=self._share,
             n=len(self),
             pairs=any(schedule_row(kind).pairs_passes for kind in kinds),
-            shape=self.shape,
-            figures=lambda part, structure: self._at(self.parts.seconds(part, structure)),
+            expert_group=self.shape(request.structure).layer_shape.expert_group,
+            of=self._of,
+            figures=lambda part, structure: self._at(self.parts.seconds, part, structure),
         )
 
-    @cached_property
-    def allowed(self) -> Allowed:
-        """For which candidates the rules allow a structure."""
-        return Allowed(self.parts.request, self.columns, self.parts.box)
+    def _under(self, structure: Structure) -> tuple[Structure, ...]:
+        """The structures of the rows, with the schedule of one."""
+        if self.mix is None:
+            return (structure,)
+        schedule = structure.pipeline_schedule, structure.virtual_stages
+        if schedule not in self._mixed:
+            kind, chunks = schedule
+            self._mixed[schedule] = tuple(
+                replace(s, pipeline_schedule=kind, virtual_stages=chunks)
+                for s in self.mix.structures
+            )
+        return self._mixed[schedule]
+
+    def _of(
+        self,
+        structure: Structure,
+        figure: Callable[[TrainShape], Quantity],
+        choices: Callable[[Structure], Any],
+    ) -> Quantity:
+        """A number of the rows under their structures, that depends on some choices."""
+        made = self._under(structure)
+        values = {choices(s): s for s in made}
+        values = {key: figure(self.shape(s)) for key, s in values.items()}
+        if len(values) == 1:
+            return next(iter(values.values()))
+        assert self.mix is not None
+        each = [np.broadcast_to(v, (len(self),)) for v in values.values()]
+        number = {key: i for i, key in enumerate(values)}
+        return np.choose(np.array([number[choices(s)] for s in made])[self.mix.which], each)
 
     def shape(self, structure: Structure) -> TrainShape:
         """The candidates as one shape of arrays."""
@@ -298,11 +390,22 @@ class Chunk:
             self._shape = column_shape(self.parts.request, self.columns, structure)
         return self._shape.under(structure)
 
-    def _at(self, part: OnKeys) -> tuple[Any, ...]:
+    def _at(
+        self, of: Callable[[StepPart, Structure], OnKeys], part: StepPart, structure: Structure
+    ) -> tuple[Any, ...]:
         """A part's values of these candidates."""
-        if id(part) not in self._gathered:
-            self._gathered[id(part)] = part.at(self.index)
-        return self._gathered[id(part)]
+        made = self._under(structure)
+        choices = tuple(map(part.choices, made))
+        distinct = dict(zip(choices, made, strict=True))
+        at = part.name, choices
+        if at not in self._gathered:
+            which = None
+            if self.mix is not None and len(distinct) > 1:
+                number = {choice: i for i, choice in enumerate(distinct)}
+                which = np.array([number[choice] for choice in choices])[self.mix.which]
+            table = self.parts.table(of, part, distinct)
+            self._gathered[at] = table.at(self.index, which)
+        return self._gathered[at]
 
     def least_memory(self, structure: Structure) -> np.ndarray:
         """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the
@@ -311,11 +414,15 @@ class Chunk:
         least = replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1)
         return self.memory(least, room=0.0)
 
+    def floor(self, structure: Structure) -> np.ndarray:
+        """Seconds that no ZeRO stage and no schedule goes below."""
+        return np.asarray(Stored(self.steps(), structure).floor())
+
     def memory(self, structure: Structure, room: float | None = None) -> np.ndarray:
         """Bytes per device at the fullest point of the step, where not for its own `room`."""
         (first, last, update), kept, working = self._held(structure)
         working = working if room is None else replace(working, room=room)
-        held, held_last = self._at(self.parts.bytes(IN_FLIGHT, structure))
+        held, held_last = self._at(self.parts.bytes, IN_FLIGHT, structure)
         return np.asarray(memory(first, last, kept, working, (held, held_last), update).peak())
 
     def _held(self, structure: Structure) -> tuple[Any, Kept, Working]:
@@ -337,15 +444,16 @@ class Chunk:
         return self._memory[at]
 
     def _resident(self, structure: Structure) -> tuple[Resident, Resident, dict[str, Quantity]]:
-        sizes = self._at(self.parts.bytes(RESIDENT, structure))
+        sizes = self._at(self.parts.bytes, RESIDENT, structure)
         first, last = (Resident({"state": s[0]}, *s[1:]) for s in (sizes[:4], sizes[4:]))
         return first, last, {"all": total(fuller_update(first, last).values())}
 
     def _kept(self, structure: Structure) -> Kept:
-        layers, modules, in_transit = self._at(self.parts.bytes(KEPT, structure))
-        return Kept(layers * self.steps.share, modules, in_transit)
+        layers, modules, in_transit = self._at(self.parts.bytes, KEPT, structure)
+        return Kept(layers * self._share, modules, in_transit)
 
     def _working(self, structure: Structure) -> Working:
-        gathered, *ends = self._at(self.parts.bytes(GATHERED, structure))
-        layer, *logits = self._at(self.parts.bytes(WORKING, structure))
-        return working_of(gathered, layer, ends, logits, self.shape(structure))
+        gathered, *ends = self._at(self.parts.bytes, GATHERED, structure)
+        layer, *logits = self._at(self.parts.bytes, WORKING, structure)
+        stays = self._of(structure, stays_gathered, lambda s: s.weight_gather)
+        return working_of(gathered, layer, ends, logits, self.shape(structure), stays)

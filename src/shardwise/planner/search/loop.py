@@ -1,14 +1,15 @@
 """Search the training plans of one slice: structure in loops, degrees on arrays.
 
 The outer loop runs over the parts of the slice and the ways of placing; all meshes and microbatch
-counts that `legality.py` allows there are columns of arrays. Columns that use the same axes form
-chunks; for each chunk the structural choices are looped over, innermost the cheapest
-(`composition.py`). Every candidate's memory, lower, expected and upper seconds come from the
+counts that `legality.py` allows there are columns of arrays, the same for every program
+(`ground.py`). Columns that use the same axes form chunks; for each chunk the choices of layers and
+storage are looped over, and what their floors leave is priced at once under all that is left to
+choose (`rows.py`). Every candidate's memory, lower, expected and upper seconds come from the
 functions that price a single plan.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,7 +18,6 @@ from math import inf, prod
 import numpy as np
 
 from shardwise.hardware import Slice, every_part, parts
-from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.search.choices import (
     MICROBATCHES,
     Key,
@@ -28,7 +28,6 @@ from shardwise.planner.search.choices import (
 )
 from shardwise.planner.search.columns import (
     Columns,
-    Meshes,
 )
 from shardwise.planner.search.found import (
     STRATEGIES,
@@ -39,13 +38,16 @@ from shardwise.planner.search.found import (
     rank_of,
     seconds_of,
 )
-from shardwise.planner.search.leaves import Chunk, StepParts
+from shardwise.planner.search.ground import Place, places_of
+from shardwise.planner.search.leaves import Chunk
 from shardwise.planner.search.request import LEVELS, TrainRequest
+from shardwise.planner.search.rows import Left, Rows, priced_rows
 from shardwise.planner.search.space import (
+    Allowed,
     alike,
     batch_units,
-    candidates_of,
     count_legal,
+    legal_for,
     policies,
     structures_of,
     tree_of,
@@ -65,7 +67,7 @@ __all__ = [
     "simplest",
 ]
 
-_SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
+_TOGETHER = 16_384  # rows of several structures that are priced at once
 _ALTERNATIVES = (
     3  # the simplest plans of a structure: their own stages may move the first ones down
 )
@@ -138,6 +140,7 @@ class _Tally:
         self.simplest = simplest  # known so far, of a search for simple plans
         self.kept = request.with_margin.max_hbm_bytes
         self.structures = structures_of(request)
+        self.tree, self.usual = tree_of(self.structures), tree_of(usual_of(self.structures))
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
@@ -153,21 +156,20 @@ class _Tally:
         if self._hopeless(chips):
             return
         request = replace(self.request, piece=piece)
-        looked, meshes, columns = candidates_of(request, box)
+        looked, places = places_of(request, box, self.structures[0])
         self.enumerated += looked * len(self.structures) * len(PLACINGS)
-        for placing, laid in meshes.items():
-            mine = columns.take(laid.which[columns.mesh] >= 0)
-            mine = replace(mine, mesh=laid.which[mine.mesh])
-            for some in self._lots(mine):
-                _Look(self, request, box, placing, laid.meshes, some, self.structures).run()
+        for place in places:
+            index = np.flatnonzero(legal_for(request, place.columns, box))
+            for some in self._lots(place.columns, index):
+                _Look(self, request, box, place, some).run()
 
-    def _lots(self, columns: Columns) -> Iterator[Columns]:
+    def _lots(self, columns: Columns, index: np.ndarray) -> Iterator[np.ndarray]:
         """The candidates: all at once, or in a search for simple plans those of the fewest axes
         first, before others those without stages, while one may be simpler than what is known."""
         if not self.simplest:
-            yield from [columns] if len(columns) else []
+            yield from [index] if len(index) else []
             return
-        n = len(columns)
+        n, columns = len(index), columns.take(index)
         axes = np.broadcast_to(axes_in_use(columns.degrees), (n,))
         piped = np.broadcast_to(columns.degrees["stage"] > 1, (n,))
         for count, stages in product(np.unique(axes).tolist(), (False, True)):
@@ -179,7 +181,7 @@ class _Tally:
             if used < count or (plain and stages):
                 return
             if mine.any():
-                yield columns.take(mine)
+                yield index[mine]
 
     def simpler(self, found: Found) -> None:
         """Remember the simplest plan of a mesh."""
@@ -259,18 +261,15 @@ class _Look:
         tally: _Tally,
         request: TrainRequest,
         box: tuple[int, ...],
-        placing: Placing,
-        meshes: Meshes,
-        columns: Columns,
-        structures: tuple[Structure, ...],
+        place: Place,
+        index: np.ndarray,
     ) -> None:
         self.tally, self.request, self.box = tally, request, box
-        self.placing: Placing = placing
-        self.columns = columns
-        self.parts = StepParts(request, meshes, columns, structures[0], box)
-        self.tree, self.usual = tree_of(structures), tree_of(usual_of(structures))
+        self.placing: Placing = place.placing
+        self.columns, self.parts, self.index = place.columns, place.parts, index
+        self.tree, self.usual = tally.tree, tally.usual
         self.structures: list[Structure] = []
-        n = len(columns)
+        columns, n = self.columns, len(self.columns)
         self.seconds, self.memory = np.full(n, inf), np.full(n, inf)
         self.chips = prod(box) * request.piece.count
         self.most = seconds_of(request, self.chips, request.better_than)
@@ -284,15 +283,13 @@ class _Look:
     def run(self) -> None:
         """Price everything, and hand the best to the tally: the usual structures first, so that
         most of the others need not be looked at."""
-        chunks = [Chunk(self.parts, index) for index in alike(self.columns)]
-        for chunk in chunks if not self.tally.simplest else ():
-            self.tally.legal += count_legal(chunk.allowed, self.tree)
+        chunks = list(alike(self.columns, self.index))
         if not self.tally.exhaustive and not self.tally.simplest:
             for chunk in chunks:
                 self._chunk(chunk, self.usual, counted=False)
             self._tighten()
-        while chunks:  # none is kept: what it has gathered is no longer needed
-            self._chunk(chunks.pop(0), self.tree, counted=True)
+        for chunk in chunks:
+            self._chunk(chunk, self.tree, counted=True)
             self._tighten()
         if self.tally.simplest:
             return
@@ -330,125 +327,92 @@ class _Look:
         mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
         self.limit = np.minimum(np.maximum(mesh, np.minimum(own, sixth)[self.strategy]), self.most)
 
-    def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
-        allowed = chunk.allowed
+    def _chunk(self, index: np.ndarray, tree: dict, counted: bool) -> None:
+        """All structures of some candidates. What no floor leaves out is put together, and priced
+        under all schedules at once."""
+        columns = self.columns.take(index)
+        allowed = Allowed(self.request, columns, self.box)
+        if counted and not self.tally.simplest:
+            self.tally.legal += count_legal(allowed, self.tree)
+        waiting: list[Left] = []
         for layer, storages in tree.items():
             if (by_layer := allowed(layer, 0)) is None:
                 continue
             for storage, zeros in storages.items():
                 by_storage = allowed(storage, 1)
-                if by_storage is not None and (legal := by_layer & by_storage).any():
-                    self.tally.tick()
-                    self._stored(chunk, storage, zeros, legal, counted)
+                if by_storage is None or not (legal := by_layer & by_storage).any():
+                    continue
+                self.tally.tick()
+                alive = self._alive(index, storage, np.flatnonzero(legal))
+                for zero, schedules in zeros.items():
+                    if (by_zero := allowed(zero, 2)) is not None:
+                        at = alive[by_zero[alive]]
+                        if sum(len(each.at) for each in waiting) + len(at) > _TOGETHER:
+                            self._price(index, waiting, allowed, counted)
+                            waiting = []
+                        waiting.append(Left(at, zero, schedules))
+        self._price(index, waiting, allowed, counted)
 
-    def _stored(
-        self, chunk: Chunk, storage: Structure, zeros: dict, legal: np.ndarray, counted: bool
+    def _alive(self, index: np.ndarray, storage: Structure, at: np.ndarray) -> np.ndarray:
+        """Of the candidates `at` places those of which no floor shows that they do not fit or are
+        too slow with one choice of layers and storage, whatever is left to choose."""
+        if self.tally.exhaustive:
+            return at
+        at = at[self.parts.least_memory(storage, index[at]) <= self.request.max_hbm_bytes]
+        return at[self.parts.floor(storage, index[at]) < self.limit[index[at]]]
+
+    def _price(
+        self, index: np.ndarray, waiting: Sequence[Left], allowed: Allowed, counted: bool
     ) -> None:
-        """One choice of layers and storage with all that is left to choose."""
-        chunk, alive = self._dense(chunk, legal)
-        if not self.tally.exhaustive:
-            fits = chunk.least_memory(storage) <= self.request.max_hbm_bytes
-            chunk, alive = self._dense(chunk, alive & fits)
-            if not alive.any():
-                return
-        stored = Stored(chunk.steps, storage)
-        if not self.tally.exhaustive:
-            dense, alive = self._dense(chunk, alive & (stored.floor() < self.limit[chunk.index]))
-            if not alive.any():
-                return
-            if dense is not chunk:
-                chunk, stored = dense, Stored(dense.steps, storage)
-        allowed = chunk.allowed
-        for zero, schedules in zeros.items():
-            if (by_zero := allowed(zero, 2)) is not None and (mine := alive & by_zero).any():
-                self._reduced(chunk, stored, zero, schedules, mine, counted)
-
-    def _reduced(
-        self,
-        chunk: Chunk,
-        stored: Stored,
-        zero: Structure,
-        schedules: list[Structure],
-        legal: np.ndarray,
-        counted: bool,
-    ) -> None:
-        """One choice of the ZeRO stage, under all schedules."""
-        chunk, legal = self._dense(chunk, legal)
-        same = chunk.steps is stored.steps
-        reduced = Reduced(stored if same else Stored(chunk.steps, zero), zero)
-        if not self.tally.exhaustive:
-            dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
-            if not legal.any():
-                return
-            if dense is not chunk:
-                chunk, reduced = dense, Reduced(Stored(dense.steps, zero), zero)
-        allowed = chunk.allowed
-        for last in schedules:
-            by_schedule = allowed(last, 3)
-            if by_schedule is not None and (mine := legal & by_schedule).any():
-                self._count(chunk, last, reduced.seconds(last), mine, counted)
-
-    def _dense(self, chunk: Chunk, alive: np.ndarray) -> tuple[Chunk, np.ndarray]:
-        """The chunk, or a smaller one where few of its candidates are alive."""
-        many = np.count_nonzero(alive)
-        if not many or many > _SPARSE * len(chunk):
-            return chunk, alive
-        return Chunk(self.parts, chunk.index[alive]), np.ones(many, bool)
-
-    def _count(
-        self,
-        chunk: Chunk,
-        structure: Structure,
-        priced: Seconds,
-        legal: np.ndarray,
-        counted: bool,
-    ) -> None:
-        """Keep what is better than the best structure of its candidate so far."""
-        index, memory = chunk.index, chunk.memory(structure)
-        if counted:
-            self.tally.candidates += int(np.count_nonzero(legal))
-        fits = legal & (memory <= self.request.max_hbm_bytes)
-        expected = np.asarray(priced.expected)
-        fitting = np.where(fits & (expected < self.most), expected, inf)
-        if self.tally.simplest:
-            self._see_simple(index, structure, fitting, memory)
+        """Price what is left of a chunk, and keep what is better than the best structure of its
+        candidate so far; of equals the first."""
+        limit = None if self.tally.exhaustive else self.limit
+        rows = priced_rows(self.parts, index, waiting, allowed, limit)
+        if rows is None:
             return
-        self.rivals.see(index, structure, fitting, memory)
-        better = fitting < self.seconds[index]
-        if better.any():
-            at = index[better]
-            self.seconds[at], self.memory[at] = expected[better], memory[better]
-            self.chosen[at] = len(self.structures)
-            self.structures.append(structure)
-        elif not fits.any():
-            self._leanest(chunk, structure, memory, legal)
+        if counted:
+            self.tally.candidates += int(np.count_nonzero(rows.legal))
+        fits = rows.legal & (rows.memory <= self.request.max_hbm_bytes)
+        fitting = np.where(fits & (rows.seconds < self.most), rows.seconds, inf)
+        if self.tally.simplest:
+            self._see_simple(rows, fitting)
+        elif fits.any():
+            self.rivals.see(rows, fitting)
+            self._see_best(rows, fitting)
+        else:
+            memory = np.where(rows.legal, rows.memory, inf)
+            row, last = rows.first(memory == memory.min())
+            self._see_lean(int(rows.index[row]), rows.structure(row, last), memory[row, last])
 
-    def _see_simple(
-        self, index: np.ndarray, structure: Structure, seconds: np.ndarray, memory: np.ndarray
-    ) -> None:
-        """Remember the simplest of the candidates at `index`, all of one structure and of as many
-        axes; infinite seconds are no plan."""
-        at = np.flatnonzero(np.isfinite(seconds))
-        counts, beyond = self.columns.microbatches[index[at]], memory[at] - self.tally.kept
-        for i in at[np.lexsort((seconds[at], np.maximum(beyond, 0), counts))[:_ALTERNATIVES]]:
-            figures = float(seconds[i]), float(memory[i])
-            self.tally.simpler(self._found(int(index[i]), structure, *figures))
+    def _see_best(self, rows: Rows, seconds: np.ndarray) -> None:
+        """Remember the best structure of each candidate."""
+        row, last = rows.best(seconds, self.seconds)
+        at, many = rows.index[row], len(rows.structures)
+        self.seconds[at], self.memory[at] = rows.seconds[row, last], rows.memory[row, last]
+        made, chosen = np.unique(rows.which[row] * many + last, return_inverse=True)
+        self.chosen[at] = len(self.structures) + chosen
+        self.structures += [rows.structures[i % many][i // many] for i in made.tolist()]
 
-    def _leanest(
-        self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray
-    ) -> None:
+    def _see_simple(self, rows: Rows, seconds: np.ndarray) -> None:
+        """Remember the simplest candidates of each structure, all of as many axes; infinite seconds
+        are no plan."""
+        counts, kept = self.columns.microbatches, self.tally.kept
+        for row, last in rows.simplest(seconds, counts, kept, _ALTERNATIVES):
+            figures = float(rows.seconds[row, last]), float(rows.memory[row, last])
+            found = self._found(int(rows.index[row]), rows.structure(row, last), *figures)
+            self.tally.simpler(found)
+
+    def _see_lean(self, i: int, structure: Structure, memory: float) -> None:
         """Remember the candidate that comes nearest to fitting."""
-        memory = np.where(legal, memory, inf)
-        i = int(np.argmin(memory))
         nearest = self.tally.nearest
-        if nearest is None or memory[i] < nearest.memory:
-            self.tally.nearest = self._found(int(chunk.index[i]), structure, inf, float(memory[i]))
+        if nearest is None or memory < nearest.memory:
+            self.tally.nearest = self._found(i, structure, inf, float(memory))
 
     def find_nearest(self) -> None:
         """The leanest plan where floors left out all: memory alone, of every structure."""
-        for index in alike(self.columns):
+        for index in alike(self.columns, self.index):
             chunk = Chunk(self.parts, index)
-            allowed = chunk.allowed
+            allowed = Allowed(self.request, chunk.columns, self.box)
             for layer, storages in self.tree.items():
                 for storage, zeros in storages.items():
                     for zero, schedules in zeros.items():
@@ -457,7 +421,9 @@ class _Look:
                             masks = [m for i, s in levels if (m := allowed(s, i)) is not None]
                             if len(masks) == len(LEVELS):
                                 legal = np.logical_and.reduce(masks)
-                                self._leanest(chunk, last, chunk.memory(last), legal)
+                                memory = np.where(legal, chunk.memory(last), inf)
+                                i = int(np.argmin(memory))
+                                self._see_lean(int(index[i]), last, memory[i])
 
     def _keep_best(self) -> None:
         """The best meshes, and the best one of every strategy."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
@@ -35,6 +35,13 @@ a level needs no choice of a later one. A schedule comes with each count of chun
 SEARCHED = {name: values for level in LEVELS for name, values in level.items()}
 
 
+class Ground:
+    """What searches of the same plans have priced, of every part of the slice (`ground.py`)."""
+
+    def __init__(self) -> None:
+        self.known: list[Any] = []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """What is to be trained, and what the search may choose from. `pins` fixes mesh degrees.
@@ -49,7 +56,8 @@ class TrainRequest:
     fits; of plans whose seconds differ by less than the share `apart` the simplest is the best.
     A `part` of the slice (slices, box), `placings`, `microbatches` and `chunks` of a stage are
     those that a plan's file says; where it says none, all are looked at. `shift` is what runs of
-    one's own say of the best plan, once that is found.
+    one's own say of the best plan, once that is found. On one `ground` (`ground.py`) searches of
+    the same plans price what they share once.
     """
 
     cfg: ModelConfig
@@ -72,6 +80,7 @@ class TrainRequest:
     shift: Shift | None = None
     margin: float = 0.0
     apart: float = 0.0
+    ground: Ground | None = field(default=None, repr=False, compare=False)
 
     @property
     def with_margin(self) -> "TrainRequest":

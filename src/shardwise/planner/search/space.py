@@ -185,15 +185,24 @@ _FIELDS = [(*level, *(["virtual_stages"] if _SCHEDULE in level else [])) for lev
 """The fields of a structure that each level chooses."""
 
 
-def alike(columns: Columns) -> Iterator[np.ndarray]:
+def legal_for(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> np.ndarray:
+    """Candidates that break no limit of the software about degrees and microbatches alone."""
+    kept = np.ones(len(columns), bool)
+    for limit in limits_of(request):
+        if not limit.about:
+            kept &= limit.mask(columns_for(request, columns, request.structure, box))
+    return kept
+
+
+def alike(columns: Columns, index: np.ndarray) -> Iterator[np.ndarray]:
     """Indices of candidates on which the same choices make a difference, so many at once as stay
     in cache."""
     d = columns.degrees
     flags = [d["stage"] > 1, d["replica"] * d["data"] > 1]
-    alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))
+    alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))[index]
     for code in np.unique(alike):
-        index = np.flatnonzero(alike == code)
-        yield from np.array_split(index, -(-len(index) // _CHUNK))
+        some = index[alike == code]
+        yield from np.array_split(some, -(-len(some) // _CHUNK))
 
 
 def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:

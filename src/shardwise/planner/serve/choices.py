@@ -36,7 +36,7 @@ def smaller_dtypes(software: ServingSoftware, cfg: ModelConfig, chip: Chip) -> S
     """8-bit weights and cache, where the software stores them, the chip multiplies them, and the
     checkpoint has more bits; None elsewhere."""
     small = next((name for name in ("fp8", "int8") if name in chip.peak_flops), None)
-    if small is None or small not in software.weights:
+    if small is None or small not in software.weights or small not in software.caches:
         return None
     wide = weight_bytes(cfg) > _WIDE * params_text(cfg)
     weights = small if wide else CHECKPOINT

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.hardware import Slice
 from shardwise.planner.serve.answer import MILLION, mesh_text
-from shardwise.planner.serve.grid import Grid, grid_of, grids
+from shardwise.planner.serve.grid import IDLE, LADDER, Grid, grid_of, grids
 from shardwise.planner.serve.load import most_busy, waiting
 from shardwise.planner.serve.prefill import (
     POOLS,
@@ -99,26 +99,28 @@ class Fleet:
         prefill = self.prefill_server.chips * self.prefill_replicas
         return self.server.chips * self.replicas + prefill
 
+    def chips_with(self, spare: int) -> int:
+        """Chips of all replicas and of `spare` more in each pool."""
+        prefill = self.prefill_server.chips if self.prefill_replicas else 0
+        return self.chips + spare * (self.server.chips + prefill)
+
+    def cost_with(self, spare: int) -> float:
+        """Chip-seconds of a request where so many servers of each pool only stand by."""
+        return self.chip_seconds * self.chips_with(spare) / self.chips
+
     @property
     def rank(self) -> tuple[float, float]:
         """Of the front: time per output token, and cost."""
         return self.tpot, self.chip_seconds
 
     @property
-    def chip_hours_per_million(self) -> dict[str, float]:
-        """Chip-hours per million prompt tokens, answer tokens, and tokens of both together."""
-        return self._per_million(1 / 3600)
-
-    @property
     def usd_per_million(self) -> dict[str, float | None]:
-        """The same in dollars; None where the chip has no price."""
-        price = self.piece.chip.price
+        """Dollars per million prompt tokens, answer tokens, and tokens of both together; None where
+        the chip has no price."""
+        price, request = self.piece.chip.price, self.server.request
         if price is None:
             return dict.fromkeys(("input", "output", "all"))
-        return dict(self._per_million(price.usd_per_chip_hour / 3600))
-
-    def _per_million(self, each: float) -> dict[str, float]:
-        cost, request = MILLION * each * self.chip_seconds, self.server.request
+        cost = MILLION * (price.usd_per_chip_hour / 3600) * self.chip_seconds
         return {
             "input": cost * self.prompt_share / request.input_length,
             "output": cost * (1 - self.prompt_share) / request.output_length,
@@ -145,6 +147,7 @@ class Fleet:
             replicas=self.replicas,
             prefill_replicas=self.prefill_replicas,
             prefill=other,
+            scheduling=self.server.request.scheduling,
         )
 
 
@@ -167,7 +170,28 @@ Progress = Callable[[int, int], None]
 
 def search_fleets(request: ServeRequest, progress: Progress | None = None) -> FleetSearch:
     """Price every column on the first slices that hold the model; those whose decode step is longer
-    than the goal's time per output token are left out."""
+    than the goal's time per output token are left out. Where no others keep the goal, servers are
+    priced that mostly stand idle (for a rate), and that take more of the memory."""
+    first = None
+    for share in request.shares:
+        asked = replace(request, shares=(share,))
+        for running in (LADDER, IDLE) if request.rate else (LADDER,):
+            searched = _search(asked, running, progress if first is None else None)
+            if _keeps(searched):
+                return searched
+            first = first or searched
+    assert first is not None
+    return first
+
+
+def _keeps(searched: FleetSearch) -> bool:
+    """Whether some fleet keeps the goal."""
+    within = searched.request.within
+    return bool(searched.grids) and cheapest(searched, within).meets(within)
+
+
+def _search(request: ServeRequest, running: np.ndarray, progress: Progress | None) -> FleetSearch:
+    """The columns of some numbers in flight."""
     found: list[Grid] = []
     pools: list[Prefiller] = []
     for number, dtypes in enumerate(request.dtypes):
@@ -175,7 +199,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
         for piece in request.pieces:
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
-            here = grids(request, piece, dtypes)
+            here = grids(request, piece, dtypes, running)
             if piece.chip.data_centre is not None and request.pools != "one":
                 pools += prefillers(request, piece, dtypes)
             if here:

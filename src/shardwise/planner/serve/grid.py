@@ -19,16 +19,19 @@ from shardwise.models import kv_bytes_per_token
 from shardwise.planner.serve.load import LoadTimes, Steady, mixed_times, slow_step
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import Server, servers
-from shardwise.plans.serve import KvSharding, ServeDtypes, ServeScheduling
+from shardwise.plans.serve import KvSharding, ServeDtypes
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
-_LADDER = np.array(sorted({round(2 ** (i / 12)) for i in range(14 * 12 + 1)}), float)
+LADDER = np.array(sorted({round(2 ** (i / 12)) for i in range(14 * 12 + 1)}), float)
 """Sequences in flight that are looked at: powers of the twelfth root of two. Columns cost little
 beside the pricing of any."""
 
+IDLE = np.array([2.0**-i for i in range(6, 0, -1)])
+"""Sequences in flight at the mean of servers that mostly stand idle, looked at where no busier one
+will do: they need room for few requests besides the one that runs."""
+
 _KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch_then_sequence")
-_MEMORY_SHARE = ServeScheduling().memory_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class Grid:
 
 
 def grids(
-    request: ServeRequest, piece: Slice, dtypes: ServeDtypes, running: np.ndarray = _LADDER
+    request: ServeRequest, piece: Slice, dtypes: ServeDtypes, running: np.ndarray = LADDER
 ) -> list[Grid]:
     """The grids of a slice, one for each way to cut the cache; none where the model does not fit.
     Fewer chips than the slice has are used only where no mesh uses them all."""
@@ -135,7 +138,7 @@ def holds(columns: Server, load: Steady) -> np.ndarray:
     for chunk in np.unique(chunks):
         here = np.flatnonzero(chunks == chunk)
         shape = columns.take(here).shape(load.slots[here], int(chunk))  # type: ignore[index]
-        room = columns.cache_tokens(shape, _MEMORY_SHARE)
+        room = columns.cache_tokens(shape, request.memory_share)
         held = np.maximum(load.cached, request.input_length + request.output_length)[here]
         fits[here] = (room >= held) & (np.asarray(load.running)[here] < chunk)
     most = request.batch or np.inf

@@ -80,7 +80,8 @@ def _anywhere(serving: Serving, chip: Chip) -> str:
 def correction(serving: Serving) -> float:
     """What a chip answers in the simulation, over the closed form's."""
     served, fleet = serving.served, serving.fleet
-    found = (served.rate / served.chips) / (fleet.rate / fleet.chips)
+    chips = served.chips * fleet.chips / fleet.chips_with(serving.request.spare)
+    found = (served.rate / chips) / (fleet.rate / fleet.chips)
     return min(max(found, 1 / MOST_CORRECTION), MOST_CORRECTION)
 
 
@@ -104,14 +105,15 @@ def _row(
     serving: Serving, fleet: Fleet, name: str, note: str, option: str, rate: float
 ) -> Alternative:
     price, demand = fleet.piece.chip.price, serving.served.demand
-    hour = None if price is None else fleet.chips * price.usd_per_chip_hour
+    chips = fleet.chips_with(serving.request.spare)
+    hour = None if price is None else chips * price.usd_per_chip_hour
     tokens = rate * 3600 * (demand.prompt + demand.output)
     return Alternative(
         name=name,
         note=note,
         option=option,
         servers=str(fleet),
-        chips=fleet.chips,
+        chips=chips,
         rate=rate,
         usd_per_hour=hour,
         usd_per_million=None if hour is None else 1e6 * hour / tokens,
@@ -169,12 +171,13 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
         return
     price, demand = served.piece.chip.price, served.demand
     sizes = (("fewer", plan.replicas - 1 if fewer else 0), ("more", plan.replicas + 1))
+    spare = serving.request.spare
     whole = fleet_of(plan, served.cfg, served.piece, served.prefill_piece)
     for name, replicas in sizes:
         chips, rate = each * replicas, 0.0
-        if replicas:
-            fleet = replace(whole, pool=replace(whole.pool, replicas=replicas))
-            guess = served.rate / plan.replicas * replicas
+        if replicas > spare:
+            fleet = replace(whole, pool=replace(whole.pool, replicas=replicas - spare))
+            guess = served.rate / (plan.replicas - spare) * (replicas - spare)
             held = about_rate(fleet, demand, served.held.goal, guess)
             rate = 0.0 if held is None else held.rate
             rate = min(rate, _SHORT * served.rate) if name == "fewer" else rate

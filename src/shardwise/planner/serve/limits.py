@@ -8,7 +8,6 @@ in flight chosen anew.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -132,10 +131,6 @@ class Verdict:
     helps: bool
     factor: float | None
     why: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"what": self.what, "helps": self.helps, "factor": self.factor, "why": self.why}
 
 
 def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> Verdict:

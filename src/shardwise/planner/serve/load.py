@@ -95,8 +95,9 @@ class Steady:
         return np.minimum(1 + self.running / self.output_length, most)
 
     def decode_step(self, *, more: bool = False) -> StepShape:
-        """The sequences that decode, at the mean or one deviation more of them."""
-        n = self.running + np.sqrt(self.running) * more
+        """The sequences that decode, at the mean or one deviation more of them; one at least, as a
+        step without any is none."""
+        n = np.maximum(self.running, 1.0) + np.sqrt(self.running) * more
         return StepShape(decodes=n, decode_tokens=n, decode_context=n * self.context, samples=n)  # type: ignore[arg-type]
 
     def mixed_step(self) -> StepShape:

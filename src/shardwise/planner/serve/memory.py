@@ -1,16 +1,27 @@
 """Bytes per device while serving, by kind: weights, kv (with states and indexer keys), activations.
 
 Two points are looked at: a decode step of the full batch, every sequence at its full length, and
-the last chunk of a prompt's prefill while the rest of the batch waits. Everything broadcasts.
+the last chunk of a prompt's prefill while the rest of the batch waits. An engine that was measured
+(`engine_memory.py`) has one point, what it counts when it starts, and a kind `engine` for what it
+keeps beside. Everything broadcasts.
 """
 
 import numpy as np
 
-from shardwise.models import ModelConfig, kv_elements, kv_tokens
-from shardwise.models.specs import Attention, Layer, Moe, RecurrentMixer, SoftmaxMixer
+from shardwise.models import ModelConfig, Parameter, kv_elements, kv_tokens
+from shardwise.models.specs import (
+    Attention,
+    LatentAttention,
+    Layer,
+    Moe,
+    RecurrentMixer,
+    SoftmaxMixer,
+)
 from shardwise.planner.serve.attention import INDEX_BYTES, STATE_BYTES, head_share, scale_bytes
+from shardwise.planner.serve.engine_memory import beside, padded_layers
 from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
+from shardwise.plans.serve import CHECKPOINT
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
 
@@ -18,6 +29,10 @@ from shardwise.work import MemoryTimeline, Quantity
 def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
     """Memory of the fullest device at both points."""
     weights, kv = weight_bytes_per_device(cfg, shape), kv_bytes_per_device(cfg, shape)
+    if shape.engine is not None:
+        peak, rest = beside(shape.engine, cfg, shape)
+        held = {"weights": weights, "kv": kv, "activations": peak, "engine": rest}
+        return MemoryTimeline((("start", held),))
     width = _token_width(cfg, shape)
     decode = _working_set(cfg, shape, width, shape.sequences, shape.sequences)
     prefill = _working_set(cfg, shape, width, shape.chunk_tokens, 1.0)
@@ -47,20 +62,63 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     """Stored weights: cut by tensor, experts by expert, D by fsdp, replicated over data."""
     total: Quantity = 0.0
     for row in served_rows(cfg):
-        size = row.params * dtype_bytes(shape.stored(cfg, row))
-        if size:
+        stored = shape.stored(cfg, row)
+        size = row.params * dtype_bytes(stored)
+        if size and shape.engine is not None:
+            size = size * _as_loaded(row, stored, shape)
+        if row.params:
             total = total + size * shape.held_share(row)
     return total
+
+
+_MXFP4_DEPTH = 256
+"""Multiple to which engines fill up D of experts in mxfp4 (gpt-oss-120b: 64.38 or, with F filled up
+too, 65.97 GiB are loaded of 60.7 that are stored, vllm-project/vllm#33155 and #23278)."""
+
+_QUANTIZED = (
+    *("attention", "linear_attention", "mlp_dense", "routed_experts", "shared_experts"),
+    "moe_latent",
+)
+"""Components whose matmuls engines quantize; embeddings, router, head and norms stay in bf16."""
+
+
+def _as_loaded(row: Parameter, stored: str, shape: ServeShape) -> Quantity:
+    """Times their stored bytes that an engine has of weights once they are loaded."""
+    assert shape.engine is not None
+    small = dtype_bytes("bf16") / dtype_bytes(stored)
+    quantized = row.component in _QUANTIZED and row.role == "matmul"
+    if shape.dtypes.weights != CHECKPOINT and small > 1 and not quantized:
+        return small
+    factor: Quantity = 1.0
+    if stored == "mxfp4" and row.role == "matmul" and "E" in row.batch:
+        tiles = {"D": (_MXFP4_DEPTH, 1.0), "F": (shape.engine.mxfp4_width, shape.degree("tensor"))}
+        for letter, size in row.dims:
+            if letter in tiles:
+                tile, ranks = tiles[letter]
+                factor = factor * np.ceil(size / ranks / tile) * tile * ranks / size
+    return factor
 
 
 def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     """Cache of all sequences of the device at their full length. Windows cap their layers, but for
     the chunk that a step of a prompt writes before anything of it is given back."""
     total: Quantity = 0.0
-    for layer, layers in cfg.layer_groups():
-        sequences = shape.held(layer.mixer, shape.sequences)
+    padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
+    for index, (layer, count) in enumerate(cfg.layer_groups()):
+        layers, sequences = count * padded.get(index, 1.0), shape.held(layer.mixer, shape.sequences)
         total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
         total = total + layers * _chunk_beyond_window(layer, shape)
+    return total
+
+
+def token_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
+    """Bytes that a token adds to the cache of all layers, as an engine's pages have it: windows as
+    whole caches, groups of layers filled up."""
+    total: Quantity = 0.0
+    padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
+    for index, (layer, layers) in enumerate(cfg.layer_groups()):
+        if isinstance(layer.mixer, SoftmaxMixer):
+            total = total + layers * padded.get(index, 1.0) * layer_cache_bytes(layer, shape, 1.0)
     return total
 
 
@@ -68,6 +126,8 @@ def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
     """Bytes by which one sequence's cache grows beyond its window while a chunk is written."""
     mixer = layer.mixer
     if not isinstance(mixer, Attention) or mixer.window is None or not kv_elements(mixer):
+        return 0.0
+    if shape.engine and shape.engine.window_share:
         return 0.0
     kept = kv_tokens(mixer, shape.longest)
     beyond = np.minimum(shape.input_length, kept + shape.prefill_chunk) - kept
@@ -80,15 +140,37 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     scales, indexer keys, state."""
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
-        return mixer.state_elements * STATE_BYTES / tensor
+        spare = shape.engine.spare_states if shape.engine else 1
+        return spare * mixer.state_elements * STATE_BYTES / tensor
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
-    size = (entry + (entry and scale_bytes(mixer, shape))) * kv_tokens(mixer, context)
+    entry = entry + (entry and scale_bytes(mixer, shape))
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
+    key = 0.0 if indexer is None else indexer.head_dim * INDEX_BYTES
+    if shape.engine and indexer is not None and isinstance(mixer, LatentAttention):
+        key = key + _SCALE * indexer.head_dim / _SCALED
+        if shape.dtypes.kv == "fp8":
+            latent = mixer.kv_lora_rank * (1 + _SCALE / _SCALED)
+            entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
+    size = entry * _tokens_kept(mixer, context, shape)
     if indexer is not None:
-        size += indexer.head_dim * (context // indexer.ratio) * INDEX_BYTES
+        size += key * (context // indexer.ratio)
     return size * head_share(mixer, tensor)
+
+
+def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
+    """Entries of one sequence in one layer; of a window as many as its engine's pool has."""
+    share = shape.engine.window_share if shape.engine else 0.0
+    if share and isinstance(mixer, Attention) and mixer.window is not None:
+        return share * context
+    return kv_tokens(mixer, context)
+
+
+_SCALE, _SCALED = 4.0, 128
+"""Engines keep an f32 scale per 128 values of a sparse latent cache in fp8 and of the indexer's
+keys, and the rotary part in bf16: 656 + 132 bytes a layer of DeepSeek-V3.2
+(sgl-project/sglang#11309: 48,072 bytes a token)."""
 
 
 def _working_set(

@@ -10,7 +10,7 @@ from shardwise.models import ModelConfig
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import ROOM, SHARE
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
-from shardwise.plans.serve import ServeDtypes
+from shardwise.plans.serve import ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
 
@@ -36,10 +36,12 @@ class ServeRequest:
     of one chip, smallest first, and stores and multiplies in one of `dtypes`; its steps have at
     most one of `chunks` tokens. Prompts and answers share its servers, or have `pools` of their
     own. `batch` is the most sequences of a server, where it is not 0. `pins` fix degrees of the
-    mesh.
+    mesh. The load is held with `spare` servers of each pool lost.
 
     `software` says what can be laid out, `engine` has its constants, and `constants` says how
-    `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside.
+    `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside. Servers take
+    the first of `shares` of the memory, as their engine means it, with which some keep the goal;
+    the engine is of `release` (empty: the newest known), and without `graphs` it captures none.
     """
 
     cfg: ModelConfig
@@ -60,8 +62,24 @@ class ServeRequest:
     batch: int = 0
     utilisation: Utilisation | None = None
     rate: float = 0.0
+    spare: int = 0
     percentile: float = SHARE
     chips: ChipChanges = AS_LISTED
+    shares: tuple[float, ...] = (ServeScheduling().memory_share,)
+    release: str = ""
+    graphs: bool = True
+
+    @property
+    def memory_share(self) -> float:
+        """The share that is looked at."""
+        return self.shares[0]
+
+    @property
+    def scheduling(self) -> ServeScheduling:
+        """What a plan says of its engine's memory."""
+        return ServeScheduling(
+            memory_share=self.memory_share, release=self.release, graphs=self.graphs
+        )
 
     @property
     def within(self) -> Objectives:

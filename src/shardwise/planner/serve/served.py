@@ -165,7 +165,7 @@ def _cheapest(
     progress()
     best: tuple[Served, Fleet] | None = None
     count = 0
-    for some in _bunches(contenders(searched)):
+    for some in _bunches(contenders(searched), request.spare):
         tried = [one for fleet in some if (one := contender(request, fleet, demand, near=False))]
         for one in sorted(tried, key=lambda c: c.cost):
             if best is None or one.cost < _cost(best[0]):
@@ -184,11 +184,12 @@ def _cheapest(
     return Serving(searched=searched, served=best[0], fleet=best[1], simulated=count)
 
 
-def _bunches(fleets: Iterable[Fleet]) -> Iterator[list[Fleet]]:
+def _bunches(fleets: Iterable[Fleet], spare: int) -> Iterator[list[Fleet]]:
     """The fleets that are about as cheap by their closed forms, the cheapest bunch first."""
     some: list[Fleet] = []
     for fleet in fleets:
-        if some and (len(some) == CONTENDERS or fleet.chip_seconds > CLOSE * some[0].chip_seconds):
+        most = CLOSE * some[0].cost_with(spare) if some else inf
+        if len(some) == CONTENDERS or fleet.cost_with(spare) > most:
             yield some
             some = []
         some.append(fleet)
@@ -199,9 +200,10 @@ def _bunches(fleets: Iterable[Fleet]) -> Iterator[list[Fleet]]:
 def as_planned(request: ServeRequest, fleet: Fleet, demand: Demand, trace: str | None) -> Served:
     """A fleet under the rate of its closed form, whether it holds or not."""
     goal = request.goal
-    load = workload(fleet.rate, goal, trace)
+    load = workload(fleet.rate, goal, trace, request.spare)
     pieces = (fleet.piece, fleet.prefill_server.piece)
-    return served_plan(replace(fleet.plan(), workload=load), request.cfg, *pieces, demand)
+    plan = replace(fleet.plan().with_more(request.spare), workload=load)
+    return served_plan(plan, request.cfg, *pieces, demand)
 
 
 def _cost(served: Served) -> float:
@@ -216,7 +218,8 @@ def contenders(searched: FleetSearch) -> Iterator[Fleet]:
     for fleet in ranked(searched, goal):
         if fleet.meets(goal):
             best.setdefault(_kind(fleet), fleet)
-    yield from best.values()
+    spare = searched.request.spare
+    yield from sorted(best.values(), key=lambda f: f.cost_with(spare)) if spare else best.values()
 
 
 def _kind(fleet: Fleet) -> tuple:
@@ -264,7 +267,7 @@ def contender(
     if (decode, prefill) != (1.0, 1.0):
         simulated = scaled(simulated, decode, prefill)
         rate /= max(decode, prefill)
-    most = request.max_chips / _each(plan, pieces)
+    most = request.max_chips / _each(plan, pieces) - request.spare
 
     def same_servers(low: float, high: float) -> bool:
         if near or not request.rate:
@@ -279,7 +282,7 @@ def contender(
         rate = held.rate
     if request.rate:
         plan = _scaled(plan, request.rate / rate, most)
-    chips = chips_of(plan, *pieces)
+    chips = chips_of(plan.with_more(request.spare), *pieces)
     if chips > request.max_chips:
         return None
     return Contender(
@@ -312,8 +315,9 @@ def confirmed(
     if best is None:
         return None
     plan, held = best
+    load = workload(held.rate, held.goal, trace, request.spare)
     return Served(
-        plan=replace(plan, workload=workload(held.rate, held.goal, trace)),
+        plan=replace(plan.with_more(request.spare), workload=load),
         cfg=request.cfg,
         piece=found.pieces[0],
         prefill_piece=found.pieces[1],
@@ -333,11 +337,14 @@ def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
     return replace(plan, batch=max(plan.batch, most))
 
 
-def workload(rate: float, goal: Objectives, trace: str | None) -> Workload:
+def workload(rate: float, goal: Objectives, trace: str | None, spare: int = 0) -> Workload:
     """What a plan's file says of its load."""
     times = {"ttft": goal.ttft, "tpot": goal.tpot, "e2e": goal.e2el}
     return Workload(
-        rate=rate, trace=trace, **{n: None if t == inf else t for n, t in times.items()}
+        rate=rate,
+        trace=trace,
+        spare=spare,
+        **{n: None if t == inf else t for n, t in times.items()},
     )
 
 
@@ -371,7 +378,8 @@ def _fewest(
     plan = found.plan
     while not held(plan).kept:
         plan = _more(plan, held(plan), request.goal)
-        if len(tried) == _TRIES or chips_of(plan, *found.pieces) > request.max_chips:
+        chips = chips_of(plan.with_more(request.spare), *found.pieces)
+        if len(tried) == _TRIES or chips > request.max_chips:
             return None
     for pool in ("replicas", "prefill_replicas"):
         less = max(1, getattr(plan, pool) // _COARSE)
@@ -415,7 +423,7 @@ def served_plan(
     assert load is not None
     given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
     goal = Objectives(**{name: time for name, time in given.items() if time is not None})
-    fleet = fleet_of(plan, cfg, piece, prefill_piece)
+    fleet = fleet_of(plan.worst, cfg, piece, prefill_piece)
     held = hold(fleet, demand, load.rate, goal, runs=RUNS, patient=True)
     return Served(
         plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held

@@ -17,10 +17,16 @@ from shardwise.hardware import Chip, Placement, Slice, place
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.serve.count import decode_work, prefill_work, step_work
-from shardwise.planner.serve.memory import serve_memory
+from shardwise.planner.serve.engine_memory import budget
+from shardwise.planner.serve.memory import (
+    kv_bytes_per_device,
+    serve_memory,
+    token_bytes_per_device,
+)
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.serve.shape import ServeShape, cached_heads
 from shardwise.plans import ServePlan, model_hash
+from shardwise.plans.engine_memory import EngineMemory, engine_memory, seen_bytes
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
 from shardwise.roofline import Estimate, price
 from shardwise.roofline.bounds import Bounds
@@ -105,6 +111,16 @@ class Server:
         return usable_bytes(self.piece)
 
     @property
+    def engine_memory(self) -> EngineMemory | None:
+        """How its engine counts memory; None where nothing is known of it."""
+        request = self.request
+        if request.constants == "book":
+            return None
+        family = request.engine.family or request.engine.name
+        found = engine_memory(family, self.piece.chip, request.release)
+        return found and replace(found, graphs=request.graphs)
+
+    @property
     def placement(self) -> Placement:
         """Where the mesh lies on the slice."""
         return place_mesh(self.piece, self.degrees, self.box)
@@ -122,6 +138,7 @@ class Server:
             dtypes=self.dtypes,
             compute_of=compute_of(self.dtypes, self.piece.chip),
             kv_scales=request.constants != "book",  # not in the book's numbers
+            engine=self.engine_memory,
         )
 
     def price(self, work: Work) -> Estimate:
@@ -177,14 +194,37 @@ class Server:
 
     def cache_tokens(self, shape: ServeShape, memory_share: float) -> Quantity:
         """Tokens that the cache of one replica holds beside weights and working memory, in a share
-        of the usable memory: 0 where those do not fit."""
-        held: Quantity = 0.0
-        cache: Quantity = 0.0
-        for _, point in serve_memory(self.request.cfg, shape).points:
-            held, cache = np.maximum(held, point["weights"] + point["activations"]), point["kv"]
-        free = np.maximum(memory_share * self.usable_bytes - held, 0.0)
-        one = cache / shape.sequences
+        of the memory: 0 where those do not fit."""
+        one = kv_bytes_per_device(self.request.cfg, shape) / shape.sequences
+        free = self.cache_bytes(shape, memory_share)
         return free / one * shape.longest * shape.splits
+
+    def requests_held(self, shape: ServeShape, memory_share: float) -> Quantity:
+        """Requests of the longest length that the cache of one rank holds: the "maximum
+        concurrency" that vLLM prints."""
+        return self.cache_tokens(shape, memory_share) / shape.splits / shape.longest
+
+    def line_tokens(self, shape: ServeShape, memory_share: float) -> Quantity:
+        """Tokens of its "GPU KV cache size", which an engine prints of each rank."""
+        if shape.engine is None or not shape.engine.whole_windows:
+            return self.cache_tokens(shape, memory_share) / shape.splits
+        one = token_bytes_per_device(self.request.cfg, shape)
+        return self.cache_bytes(shape, memory_share) / one
+
+    def budget(self, shape: ServeShape, memory_share: float) -> Quantity:
+        """Bytes of a device that a share of the memory is: of the usable, or as its engine has
+        it."""
+        if shape.engine is None:
+            return memory_share * self.usable_bytes
+        total = seen_bytes(self.piece.chip)
+        return budget(shape.engine, self.request.cfg, shape, total, memory_share)
+
+    def cache_bytes(self, shape: ServeShape, memory_share: float) -> Quantity:
+        """Bytes of a device that are left for the cache; 0 where the rest does not fit."""
+        held: Quantity = 0.0
+        for _, point in serve_memory(self.request.cfg, shape).points:
+            held = np.maximum(held, sum(size for kind, size in point.items() if kind != "kv"))
+        return np.maximum(self.budget(shape, memory_share) - held, 0.0)
 
     def plan(self, *, batch: int, chunk: int, **more) -> ServePlan:
         """One mesh as a plan that can be saved, priced and simulated."""
@@ -230,6 +270,9 @@ def server_of(
         engine=engine or load_engine(plan.engine),
         constants=plan.constants,
         chips=plan.chips,
+        release=plan.scheduling.release,
+        graphs=plan.scheduling.graphs,
+        shares=(plan.scheduling.memory_share,),
     )
     return Server(
         request=request,

@@ -10,6 +10,7 @@ from shardwise.models.parameters import parameters
 from shardwise.models.specs import Attention, Mixer, SoftmaxMixer
 from shardwise.planner.step.layer import LayerShape
 from shardwise.planner.step.strategies.stationary import cut_by_width
+from shardwise.plans.engine_memory import EngineMemory
 from shardwise.plans.layouts import compute_share
 from shardwise.plans.serve import CHECKPOINT, KvSharding, ServeDtypes
 from shardwise.work import Quantity
@@ -27,7 +28,8 @@ class ServeShape:
 
     `compute_of` names the dtype of matmuls by the dtype of their stored weights, where that is not
     `dtypes.compute`: what the chip multiplies quantized weights in. Without `kv_scales` those of an
-    int8 cache are left out, as the book does.
+    int8 cache are left out, as the book does. `engine` is how the engine counts its memory; None
+    where nothing is known of it.
     """
 
     degrees: Mapping[str, Quantity]
@@ -39,6 +41,7 @@ class ServeShape:
     dtypes: ServeDtypes
     compute_of: Mapping[str, str] = field(default_factory=dict)
     kv_scales: bool = True
+    engine: EngineMemory | None = None
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""

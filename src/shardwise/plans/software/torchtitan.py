@@ -11,11 +11,24 @@ from pathlib import Path
 
 from shardwise.boundary import read_toml
 from shardwise.models import ModelConfig, params_total
+from shardwise.models.remat import RematKind, Saved
 from shardwise.plans.software.limit import about_choices, always
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import dtype_of_store, stores_all
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+COMPUTED = {**DTYPES, "fp8": "float8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
+"""Of matmuls; the narrow ones by its converters (components/quantization)."""
+
+
+def selective(*, experts: bool) -> Mapping[RematKind, Saved]:
+    """What its SelectiveAC keeps beside the layer's input: of attention all, of matmuls every
+    second, which of an MLP are the gate's and the last; grouped matmuls of experts not at all
+    (distributed/activation_checkpoint.py)."""
+    kept: list[RematKind] = ["qkv", "attention"]
+    return dict.fromkeys(kept if experts else [*kept, "mlp_gate", "mlp_out"], "keep")
+
+
 _FILE = Path(__file__).parents[1] / "data" / "software" / "torchtitan.toml"
 
 
@@ -78,7 +91,7 @@ TORCHTITAN = SoftwareRow(
     stack="fsdp",
     vendors=("nvidia", "amd"),
     words={
-        "remat": {"none": "None", "matmul_outputs": "SelectiveAC", "block": "FullAC"},
+        "remat": {"none": "None", "block": "FullAC"},
         "pipeline_schedule": {
             "1f1b": "1F1B",
             "gpipe": "GPipe",
@@ -96,7 +109,7 @@ TORCHTITAN = SoftwareRow(
         "attention_kernel": {"flash": ""},
         "expert_dispatch": {"ragged": ""},
         "mtp_layers": {0: ""},
-        "dtypes.compute": DTYPES,
+        "dtypes.compute": COMPUTED,
         "dtypes.grad": {"f32": "float32"},
         "lora_rank": {0: ""},
         "frozen": {(): ""},
@@ -110,18 +123,23 @@ TORCHTITAN = SoftwareRow(
         stores_all(),
         *dtype_of_store(DTYPES),
         about_choices(
-            "remat",
-            ("remat",),
-            lambda c: c.structure.remat != "matmul_outputs",
-            "its SelectiveAC recomputes every second matmul besides",
-            "set remat to block or none",
-        ),
-        about_choices(
             "remat_kinds",
             ("remat",),
-            lambda c: not c.structure.remat_kinds,
-            "it has policies for whole blocks alone",
+            lambda c: (
+                not c.structure.remat_kinds
+                or (c.structure.remat, dict(c.structure.remat_kinds))
+                == ("block", selective(experts=c.cfg.has_experts))
+            ),
+            "beside whole blocks it keeps what its SelectiveAC does: qkv and attention, and of an "
+            "MLP mlp_gate and mlp_out",
             "leave remat_kinds out",
+        ),
+        about_choices(
+            "dtypes.compute",
+            ("dtypes",),
+            lambda c: c.structure.dtypes.compute != "nvfp4" or not c.cfg.has_experts,
+            "its nvfp4 is of linear layers, not of experts",
+            "set dtypes.compute to mxfp8",
         ),
         about_choices(
             "gradient_reduce",

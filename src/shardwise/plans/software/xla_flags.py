@@ -19,20 +19,16 @@ _FILE = Path(__file__).parents[1] / "data" / "software" / "xla_flags.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagSet:
-    """Flags that belong together; `chips` are those they are for, all TPUs where none is named,
-    `trainer` those on which our trainer has them on."""
+    """Flags that belong together; MaxText runs with those `of_maxtext`. `chips` are those they are
+    for, all TPUs where none is named, `trainer` those on which our trainer has them on."""
 
     name: str
     about: str
     options: Mapping[str, str]
     source: str
+    of_maxtext: bool = False
     chips: Sequence[str] = ()
     trainer: Sequence[str] = ()
-
-    @property
-    def of_maxtext(self) -> bool:
-        """Whether MaxText runs with them: its repository or one of its constants is the source."""
-        return "maxtext" in self.source.lower()
 
 
 @cache

@@ -21,12 +21,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import shardwise
 from shardwise.boundary import read_packed
 from shardwise.errors import BadRequest
 
@@ -64,21 +62,6 @@ def key_of(*parts: Any) -> str:
     """A hash of texts and plain values, of this format and of the compilers' versions."""
     text = json.dumps([FORMAT, versions(), *parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-TABLES = "plans/data/software/*.toml"
-"""Data of this package that a program follows from."""
-
-
-@lru_cache(maxsize=1)
-def source_hash() -> str:
-    """A hash of this package's own source, its tables of compilers' flags and of software among it:
-    what a plan's program is made by."""
-    digest = hashlib.sha256()
-    root = Path(shardwise.__file__).parent
-    for path in sorted([*root.rglob("*.py"), *root.glob(TABLES)]):
-        digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

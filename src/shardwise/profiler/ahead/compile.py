@@ -14,13 +14,8 @@ from typing import Any
 
 from shardwise.errors import MissingPart
 from shardwise.profiler.ahead.buffers import Buffer
-from shardwise.profiler.ahead.cache import (
-    CompileCache,
-    default_root,
-    key_of,
-    read_entry,
-    source_hash,
-)
+from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of, read_entry
+from shardwise.profiler.ahead.sources import source_hash
 from shardwise.profiler.ahead.target import CompileTarget
 from shardwise.profiler.child import Watch, need_libtpu, run_function
 from shardwise.work import tally
@@ -97,8 +92,8 @@ def compile_ahead(
     """Compile `builder(devices, **arguments)` for a target, or take it from the cache.
 
     `builder` is "module:function" and gives a value with `function`, `arguments` and `mesh`;
-    `arguments` are plain values; `settled` says that the program follows from them and from this
-    package's source alone, so that it need not be lowered to be found again; `options` are
+    `arguments` are plain values; `settled` says that the program follows from them and from the
+    sources of `source_hash` alone, so that it need not be lowered to be found again; `options` are
     compiler options by XLA's names. `watch` hears of the child's progress (`child.Watch`).
     Raises MissingPart without the compiler, BadRequest for what it does not take and ShardwiseError
     where the process fails, crashes or passes a limit.
@@ -108,7 +103,7 @@ def compile_ahead(
     cache, options = limits.cache, dict(options or {})
     asked = None if limits.stages else cache  # what is kept has no stages
     sent = json.loads(json.dumps(asdict(target)))
-    request = key_of(sent, builder, dict(arguments), options, source_hash())
+    request = key_of(sent, builder, dict(arguments), options, source_hash(builder))
     known = asked.follow(request) if asked is not None and settled else None
     if asked is not None and known and (held := _held(asked, known)):
         return held

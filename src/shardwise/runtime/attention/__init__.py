@@ -19,7 +19,6 @@ from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
 from shardwise.runtime.attention.scoring import Kernel, Scaled, Scoring, visible
-from shardwise.runtime.attention.tiles import count_tiles
 from shardwise.runtime.attention.ulysses import ulysses_attention
 from shardwise.runtime.attention.zigzag import from_zigzag, to_zigzag, zigzag_order
 
@@ -30,7 +29,6 @@ __all__ = [
     "all_gather_attention",
     "attention_on",
     "best_attention",
-    "count_tiles",
     "cudnn_head_dim",
     "dense_attention",
     "flash_attention",

@@ -36,7 +36,7 @@ from shardwise.runtime.attention.flash import (
 from shardwise.runtime.attention.scoring import Scoring
 from shardwise.runtime.attention.tiles import KeyColumns, MaskRule, Rows, arrange, share_seen
 from shardwise.runtime.attention.varying import varying
-from shardwise.runtime.collective_matmul.ring import hop
+from shardwise.runtime.collective_matmul import hop
 
 
 def ring_attention(

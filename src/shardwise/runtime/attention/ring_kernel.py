@@ -27,7 +27,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 from shardwise.runtime.attention.scoring import Scoring
 from shardwise.runtime.attention.splash import LANES, blocks
-from shardwise.runtime.collective_matmul.ring import hop
+from shardwise.runtime.collective_matmul import hop
 
 
 class Halves(NamedTuple):

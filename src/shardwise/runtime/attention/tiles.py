@@ -182,15 +182,6 @@ def visible_tiles(
     return jnp.stack((order_P // tiles_S, order_P % tiles_S), axis=1), may_IJ.sum(dtype=jnp.int32)
 
 
-def count_tiles(s: Scoring, *, block_T: int, block_S: int) -> jax.Array | int:
-    """How many tiles a device computes for these positions: the work of attention, in tiles."""
-    B, T = s.q_positions_BT.shape
-    none = jnp.zeros((B, T, 1, 1), jnp.float32)
-    keys = jnp.zeros((B, s.k_positions_BS.shape[1], 1, 1), jnp.float32)
-    rows, columns, rule = arrange(none, keys, keys, s, block_T=block_T, block_S=block_S)
-    return visible_tiles(rule, rows, columns)[1]
-
-
 def _ordered(rule: MaskRule, tiles_T: int, tiles_S: int) -> np.ndarray:
     first_I1 = np.arange(tiles_T)[:, None] * rule.block_T
     first_1J = np.arange(tiles_S)[None] * rule.block_S

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.runtime.text.tokenizer import Tokenizer
 from shardwise.runtime.trainer.disk import force, write_text
 
@@ -139,7 +139,7 @@ def corpus_of(
     """
     files, others = text_files(path)
     if others:
-        note(f"warning: {others:,} file(s) in '{path}' are not UTF-8 text and are left out")
+        note(Caution(f"{others:,} file(s) in '{path}' are not UTF-8 text and are left out"))
     kind = np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32
     folder = cache / _key(path, files, tokenizer)
     if not writes:
@@ -154,7 +154,7 @@ def corpus_of(
             "it to have the text read again"
         ) from None
     except ValueError as damage:
-        note(f"warning: the tokens in '{folder}' are damaged ({damage}); reading the text again")
+        note(Caution(f"the tokens in '{folder}' are damaged ({damage}); reading the text again"))
     _tokenise(files, tokenizer, folder, kind)
     return _kept(folder, kind)
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Caution
 
 _UNKNOWN = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
@@ -34,7 +34,7 @@ def sole(
         raise BadRequest(f"cannot write to --out '{folder}': {error.strerror}") from None
     with file:
         if not _taken(file, folder, time.monotonic() + patience):
-            note(f"warning: '{folder}' knows no locks; a second training in it is not noticed")
+            note(Caution(f"'{folder}' knows no locks; a second training in it is not noticed"))
         yield
 
 

@@ -3,8 +3,13 @@
 One step is in flight while the one before is reported, so that reading the loss costs the device
 nothing. All that decides the numbers of a run stands in its `identity`, and a checkpoint of another
 one is refused; how often it is saved or watched does not.
+
+Memory of the host's own C library, which XLA on CPUs computes in.
 """
 
+import ctypes
+import os
+import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -16,9 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import ModelConfig
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans import TrainPlan
+from shardwise.plans.identity import former_hash, model_hash
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.checkpoint import verify
 from shardwise.runtime.parallel import check
@@ -29,12 +35,61 @@ from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
 from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.manifest import check_identity
-from shardwise.runtime.trainer.memory import keep_freed_memory
 from shardwise.runtime.trainer.metrics import Expected, MetricsFile, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.pieces import proved
 from shardwise.runtime.trainer.step import State, TrainProgram, program, shapes_of
 from shardwise.runtime.trainer.stop import Signals, Stop, agreed
+
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
+"""Parameters of glibc's `mallopt` (malloc.h)."""
+
+MADV_HUGEPAGE, HUGE_PAGE = 14, 2**21
+"""Of Linux (asm-generic/mman-common.h); 2 MiB pages on x86-64 and on arm64 with 4 KiB pages."""
+
+
+def keep_freed_memory() -> bool:
+    """Let a process that trains on a CPU keep the memory that it frees, in huge pages where the
+    kernel has them; whether it now does.
+
+    XLA on CPUs takes the temporary memory of a step from malloc and frees it after. glibc maps
+    blocks of that size and unmaps them, so that every step faults all its pages in again (4 KiB
+    each; docs/lab/log.md). Kept, they are faulted in once; pages of 2 MiB spare the matmuls most
+    misses of the TLB. It holds for the whole process, which must
+    be glibc's; it does nothing on accelerators. Best before the first array is made.
+    """
+    if platform.libc_ver()[0] != "glibc" or not _on_cpus():
+        return False
+    libc = ctypes.CDLL(None)
+    # Arenas other than the first map what they have no room for, whatever M_MMAP_MAX is.
+    choices = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1))
+    if sum(libc.mallopt(name, value) for name, value in choices) < len(choices):
+        return False
+    _ask_for_huge_pages(libc, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    return True
+
+
+def _on_cpus() -> bool:
+    """Whether JAX computes on CPUs; asked of its settings first, since threads that a backend has
+    started keep the arenas that they allocate from."""
+    asked = jax.config.jax_platforms  # type: ignore[attr-defined]
+    return (asked or jax.default_backend()) == "cpu"
+
+
+def _ask_for_huge_pages(libc: ctypes.CDLL, size: int) -> None:
+    """Grow the heap by `size` addresses, which hold no memory before they are written, and advise
+    the kernel to back them with huge pages (madvise(2); what GLIBC_TUNABLES=glibc.malloc.hugetlb=1
+    does, which must be set before a process starts)."""
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    block = libc.malloc(size)
+    if block is None:  # a limit on the addresses of the process: small pages do too
+        return
+    first = -(-block // HUGE_PAGE) * HUGE_PAGE
+    libc.madvise(first, (block + size - first) // HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE)
+    libc.free(block)
+
 
 ORPHANS = 10.0
 """Seconds that a worker of an earlier run has to end after its supervisor was killed."""
@@ -42,7 +97,6 @@ PROFILED = 3
 """Steps that a profile covers, after two that warm up."""
 
 Report = Callable[[StepMetrics], None]
-WARNING = "warning: "
 Note = Callable[[str], None]
 """Hears what is done before the first step, which may take a while."""
 
@@ -114,7 +168,7 @@ def train(
         ends.enter_context(sole(run.out, f"process-{keeper.process:05}", heard, ORPHANS))
         start = _start(run, keeper, heard)
         for text in run.warnings:
-            heard(f"warning: {text}")
+            heard(Caution(text))
         return _train(run, made, tokenizer, keeper, start, report, heard, signals)
 
 
@@ -169,8 +223,8 @@ class _Warnings:
         self._note = note
 
     def __call__(self, text: str) -> None:
-        if text.startswith(WARNING):
-            self.said.append(text.removeprefix(WARNING))
+        if isinstance(text, Caution):
+            self.said.append(str(text))
         self._note(text)
 
 
@@ -191,7 +245,7 @@ def _state(run: TrainRun, made: TrainProgram, keeper: Keeper, start: int) -> Sta
     if not start:
         return made.begin(jax.random.key(run.seed))
     folder = keeper.path(start)
-    manifest = check_identity(folder, keeper.identity)
+    manifest = check_identity(folder, keeper.identity, former=_former(run))
     saved = proved(folder, manifest)
     state = made.begin(jax.random.key(run.seed))
     wanted = shapes_of(state)
@@ -226,6 +280,11 @@ def identity_of(run: TrainRun, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+def _former(run: TrainRun) -> dict[str, Any]:
+    """What an earlier version wrote in the identity of the run."""
+    return {"model": former_hash(run.cfg)}
+
+
 def _keeper(run: TrainRun, tokenizer: Tokenizer) -> Keeper:
     return Keeper(
         folder=run.out / "checkpoints",
@@ -245,12 +304,13 @@ def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
         )
     after = "starting at step 0" if newest is None else f"going on from step {newest}"
     for step, why in damaged.items():
-        note(f"warning: the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}")
+        note(Caution(f"the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}"))
     if newest is None:
         if run.resume and not damaged:
-            note(f"warning: no checkpoint in '{keeper.folder}', {after}")
+            note(Caution(f"no checkpoint in '{keeper.folder}', {after}"))
         return 0
-    check_identity(keeper.path(newest), keeper.identity, but=("data",))
+    newest_path = keeper.path(newest)
+    check_identity(newest_path, keeper.identity, but=("data",), former=_former(run))
     return newest
 
 

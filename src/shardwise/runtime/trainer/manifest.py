@@ -8,6 +8,7 @@ proved in `pieces.py`.
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -101,14 +102,19 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_identity(
-    folder: Path, wanted: Mapping[str, object], but: tuple[str, ...] = ()
+    folder: Path,
+    wanted: Mapping[str, object],
+    but: tuple[str, ...] = (),
+    former: Mapping[str, object] = MappingProxyType({}),
 ) -> Manifest:
     """The manifest of a checkpoint of the run `wanted`. Raises BadRequest, naming the first
-    difference, for one of another run; `but` names what is not known of it yet."""
+    difference, for one of another run; `but` names what is not known of it yet, `former` has what
+    an earlier version wrote for the same run."""
     manifest = read_manifest(folder)
     found = manifest.identity
     for key in {**wanted, **found}:
-        if found.get(key) != wanted.get(key) and key not in but:
+        same = (wanted.get(key), former.get(key, wanted.get(key)))
+        if found.get(key) not in same and key not in but:
             was, now = (_named(x.get(key)) for x in (found, wanted))
             raise BadRequest(
                 f"the checkpoint '{folder}' was made with {_named(key)} {was}, this run has {now}; "

@@ -4,7 +4,7 @@ It proves the closed forms of `roofline/collectives.py`: the algorithm that a fo
 on real NumPy blocks, on rings (both ways or one), lines, N-D tori with several and with split axes,
 full meshes, switches, trees of them and chips of several devices. The result is checked, the bytes
 of the busiest link and the hops are the form's. `fabric.py` says what is linked and which devices
-form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py` runs them,
+form a group, `schedule.py` has the algorithms, `collectives.py` runs them,
 `trace.py` is what comes out, `frames.py` that as plain data for screens. Nothing here knows a chip
 but `placed.py`, which makes the fabric under the axes of a placed mesh. Read `schedule.py` first.
 """

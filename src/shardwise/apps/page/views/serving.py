@@ -61,6 +61,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     price = found.price.text if found.price else "no price is known"
     parts, memory, usd = found.where_it_goes, found.memory, found.usd_per_million_tokens
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
+    held |= {"engine": memory.engine} if memory.engine else {}
     names = ("slice", "batch", "prefill_chunk", "kv_sharding", "software", *UNITS)
     plan = {name: getattr(found, name) for name in names}
     plan |= {

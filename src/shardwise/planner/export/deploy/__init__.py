@@ -1,8 +1,8 @@
 """A ServePlan as something to deploy: the servers of its pools, what spreads requests over them,
 and the load that checks the answer.
 
-`k8s.py` writes and reads Kubernetes manifests, of `pods.py` (a server on one host or several) and
-`llm_d.py` (the router of several servers); `sky_service.py` a service of SkyPilot. The commands in
+`k8s.py` writes and reads Kubernetes manifests, the router of several servers among them, of
+`pods.py` (a server on one host or several); `sky_service.py` a service of SkyPilot. The commands in
 them are those of `--to vllm` and `--to sglang`, by the plan's engine; manifests also start our own
 server (`own_server.py`). `started.py` has what both
 ask of a plan. Read `k8s.py` first.

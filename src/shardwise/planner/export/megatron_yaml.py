@@ -1,0 +1,101 @@
+"""A YAML recipe of Megatron-LM, Megatron-Bridge or NeMo as Megatron's arguments.
+
+Most keys are arguments with underscores, in sections whose names say nothing (`model`, `train`,
+`model_parallel`); the table has those that are called otherwise (megatron/core configs, and
+megatron/bridge/training/config.py). What is null or false is left out.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.boundary import parse_yaml
+from shardwise.errors import BadRequest
+
+_OTHERWISE: Mapping[str, str] = {
+    "num_moe_experts": "--num-experts",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "gated_linear_unit": "--swiglu",
+    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+    "account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
+    "sequence_length": "--seq-length",
+    "encoder_seq_length": "--seq-length",
+    "tp_comm_overlap": "--tp-comm-overlap",
+    "ub_tp_comm_overlap": "--tp-comm-overlap",
+    "num_nodes": "--nnodes",
+    "devices": "--nproc-per-node",
+    "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
+    "cpu_offload": "--optimizer-cpu-offload",
+    "optimizer_cpu_offload": "--optimizer-cpu-offload",
+    "max_lr": "--lr",
+}
+"""Keys that are called otherwise than the argument."""
+_FALSE: Mapping[str, str] = {
+    "add_bias_linear": "--disable-bias-linear",
+    "bias": "--disable-bias-linear",
+    "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
+    "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion",
+    "overlap_p2p_comm": "--no-overlap-p2p-communication",
+}
+"""Keys whose false is an argument."""
+_IDLE_SECTIONS = (
+    *("scheduler", "logger", "checkpoint", "tokenizer", "rng", "profiling", "exp_manager", "run"),
+    *("validation", "straggler", "nvrx_straggler", "inprocess_restart", "fault_tolerance"),
+)
+
+
+def recipe_of(text: str) -> dict[str, str] | None:
+    """The arguments of a recipe by name, "" for a switch; None for a text that is no YAML of keys.
+    A key of a section that has no argument keeps its name with hyphens, to be told as unknown."""
+    if not re.search(r"^[a-z_]+:(\s|$)", text, re.MULTILINE):
+        return None
+    try:
+        table = parse_yaml(text, "megatron: the recipe")
+    except BadRequest:
+        return None
+    if not isinstance(table, Mapping):
+        return None
+    found: dict[str, str] = {}
+    for section, value in table.items():
+        if section in _IDLE_SECTIONS or str(section).startswith("_"):
+            continue
+        for key, inner in _leaves(value, str(section)):
+            _add(found, key, inner)
+    if "--num-query-groups" in found:
+        found["--group-query-attention"] = ""
+    return found
+
+
+def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        return [(name, value)]
+    return [leaf for key, inner in value.items() for leaf in _leaves(inner, str(key))]
+
+
+def _add(found: dict[str, str], key: str, value: Any) -> None:
+    if key in _FALSE:
+        if value is False:
+            found[_FALSE[key]] = ""
+    elif key in ("mixed_precision", "precision", "precision_config"):
+        found |= _precision(str(value))
+    elif key == "activation_func" and value in ("swiglu", "silu"):
+        found["--swiglu"] = ""
+    elif key == "optimizer_type":
+        found["--optimizer"] = str(value)
+    elif value is None or value is False or key.startswith("_"):
+        return
+    else:
+        flag = _OTHERWISE.get(key, f"--{key.replace('_', '-')}")
+        words = value if isinstance(value, list) else [value]
+        found[flag] = "" if value is True else " ".join(map(str, words))
+
+
+def _precision(text: str) -> dict[str, str]:
+    """`bf16_mixed`, `bf16_with_mxfp8_mixed`, `bf16-mixed`, `16-mixed` and their like."""
+    kind = {"--bf16": ""} if "bf16" in text else {"--fp16": ""} if "16" in text else {}
+    recipes = {"mxfp8": "mxfp8", "current_scaling": "tensorwise", "subchannel": "blockwise"}
+    if "fp8" not in text:
+        return kind
+    recipe = next((name for part, name in recipes.items() if part in text), "delayed")
+    return {**kind, "--fp8-format": "hybrid", "--fp8-recipe": recipe}

@@ -1,0 +1,52 @@
+"""Which model a plan or a checkpoint is of: a short hash of what both depend on."""
+
+import hashlib
+import json
+import re
+from dataclasses import fields
+from fractions import Fraction
+from typing import Any
+
+from shardwise.models import ModelConfig
+from shardwise.models.parameters import parameters
+
+
+def model_hash(cfg: ModelConfig) -> str:
+    """A short hash of the layers and the parameter table.
+
+    It is made of JSON without the fields that have their default: a field that is added later
+    changes the hash of only those models that use it.
+    """
+    return _short(json.dumps(_hashed(cfg), default=_given, sort_keys=True))
+
+
+def is_of(known: str, cfg: ModelConfig) -> bool:
+    """Whether a plan with the hash `known`, of today or the former one, was made for a model."""
+    return known in (model_hash(cfg), former_hash(cfg))
+
+
+def former_hash(cfg: ModelConfig) -> str:
+    """The hash in plans and checkpoints that were written when it was made of `repr`."""
+    return _short(_LATER.sub("", repr(_hashed(cfg))))
+
+
+_LATER = re.compile(
+    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias)=[^,)]+"
+)
+"""Fields of layers that the former hash left out."""
+
+
+def _hashed(cfg: ModelConfig) -> tuple[Any, ...]:
+    return cfg.groups, cfg.pattern, parameters(cfg)
+
+
+def _given(value: Any) -> str | dict[str, Any]:
+    """A dataclass by its name, as two may have the same fields, and what is not its default."""
+    if isinstance(value, Fraction):
+        return str(value)
+    values = {f.name: (getattr(value, f.name), f.default) for f in fields(value)}
+    return {"": type(value).__name__} | {k: v for k, (v, usual) in values.items() if v != usual}
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
