@@ -2,6 +2,7 @@
 
 import inspect
 
+import click
 import pytest
 from tests.apps.commands import answered
 from tests.apps.test_files import ALL
@@ -78,6 +79,22 @@ def test_an_option_that_is_left_out_is_the_keyword_that_is_left_out(path):
         default, other = ALL[path].make_context("it", [], resilient_parsing=True), ""
         default, other = default.params[option.name], found[option.name].default
         assert str(default) == str(other) or (not default and not other), option.name
+
+
+@pytest.mark.parametrize("path", VERBS, ids=" ".join)
+def test_help_says_what_each_keyword_means(path):
+    """As its option does; what stands by place is in the first text."""
+    said = (getattr(sw, VERBS[path]).__doc__ or "").splitlines()
+    places = {p.name for p in ALL[path].params if isinstance(p, click.Argument)}
+    for name in set(keywords(path)) - places:
+        assert any(line.startswith(f"{name}: ") for line in said), name
+
+
+def test_help_names_keywords_and_not_flags():
+    assert "mfu: Replace the expected time by this share of peak (with tokens)." in (
+        sw.plan_train.__doc__ or ""
+    )
+    assert "pins: Fix a mesh degree. Or a mapping." in (sw.plan_train.__doc__ or "")
 
 
 def test_the_lists_of_outputs_hold_what_is_there():

@@ -5,6 +5,7 @@ An option is written once, as a field with its type, its default and what `optio
 `--help` shows them and imports no request.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal
@@ -68,9 +69,9 @@ class Option:
 
     @property
     def sentence(self) -> str:
-        """What it means, as a sentence."""
-        said = self.meaning or self.about
-        return f"{said[0].upper()}{said[1:].removesuffix('.')}." if said else ""
+        """What it means, as a sentence, without its default."""
+        said = re.sub(r"\.? *(\[.*\])?$", "", self.meaning or self.about)
+        return f"{said[0].upper()}{said[1:]}." if said else ""
 
 
 def option(about: str | Option = "", **more: Any) -> Any:

@@ -26,12 +26,7 @@ class PageRequest(Command):
 
     port: int = option(default=8765, show_default=True, kind="whole", most=65535)
     opens: bool = option(
-        "Also open it in the browser.",
-        default=False,
-        kind="flag",
-        flag="--open",
-        group="A server",
-        meaning="open the page in the browser",
+        "Also open it in the browser.", default=False, kind="flag", flag="--open", group="A server"
     )
 
 

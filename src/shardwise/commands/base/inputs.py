@@ -226,7 +226,6 @@ class CatalogueWords:
         metavar="FILE",
         last=True,
         group="The machine",
-        meaning="a file that adds or changes a chip",
     )
 
     @property
@@ -261,7 +260,6 @@ COMPILE_FLAGS = Option(
     flag="--option",
     metavar="NAME=VALUE",
     group="The machine",
-    meaning="an option for the XLA compiler",
 )
 FAMILY = Option(
     about="Class or model type to read an unknown config.json as.",
@@ -325,22 +323,15 @@ class HardwareWords(ChipWords):
         metavar="CHIP=USD",
         last=True,
         group="The machine",
-        meaning="dollars per chip-hour",
     )
     provider: str | None = option(
         "Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's file, "
         "which every answer names: gcp for TPUs, runpod for most GPUs]",
         last=True,
         group="The machine",
-        meaning="the provider whose price is taken",
     )
     spot: bool = option(
-        "Prices of the spot market.",
-        last=True,
-        default=False,
-        kind="flag",
-        group="The machine",
-        meaning="prices of the spot market",
+        "Prices of the spot market.", last=True, default=False, kind="flag", group="The machine"
     )
 
 

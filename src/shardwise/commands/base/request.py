@@ -1,10 +1,11 @@
 """A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
 
 from collections.abc import Callable
-from inspect import Signature, signature
+from inspect import Signature, getdoc, signature
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from shardwise.boundary.commands import Command, flags_of, in_keywords
+from shardwise.boundary.options import Option, options_of
 from shardwise.commands.base.answer import Answer
 from shardwise.errors import BadRequest, ShardwiseError, unknown
 
@@ -28,6 +29,17 @@ class VerbRequest(Protocol[Found]):
 def answered(request: VerbRequest[Found]) -> Found:
     """The answer of a request."""
     return request.answer()
+
+
+def keywords(request: Any) -> str:
+    """What each keyword means, as its option says it: a line `name: sentence` for each."""
+    rows = {name: row for name, row in options_of(request).items() if not row.place}
+    return _in_keywords("\n".join(f"{name}: {_of(row)}" for name, row in rows.items()), request)
+
+
+def _of(row: Option) -> str:
+    text = row.sentence if row.about[:1] in ("", "[") else row.about
+    return f"{text} Or a mapping." if row.kind == "several" and "=" in (row.metavar or "") else text
 
 
 def verb(
@@ -56,7 +68,7 @@ def verb(
             raise
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = request.__doc__
+    call.__doc__ = f"{getdoc(request)}\n\n{keywords(request)}".rstrip()
     call.__signature__ = asked  # type: ignore[attr-defined]
     call.request = request  # type: ignore[attr-defined]
     call.answer = answer  # type: ignore[attr-defined]

@@ -34,9 +34,7 @@ class ExportRequest(Command):
 
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
     the file of an export and `from_` the program that it is for; any file of the program's own will
-    do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
-    `model` (read as the class or model type `as_`, where its own is not known) and `on` say what
-    such a file leaves out, and of a server's `input` and `output`, the tokens of a request. Raises
+    do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments. Raises
     BadRequest for a plan that the program cannot run, and by name for what is missing.
     """
 

@@ -66,12 +66,8 @@ from shardwise.units import format_usd, sig
 class PlanShowRequest(HardwareWords, Command):
     """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
 
-    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `as_` is
-    what its model's config.json is read as, where its own kind is not known; `tokens` ("15T") adds
-    days and dollars of a training run, which the same words change as in `plan_train`; `resolve`
-    shows every choice with its origin; `evidence` is a table of runs of one's own (docs/runs.md),
-    which moves a training plan. Raises BadRequest, and NoFeasiblePlan where the plan needs
-    more memory than a chip has.
+    `sets` change fields of the plan first, or numbers of its chip. Raises BadRequest, and
+    NoFeasiblePlan where the plan needs more memory than a chip has.
     """
 
     COMMAND: ClassVar[str] = "plan show"

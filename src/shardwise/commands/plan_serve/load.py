@@ -72,13 +72,10 @@ _TRACES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(HardwareWords):
-    """The requests: a trace, or `requests` made ones of `input` and `output` tokens; and how the
-    chips of the plan are read.
+    """The requests: a trace, or made ones; and how the chips of the plan are read.
 
-    `requests` cuts a trace (None: all of it) before `tile` repeats it. `rate` in requests per
-    second is the made ones', else the trace is sped up to it; `speed` speeds it up by a factor.
-    `cv` is that of the gaps between made ones. `lengths` is "FILE:CATEGORY", a file with ServeGen's
-    quantiles and the category in it, for made requests and for traces that hold rates alone.
+    `requests` cuts a trace before `tile` repeats it. `cv` is that of the gaps between made ones.
+    `lengths` is for made requests and for traces that hold rates alone.
     """
 
     trace: Path | str | None = option(_TRACES, kind="file")
@@ -88,24 +85,14 @@ class Load(HardwareWords):
         meaning="how many requests",
     )
     tile: int | str = option(
-        "Repeat the load so many times.",
-        default="1",
-        before="cv",
-        group="The load",
-        meaning="how often the load is repeated",
+        "Repeat the load so many times.", default="1", before="cv", group="The load"
     )
     rate: float | str | None = option(
         "Requests per second: make them, or speed a trace up; else the plan's own load."
     )
-    speed: float | str | None = option(
-        "Replay a trace so many times as fast.",
-        group="The load",
-        meaning="how many times as fast a trace comes",
-    )
+    speed: float | str | None = option("Replay a trace so many times as fast.", group="The load")
     cv: float | str | None = option(
-        "Burstiness of made requests; 1 (default) is Poisson.",
-        group="The load",
-        meaning="how bursty requests come; 1 is Poisson",
+        "Burstiness of made requests; 1 (default) is Poisson.", group="The load"
     )
     input: int | str | None = option("Prompt tokens of made requests; else the plan's.")
     output: int | str | None = option("Answer tokens of made requests; else the plan's.")

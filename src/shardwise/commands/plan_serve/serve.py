@@ -47,13 +47,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlanRequest(ServeWords, Command):
-    """The cheapest servers for a load.
-
-    The words are those of ServeWords. With `compile` decode and prefill of the first so many plans
-    for our own server are compiled, each within `timeout` seconds and with the options `xla`
-    ({"NAME": VALUE}), and the cheapest as compiled is the answer. Raises BadRequest, or
-    NoFeasiblePlan with the nearest miss, unless `anyway` asks for that as a plan.
-    """
+    """The cheapest servers for a load; with `compile`, as compiled. Raises BadRequest, or
+    NoFeasiblePlan with the nearest miss, unless `anyway` asks for that as a plan."""
 
     COMMAND: ClassVar[str] = "plan serve"
 
@@ -62,7 +57,6 @@ class ServePlanRequest(ServeWords, Command):
         default=False,
         kind="flag",
         group="Targets",
-        meaning="answer with a plan that does not keep the targets",
     )
     compile: int | str | None = option(
         "Compile decode and prefill of the best plans for our server until N fit, three times as "

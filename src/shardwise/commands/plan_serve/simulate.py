@@ -41,12 +41,9 @@ from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 class SimulateRequest(Load, Command):
     """Run a load through the replicas of a serving plan with the scheduler that would run them.
 
-    `path` is the plan's file, or a plan; `sets` change fields of it first
-    ({"scheduling.policy": "interleaved"}), or numbers of its chip. The words of the load are those
-    of Load; a plan of `plan serve` has a load of its own. `ttft`, `tpot` and `e2e` ("2s", or
-    seconds) are objectives, those of the plan's load unless given; where a smaller share than
-    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`. `find_rate`
-    looks for the largest rate at which 95 % meet them.
+    `path` is the plan's file, or a plan; `sets` change fields of it first, or numbers of its chip.
+    The objectives are those of the plan's load unless given; where a smaller share than `check` of
+    the requests meets them, `verify` raises ThresholdMissed.
     """
 
     COMMAND: ClassVar[str] = "simulate"

@@ -48,24 +48,11 @@ models that nearly fill their cards (vllm-project/vllm#27508)."""
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
 
-    `model` is a zoo name, a config.json or a folder with one, read as the class or model
-    type `as_` where its own is not known; `on` a slice, a bare chip, or several
-    ("h100,b200,v5p"), of which a slice says how many chips there are; `input` and `output` are
-    tokens of a request; `tpot`, `ttft` (2 s unless given) and `e2e` ("15ms", or seconds) are
-    targets, which 95 % of the requests keep; `rate` is requests per second, at random; without one
-    it is as many as one server holds, or all servers of a slice. `trace` is a file of requests,
-    whose lengths are drawn in place of `input` and `output`, and whose mean rate is `rate` unless
-    that is given.
-
-    `software` is what serves: "vllm" (the default), "sglang", "jax" or "any" of those that were
-    measured. `pools` is "one" for servers that take prompts and answers, "two" for prompts on
-    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `spare` is how
-    many servers of each pool may be lost while the rest hold the rate. `weights` and `kv`
-    are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
-    `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
-    leaves a choice open. `memory_share` is the share of the memory that a server takes, as its
-    engine means it ("0.95"), `release` the version of the engine whose memory is counted, and
-    `eager` one that captures no graphs.
+    95 % of the requests keep the targets `ttft`, `tpot` and `e2e`. Without a `rate` it is as many
+    as one server holds, or all servers of a slice. Lengths are drawn from a `trace` in place of
+    `input` and `output`, and its mean rate is `rate` unless that is given. `software` is "vllm",
+    "sglang", "jax" or "any" of those that were measured; `pools` "any" is one or two. None leaves a
+    choice open. `release` is the version of the engine whose memory is counted.
     """
 
     model: str | Path = field(
@@ -94,14 +81,10 @@ class ServeWords(HardwareWords):
         meaning="requests per second",
     )
     ttft: float | str | None = option(
-        "Longest time to the first token, such as 1s. [default: 2s]",
-        group="Targets",
-        meaning="longest time to the first token",
+        "Longest time to the first token, such as 1s. [default: 2s]", group="Targets"
     )
     tpot: float | str | None = option(
-        "Longest time per output token, such as 30ms.",
-        group="Targets",
-        meaning="longest time per output token after the first",
+        "Longest time per output token, such as 30ms.", group="Targets"
     )
     e2e: float | str | None = option(
         "Longest time from arrival to the last token, such as 30s.", group="Targets"
@@ -117,7 +100,6 @@ class ServeWords(HardwareWords):
         show_default=True,
         metavar="one|two|any",
         group="Choices of the plan",
-        meaning="whether prompts have servers of their own: one pool, two, or any",
     )
     max_chips: int | str | None = option("The most chips of all servers.", group="Targets")
     spare: int | str | None = option(
@@ -126,15 +108,9 @@ class ServeWords(HardwareWords):
         meaning="servers that may be lost while the others hold the rate",
     )
     weights: str | None = option(
-        "Dtype of the weights. [default: the checkpoint's]",
-        group="Choices of the plan",
-        meaning="the dtype of stored weights",
+        "Dtype of the weights. [default: the checkpoint's]", group="Choices of the plan"
     )
-    kv: str | None = option(
-        "Dtype of the KV cache. [default: bf16]",
-        group="Choices of the plan",
-        meaning="the dtype of the KV cache",
-    )
+    kv: str | None = option("Dtype of the KV cache. [default: bf16]", group="Choices of the plan")
     batch: int | str | None = option("The most sequences of a server at once.")
     prefill_chunk: float | str | None = option(
         "The most tokens of a step.",

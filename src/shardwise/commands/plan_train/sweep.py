@@ -48,15 +48,11 @@ from shardwise.units import format_count, format_seconds, format_usd, parse_coun
 class SweepRequest(TrainChoices, Command):
     """Plan every slice, batch and length: scaling, the front of cost and speed, what is cheapest.
 
-    `as_` is the class or model type that a config.json is read as, where its own is not known.
-    `on` are slices, or bare chips for their slices of `chips` ("256..16384") chips, one per
-    doubling; `batches` and `lengths` those of a step, in tokens or sequences ("1024seq") and in
-    tokens. `tokens` ("15T") adds days and dollars of a whole run, `days` is its deadline.
-
-    Several bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side:
-    a row for each, its slice the cheapest that keeps the deadline, or by `objective` that of the
-    fewest "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is
-    its fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
+    A bare chip stands for its slices of `chips` ("256..16384") chips, one per doubling. Several
+    bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side: a row
+    for each, its slice the cheapest that keeps the deadline, or by `objective` that of the fewest
+    "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is its
+    fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
     """
 
     COMMAND: ClassVar[str] = "plan sweep"
@@ -75,7 +71,6 @@ class SweepRequest(TrainChoices, Command):
         "Chips of a slice; N for several chips side by side.  [default: 1..65536]",
         metavar="N|LOW..HIGH",
         group="What is planned",
-        meaning="how many chips, from the fewest to the most",
     )
     batches: Words = field(
         metadata=required("As in plan train; repeat.", kind="several", flag="--batch")

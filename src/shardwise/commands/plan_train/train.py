@@ -86,24 +86,11 @@ if TYPE_CHECKING:
 class TrainPlanRequest(TrainChoices, Command):
     """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
 
-    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
-    type `as_` where its own is not known; `on` a slice ("v5p:16x16x16"), or a
-    bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
-    ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
-    `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
-    `shardwise plan train --help` has what each takes.
-
-    `tokens` ("15T") adds days and dollars of a whole run; `days` is its deadline, for which a bare
-    chip has the fewest chips, or with `objective` "cost" the cheapest slice, all of whose chips are
-    paid for. The days are those at the expected step time, or at `mfu` of
-    6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
-    `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
-    plan file or "audit:NAME" to price beside the best plan.
-
-    With `compile` the first so many plans for our own trainer are compiled, each within `timeout`
-    seconds and with the options `xla` ({"NAME": VALUE}), and the best as compiled is the
-    answer; with `tune` that one is compiled with sets of flags for its chip, too, to see which pay.
-    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    A bare chip is the smallest of its slices that a plan fits. For `days` it has the fewest chips,
+    or with `objective` "cost" the cheapest slice, all of whose chips are paid for. The days are
+    those at the expected step time, or at `mfu` of 6*N*tokens, N being `params` where given;
+    `straggler` and the times after it are what a run loses. Raises BadRequest, or NoFeasiblePlan
+    with the nearest miss.
     """
 
     COMMAND: ClassVar[str] = "plan train"
@@ -111,10 +98,7 @@ class TrainPlanRequest(TrainChoices, Command):
     model: str | Path = field(
         kw_only=False,
         metadata=required(
-            "Zoo name, config.json, or a folder with one.",
-            group="What is planned",
-            offers="models",
-            meaning="the model: a zoo name, a config.json, or a folder with one",
+            "Zoo name, config.json, or a folder with one.", group="What is planned", offers="models"
         ),
     )
     on: str = field(
@@ -135,11 +119,7 @@ class TrainPlanRequest(TrainChoices, Command):
             "1024seq), or at most so many on a server",
         )
     )
-    seq: str | int = field(
-        metadata=required(
-            "Tokens per sequence.", group="What is planned", meaning="tokens of a sequence"
-        )
-    )
+    seq: str | int = field(metadata=required("Tokens per sequence.", group="What is planned"))
     top: int | str = option(
         "Next best meshes to show, up to 50.",
         default=3,
@@ -167,7 +147,6 @@ class TrainPlanRequest(TrainChoices, Command):
         "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
         metavar="PLAN",
         group="Beside the answer",
-        meaning="a plan to price beside the best one",
     )
     compile: int | str | None = option(
         "Compile the best plans for our trainer until N fit, three times as many at most (implies "

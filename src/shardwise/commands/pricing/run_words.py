@@ -13,9 +13,7 @@ from shardwise.units import parse_seconds
 Word = float | str | None
 
 RUN_TOKENS = Option(
-    about="Length of the run, such as 15T: adds days and dollars.",
-    group="What is planned",
-    meaning="tokens of a whole training run",
+    about="Length of the run, such as 15T: adds days and dollars.", group="What is planned"
 )
 
 

@@ -39,19 +39,10 @@ class TrainChoices(HardwareWords):
     """What a search of training plans may not choose, and what is best. None leaves the choice
     open.
 
-    `software` is the program that runs the plan: "maxtext", "megatron", "torchtitan" or "jax";
-    "any" for every plan that can be priced; None for what the users of the chip run. Its stack
-    prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
-    of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
-    of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
-    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `margin` is
-    the share of usable memory that a plan leaves free where one does ("10%"); None for what
-    predictions of such plans were short by in 19 of 20 cases. The plan is the simplest of those
-    that predictions cannot tell apart; with `fastest` it is the fastest of all that fit, and no
-    memory is kept free where no `margin` is given. `objective` is "time", "cost" or "chips" (see
-    TrainRequest); with `exhaustive` every legal plan is priced: the same answer, more slowly.
-    `evidence` is a table of runs of one's own (docs/runs.md), which moves and narrows what is
-    expected of plans like them.
+    The stack of `software` prices the plan; a plan for no program is priced by the stack of the
+    chip's usual one, or that of `sets` {"stack": NAME}. Dtypes follow `dtype` and the program where
+    not given. With `fastest` no memory is kept free where no `margin` is given. `evidence` moves
+    and narrows what is expected of plans like its runs (docs/runs.md).
     """
 
     pins: Words = option(
@@ -61,7 +52,6 @@ class TrainChoices(HardwareWords):
         flag="--pin",
         metavar="AXIS=DEGREE",
         group="Choices of the plan",
-        meaning="the degree of a mesh axis",
     )
     remat: str | None = option(
         "Fix the remat policy.",
@@ -70,23 +60,18 @@ class TrainChoices(HardwareWords):
         meaning="which activations are kept for the backward pass",
     )
     schedule: str | None = option(
-        "Fix the pipeline schedule.",
-        values=PIPELINE_KINDS,
-        group="Choices of the plan",
-        meaning="the order of passes in a pipeline",
+        "Fix the pipeline schedule.", values=PIPELINE_KINDS, group="Choices of the plan"
     )
     zero: int | str | None = option(
         "Fix the ZeRO stage over replicas.",
         kind="whole",
         metavar="0|1|2",
         group="Choices of the plan",
-        meaning="the ZeRO stage over data-parallel replicas",
     )
     context_method: str | None = option(
         "Fix how attention sees a sequence that is cut over `context`.",
         values=CONTEXT_METHODS,
         group="Choices of the plan",
-        meaning="how attention sees a sequence that is cut over the mesh",
     )
     software: str | None = option(
         "Program that is to run the plan, or any for every plan that can be priced. Default: "
@@ -105,9 +90,7 @@ class TrainChoices(HardwareWords):
         meaning="the optimizer",
     )
     max_hbm: float | str | None = option(
-        "Bytes per chip to stay under, such as 80GiB.",
-        group="Targets",
-        meaning="bytes of memory per chip to stay under",
+        "Bytes per chip to stay under, such as 80GiB.", group="Targets"
     )
     margin: float | str | None = option(
         "Usable memory that a plan leaves free where one does, such as 10%. Default: by how "
@@ -141,39 +124,27 @@ class TrainChoices(HardwareWords):
         default=False,
         kind="flag",
         group="Choices of the plan",
-        meaning="price every legal plan",
     )
     dtype: str = option(
         "Dtype of the matmuls, such as bf16, fp8, mxfp8, nvfp4 or int8.",
         default="bf16",
         show_default=True,
         group="Choices of the plan",
-        meaning="the dtype of the arrays that are multiplied",
         before="pins",
     )
     param_dtype: str | None = option(
-        "Dtype of the stored parameters.",
-        group="Choices of the plan",
-        meaning="the dtype of stored parameters",
-        before="pins",
+        "Dtype of the stored parameters.", group="Choices of the plan", before="pins"
     )
     grad_dtype: str | None = option(
-        "Dtype of the gradients, as reduced and summed.",
-        group="Choices of the plan",
-        meaning="the dtype of gradients",
-        before="pins",
+        "Dtype of the gradients, as reduced and summed.", group="Choices of the plan", before="pins"
     )
     master: str | None = option(
         "Dtype of the optimizer's own copy of the parameters, or none.",
         group="Choices of the plan",
-        meaning="the dtype of the optimizer's own copy of the parameters",
         before="pins",
     )
     moments: str | None = option(
-        "Dtype of the optimizer's moments.",
-        group="Choices of the plan",
-        meaning="the dtype of the optimizer's moments",
-        before="pins",
+        "Dtype of the optimizer's moments.", group="Choices of the plan", before="pins"
     )
     evidence: Own | None = option(OWN_RUNS)
 

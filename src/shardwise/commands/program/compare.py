@@ -43,12 +43,8 @@ LEAST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest(ProgramRequest):
-    """Hold a plan beside its programs, as compiled for a slice that is not here.
-
-    `phase` is one of "train", "decode" and "prefill", all where not given; `capture` one of
-    that program, whose measured seconds stand beside both. The other keywords are those of
-    ProgramRequest.
-    """
+    """Hold a plan beside its programs, as compiled for a slice that is not here. The measured
+    seconds of a `capture` stand beside both."""
 
     COMMAND: ClassVar[str] = "compare"
 
@@ -59,7 +55,6 @@ class CompareRequest(ProgramRequest):
         kind="path",
         metavar="FILE",
         group="Beside the answer",
-        meaning="a profiler's capture of a program that ran",
     )
 
     def answer(self, watch: Any = None) -> "ProgramsCompared":

@@ -31,10 +31,8 @@ from shardwise.units import format_bytes, format_count, format_gib, format_secon
 class CompileRequest(ProgramRequest):
     """Compile for a slice that is not here, by the real compiler; no accelerator is needed.
 
-    `phases` are those of a serving plan, "decode" and "prefill"; all where none is given. `stages`
-    follows one op from JAX to the schedule: "dearest", a rank, a line ("mine.py:11"), a scope, an
-    instruction or what JAX calls it; the program is then compiled anew. The other keywords are
-    those of ProgramRequest.
+    `stages` is "dearest", a rank, a line ("mine.py:11"), a scope, an instruction or what JAX calls
+    it; the program is then compiled anew.
     """
 
     COMMAND: ClassVar[str] = "compile"
@@ -47,7 +45,6 @@ class CompileRequest(ProgramRequest):
         alone="dearest",
         metavar="[OP]",
         group="Beside the answer",
-        meaning="an op of a program that is followed from JAX to the schedule",
     )
 
     def answer(self, watch: Any = None) -> "CompiledPrograms":

@@ -30,8 +30,8 @@ class ExplainRequest(ProgramRequest):
     """Say where the time of a compiled step goes and what in it is a mistake.
 
     Seconds by component, source line and named scope, what bounds each, the arguments' layouts in
-    our notation, and findings with their cost and a remedy. `phase` picks a program of a serving
-    plan, "decode" if not given. The other keywords are those of ProgramRequest.
+    our notation, and findings with their cost and a remedy. Of a serving plan it is "decode" if no
+    `phase` is given.
     """
 
     COMMAND: ClassVar[str] = "explain"

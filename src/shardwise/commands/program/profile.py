@@ -25,6 +25,7 @@ from shardwise.commands.program.programs import (
     MORE_CHIPS,
     PHASES,
     PLAN_SETS,
+    PROGRAM_TIMEOUT,
     check_plans,
     is_function,
     mesh_of,
@@ -41,13 +42,9 @@ SHOWN = 12
 class ProfileRequest(Command):
     """Time steps of a plan or of a function on the devices here, op by op.
 
-    `what` is a plan, its file or "audit:NAME", of which `phase` picks a program; or the name
-    "MODULE:FUNCTION" with `args`, the name of what makes its arguments, on a `mesh` ("X=4,Y=2");
-    `on` is a slice on which its compiled ops are priced. `steps` are timed, on `cpu_devices`
-    virtual devices where given, within `timeout` seconds; `out` is a folder for the capture. With
-    `capture`, one that was made elsewhere, nothing is run; `hlo` is its program's compiled
-    text, priced `on` a slice, its `mesh` read from its collectives where none is given. `sets`
-    change a plan, `hw_files` add chips.
+    `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args` and a
+    `mesh`. With `capture` nothing is run; `hlo` is priced `on` a slice, its `mesh` read from its
+    collectives where none is given.
     """
 
     COMMAND: ClassVar[str] = "profile"
@@ -78,7 +75,7 @@ class ProfileRequest(Command):
     )
     sets: Words = option(PLAN_SETS)
     hw_files: Words = option(MORE_CHIPS)
-    timeout: float | str = option("[900]", default=900.0, kind="number", metavar="SECONDS")
+    timeout: float | str = option(PROGRAM_TIMEOUT)
     out: str | Path | None = option(
         "Keep capture, tables and compiled text.", kind="folder", metavar="DIR"
     )

@@ -45,6 +45,13 @@ FUNCTION_ARGS = Option(
     group="What is planned",
     meaning="MODULE:NAME that makes the arguments of a function",
 )
+PROGRAM_TIMEOUT = Option(
+    about="[900]",
+    default=900.0,
+    kind="number",
+    metavar="SECONDS",
+    meaning="most seconds of the process that compiles or runs",
+)
 PLAN_SETS = Option(
     about="Change a plan.", default=(), kind="several", flag="--set", metavar="PATH=VALUE"
 )
@@ -58,11 +65,8 @@ class ProgramRequest(Command):
 
     `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args`, the name
     of what makes its abstract arguments; or a function of this process with `args`, one abstract
-    argument or a tuple of them. A function needs the slice `on`, to which a plan is moved; `mesh`
-    ("X=4,Y=2", axis -> degree, or a jax mesh) is a function's. `xla` are the compiler's options
-    ({"NAME": "VALUE"}), `timeout` seconds, `memory` bytes of the compiling process; what was
-    compiled is kept, up to `cache_size` bytes, and not with `no_cache`. `sets` change a plan,
-    `hw_files` add chips.
+    argument or a tuple of them. A function needs the slice `on`, to which a plan is moved; its
+    `mesh` may be a jax mesh.
     """
 
     what: Any = field(kw_only=False, metadata=place("PLAN|MODULE:FUNCTION"))
@@ -72,7 +76,7 @@ class ProgramRequest(Command):
     xla: Words = option(
         "For XLA.", default=(), kind="several", flag="--option", metavar="NAME=VALUE"
     )
-    timeout: float | str = option("[900]", default=900.0, kind="number", metavar="SECONDS")
+    timeout: float | str = option(PROGRAM_TIMEOUT)
     memory: float | str = option(
         "Of the compiling process.  [12GiB]",
         default="12GiB",

@@ -28,12 +28,8 @@ _KEPT, _SHOWN = 60, 12
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(Command):
     """The timeline, the dearest ops with what they wait for, and memory over the step of a program
-    that was compiled before; nothing is compiled.
-
-    `folder` was written by `compile --out`; without one it is the sample that comes with shardwise.
-    `phase` names one of its programs, the first by default; `top` is how many of the dearest ops
-    there are: where it is not given 60 in the document, 12 on the page.
-    """
+    that was compiled before; nothing is compiled. `folder` was written by `compile --out`; without
+    one it is the sample that comes with shardwise."""
 
     COMMAND: ClassVar[str] = "report"
 

@@ -53,13 +53,8 @@ LATENCIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchServeRequest(Command):
-    """Put a load on an OpenAI-compatible server and measure it.
-
-    `requests` of `input` and `output` tokens come at `rate` per second (all at once where None),
-    or those of a `trace` at its times, `speed` times as fast; at most `concurrency` are under way
-    (0: no bound). Prompts are random ids below `vocabulary`. `timeout` is of a whole request.
-    `api_key` is shown to the endpoint; `key_in_clear` lets it go unencrypted to another machine.
-    """
+    """Put a load on an OpenAI-compatible server and measure it. Prompts are random ids; the
+    requests of a `trace` come at its times."""
 
     COMMAND: ClassVar[str] = "bench serve"
 
@@ -73,20 +68,12 @@ class BenchServeRequest(Command):
     input: int = option(default=128, show_default=True, kind="whole")
     output: int = option(default=64, show_default=True, kind="whole")
     spread: float = option(
-        "Share that lengths vary by, both ways.  [0]",
-        default=0.0,
-        kind="number",
-        group="The load",
-        meaning="how far lengths vary, as a share to both sides",
+        "Share that lengths vary by, both ways.  [0]", default=0.0, kind="number", group="The load"
     )
     trace: str | None = option("Requests, their times and shared beginnings.", metavar="FILE")
     speed: float = option("Of a trace.  [1]", default=1.0, kind="number")
     concurrency: int = option(
-        "Most under way at once; 0: no bound.  [0]",
-        default=0,
-        kind="whole",
-        group="The load",
-        meaning="most requests under way at once",
+        "Most under way at once; 0: no bound.  [0]", default=0, kind="whole", group="The load"
     )
     vocabulary: int = option(
         default=1000,

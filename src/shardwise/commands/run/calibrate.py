@@ -40,13 +40,9 @@ MACHINE = ("cpu_devices", "name", "timeout")
 class CalibrateRequest(ChipWords, Command):
     """Measure the devices here, or the server of a plan.
 
-    Without `plan`: matmuls, memory, attention and collectives of this machine, or of `cpu_devices`
-    virtual devices, within `timeout` seconds, as a chip called `name`. With the file of a serving
-    plan: the chip's and the engine's own numbers, fitted on a short load on a live server
-    (`endpoint`, an OpenAI-compatible URL: `requests` at `rate` per second, for its `served_model`)
-    or on records of one (`records_path`); `kv_tokens` is what its cache holds, `engine` where to
-    start from. The endpoint is shown `api_key`, unencrypted on another machine only with
-    `key_in_clear`. The answer's `texts` are what the command writes.
+    Without `plan`: matmuls, memory, attention and collectives of this machine. With the file of a
+    serving plan: the chip's and the engine's own numbers, fitted on a short load on a live server
+    or on records of one. The answer's `texts` are what the command writes.
     """
 
     COMMAND: ClassVar[str] = "calibrate"
@@ -92,11 +88,7 @@ class CalibrateRequest(ChipWords, Command):
         "Requests per second.", default=4.0, show_default=True, kind="number"
     )
     kv_tokens: int | str = option(
-        "Tokens that its cache holds; default counted.",
-        default=0,
-        kind="whole",
-        group="The load",
-        meaning="tokens that a server's cache holds",
+        "Tokens that its cache holds; default counted.", default=0, kind="whole", group="The load"
     )
     engine: str = option(
         "Start from it; default the plan's.",

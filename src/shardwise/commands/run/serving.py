@@ -118,13 +118,9 @@ class ServeModelRequest:
         kind="whole",
         least=0,
         group="A server",
-        meaning="tokens guessed ahead of a step",
     )
     draft: str | None = option(
-        "Checkpoint that guesses; default: by n-grams.",
-        metavar="DIR",
-        group="A server",
-        meaning="the checkpoint of a model that guesses",
+        "Checkpoint that guesses; default: by n-grams.", metavar="DIR", group="A server"
     )
     warm: str = option(
         default="lazy",
@@ -199,7 +195,6 @@ class ServerRequest(ServeModelRequest, Command):
         show_default=True,
         before="sequences",
         group="A server",
-        meaning="the address that a server listens on",
     )
     port: int = option(
         default=8000,
@@ -246,7 +241,6 @@ class ServerRequest(ServeModelRequest, Command):
         flag="--allowed-host",
         metavar="NAME",
         group="A server",
-        meaning="a host's name that a server answers to",
     )
     log_level: str = option(
         default="info",

@@ -63,16 +63,9 @@ MATMULS = ("plain", "one_way", "both_ways")
 class TrainRunRequest(Command):
     """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
 
-    `plan` is the plan's file, which `sets` change first; `data` a file or folder of text; `steps`
-    those of the whole run, resumed ones included. `out` is the folder of checkpoints and metrics,
-    from whose newest `resume` goes on; a checkpoint is kept every `save_every` steps and at the
-    end. `lr` is the peak learning rate, reached in `warmup` steps and left by `lr_schedule`
-    ("cosine", "linear" or "constant"); `clip` the gradient's norm at most, `decay` that of weights;
-    `seed` draws weights and the order of the data. `init` begins with a Hugging Face checkpoint,
-    `save_hf` writes one, `tokenizer` is a tokenizer.json. `tensor_matmul` says which products
-    overlap ("plain", "one_way", "both_ways"); `profile` traces three steps. `cpu_devices` are
-    virtual ones per process; `coordinator`, `processes` and `process` join several, and `processes`
-    without `process` starts them all here. Numbers may be texts ("4k").
+    `plan` is the plan's file. The folder `out` has a checkpoint of every `save_every` steps and of
+    the last. `coordinator`, `processes` and `process` join several, and `processes` without
+    `process` starts them all here. Numbers may be texts ("4k").
     """
 
     COMMAND: ClassVar[str] = "train"
@@ -98,11 +91,7 @@ class TrainRunRequest(Command):
     )
     seed: int = option("Weights and order of the data.  [0]", default=0, kind="whole")
     lr: float = option(
-        "Peak learning rate.  [0.001]",
-        default=1e-3,
-        kind="number",
-        group="Training",
-        meaning="peak learning rate",
+        "Peak learning rate.  [0.001]", default=1e-3, kind="number", group="Training"
     )
     warmup: int = option(
         "Steps up to the peak.  [0]",
@@ -123,14 +112,9 @@ class TrainRunRequest(Command):
         default=1.0,
         kind="number",
         group="Training",
-        meaning="most norm of the gradient",
     )
     decay: float = option(
-        "Weight decay of matrices and tables.  [0.1]",
-        default=0.1,
-        kind="number",
-        group="Training",
-        meaning="weight decay",
+        "Weight decay of matrices and tables.  [0.1]", default=0.1, kind="number", group="Training"
     )
     save_every: int = option(
         "Steps per checkpoint; the last always.",

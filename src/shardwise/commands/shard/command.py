@@ -65,12 +65,7 @@ class ShardRequest(HardwareWords, Command):
 
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]"; with
-    `backward` also lines separated by ';'. `dims` are the sizes ("I=8192,J=8192" or a mapping),
-    `mesh` axes and degrees. `on` a slice ranks by time; `result` is another layout of it, or
-    "free"; `free` names inputs whose layout is chosen; `max_hbm` is bytes per device, `top` how
-    many strategies are shown. `backward` derives the backward pass, `store` says how gradients and
-    optimizer state are stored, `no_parameter` which arrays are none. `to` gives a program ("jax",
-    "explicit"), `run` compiles and runs the best on virtual CPU devices.
+    `backward` also lines separated by ';'. `to` "explicit" is a program of explicit collectives.
     """
 
     COMMAND: ClassVar[str] = "shard"
@@ -80,12 +75,7 @@ class ShardRequest(HardwareWords, Command):
         metadata=required("The size of every dim.", metavar="I=SIZE,..", group="What is planned")
     )
     mesh: Words = field(
-        metadata=required(
-            "Axes and degrees.",
-            metavar="X=4,Y=2",
-            group="What is planned",
-            meaning="mesh axes and their degrees",
-        )
+        metadata=required("Axes and degrees.", metavar="X=4,Y=2", group="What is planned")
     )
     dtype: str = option("The arrays' dtype.", default="bf16", show_default=True)
     on: str | None = option("Rank by time on a slice such as v5e:4x4.", metavar="SLICE")

@@ -21,8 +21,7 @@ from shardwise.units import many
 class BookErrataRequest(Command):
     """Every number that an `edition` prints and the rules do not give, of one `chapter` or all.
 
-    Each is computed when it is asked, with the `constants` of the edition unless others are named;
-    "latest" or "first". Numbers that are within the book's own rounding are none.
+    Each is computed when it is asked. Numbers that are within the book's own rounding are none.
     """
 
     COMMAND: ClassVar[str] = "book errata"

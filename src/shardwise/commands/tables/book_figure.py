@@ -32,7 +32,7 @@ class FigureRequest(Command):
     """A figure of the book as data, with what its text reads off it, or a machine step by step.
 
     `figure_id` is one of `book list`, or a simulator: "systolic", "hbm", "collective", "pipeline",
-    "batching". `sets` change its settings ("chips=512", or a mapping); the answer lists them.
+    "batching". The answer lists the settings that `sets` change.
     """
 
     COMMAND: ClassVar[str] = "book figure"

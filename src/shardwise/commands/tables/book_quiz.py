@@ -33,8 +33,7 @@ LEAST_TOLERANCE = 0.01
 class BookQuizRequest(Command):
     """A number of the book to work out oneself: asked without `answers`, checked with them.
 
-    `entry_id` names it; without one `seed` draws it, of one `chapter` or of all. `answers` are the
-    numbers in the order of their units, "0.017,1880" or a list.
+    `entry_id` names it; without one `seed` draws it. `answers` are in the order of their units.
     """
 
     COMMAND: ClassVar[str] = "book quiz"
@@ -47,7 +46,6 @@ class BookQuizRequest(Command):
         flag="--answer",
         metavar="NUMBERS",
         group="What is planned",
-        meaning="your answer to a question",
     )
     chapter: str | int | None = option(CHAPTER)
     seed: int = option(

@@ -33,10 +33,9 @@ MOST_POINTS = 1000
 class BookRuleRequest(Command):
     """A rule of the book: what it takes, and its value for arguments; without a name, all rules.
 
-    `sets` are arguments ("d_ff=8192,16384", or a mapping), and those that a chip has (alpha, peaks,
-    bandwidths, memory, price) come from the chip `on`. `sweep` is "NAME=FIRST:LAST:POINTS", points
-    at equal ratios. `edition` "first" adds communications up where the rule knows both ways;
-    `constants` are "book", "seed" or "vendor".
+    `sets` may be lists ("d_ff=8192,16384"). Arguments that a chip has (alpha, peaks, bandwidths,
+    memory, price) come from the chip `on`. `edition` "first" adds communications up where the rule
+    knows both ways.
     """
 
     COMMAND: ClassVar[str] = "book rule"

@@ -33,10 +33,7 @@ from shardwise.units import sig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookShowRequest(Command):
     """One number of the book: inputs, the steps to it, what the book prints, and why it differs.
-
-    `sets` are other values of its inputs ("F=30000"), or a mapping of them. `edition` is "latest"
-    or "first", `constants` those of its chips: "book", "seed" (the first edition's) or "vendor".
-    """
+    `constants` "seed" are the first edition's."""
 
     COMMAND: ClassVar[str] = "book show"
 

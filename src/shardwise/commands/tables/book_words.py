@@ -2,9 +2,7 @@
 
 from shardwise.boundary.options import Option
 
-CHAPTER = Option(
-    about="Only this chapter, such as 5.", group="What is planned", meaning="a chapter of the book"
-)
+CHAPTER = Option(about="Only this chapter, such as 5.", group="What is planned")
 OTHER_VALUES = Option(
     about="Another value; may be repeated.",
     default=(),

@@ -34,11 +34,9 @@ _DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 class RooflineRequest(ChipWords, Command):
     """Whether a matmul is bound by math or by memory, on one chip.
 
-    `on` is the chip, `matmul` the sizes M, K and N of [M, K] x [K, N] ("240x8192x32768" or three
-    numbers), `dtype` that of compute, activations and result, `weights` how the [K, N] operand is
-    stored, if not so. The operands come from `level`: "hbm", "vmem" (or "smem"), "l2", "pcie" from
-    the host, "ici" (or "nvlink") from the next chip, "dcn" from another slice. `batch` are sizes M
-    in place of that of `matmul`, a row each: "1,64,240" or "FIRST:LAST:POINTS" at equal ratios.
+    `matmul` may be three numbers, and `batch` a list: a row for each, and "FIRST:LAST:POINTS" at
+    equal ratios. "pcie" is from the host, "ici" (or "nvlink") from the next chip, "dcn" from
+    another slice.
     """
 
     COMMAND: ClassVar[str] = "roofline"

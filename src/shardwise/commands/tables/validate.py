@@ -42,13 +42,10 @@ class ValidateRequest(Command):
     """Price every run of a table of measurements on its own plan and compare times.
 
     `path` is a CSV; without one the published runs that come with shardwise, each with its
-    citation, are taken: of training, or with `serving` of serving (time per output token, TTFT).
-    A training run that the constants were fitted on is predicted by constants without its group,
-    so that every error is one of a run not seen; the in-sample error stands second. `source` and
-    `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
-    `detail` names every row that is not priced, and the worst; `evidence` is a table of runs of
-    one's own, by which every training run is moved, one that is among them by the others. With
-    `check` ("10%") `checked()` raises where the median absolute error is larger.
+    citation, are taken. A training run that the constants were fitted on is predicted by constants
+    without its group, so that every error is one of a run not seen; the in-sample error stands
+    second. With `evidence` every training run is moved, one that is among them by the others.
+    `checked()` of the answer raises where the median absolute error is larger than `check`.
     """
 
     COMMAND: ClassVar[str] = "validate"
