@@ -1,6 +1,5 @@
 """The command line as a whole: help without numpy, exit codes in a real process, no tracebacks."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -100,8 +99,7 @@ def test_the_verbs_of_planning_are_there():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_exists_and_has_help(name, capsys):
-    module, attribute, about = COMMANDS[name]
-    assert getattr(importlib.import_module(module), attribute)
+    about = COMMANDS[name]
     code, out, err = run(capsys, name, "--help")
     assert (code, err) == (0, "")
     assert f"Usage: shardwise {name}" in out
@@ -110,7 +108,7 @@ def test_every_command_exists_and_has_help(name, capsys):
 
 def test_help_lists_every_command(capsys):
     _, out, _ = run(capsys, "--help")
-    for name, (_, _, about) in COMMANDS.items():
+    for name, about in COMMANDS.items():
         assert name in out
         assert about.split()[0] in out
 

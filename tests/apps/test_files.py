@@ -1,6 +1,5 @@
 """Files that commands write: none over an input, or over another without --force; refused early."""
 
-import importlib
 import sys
 
 import click
@@ -8,7 +7,7 @@ import pytest
 from tests.apps.commands import answered, refused, run
 
 import shardwise as sw
-from shardwise.apps.cli import COMMANDS
+from shardwise.apps.cli import COMMANDS, cli
 from shardwise.apps.cli.outputs import OutputFile, OutputFolder
 
 PLAN = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "64seq")
@@ -19,8 +18,8 @@ ARRAY = ("shard", "A[I_X]", "--dims", "I=8", "--mesh", "X=2")
 def commands(command=None, path=()):
     """Every command of the command line with its words."""
     if command is None:
-        for name, (module, attribute, _) in COMMANDS.items():
-            yield from commands(getattr(importlib.import_module(module), attribute), (name,))
+        for name in COMMANDS:
+            yield from commands(cli.get_command(click.Context(cli), name), (name,))
     elif isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
             yield from commands(command.get_command(click.Context(command), name), (*path, name))

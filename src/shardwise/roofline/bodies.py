@@ -175,7 +175,7 @@ def overlap(body: tuple[OpTime, ...]) -> Quantity:
     laid = np.stack([np.zeros_like(ends[0]), *ends])
     whole = np.clip(np.floor(count), 0, _ROUNDS).astype(int)
     start = np.take_along_axis(laid, np.broadcast_to(whole, laid.shape[1:])[None], axis=0)[0]
-    busiest = largest(_totals(body).values())
+    busiest = largest(stream_totals(body).values())
     return np.maximum(start + (count - whole) * period, busiest)
 
 
@@ -199,7 +199,8 @@ def _schedule(body: tuple[OpTime, ...]) -> list[np.ndarray]:
     return ends
 
 
-def _totals(body: tuple[OpTime, ...]) -> dict[str, Quantity]:
+def stream_totals(body: tuple[OpTime, ...]) -> dict[str, Quantity]:
+    """Seconds on each stream."""
     totals: dict[str, Quantity] = {}
     for t in body:
         totals[t.op.stream] = totals.get(t.op.stream, 0.0) + t.total

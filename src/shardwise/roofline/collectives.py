@@ -34,8 +34,8 @@ import numpy as np
 from shardwise.errors import unknown
 from shardwise.hardware.placement import AxisLinks, Part
 from shardwise.roofline.exchanges import exchange_seconds
-from shardwise.roofline.groups import KEPT, LinkGroup, Mode, group_of, most, over, product
-from shardwise.work import CollectiveKind, Exchange, Quantity, Sends, present
+from shardwise.roofline.groups import KEPT, LinkGroup, Mode, group_of, over, product
+from shardwise.work import CollectiveKind, Exchange, Quantity, Sends, largest, present
 
 SHARP_GAIN = 1.3
 """All-reduce with SHARP over all-reduce without, measured on 8xH100 (the formula says 1.75).
@@ -288,7 +288,7 @@ def _next_on_torus(bytes: Quantity, group: LinkGroup, mode: Mode) -> tuple[Quant
         for part in axis.pieces:  # of the outer pieces only one in `before` lines is used
             loads.append(over(bytes * np.greater(part.size, 1), part.oneway * before))
             before = before * np.asarray(part.size)
-        bandwidth = np.maximum(bandwidth, most(loads) if mode == "bound" else sum(loads))
+        bandwidth = np.maximum(bandwidth, largest(loads) if mode == "bound" else sum(loads))
         for part in axis.pieces:
             used = np.greater(part.size, 1) * part.hop_seconds
             hops = np.where(part.ring, 1, np.minimum(np.subtract(part.size, 1), 2))
@@ -414,7 +414,7 @@ def _exchange_inside(bytes: Quantity, group: LinkGroup, mode: Mode) -> Quantity:
             crossing = _crossing(piece, axis.both_ways, mode)
             load = bytes * crossing / group.inner * np.greater(piece.size, 1)
             loads.append(over(load, axis.directed(piece)))
-        slowest = np.maximum(slowest, most(loads) if mode == "bound" else sum(loads))
+        slowest = np.maximum(slowest, largest(loads) if mode == "bound" else sum(loads))
     return slowest
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwise.hardware.placement import AxisLinks, Kind, Part
-from shardwise.work import Quantity, present
+from shardwise.work import Quantity, largest, present
 
 Mode = Literal["exact", "asymptotic", "bound"]
 KEPT = 128
@@ -64,7 +64,7 @@ class Axis:
         if len(self.pieces) == 1:
             return self.directed(self.pieces[0])
         if mode == "bound":
-            return most([self.directed(p) * np.greater(p.size, 1) for p in self.pieces])
+            return largest([self.directed(p) * np.greater(p.size, 1) for p in self.pieces])
         cost: Quantity = 0.0
         before: Quantity = 1.0
         for piece in reversed(self.pieces):
@@ -160,7 +160,7 @@ def _joined(same: Same, both_ways: bool) -> LinkGroup:
         device_oneway=first.within.oneway,
         device_hop=first.within.hop_seconds,
         nic=nic,
-        outer_hop=most([axis.outer.hop_seconds for axis in links]),
+        outer_hop=largest([axis.outer.hop_seconds for axis in links]),
         sharp=first.sharp and first.kind == "switched",
         ramp_bytes=first.ramp_bytes,
     )
@@ -243,10 +243,3 @@ def least(values: Sequence[Quantity]) -> Quantity:
     for value in values:
         least = np.minimum(least, value)
     return least
-
-
-def most(values: Sequence[Quantity]) -> Quantity:
-    most: Quantity = 0.0
-    for value in values:
-        most = np.maximum(most, value)
-    return most

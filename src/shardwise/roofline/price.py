@@ -22,7 +22,7 @@ import numpy as np
 
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import AxisLinks, Placement
-from shardwise.roofline.bodies import BodyTime, OpTime, body_time
+from shardwise.roofline.bodies import BodyTime, OpTime, body_time, stream_totals
 from shardwise.roofline.collectives import CollectiveSeconds, collective_seconds
 from shardwise.roofline.groups import KEPT, Same
 from shardwise.roofline.matmul import padded_flops
@@ -93,7 +93,7 @@ def price(work: Work, chip: Chip, placement: Placement, *, stack: Stack = IDEAL)
         expected=expected,
         upper=upper,
         resources=resources,
-        streams=_stream_totals(ops),
+        streams=stream_totals(ops),
         ops=ops,
     )
 
@@ -407,11 +407,4 @@ def _totals(ops: tuple[OpTime, ...]) -> dict[str, Quantity]:
     for t in ops:
         for resource, seconds in t.peak.items():
             totals[resource] = totals.get(resource, 0.0) + seconds * t.op.count
-    return totals
-
-
-def _stream_totals(ops: tuple[OpTime, ...]) -> dict[str, Quantity]:
-    totals: dict[str, Quantity] = {}
-    for t in ops:
-        totals[t.op.stream] = totals.get(t.op.stream, 0.0) + t.total
     return totals

@@ -44,82 +44,37 @@ from shardwise.apps.cli.streams import (
 from shardwise.errors import ShardwiseError
 
 COMMANDS = {
-    "plan": ("shardwise.apps.cli.plan", "plan", "Choose and price a training or serving plan."),
-    "simulate": (
-        "shardwise.apps.cli.simulate",
-        "simulate",
-        "A serving plan under a load: latencies, goodput, cost.",
-    ),
-    "roofline": (
-        "shardwise.apps.cli.roofline",
-        "roofline",
-        "One matmul on one chip: what bounds it.",
-    ),
-    "validate": (
-        "shardwise.apps.cli.validate",
-        "validate",
-        "Predicted against measured step times of published runs.",
-    ),
-    "book": (
-        "shardwise.apps.cli.book",
-        "book",
-        "The book's numbers, rules and figures, worked out live.",
-    ),
-    "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
-    "train": ("shardwise.apps.cli.train", "train", "Train a plan's model on the devices at hand."),
-    "compile": (
-        "shardwise.apps.cli.compile",
-        "compile_",
-        "A plan, or any JAX function, by the real compiler, with no accelerator.",
-    ),
-    "report": (
-        "shardwise.apps.cli.report",
-        "report",
-        "What a report folder of compile holds: timeline, ops, memory, graph.",
-    ),
-    "compare": (
-        "shardwise.apps.cli.compare",
-        "compare",
-        "A plan beside its compiled program, part by part, and what differs.",
-    ),
-    "explain": (
-        "shardwise.apps.cli.explain",
-        "explain",
-        "Where the time of a compiled step goes, and its mistakes.",
-    ),
-    "profile": (
-        "shardwise.apps.cli.profile",
-        "profile",
-        "Time a plan, or any JAX function, on the devices here, op by op.",
-    ),
-    "calibrate": (
-        "shardwise.apps.cli.calibrate",
-        "calibrate",
-        "Measure this machine, or a live server, as a hardware file.",
-    ),
-    "serve": (
-        "shardwise.apps.cli.serve",
-        "serve",
-        "An OpenAI-compatible server of a checkpoint.",
-    ),
-    "generate": ("shardwise.apps.cli.generate", "generate", "Go on with a text."),
-    "chat": ("shardwise.apps.cli.generate", "chat", "Chat with a model."),
-    "bench": ("shardwise.apps.cli.bench", "bench", "A load on a live server."),
-    "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
-    "ui": ("shardwise.apps.cli.ui", "ui", "A page on this machine with every view."),
-    "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
-    "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
-    "schema": (
-        "shardwise.apps.cli.schema",
-        "schema",
-        "What a command prints with --json, as a JSON Schema.",
-    ),
+    "plan": "Choose and price a training or serving plan.",
+    "simulate": "A serving plan under a load: latencies, goodput, cost.",
+    "roofline": "One matmul on one chip: what bounds it.",
+    "validate": "Predicted against measured step times of published runs.",
+    "book": "The book's numbers, rules and figures, worked out live.",
+    "shard": "What each device holds of a sharded array.",
+    "train": "Train a plan's model on the devices at hand.",
+    "compile": "A plan, or any JAX function, by the real compiler, with no accelerator.",
+    "report": "What a report folder of compile holds: timeline, ops, memory, graph.",
+    "compare": "A plan beside its compiled program, part by part, and what differs.",
+    "explain": "Where the time of a compiled step goes, and its mistakes.",
+    "profile": "Time a plan, or any JAX function, on the devices here, op by op.",
+    "calibrate": "Measure this machine, or a live server, as a hardware file.",
+    "serve": "An OpenAI-compatible server of a checkpoint.",
+    "generate": "Go on with a text.",
+    "chat": "Chat with a model.",
+    "bench": "A load on a live server.",
+    "export": "A plan in the words of another framework.",
+    "ui": "A page on this machine with every view.",
+    "hw": "Chips, networks, slices and prices of the catalogue.",
+    "model": "Parameters, FLOPs and KV cache of a model.",
+    "schema": "What a command prints with --json, as a JSON Schema.",
 }
+"""Every command and what it is for; its module has its name."""
 
 
 @click.command(
     cls=LazyGroup,
     lazy=COMMANDS,
+    home=f"{__name__}.",
+    elsewhere={"chat": "generate"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="shardwise")

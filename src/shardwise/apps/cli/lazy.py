@@ -8,16 +8,24 @@ import click
 
 from shardwise.apps.cli.streams import InterruptedRunError, reader_left
 
-Commands = Mapping[str, tuple[str, str, str]]
-"""Of a command the module, the attribute there, and what it is for."""
-
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command is asked for."""
+    """A group that imports a command's module only when that command is asked for.
 
-    def __init__(self, *args: Any, lazy: Commands, **options: Any) -> None:
+    `lazy` says of each command what it is for. Its module is `home` with the command's name behind
+    it, or with the name that `elsewhere` has. The command has its own name there, or `NAME_`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, str],
+        home: str,
+        elsewhere: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self.lazy = lazy
+        self.lazy, self.home, self.elsewhere = lazy, home, elsewhere or {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse what is no text before it reaches a message, which could not be printed."""
@@ -32,8 +40,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return None
-        module, attribute, _ = self.lazy[cmd_name]
-        return getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(self.home + self.elsewhere.get(cmd_name, cmd_name))
+        return getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         return _outside_click(super().make_context, *args, **options)
@@ -50,7 +58,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, _, about) in self.lazy.items()])
+            formatter.write_dl(list(self.lazy.items()))
 
 
 def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -101,7 +101,7 @@ class TextTable:
             widest = widths.index(first)
             widths[widest] = max(first - over, min(second, first - 1), _LEAST_CELL)
             for row in cells:
-                row[widest] = _cut(row[widest], widths[widest])
+                row[widest] = cut(row[widest], widths[widest])
         return replace(self, header=cells[0], rows=cells[1:], spare=())
 
     def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
@@ -125,7 +125,7 @@ _LEAST_CELL = 12
 """Columns that a cell keeps at least."""
 
 
-def _cut(text: str, room: int) -> str:
+def cut(text: str, room: int) -> str:
     """The text, its end left out where there is no room."""
     return text if len(text) <= room else f"{text[: room - 3]}..."
 

@@ -18,6 +18,7 @@ from shardwise.commands.pricing.run_page import (
     slow_end,
     wide_ranges,
 )
+from shardwise.commands.pricing.served_page import usd_text
 from shardwise.models import ModelConfig
 from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
@@ -133,7 +134,7 @@ class ChipsBeside(Answer):
             format_count(row.tokens_per_second),
             f"{row.mfu:.0%}",
             *([days_text(row.days or 0.0, row.days_80, self.asked.days)] if run else []),
-            _usd(row.usd_at_price),
+            usd_text(row.usd_at_price),
             _range_text(row),
         ]
 
@@ -197,12 +198,12 @@ def _verdicts(
     chosen, led = _chosen(asked, choices), _LED.get(asked.choices.objective)
     if led and chosen:
         piece, price = chosen.point.piece, chosen.chip.price
-        usd = _usd(_dollars(chosen, asked) if price else None)
+        usd = usd_text(_dollars(chosen, asked) if price else None)
         cheaper = _cheaper(chosen, asked, choices)
         said.append(f"{led}: {piece}, {piece.chips:,} chips, {usd}{cheaper}")
     elif priced:
         best = min(priced, key=lambda row: _at_price(row)[0])
-        said.append(f"cheapest: {best.slice}, {_usd(best.usd_at_price)}{_turn(best, priced)}")
+        said.append(f"cheapest: {best.slice}, {usd_text(best.usd_at_price)}{_turn(best, priced)}")
     late = [row.slice for row in plans if not row.keeps_deadline]
     if late and asked.days is not None:
         said.append(
@@ -267,12 +268,10 @@ def _plan_text(choice: SliceChoice) -> str:
 
 def _range_text(row: ChipPlan) -> str:
     """The dollars over the providers."""
-    ends = [_usd(usd) for usd in (row.usd_at_price_low, row.usd_at_price_high) if usd is not None]
+    ends = [
+        usd_text(usd) for usd in (row.usd_at_price_low, row.usd_at_price_high) if usd is not None
+    ]
     return " to ".join(dict.fromkeys(ends))
-
-
-def _usd(usd: float | None) -> str:
-    return "unknown" if usd is None else format_usd(usd)
 
 
 def _flat(row: ChipPlan | ChipJob) -> Row:

@@ -9,7 +9,7 @@ from shardwise.boundary import Command, whole
 from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
-from shardwise.commands.base.layout import wrapped
+from shardwise.commands.base.layout import cut, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.program.report_result import OpTimes, ReportedProgram, read_report
 from shardwise.commands.program.stages_page import stages_page
@@ -104,8 +104,8 @@ class ReportAnswer(Answer, ReportedProgram):
                 op.op,
                 op.stream,
                 format_seconds(op.spent_seconds),
-                _short(op.scope.rpartition("/")[2]),
-                _short(", ".join(after[op.id])),
+                cut(op.scope.rpartition("/")[2], 26),
+                cut(", ".join(after[op.id]), 26),
             ]
             for op in self.ops
         ]
@@ -138,10 +138,6 @@ def _fullest(found: ReportedProgram) -> Page:
         most = max(found.memory, key=lambda one: one.bytes)
         when = format_seconds(most.seconds)
         yield f"  most HBM in use: {format_gib(most.bytes)}, {when} from the start of the step"
-
-
-def _short(text: str, most: int = 26) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _text(value: float | None, text: Callable[[float], str]) -> str:

@@ -1,7 +1,7 @@
 """One op at every stage of the compiler, as a part of a page."""
 
 from shardwise.commands.base.answer import Page, TextTable
-from shardwise.commands.base.layout import wrapped
+from shardwise.commands.base.layout import cut, wrapped
 from shardwise.commands.program.compile_result import Stages
 from shardwise.units import format_seconds
 
@@ -23,7 +23,7 @@ def stages_page(stages: Stages, more: str = "--json, or --out") -> Page:
     for head, texts in named.items():
         yield f"  {head}"
         for text in texts[:SHOWN] or ("(not told apart in this text)",):
-            yield f"    {_cut(text, LONGEST)}"
+            yield f"    {cut(text, LONGEST)}"
         if len(texts) > SHOWN:
             yield f"    and {len(texts) - SHOWN} more: {more}"
     if stages.schedule:
@@ -43,7 +43,7 @@ def stages_page(stages: Stages, more: str = "--json, or --out") -> Page:
     yield TextTable(
         ["pass", "what it did", "and there is"],
         [
-            [_cut(c.name, NAME), ", ".join(c.kinds), _cut("; ".join(c.after) or "-", CELL)]
+            [cut(c.name, NAME), ", ".join(c.kinds), cut("; ".join(c.after) or "-", CELL)]
             for c in stages.changes
         ],
         left=3,
@@ -58,7 +58,3 @@ def passes_page(stages: Stages) -> Page:
         yield wrapped(f"{change.number} {change.name}: {', '.join(change.kinds)}", 2, 4)
         yield from (wrapped(f"- {text}", 4, 6) for text in change.before)
         yield from (wrapped(f"+ {text}", 4, 6) for text in change.after)
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
