@@ -419,7 +419,7 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
             "chat/completions",
             {**CHAT, "tool_choice": "required"},
             "tool_choice",
-            "'none' or 'auto'",
+            "give them as tools",
         ),
         (
             "chat/completions",

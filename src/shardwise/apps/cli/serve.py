@@ -34,6 +34,7 @@ LEVELS = Word(["debug", "info", "warning", "error"])
 @click.option("--kv", metavar="|".join(rows("kv")), help="Default as computed in.")
 @click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
 @click.option("--draft", metavar="DIR", help="Checkpoint that guesses; default: by n-grams.")
+@click.option("--tool-format", metavar="NAME", help="How calls are written; default by template.")
 @click.option("--warm", type=Word(["lazy", "all"]), default="lazy", show_default=True)
 @click.option("--queue", type=Whole(least=1), default=512, show_default=True)
 @click.option(

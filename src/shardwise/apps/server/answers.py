@@ -77,8 +77,10 @@ async def sampling_of(
     most: int,
     logprobs: int | None,
     echo: bool = False,
+    calls: Any = None,
 ) -> Sampling:
-    """How tokens are chosen: as asked, else as the model's makers recommend. Raises ApiError."""
+    """How tokens are chosen: as asked, else as the model's makers recommend; `calls` as `form_of`
+    takes them. Raises ApiError."""
     default = {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -94,7 +96,7 @@ async def sampling_of(
         raise bad("min_tokens", f"min_tokens is {fields.min_tokens}, over max_tokens of {most}")
     if fields.stop_token_ids:
         check_tokens(state, fields.stop_token_ids, "stop_token_ids")
-    form = await form_of(fields, text)
+    form = await form_of(fields, text, calls)
     banned = await _banned(state, fields)
     try:
         return Sampling(

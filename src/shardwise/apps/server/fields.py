@@ -194,6 +194,19 @@ class Tool(ApiModel):
     function: ToolFunction
 
 
+class NamedFunction(ApiModel):
+    """A tool by its name."""
+
+    name: str
+
+
+class NamedTool(ApiModel):
+    """The one tool that is to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatFields(GenerationFields):
     """The body of POST /v1/chat/completions."""
 
@@ -203,7 +216,7 @@ class ChatFields(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None

@@ -8,9 +8,14 @@ from shardwise.apps.server.prompts import refused
 from shardwise.commands.run.serving import Constraint, Form, ModelText
 
 
-async def form_of(fields: GenerationFields, text: ModelText) -> Constraint | None:
-    """What may come next of an answer; None where it is free. Raises ApiError, also for a form that
-    takes too much."""
+async def form_of(
+    fields: GenerationFields, text: ModelText, calls: Any = None
+) -> Constraint | None:
+    """What may come next of an answer; None where it is free. `calls` are the tools that it must
+    call, as `tool_grammar` takes them. Raises ApiError, also for a form that takes too much."""
+    if calls is not None:
+        with refused("tools"):
+            return await text.forms.constraint("tools", calls)
     param = "structured_outputs" if fields.structured_outputs else "response_format"
     asked = [*_format(fields), *_structured(fields)]
     if len(asked) > 1:

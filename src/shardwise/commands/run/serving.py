@@ -38,12 +38,17 @@ from shardwise.runtime.processes import ProcessGroup, use_cpu
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
+from shardwise.runtime.text.tool_calls import AnswerParts, CallPart, CallReader
+from shardwise.runtime.text.tool_formats import NO_TOOLS, TOOL_FORMATS, ToolFormat, tool_format
 from shardwise.scheduling.step import StepShape
 
 __all__ = [
+    "AnswerParts",
     "AnswerStream",
     "AnswerText",
     "Asked",
+    "CallPart",
+    "CallReader",
     "Constraint",
     "Delta",
     "Engine",
@@ -60,6 +65,7 @@ __all__ = [
     "StepShape",
     "StoppedError",
     "TokenLogprobs",
+    "ToolFormat",
     "keep_programs",
     "open_replica",
     "read_model_text",
@@ -75,10 +81,17 @@ class ServedModel:
     text: ModelText
     engine: Engine
     predict: Callable[[StepRecord], float] | None = None
+    tool_format: str = NO_TOOLS
+    """How the model writes calls of tools."""
     serves: Mapping[str, Any] = field(default_factory=dict)
     """How: mesh, replicas, dtypes, pages, slots."""
     close: Callable[[], None] = lambda: None
     """Lets other hosts end."""
+
+    @property
+    def tools(self) -> ToolFormat | None:
+        """The row of its `tool_format`."""
+        return TOOL_FORMATS.get(self.tool_format)
 
 
 WARMINGS = ("lazy", "all")
@@ -104,6 +117,7 @@ class ServeModelRequest:
     kv: str | None = None
     guesses: int | None = None
     draft: str | None = None
+    tool_format: str | None = None
     warm: str = "lazy"
     hw_files: Words = ()
     cpu_devices: int | None = None
@@ -113,6 +127,7 @@ class ServeModelRequest:
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
+        check_choice(self.tool_format, "--tool-format", (NO_TOOLS, *TOOL_FORMATS))
         check_choice(self.weights, "--weights", ENGINE_WEIGHTS)
         check_choice(self.kv, "--kv", ENGINE_CACHES)
         if self.sequences is not None:
@@ -207,12 +222,14 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         return None
     if asked.warm == "all":
         _warm(engine, tell)
+    tools = tool_format(asked.tool_format, text.template)
     return ServedModel(
         name=asked.served_model or folder.resolve().name,
         text=text,
         engine=engine,
+        tool_format=tools,
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
-        serves=_serves(settings, folder, engine),
+        serves={**_serves(settings, folder, engine), "tool_format": tools},
         close=partial(_close, text, hosts),
     )
 
