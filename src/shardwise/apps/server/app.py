@@ -19,6 +19,7 @@ from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, Tok
 from shardwise.apps.server.gate import Gate
 from shardwise.apps.server.openapi import openapi
 from shardwise.apps.server.prompts import chat_prompt, check_tokens, refused, tokens_of
+from shardwise.apps.server.responses import respond
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.connection import REFUSAL_SECONDS
@@ -38,6 +39,7 @@ def server_app(state: ServerState) -> Gate:
     posts: dict[str, Post] = {
         "/v1/completions": complete,
         "/v1/chat/completions": chat,
+        "/v1/responses": respond,
         "/tokenize": tokenize,
         "/detokenize": detokenize,
     }

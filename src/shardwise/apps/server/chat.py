@@ -10,7 +10,7 @@ from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields
 from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
-from shardwise.apps.server.reply import reply
+from shardwise.apps.server.reply import ChoiceWriter, reply
 from shardwise.apps.server.reports import Spelling, chat_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.server.tools import call_part, marked, must_call, read_part, reader_of
@@ -71,7 +71,7 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
     asked = await chat_wish(state, fields)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
     form = ChatForm(spelling_of(fields, text), text, logprobs, reader_of(state, fields))
-    return await reply(state, request, fields, asked, form)
+    return await reply(state, request, fields, asked, ChoiceWriter(state, request, fields, form))
 
 
 async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
