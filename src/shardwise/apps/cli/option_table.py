@@ -48,6 +48,7 @@ _OTHERS: Mapping[str, Mapping[str, str]] = {
         "--sequences": "sequences that run at once",
         "--guesses": "tokens guessed ahead of a step",
         "--draft": "the checkpoint of a model that guesses",
+        "--memory-share": "share of a card's memory that a server takes",
         "--tool-format": "how a model writes calls of tools",
         "--warm": "which programs are compiled before the first request: all, or lazily none",
         "--queue": "answers that wait or run at most; more are refused for now",

@@ -30,6 +30,9 @@ LEVELS = Word(["debug", "info", "warning", "error"])
 @click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
 @click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
 @click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
+@click.option(
+    "--memory-share", type=Number(above=0, most=1), help="Of a card's memory; default JAX's 0.75."
+)
 @click.option("--weights", metavar="|".join(rows("weights")), help="Default by device.")
 @click.option("--kv", metavar="|".join(rows("kv")), help="Default as computed in.")
 @click.option("--guesses", type=Whole(), help="Tokens guessed a step; default the plan's, else 0.")
@@ -71,7 +74,8 @@ def serve(**options: Any) -> None:
     PLAN, over as many of the devices at hand as its mesh and replicas have.
 
     /v1/completions, /v1/chat/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
-    /health, /metrics; /openapi.json has their fields. What was accepted before the signal is answered first.
+    /health, /metrics; /openapi.json has their fields. What was accepted before the signal is
+    answered first.
     """
     share_arena()
     with needed_for("serving"):

@@ -34,7 +34,7 @@ from shardwise.runtime.engine.opening import (
     open_engine,
 )
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
-from shardwise.runtime.processes import ProcessGroup, use_cpu
+from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, within_memory
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
@@ -113,6 +113,7 @@ class ServeModelRequest:
     prefill_chunk: int | None = None
     seq: int | None = None
     kv_tokens: int | None = None
+    memory_share: float | None = None
     weights: str | None = None
     kv: str | None = None
     guesses: int | None = None
@@ -164,6 +165,7 @@ class ServeModelRequest:
             draft=None if self.draft is None else Path(self.draft),
             scheduling=replace(asked.scheduling, guesses=guesses, acceptance=0.0, guess_cost=0.0),
             most_tokens=self.seq,
+            memory_share=self.memory_share,
             pages=None if self.kv_tokens is None else -(-self.kv_tokens // size),
             weights=self.weights or asked.weights,
             cache=self.kv or asked.cache,
@@ -195,6 +197,8 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     plan, hosts = asked.plan, None
     if asked.cpu_devices is not None:
         use_cpu(asked.cpu_devices)
+    if asked.memory_share is not None:
+        use_memory(asked.memory_share)
     group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)
     if group != ProcessGroup():
         hosts = joined(group)
@@ -213,7 +217,8 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     if not isinstance(hosts, FollowingHost):
         text.jobs.start()
     settings = asked.settings(plan)
-    engine = open_engine(folder, settings, text.end_ids, hosts)
+    with within_memory():
+        engine = open_engine(folder, settings, text.end_ids, hosts)
     if isinstance(hosts, FollowingHost):
         (executor,) = (replica.executor for replica in engine.replicas)
         assert isinstance(executor, ModelExecutor)
