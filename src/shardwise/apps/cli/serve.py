@@ -109,6 +109,9 @@ def serve(**options: Any) -> None:
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )
         replica.close()
+        if replica.compiles:  # Python would wait for the program, up to minutes
+            sys.stderr.flush()
+            os._exit(code)
     sys.exit(code)
 
 

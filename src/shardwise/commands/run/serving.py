@@ -93,6 +93,13 @@ class ServedModel:
         """The row of its `tool_format`."""
         return TOOL_FORMATS.get(self.tool_format)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether a program is compiled behind, on which no answer depends."""
+        executors = (replica.executor for replica in self.engine.replicas)
+        own = (e.compiler for e in executors if isinstance(e, ModelExecutor))
+        return any(compiler is not None and compiler.busy for compiler in own)
+
 
 WARMINGS = ("lazy", "all")
 PLAN_ENDINGS = (".yaml", ".yml", ".json")

@@ -4,7 +4,8 @@
 answer; `replica.py` an executor with its pools of pages, `slots.py` the record of a pool's batch,
 `step_batch.py` what an executor gets and gives back, `mock.py` an executor without a model.
 `model_executor.py` is the one that has one: it pads steps to the shapes of `step_shapes.py` and
-runs `model_step.py`, whose tokens `step_outputs.py` reads later. `server_layout.py` lays it out on
+runs `model_step.py`, or its parts (`step_parts.py`) while `compiling.py` makes the whole behind;
+`step_outputs.py` reads the tokens later. `server_layout.py` lays it out on
 a mesh, `hosts.py` on those of several hosts. Tokens are chosen by `sampling.py` as
 `row_settings.py` writes down what the requests ask, guesses made by `guessing.py`. `opening.py`
 makes an engine of a checkpoint, with as many pages as `cache_room.py` says; `thread.py` steps one
