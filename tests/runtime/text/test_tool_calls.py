@@ -135,6 +135,7 @@ def test_calls_are_read_in_any_pieces(name):
         ("llama3_json", '{"name": "unknown", "parameters": {"a": 1}}'),
         ("llama3_json", '{"name": "wea'),
         ("llama3_json", "{[}]"),
+        ("llama3_json", " \n"),
         ("mistral", "[TOOL_CALLS] none"),
         ("mistral_named", "[TOOL_CALLS]" + "weather " * 60),
         ("deepseek_v31", "<｜tool▁calls▁begin｜> x <｜tool▁calls▁end｜>"),

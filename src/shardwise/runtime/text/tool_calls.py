@@ -90,7 +90,7 @@ class CallReader:
         while self._left and self._state(last):
             pass
         unread = self._state in (self._first, self._calls)
-        if last and unread and (self._raw or self._left.strip(self._around)):
+        if last and unread and (not self.count or self._raw or self._left.strip(self._around)):
             self._show(self._raw + self._left)
         return self._found
 
