@@ -21,6 +21,7 @@ SHAPES = {  # hidden, feed-forward, layers, heads, KV heads, vocabulary: paramet
     "0.3b": (1024, 2816, 20, 16, 8, 32768),  # 0.3 B
 }
 TEMPLATE = (
+    "{% if tools %}<s>tools, for <tool_call>: {{ tools | tojson }}\n{% endif %}"
     "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<s>assistant: {% endif %}"
 )

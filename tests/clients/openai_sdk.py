@@ -1,5 +1,6 @@
 """The `openai` package: what its types say of each answer, and its errors."""
 
+import json
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +17,8 @@ def run(url: str, folder: Path, programs: Path | None = None) -> dict:
         whole, logprobs = _completions(sdk, model)
         _stops(sdk, model, whole)
         _chats(sdk, model)
+        _tools(sdk, model)
+        _responses(sdk, model)
         refused = _errors(sdk, model)
     return {"version": version("openai"), "logprobs": logprobs, "errors": refused}
 
@@ -79,6 +82,48 @@ def _chats(sdk: openai.OpenAI, model: str) -> None:
     again = [turn, message.model_dump(), {"role": "user", "content": "And then?"}]
     second = sdk.chat.completions.create(model=model, messages=again, max_completion_tokens=2)
     assert second.usage.prompt_tokens > found.usage.prompt_tokens
+
+
+FUNCTION = {
+    "name": "look",
+    "parameters": {
+        "type": "object",
+        "properties": {"where": {"enum": ["here", "there"]}},
+        "required": ["where"],
+        "additionalProperties": False,
+    },
+}
+
+
+def _tools(sdk: openai.OpenAI, model: str) -> None:
+    """A call of a function that must be made, whole and streamed."""
+    asked = {"model": model, "messages": [{"role": "user", "content": "Where?"}]}
+    asked |= {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required"}
+    asked |= {"parallel_tool_calls": False, "max_completion_tokens": 60}
+    found = sdk.chat.completions.create(**asked).choices[0]
+    assert found.finish_reason == "tool_calls"
+    (call,) = found.message.tool_calls
+    assert json.loads(call.function.arguments)["where"] in ("here", "there")
+    with sdk.chat.completions.stream(**asked) as stream:
+        (again,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert again.function.name == "look"
+
+
+def _responses(sdk: openai.OpenAI, model: str) -> None:
+    """Text and a call by the newer API, whole and as events."""
+    asked = {"model": model, "input": "What bounds a matmul?", "max_output_tokens": 10}
+    found = sdk.responses.create(**asked, temperature=0)
+    assert found.usage.output_tokens == 10
+    assert found.incomplete_details.reason == "max_output_tokens"
+    events = list(sdk.responses.create(**asked, temperature=0, stream=True))
+    shown = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert shown == events[-1].response.output_text == found.output_text
+    tool = {"type": "function", **FUNCTION}
+    asked |= {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    asked["max_output_tokens"] = 60
+    with sdk.responses.stream(**asked) as stream:
+        (call,) = stream.get_final_response().output
+    assert json.loads(call.arguments)["where"] in ("here", "there")
 
 
 def _errors(sdk: openai.OpenAI, model: str) -> int:

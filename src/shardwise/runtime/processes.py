@@ -6,7 +6,8 @@ given a coordinator's address, their number and each its own. On CPUs they talk 
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -60,6 +61,38 @@ def use_cpu(devices: int) -> None:
         raise BadRequest(f"--cpu-devices is {devices}; it must be at least 1")
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
+
+
+SHARE = "XLA_CLIENT_MEM_FRACTION"
+"""Of the environment: the share of each card's memory that JAX takes at its start, 0.75 unless
+said."""
+FULL = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "out of memory")
+"""What messages of XLA and of CUDA have where memory was not to be had."""
+
+
+def use_memory(share: float) -> None:
+    """Take so much of each card's memory; before JAX is first used."""
+    if not 0 < share <= 1:
+        raise BadRequest(f"--memory-share is {share:g}; it is a share, above 0 and at most 1")
+    os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)  # its former name, refused beside it
+    os.environ[SHARE] = f"{share:g}"
+
+
+@contextmanager
+def within_memory() -> Iterator[None]:
+    """Opening what stays on devices: BadRequest says what to do where they have no room for it."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        if not any(word in said for word in FULL):
+            raise
+        raise BadRequest(
+            "the device has not the memory for this: JAX takes 75 % of a card unless told "
+            "otherwise, and another process may hold the rest. Give each process its part with "
+            "--memory-share 0.4, or ask for fewer --kv-tokens or narrower --weights; the "
+            f"device said: {' '.join(said.split())[:300]}"
+        ) from None
 
 
 def connect(group: ProcessGroup) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Event
 
 import httpx
 import openai
@@ -299,6 +301,36 @@ def test_what_the_server_tells_of_itself(client):
     assert answer.headers["x-request-id"] == "mine-1"
 
 
+def test_the_state_is_told_while_a_step_takes_long(tmp_path):
+    """As one does whose program is compiled."""
+    within, on = Event(), Event()
+
+    def wait(_):
+        within.set()
+        on.wait(20)
+
+    replica = replica_of(folder_of(tmp_path), wait=wait)
+    with (
+        running(replica) as (state, url),
+        httpx.Client(base_url=url) as client,
+        ThreadPoolExecutor() as beside,
+    ):
+        body = {"prompt": "the", "max_tokens": 2}
+        answer = beside.submit(client.post, "/v1/completions", json=body, timeout=30)
+        assert within.wait(10)
+        begun = time.monotonic()
+        found = client.get("/debug/state", timeout=10).json()
+        assert client.get("/health").status_code == 200
+        assert time.monotonic() - begun < 2
+        assert found["server"]["answers"] == 1
+        assert found["requests"]["running"] == 1
+        assert found["step_seconds"] > 0
+        on.set()
+        assert answer.result().status_code == 200
+        nothing_is_held(state)
+        assert client.get("/debug/state").json()["step_seconds"] == 0
+
+
 def test_answers_are_counted_by_path_and_status(client):
     def counted():
         lines = client.get("/metrics").text.splitlines()
@@ -419,7 +451,7 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
             "chat/completions",
             {**CHAT, "tool_choice": "required"},
             "tool_choice",
-            "'none' or 'auto'",
+            "give them as tools",
         ),
         (
             "chat/completions",

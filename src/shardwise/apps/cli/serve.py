@@ -22,8 +22,9 @@ def serve(_: Outputs) -> None:
     """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
     PLAN, over as many of the devices at hand as its mesh and replicas have.
 
-    /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics;
-    /openapi.json has their fields. What was accepted before the signal is answered first.
+    /v1/completions, /v1/chat/completions, /v1/responses, /v1/models, /tokenize, /detokenize,
+    /health, /metrics; /openapi.json has their fields. What was accepted before the signal is
+    answered first.
     """
     share_arena()
     with needed_for("serving"):
@@ -55,6 +56,9 @@ def serve(_: Outputs) -> None:
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )
         replica.close()
+        if replica.compiles:  # Python would wait for the program, up to minutes
+            sys.stderr.flush()
+            os._exit(code)
     sys.exit(code)
 
 

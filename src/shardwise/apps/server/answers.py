@@ -27,9 +27,14 @@ from shardwise.commands.run.serving import (
 from shardwise.errors import BadRequest, ShardwiseError, WrongField
 
 
-async def form_of(fields: GenerationFields, text: ModelText) -> Constraint | None:
-    """What may come next of an answer; None where it is free. Raises ApiError, also for a form that
-    takes too much."""
+async def form_of(
+    fields: GenerationFields, text: ModelText, calls: Any = None
+) -> Constraint | None:
+    """What may come next of an answer; None where it is free. `calls` are the tools that it must
+    call, as `tool_grammar` takes them. Raises ApiError, also for a form that takes too much."""
+    if calls is not None:
+        with refused("tools"):
+            return await text.forms.constraint("tools", calls)
     param = "structured_outputs" if fields.structured_outputs else "response_format"
     asked = [*_format(fields), *_structured(fields)]
     if len(asked) > 1:
@@ -122,8 +127,10 @@ async def sampling_of(
     most: int,
     logprobs: int | None,
     echo: bool = False,
+    calls: Any = None,
 ) -> Sampling:
-    """How tokens are chosen: as asked, else as the model's makers recommend. Raises ApiError."""
+    """How tokens are chosen: as asked, else as the model's makers recommend; `calls` as `form_of`
+    takes them. Raises ApiError."""
     default = {
         "temperature": 1.0,
         "top_p": 1.0,
@@ -139,7 +146,7 @@ async def sampling_of(
         raise bad("min_tokens", f"min_tokens is {fields.min_tokens}, over max_tokens of {most}")
     if fields.stop_token_ids:
         check_tokens(state, fields.stop_token_ids, "stop_token_ids")
-    form = await form_of(fields, text)
+    form = await form_of(fields, text, calls)
     banned = await _banned(state, fields)
     try:
         return Sampling(

@@ -22,6 +22,7 @@ from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
 from shardwise.apps.server.gate import Gate
 from shardwise.apps.server.prompts import chat_prompt, check_tokens, refused, tokens_of
+from shardwise.apps.server.responses import respond
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.connection import REFUSAL_SECONDS
@@ -90,6 +91,9 @@ MISTAKES = (400, 404, 413, 415)
 MOST_TOKENS = 500_000
 """That /tokenize and /detokenize take: more hold up others while they are written as JSON."""
 
+STATE_SECONDS = 0.1
+"""That /debug/state waits for the end of a step."""
+
 Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
 
 
@@ -98,6 +102,7 @@ def server_app(state: ServerState) -> Gate:
     posts: dict[str, Post] = {
         "/v1/completions": complete,
         "/v1/chat/completions": chat,
+        "/v1/responses": respond,
         "/tokenize": tokenize,
         "/detokenize": detokenize,
     }
@@ -243,12 +248,16 @@ async def described(_: Request) -> Response:
 
 
 async def debug_state(request: Request) -> Response:
-    """The pool, the prefix tree and the queue, between two steps."""
-    state = _state(request)
+    """The pool, the prefix tree and the queue, between two steps; of a step that takes long, as one
+    whose program is compiled does, what they are in it."""
+    state, thread = _state(request), _state(request).thread
     try:
-        found = await state.thread.told(_engine_state)
+        found = await asyncio.wait_for(thread.told(_engine_state), STATE_SECONDS)
+    except TimeoutError:
+        found = _engine_state(state.replica.engine)
     except ShardwiseError as error:
         raise ApiError(503, str(error)) from None
+    found["step_seconds"] = thread.step_seconds
     server = {"active": state.active, "answers": state.waiting, "draining": state.draining}
     server["serves"] = {"model": state.replica.name, **state.replica.serves}
     return JSONResponse({**found, "server": server, "last_10_s": state.trace.summary(10)})

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions: a chat, as its template writes it, goes on."""
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -9,52 +10,78 @@ from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields
 from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
-from shardwise.apps.server.reply import reply
+from shardwise.apps.server.reply import ChoiceWriter, reply
 from shardwise.apps.server.reports import Spelling, chat_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
-from shardwise.commands.run.serving import ModelText
+from shardwise.apps.server.tools import call_part, marked, must_call, read_part, reader_of
+from shardwise.commands.run.serving import CallReader, ModelText
 
 
 class ChatForm:
-    """How answers are written; `logprobs` is how many others are reported beside each token."""
+    """How answers are written; `logprobs` is how many others are reported beside each token, and
+    `reader` makes what finds an answer's calls of tools."""
 
     prefix = "chatcmpl"
     kind, kind_of_part = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, name: Spelling, text: ModelText, logprobs: int | None) -> None:
-        self._name, self._text, self._logprobs = name, text, logprobs
-        self._begun: set[int] = set()
+    def __init__(
+        self,
+        name: Spelling,
+        text: ModelText,
+        logprobs: int | None,
+        reader: Callable[[], CallReader] | None = None,
+    ) -> None:
+        self._name, self._text, self._logprobs, self._reader = name, text, logprobs, reader
+        self._readers: dict[int, CallReader | None] = {}
 
     def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A whole message."""
-        message = {"role": "assistant", "content": piece.text, "refusal": None, "tool_calls": None}
-        return {"index": index, "message": message, **self._rest(piece)}
+        said = read_part(self._reader() if self._reader else None, piece)
+        calls = [call_part(part) for part in said.calls]
+        for call in calls:
+            del call["index"]
+        content = said.text or (None if calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None}
+        message["tool_calls"] = calls or None
+        return {"index": index, "message": message, **self._rest(piece, bool(calls))}
 
     def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """What a message has more; its first part says whose it is."""
-        role = {} if index in self._begun else {"role": "assistant"}
-        self._begun.add(index)
-        return {"index": index, "delta": {**role, "content": piece.text}, **self._rest(piece)}
+        role = {} if index in self._readers else {"role": "assistant"}
+        if role:
+            self._readers[index] = self._reader() if self._reader else None
+        reader = self._readers[index]
+        said = read_part(reader, piece)
+        calls = {"tool_calls": list(map(call_part, said.calls))} if said.calls else {}
+        delta = {**role, "content": said.text, **calls}
+        called = reader is not None and reader.count > 0
+        return {"index": index, "delta": delta, **self._rest(piece, called)}
 
-    def _rest(self, piece: AnswerPart) -> dict[str, Any]:
+    def _rest(self, piece: AnswerPart, called: bool) -> dict[str, Any]:
         report = None
         if self._logprobs is not None:
             report = chat_logprobs(self._name, self._text, piece, self._logprobs)
-        return {
-            "logprobs": report,
-            "finish_reason": piece.finish,
-            "stop_reason": piece.stop_reason,
-        }
+        ended = "tool_calls" if called and piece.finish == "stop" else piece.finish
+        return {"logprobs": report, "finish_reason": ended, "stop_reason": piece.stop_reason}
 
 
 async def chat(state: ServerState, request: Request, fields: ChatFields) -> Response:
     """The next turn of one chat."""
     text = state.replica.text
+    asked = await chat_wish(state, fields)
+    logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+    form = ChatForm(spelling_of(fields, text), text, logprobs, reader_of(state, fields))
+    return await reply(state, request, fields, asked, ChoiceWriter(state, request, fields, form))
+
+
+async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
+    """What a chat asks of the engine. Raises ApiError."""
     _check(fields)
     more = dict(fields.chat_template_kwargs or {})
     if fields.reasoning_effort is not None:
         more["reasoning_effort"] = fields.reasoning_effort
     tools = None if fields.tool_choice == "none" else fields.tools
+    calls = must_call(state, fields)
     generation = fields.add_generation_prompt is not False
     prompt = await chat_prompt(state, fields.messages, tools, generation, more)
     check_tokens(state, prompt, "messages")
@@ -64,18 +91,16 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
     room = state.thread.most_tokens - len(prompt)
     check_room(state, [prompt], asked or room, param)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    wish = Wish(
+    return Wish(
         prompts=[prompt],
         shown=[None],
         answers=fields.answers,
-        sampling=await sampling_of(state, fields, asked or room, logprobs),
+        sampling=await sampling_of(state, fields, asked or room, logprobs, calls=calls),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
-        skip_special=fields.skip_special_tokens is not False,
+        skip_special=fields.skip_special_tokens is not False and not marked(state, fields),
         priority=fields.priority or 0,
     )
-    form = ChatForm(spelling_of(fields, text), text, logprobs)
-    return await reply(state, request, fields, wish, form)
 
 
 def _check(fields: ChatFields) -> None:

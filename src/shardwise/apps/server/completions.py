@@ -9,7 +9,7 @@ from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
 from shardwise.apps.server.prompts import check_room, check_tokens, tokens_of
-from shardwise.apps.server.reply import reply
+from shardwise.apps.server.reply import ChoiceWriter, reply
 from shardwise.apps.server.reports import Spelling, completion_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
 
@@ -64,9 +64,8 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
         silent=not most,
         priority=fields.priority or 0,
     )
-    return await reply(
-        state, request, fields, wish, CompletionForm(spelling_of(fields, text), fields.logprobs)
-    )
+    form = CompletionForm(spelling_of(fields, text), fields.logprobs)
+    return await reply(state, request, fields, wish, ChoiceWriter(state, request, fields, form))
 
 
 async def _prompts(

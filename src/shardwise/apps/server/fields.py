@@ -69,8 +69,8 @@ class StructuredOutputs(ApiModel):
     json_object: bool | None = None
 
 
-class GenerationFields(ApiModel):
-    """What completions and chats share. A field that is null is one that is left out."""
+class SamplingFields(ApiModel):
+    """What all that generate share. A field that is null is one that is left out."""
 
     model: str | None = None
     temperature: float | None = Field(None, ge=0, le=100)
@@ -88,17 +88,9 @@ class GenerationFields(ApiModel):
         ]
         | None
     ) = None
-    n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
     min_tokens: int | None = Field(None, ge=0, lt=2**31)
-    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     stop_token_ids: Annotated[list[Token], Field(fail_fast=True, max_length=256)] | None = None
-    include_stop_str_in_output: bool | None = None
-    bad_words: Annotated[list[Stop], Field(fail_fast=True, max_length=256)] | None = None
     ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="smaller comes first")
@@ -109,6 +101,19 @@ class GenerationFields(ApiModel):
     safety_identifier: str | None = Field(None, description=UNUSED)
     prompt_cache_key: str | None = Field(None, description=UNUSED)
     prompt_cache_retention: str | None = Field(None, description=UNUSED)
+
+
+class GenerationFields(SamplingFields):
+    """What completions and chats share."""
+
+    n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: Annotated[list[Stop], Field(fail_fast=True, max_length=256)] | None = None
+    skip_special_tokens: bool | None = None
+    return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def answers(self) -> int:
@@ -194,6 +199,19 @@ class Tool(ApiModel):
     function: ToolFunction
 
 
+class NamedFunction(ApiModel):
+    """A tool by its name."""
+
+    name: str
+
+
+class NamedTool(ApiModel):
+    """The one tool that is to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
 class ChatFields(GenerationFields):
     """The body of POST /v1/chat/completions."""
 
@@ -203,7 +221,7 @@ class ChatFields(GenerationFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=1024)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None
@@ -244,9 +262,117 @@ class DetokenizeFields(ApiModel):
     tokens: Annotated[list[Token], Field(fail_fast=True)]
 
 
+class ItemModel(ApiModel):
+    """A part of a conversation, as clients send it back: what else it has is of no effect."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ItemText(ItemModel):
+    """A text of a message."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+Texts = str | Annotated[list[ItemText], Field(fail_fast=True)]
+
+
+class MessageItem(ItemModel):
+    """A turn."""
+
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Texts
+
+
+class CallItem(ItemModel):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputItem(ItemModel):
+    """What a call gave."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Texts
+
+
+class ThoughtItem(ItemModel):
+    """Other models' reasoning, which is left out."""
+
+    type: Literal["reasoning"]
+
+
+class ResponseTool(ToolFunction):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class NamedResponseTool(NamedFunction):
+    """The one tool that is to be called."""
+
+    type: Literal["function"]
+
+
+class TextFormat(ApiModel):
+    """The form of a text, by the names of responses."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(ApiModel):
+    """How texts are written."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = Field(None, description=UNUSED)
+
+
+class Reasoning(ApiModel):
+    """How much a model reasons, where its template asks."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    summary: str | None = Field(None, description=UNUSED)
+
+
+Item = MessageItem | CallItem | OutputItem | ThoughtItem
+
+
+class ResponseFields(SamplingFields):
+    """The body of POST /v1/responses."""
+
+    input: str | Annotated[list[Item], Field(fail_fast=True, min_length=1, max_length=10_000)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, lt=2**31)
+    tools: Annotated[list[ResponseTool], Field(fail_fast=True, max_length=1024)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedResponseTool | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    truncation: Literal["auto", "disabled"] | None = Field(None, description=UNUSED)
+    max_tool_calls: int | None = Field(None, description=UNUSED)
+    background: Literal[False] | None = None
+    previous_response_id: None = None
+    conversation: None = None
+    prompt: None = None
+
+
 BODIES: Mapping[str, type[ApiModel]] = {
     "/v1/completions": CompletionFields,
     "/v1/chat/completions": ChatFields,
+    "/v1/responses": ResponseFields,
     "/tokenize": TokenizeFields,
     "/detokenize": DetokenizeFields,
 }

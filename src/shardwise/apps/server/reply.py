@@ -4,7 +4,7 @@ leaves, or waits too long, does to it."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
 from shardwise.apps.server.errors import ApiError, bad
-from shardwise.apps.server.fields import GenerationFields
+from shardwise.apps.server.fields import GenerationFields, SamplingFields
 from shardwise.apps.server.state import ServerState
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.commands.run.serving import FormError, StoppedError
@@ -23,6 +23,10 @@ from shardwise.errors import ShardwiseError
 
 AT_ONCE = 512
 """Tokens of which a report is written without a pause: some milliseconds with 20 logprobs each."""
+
+
+Usage = Callable[[], dict[str, Any]]
+"""Tokens so far, as chats count them."""
 
 
 class Form(Protocol):
@@ -42,41 +46,80 @@ class Form(Protocol):
         ...
 
 
+class AnswerWriter(Protocol):
+    """How the answers to one request are written, as one document or as events while they come."""
+
+    end: bytes
+    """What a stream ends with."""
+
+    def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
+        """All of it."""
+        ...
+
+    def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
+        """The events of a piece; `usage` is what was given so far."""
+        ...
+
+    def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
+        """The events at the end, which an error brought about or none."""
+        ...
+
+
+class ChoiceWriter:
+    """Chats and completions: `form` writes each choice, with what all documents have."""
+
+    end = b"data: [DONE]\n\n"
+
+    def __init__(
+        self, state: ServerState, request: Request, fields: GenerationFields, form: Form
+    ) -> None:
+        options = fields.stream_options
+        self._last = bool(options and options.include_usage)
+        self._always = bool(options and options.continuous_usage_stats)
+        self._form = form
+        self._envelope = {
+            "id": f"{form.prefix}-{request.state.request_id}",
+            "created": int(time.time()),
+            "model": state.replica.name,
+            "object": form.kind_of_part if fields.stream else form.kind,
+        }
+
+    def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
+        choices = [self._form.choice(index, piece) for index, piece in enumerate(answers)]
+        return {**self._envelope, "choices": choices, "usage": usage()}
+
+    def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
+        more: dict[str, Any] = {"usage": None} if self._last else {}
+        more = {"usage": usage()} if self._always else more
+        return [{**self._envelope, "choices": [self._form.part(index, piece)], **more}]
+
+    def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
+        found = [] if error is None else [error.document()]
+        counted = {**self._envelope, "choices": [], "usage": usage()}
+        return [*found, counted] if self._last else found
+
+
 async def reply(
-    state: ServerState, request: Request, fields: GenerationFields, wish: Wish, form: Form
+    state: ServerState, request: Request, fields: SamplingFields, wish: Wish, writer: AnswerWriter
 ) -> Response:
     """The response to a request for answers. Raises ApiError where there will be none."""
-    options = fields.stream_options
-    if options is not None and not fields.stream:
+    if fields.stream_options is not None and not fields.stream:
         raise bad("stream_options", "stream_options: give it with stream only")
     answering = Answering(state, wish)
-    envelope = {
-        "id": f"{form.prefix}-{request.state.request_id}",
-        "created": int(time.time()),
-        "model": state.replica.name,
-    }
     begun = False
     try:
         await answering.begin()
         if not fields.stream:
-            return await _document(state, request, answering, envelope, form)
+            return await _document(state, request, answering, writer)
         begun = True
     finally:
         if not begun:
             answering.close()
-    usage = (
-        bool(options and options.include_usage),
-        bool(options and options.continuous_usage_stats),
-    )
-    return EventStream(state, answering, envelope | {"object": form.kind_of_part}, form, usage)
+    return EventStream(state, answering, writer)
 
 
 async def _document(
-    state: ServerState,
-    request: Request,
-    answering: Answering,
-    envelope: Mapping[str, Any],
-    form: Form,
+    state: ServerState, request: Request, answering: Answering, writer: AnswerWriter
 ) -> Response:
     try:
         async with asyncio.timeout(state.limits.seconds):
@@ -85,14 +128,11 @@ async def _document(
         raise _late(state) from None
     except ShardwiseError as error:
         raise _failed(error) from None
-    usage = request.state.usage = answering.usage()
-
-    def document() -> dict[str, Any]:
-        choices = [form.choice(index, piece) for index, piece in enumerate(answers)]
-        return {**envelope, "object": form.kind, "choices": choices, "usage": usage}
-
+    request.state.usage = answering.usage()
+    document = partial(writer.document, answers, answering.usage)
     tokens = sum(len(piece.tokens) for piece in answers)
-    return Response(await _written(document, tokens), media_type="application/json")
+    data = await _written(document, tokens, _plain)
+    return Response(data, media_type="application/json")
 
 
 def _late(state: ServerState) -> ApiError:
@@ -106,22 +146,14 @@ def _failed(error: ShardwiseError) -> ApiError:
 
 
 class EventStream(Response):
-    """Server-sent events: a part for each piece, then the usage where asked for, then [DONE]."""
+    """Server-sent events: those of each piece, then those of the end."""
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        state: ServerState,
-        answering: Answering,
-        envelope: Mapping[str, Any],
-        form: Form,
-        usage: tuple[bool, bool],
-    ) -> None:
+    def __init__(self, state: ServerState, answering: Answering, writer: AnswerWriter) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._state, self._answering, self._form = state, answering, form
-        self._envelope, self._usage = envelope, usage
+        self._state, self._answering, self._writer = state, answering, writer
         self._error: ApiError | None = None
         """What ended the answer early."""
 
@@ -144,51 +176,54 @@ class EventStream(Response):
                 return await failed(scope, receive, send)
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            await send({"type": "http.response.body", "body": _framed(first), "more_body": True})
+            await send({"type": "http.response.body", "body": first, "more_body": True})
             async for event in events:
-                body = {"type": "http.response.body", "body": _framed(event), "more_body": True}
+                body = {"type": "http.response.body", "body": event, "more_body": True}
                 await send(body)
         await send({"type": "http.response.body", "body": b""})
 
-    def _event(self, index: int, piece: AnswerPart, more: dict[str, Any]) -> dict[str, Any]:
-        return {**self._envelope, "choices": [self._form.part(index, piece)], **more}
-
     async def _events(self) -> AsyncGenerator[bytes, None]:
-        last, always = self._usage
-        given = 0
+        given, usage, writer = 0, self._answering.usage, self._writer
         try:
             async with (
                 aclosing(self._answering.all()) as every,
                 aclosing(timed(every, self._state.limits.seconds)) as pieces,
             ):
                 async for index, piece in pieces:
-                    more: dict[str, Any] = {"usage": None} if last else {}
                     given += piece.output
-                    if always:
-                        more = {"usage": self._answering.usage(given)}
-                    event = partial(self._event, index, piece, more)
-                    yield await _written(event, len(piece.tokens))
+                    events = partial(writer.part, index, piece, partial(usage, given))
+                    yield await _written(events, len(piece.tokens), _framed)
         except TimeoutError:
             self._error = _late(self._state)
         except ShardwiseError as error:
             self._error = _failed(error)
-        if self._error is not None:
-            yield _json(self._error.document())
         self._answering.close()  # before the client hears that it is over, and asks again
-        if last:
-            yield _json({**self._envelope, "choices": [], "usage": self._answering.usage()})
-        yield b"[DONE]"
+        yield _framed(writer.last(self._error, usage), _json) + writer.end
 
 
-def _framed(data: bytes) -> bytes:
-    return b"data: " + data + b"\n\n"
+Json = Callable[[Any], bytes]
 
 
-async def _written(make: Callable[[], dict[str, Any]], tokens: int) -> bytes:
-    """A document of so many tokens; a large one is made beside the loop, in parts."""
+def _plain(document: Any, json: Json) -> bytes:
+    return json(document)
+
+
+def _framed(events: Sequence[dict[str, Any]], json: Json) -> bytes:
+    """Events as a stream has them, with their names where they have a type of their own."""
+    found = b""
+    for event in events:
+        name = f"event: {event['type']}\n".encode() if "type" in event else b""
+        found += name + b"data: " + json(event) + b"\n\n"
+    return found
+
+
+async def _written(
+    make: Callable[[], Any], tokens: int, form: Callable[[Any, Json], bytes]
+) -> bytes:
+    """What is made of so many tokens; much is made beside the loop, in parts."""
     if tokens <= AT_ONCE:
-        return _json(make())
-    return await asyncio.to_thread(lambda: b"".join(_parts(make())))
+        return form(make(), _json)
+    return await asyncio.to_thread(lambda: form(make(), lambda value: b"".join(_parts(value))))
 
 
 def _parts(value: Any) -> Iterator[bytes]:

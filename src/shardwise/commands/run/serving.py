@@ -36,16 +36,21 @@ from shardwise.runtime.engine.opening import (
     open_engine,
 )
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
-from shardwise.runtime.processes import ProcessGroup, use_cpu
+from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, within_memory
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
+from shardwise.runtime.text.tool_calls import AnswerParts, CallPart, CallReader
+from shardwise.runtime.text.tool_formats import NO_TOOLS, TOOL_FORMATS, ToolFormat, tool_format
 from shardwise.scheduling.step import StepShape
 
 __all__ = [
+    "AnswerParts",
     "AnswerStream",
     "AnswerText",
     "Asked",
+    "CallPart",
+    "CallReader",
     "Constraint",
     "Delta",
     "Engine",
@@ -62,6 +67,7 @@ __all__ = [
     "StepShape",
     "StoppedError",
     "TokenLogprobs",
+    "ToolFormat",
     "keep_programs",
     "open_replica",
     "read_model_text",
@@ -77,10 +83,24 @@ class ServedModel:
     text: ModelText
     engine: Engine
     predict: Callable[[StepRecord], float] | None = None
+    tool_format: str = NO_TOOLS
+    """How the model writes calls of tools."""
     serves: Mapping[str, Any] = field(default_factory=dict)
     """How: mesh, replicas, dtypes, pages, slots."""
     close: Callable[[], None] = lambda: None
     """Lets other hosts end."""
+
+    @property
+    def tools(self) -> ToolFormat | None:
+        """The row of its `tool_format`."""
+        return TOOL_FORMATS.get(self.tool_format)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a program is compiled behind, on which no answer depends."""
+        executors = (replica.executor for replica in self.engine.replicas)
+        own = (e.compiler for e in executors if isinstance(e, ModelExecutor))
+        return any(compiler is not None and compiler.busy for compiler in own)
 
 
 WARMINGS = ("lazy", "all")
@@ -111,6 +131,12 @@ class ServeModelRequest:
         "Prompt and answer at most; default the model's.", kind="whole", least=2
     )
     kv_tokens: int | None = option("Default what the device has room for.", kind="whole", least=1)
+    memory_share: float | None = option(
+        "Of a card's memory; default JAX's 0.75.",
+        kind="number",
+        above=0,
+        most=1,
+    )
     weights: str | None = option("Default by device.", metavar="|".join(ENGINE_WEIGHTS))
     kv: str | None = option("Default as computed in.", metavar="|".join(ENGINE_CACHES))
     guesses: int | None = option(
@@ -121,6 +147,12 @@ class ServeModelRequest:
     )
     draft: str | None = option(
         "Checkpoint that guesses; default: by n-grams.", metavar="DIR", group="A server"
+    )
+    tool_format: str | None = option(
+        "How calls are written; default by template.",
+        metavar="NAME",
+        group="A server",
+        meaning="how a model writes calls of tools",
     )
     warm: str = option(
         default="lazy",
@@ -141,6 +173,7 @@ class ServeModelRequest:
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
+        check_choice(self.tool_format, "--tool-format", (NO_TOOLS, *TOOL_FORMATS))
         check_choice(self.weights, "--weights", ENGINE_WEIGHTS)
         check_choice(self.kv, "--kv", ENGINE_CACHES)
         if self.sequences is not None:
@@ -177,6 +210,7 @@ class ServeModelRequest:
             draft=None if self.draft is None else Path(self.draft),
             scheduling=replace(asked.scheduling, guesses=guesses, acceptance=0.0, guess_cost=0.0),
             most_tokens=self.seq,
+            memory_share=self.memory_share,
             pages=None if self.kv_tokens is None else -(-self.kv_tokens // size),
             weights=self.weights or asked.weights,
             cache=self.kv or asked.cache,
@@ -276,6 +310,8 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     plan, hosts = asked.plan, None
     if asked.cpu_devices is not None:
         use_cpu(asked.cpu_devices)
+    if asked.memory_share is not None:
+        use_memory(asked.memory_share)
     group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)
     if group != ProcessGroup():
         hosts = joined(group)
@@ -292,7 +328,8 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     if not isinstance(hosts, FollowingHost):
         text.jobs.start()
     settings = asked.settings(plan)
-    engine = open_engine(folder, settings, text.end_ids, hosts)
+    with within_memory():
+        engine = open_engine(folder, settings, text.end_ids, hosts)
     if isinstance(hosts, FollowingHost):
         (executor,) = (replica.executor for replica in engine.replicas)
         assert isinstance(executor, ModelExecutor)
@@ -301,12 +338,14 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         return None
     if asked.warm == "all":
         _warm(engine, tell)
+    tools = tool_format(asked.tool_format, text.template)
     return ServedModel(
         name=asked.served_model or folder.resolve().name,
         text=text,
         engine=engine,
+        tool_format=tools,
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
-        serves=_serves(settings, folder, engine),
+        serves={**_serves(settings, folder, engine), "tool_format": tools},
         close=partial(_close, text, hosts),
     )
 

@@ -8,6 +8,9 @@ ask for, and those with logprobs of prompts, too. `programs` counts what was com
 `most_programs`; after `warm` it does not grow.
 
 What a step's program brought, as tokens: which rows of its outputs are whose.
+
+Where a model has many layers on one device, a step whose program is not there yet runs as programs
+of its parts (`step_parts.py`), padded to one of fewer shapes, while its own is compiled behind.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +27,7 @@ from shardwise.models.kv import CacheGroup
 from shardwise.plans.served_steps import QUERY_BLOCK, power
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import held_as
+from shardwise.runtime.engine.compiling import BackgroundCompiler
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
     StepInputs,
@@ -36,6 +40,7 @@ from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout, paged_layers
 from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
+from shardwise.runtime.engine.step_parts import in_parts, run_in_parts
 from shardwise.runtime.engine.step_shapes import StepKey, StepShapes
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
@@ -178,6 +183,10 @@ class ModelExecutor:
             for table, arrays in zip(self._tables, self._state.pages, strict=True)
         )
         self._compiled: dict[StepKey, Callable[..., Any]] = {}
+        self._shapes_held = jax.tree.map(_held, (self._params, self._state))
+        alone = layout is None and draft is None and not stacks and in_parts(cfg)
+        self.compiler = BackgroundCompiler(self._whole, self._compiled) if alone else None
+        self._launched: set[StepKey] = set()
         self._copies = [
             _PageCopies(layout and self._of(group, lies.pages)) for group in range(len(groups))
         ]
@@ -208,8 +217,9 @@ class ModelExecutor:
         rows = [g for batch in batches for g in batch.generations]
         prompts = [chunk.generation for batch in batches for chunk in batch.chunks]
         choices = choices_of(rows, prompts, self._end_ids)
-        inputs, places = self._inputs(batches, choices)
-        outputs = self.launch(inputs, choices, batches[0].steps)
+        steps = batches[0].steps
+        inputs, places = self._inputs(batches, choices, steps)
+        outputs = self.launch(inputs, choices, steps)
         return PendingStep(batches, outputs, places)
 
     def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
@@ -223,12 +233,32 @@ class ModelExecutor:
         """Compile every program that there can be, one at a time."""
         self.duplicate(0, [0], [0])
         for key in self.shapes.programs():
-            D, T, steps, choices = key
-            inputs = self.shapes.padding(D, T)
-            nobody = [None] * len(inputs.rows.seeds_R)
-            rows = settings_of(nobody, choices, self._end_ids, self.cfg.vocabulary)
-            self.launch(inputs._replace(rows=rows), choices, steps)
+            self._compiled[key] = self._jitted(key)
+            self.launch(self._nobody(key), key[3], key[2])
             yield key
+
+    def _nobody(self, key: StepKey) -> StepInputs:
+        """Inputs of a program in which every row is padding."""
+        inputs = self.shapes.padding(*key[:2])
+        nobody = [None] * len(inputs.rows.seeds_R)
+        rows = settings_of(nobody, key[3], self._end_ids, self.cfg.vocabulary)
+        return inputs._replace(rows=rows)
+
+    def _jitted(self, key: StepKey) -> Any:
+        return jitted_step(replace(self._program, choices=key[3], steps=key[2]))
+
+    def _whole(self, key: StepKey) -> Callable[..., Any]:
+        """The program of a step, compiled for its shape; rows that change more logits than most are
+        of another one, which is compiled when they come."""
+        jitted, inputs = self._jitted(key), self._nobody(key)
+        compiled = jitted.lower(*self._shapes_held, inputs).compile()
+        width = inputs.rows.bent_RB.shape
+
+        def run(params: Any, state: StepState, given: StepInputs) -> Any:
+            program = compiled if given.rows.bent_RB.shape == width else jitted
+            return program(params, state, given)
+
+        return run
 
     # One step.
 
@@ -236,20 +266,33 @@ class ModelExecutor:
         """Give a step to the device."""
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
-        if program is None:
-            program = jitted_step(replace(self._program, choices=choices, steps=steps))
-            self._compiled[key] = program
+        if program is None and self.compiler is not None and steps == 1:
+            program = partial(run_in_parts, replace(self._program, choices=choices))
+        elif program is None:
+            program = self._compiled[key] = self._jitted(key)
         self._state, outputs = program(self._params, self._state, inputs)
+        if self.compiler is not None and key not in self._launched:
+            self._launched.add(key)
+            self.compiler.waited()
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
         return outputs
 
+    def _padded(self, rows: int, tokens: int, choices: Choices, steps: int) -> tuple[int, int]:
+        """D and T of a step: those of its own program, else the few for steps in parts."""
+        D, T = self.shapes.padded(rows, tokens)
+        key = (D, T, steps, choices)
+        if self.compiler is None or steps > 1 or key in self._compiled:
+            return D, T
+        self.compiler.want(key)
+        return self.shapes.few(D, T)
+
     def _inputs(
-        self, batches: Sequence[StepBatch], choices: Choices
+        self, batches: Sequence[StepBatch], choices: Choices, steps: int
     ) -> tuple[StepInputs, list[Places]]:
         """A step as arrays, and where in them the rows of each pool are."""
         rows = max(len(batch.slots_D) for batch in batches)
-        D, T = self.shapes.padded(rows, max(map(_block_tokens, batches)))
+        D, T = self._padded(rows, max(map(_block_tokens, batches)), choices, steps)
         inputs = self.shapes.padding(D, T)
         who: list[Generation | None] = [None] * len(inputs.rows.seeds_R)
         places: list[Places] = []
@@ -338,6 +381,11 @@ class ModelExecutor:
 
     def _on_host(self, x: jax.Array, group: int) -> tuple[int, ...]:
         return (x.shape[0], self._host_pages[group] * self.pools, *x.shape[2:])
+
+
+def _held(x: jax.Array) -> jax.ShapeDtypeStruct:
+    """What of an array a program is compiled for."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def empty_state(

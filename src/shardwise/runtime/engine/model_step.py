@@ -200,30 +200,69 @@ def model_step(
 def _once(
     program: StepProgram, params: Mapping[str, Any], state: StepState, inputs: StepInputs
 ) -> tuple[StepState, StepOutputs]:
-    choices, pools = program.choices, program.pools
-    own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
+    rows = tokens_of(program, state.last_S, inputs)
+    # On a mesh all tokens go on, as they are laid out by pool; for their logprobs, too.
+    alone = program.layout is None and not program.choices.prompts and len(inputs.tokens_T)
+    given = inputs, rows.tokens_X, rows.positions_X, rows.each, rows.rows_R if alone else None
+    x_1XD, pages, call = _layers(program, params, state.pages, *given)
+    x_1RD = x_1XD if alone else x_1XD[:, rows.rows_R]
+    last_S, outputs = emitted(program, params, state.last_S, inputs, rows, call, x_1XD, x_1RD)
+    state = StepState(pages, last_S)
+    layout = program.layout
+    if layout is not None:
+        state = lax.with_sharding_constraint(state, layout.state_shardings(program.cfg, state))
+        outputs = lax.with_sharding_constraint(outputs, layout.sharding())
+    return state, outputs
+
+
+class TokenRows(NamedTuple):
+    """The X tokens of a step, pool by pool, with their positions; which of them emit, which are of
+    prompts, and how many each row that decodes has."""
+
+    tokens_X: jax.Array
+    positions_X: jax.Array
+    rows_R: jax.Array
+    at_T: jax.Array
+    each: int
+
+
+def tokens_of(program: StepProgram, last_S: jax.Array, inputs: StepInputs) -> TokenRows:
+    """What a step computes, of what its slots emitted last."""
+    pools = program.pools
+    own_D = jnp.where(inputs.tokens_D == ON_DEVICE, last_S[inputs.slots_D], inputs.tokens_D)
     tokens_DK1, positions_DK1 = _with_guesses(own_D, inputs)
     D, each = tokens_DK1.shape
     tokens_X = _by_pool(pools, tokens_DK1, inputs.tokens_T)
-    positions_X = _by_pool(pools, positions_DK1, inputs.positions_T)
     at_X = jnp.arange(tokens_X.shape[0]).reshape(pools, -1)
     first = D * each // pools
     at_T = at_X[:, first:].reshape(-1)
-    rows_R = jnp.concatenate((at_X[:, :first].reshape(-1), at_T[inputs.ends_E]))
-    # On a mesh all tokens go on, as they are laid out by pool; for their logprobs, too.
-    alone = program.layout is None and not choices.prompts and len(inputs.tokens_T)
-    run = partial(_layers, program, params, state.pages, inputs, tokens_X, positions_X, each)
-    x_1XD, pages, call = run(rows_R if alone else None)
-    x_1RD = x_1XD if alone else x_1XD[:, rows_R]
-    logits_RV = program.logits(params, x_1RD, call)
+    return TokenRows(
+        tokens_X=tokens_X,
+        positions_X=_by_pool(pools, positions_DK1, inputs.positions_T),
+        rows_R=jnp.concatenate((at_X[:, :first].reshape(-1), at_T[inputs.ends_E])),
+        at_T=at_T,
+        each=each,
+    )
+
+
+def emitted(
+    program: StepProgram,
+    params: Mapping[str, Any],
+    last_S: jax.Array,
+    inputs: StepInputs,
+    rows: TokenRows,
+    call: Call,
+    x_1XD: jax.Array,
+    x_1RD: jax.Array,
+) -> tuple[jax.Array, StepOutputs]:
+    """What the rows emit, and each slot's last token, of what the layers made of X and R tokens."""
+    D, each = len(inputs.tokens_D), rows.each
     settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
-    chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices, program.by_rows)
-    reported = ()
-    if choices.every:
-        reported = report_where(settings.reported_R.any(), logits_RV, chosen_R)
+    after_R = rows.positions_X[rows.rows_R] + 1
+    chosen_R, reported = chosen(program, params, x_1RD, after_R, settings, call)
     prompts = ()
-    if choices.prompts:
-        logits_TV = program.logits(params, x_1XD[:, at_T], call)
+    if program.choices.prompts:
+        logits_TV = program.logits(params, x_1XD[:, rows.at_T], call)
         prompts = report(logits_TV, inputs.targets_T)
     tokens_KR, *reported = (_by_row(x, D, each) for x in (chosen_R, *reported))
     counts_R, last_R = None, tokens_KR[0]
@@ -232,13 +271,24 @@ def _once(
         counts_R = jnp.concatenate((held_D, jnp.ones_like(inputs.slots_E)))
         last_R = jnp.take_along_axis(tokens_KR, counts_R[None] - 1, axis=0)[0]
     slots_R = jnp.concatenate((inputs.slots_D, inputs.slots_E))
-    state = StepState(pages, state.last_S.at[slots_R].set(last_R))
     outputs = StepOutputs(tokens_KR, counts_R, tuple(reported), prompts)
-    layout = program.layout
-    if layout is not None:
-        state = lax.with_sharding_constraint(state, layout.state_shardings(program.cfg, state))
-        outputs = lax.with_sharding_constraint(outputs, layout.sharding())
-    return state, outputs
+    return last_S.at[slots_R].set(last_R), outputs
+
+
+def chosen(
+    program: StepProgram,
+    params: Mapping[str, Any],
+    x_1RD: jax.Array,
+    after_R: jax.Array,
+    settings: RowSettings,
+    call: Call,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """The token of each row, which comes `after_R` others, and what is reported of it."""
+    logits_RV = program.logits(params, x_1RD, call)
+    chosen_R = choose(logits_RV, after_R, settings, program.choices, program.by_rows)
+    if not program.choices.every:
+        return chosen_R, ()
+    return chosen_R, report_where(settings.reported_R.any(), logits_RV, chosen_R)
 
 
 def _layers(

@@ -41,6 +41,8 @@ from shardwise.scheduling.routing import Routing
 
 PAGE = 16
 """Tokens of a page unless said."""
+HOST_SHARE = 0.5
+"""Of the host's free memory that caches take unless said, where devices have none of their own."""
 LONGEST = 4096
 """Tokens of a sequence unless said, where the model takes as many."""
 
@@ -58,6 +60,8 @@ class EngineSettings:
     budget: int = 512
     most_tokens: int | None = None
     pages: int | None = None
+    memory_share: float | None = None
+    """Of a device's memory that this process was given; of the host's for devices without."""
     host_pages: int = 0
     weights: str | None = None
     cache: str | None = None
@@ -275,7 +279,8 @@ class _Opening:
             dtype=self._cache_dtype,
             layout=layout,
         )
-        free = _free_bytes(devices, settings.devices, wanted.memory_share)
+        host = settings.memory_share or HOST_SHARE
+        free = _free_bytes(devices, settings.devices, wanted.memory_share, host)
         if settings.pages:
             pages = ceil(settings.pages / pools)
         else:
@@ -369,12 +374,12 @@ def _check_hosts(settings: EngineSettings, devices: int) -> None:
         )
 
 
-def _free_bytes(devices: Sequence[Any], sharing: int, share: float) -> float:
+def _free_bytes(devices: Sequence[Any], sharing: int, share: float, host: float) -> float:
     """Bytes of the fullest device that the cache may take, the weights being loaded, where a
-    `share` is used; devices without memory of their own share half of what the host has free with
-    all `sharing` ones."""
+    `share` is used; devices without memory of their own share that part of what the `host` has
+    free with all `sharing` ones."""
     here = [device for device in devices if device.process_index == jax.process_index()]
     stats = [device.memory_stats() or {} for device in here]
     if all("bytes_limit" in s for s in stats):
         return min(share * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 / sharing
+    return host * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / sharing

@@ -81,6 +81,18 @@ class StepShapes:
         D = self.rows(rows) if rows else 0
         return self.mixed(D) if T and rows else D, T
 
+    def few(self, D: int, T: int) -> tuple[int, int]:
+        """The same for steps in parts, of which there are fewer: two D, and every second T."""
+        most = QUERY_BLOCK * 4
+        while most < T:
+            most *= 4
+        return self.mixed(D) if D else 0, min(most, self.most_tokens) if T else 0
+
+    @property
+    def most_tokens(self) -> int:
+        """The largest T."""
+        return power(self.budget + self.batch * (QUERY_BLOCK - 1), QUERY_BLOCK)
+
     def padding(self, D: int, T: int) -> StepInputs:
         """The inputs of a step in which every row is padding; to be filled in."""
         each = emitting_rows(T, self.batch)

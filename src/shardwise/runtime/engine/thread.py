@@ -148,6 +148,7 @@ class EngineThread:
         self.open: set[Asked] = set()
         """What was asked and is not closed; of the event loop."""
         self._engine = engine
+        self._stepped = 0.0  # when the step under way began; 0 where there is none
         self._inbox: SimpleQueue[Callable[[Engine], Any] | None] = SimpleQueue()
         self._streams: dict[int, AnswerStream] = {}
         self._taken: list[Asked] = []  # whose readers are told once the device has their step
@@ -165,6 +166,12 @@ class EngineThread:
         self._inbox.put(None)
         self._thread.join(STOPPED if isinstance(self.failure, StoppedError) else None)
         sys.setswitchinterval(self._before)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds that the step under way has taken; 0 where there is none."""
+        begun = self._stepped
+        return time.monotonic() - begun if begun else 0.0
 
     def ask(
         self, prompt: Sequence[int], sampling: Sampling, *, answers: int = 1, priority: int = 0
@@ -217,7 +224,9 @@ class EngineThread:
         try:
             while self._take_in():
                 idle = self._engine.idle
+                self._stepped = time.monotonic()
                 news = [] if idle else self._engine.step()
+                self._stepped = 0.0
                 self._tell_taken()
                 if not idle:
                     self._pass_on(news)

@@ -108,7 +108,7 @@ class StopStrings:
         if at >= 0:
             self.found, self._held = stop, ""
             return held[: at + len(stop) * self._keep]
-        cut = min(self._begun(held, stop) for stop in self._stops)
+        cut = min(begun(held, stop) for stop in self._stops)
         self._held = held[cut:]
         return held[:cut]
 
@@ -117,13 +117,13 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    @staticmethod
-    def _begun(held: str, stop: str) -> int:
-        """Where the end of the text begins that is the beginning of a stop string."""
-        for size in range(min(len(held), len(stop) - 1), 0, -1):
-            if held.endswith(stop[:size]):
-                return len(held) - size
-        return len(held)
+
+def begun(text: str, stop: str) -> int:
+    """Where the end of a text begins that is the beginning of a stop string."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return len(text) - size
+    return len(text)
 
 
 class AnswerText:

@@ -7,14 +7,16 @@ state of one answer: the engine asks it before each token and tells it what was 
 import json
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.runtime.text.rust import from_rust, one_line
+from shardwise.runtime.text.tool_formats import in_terms, tool_grammar
 
-Form = Literal["json_object", "json_schema", "regex", "choice"]
+Form = Literal["json_object", "json_schema", "regex", "choice", "tools"]
 MOST_CHARACTERS = 2**16
 """Of a form as text: what is longer takes seconds to read and holds up others."""
 SPACE = r"[\x20\x0A\x0D\x09]{1,16}"
@@ -96,6 +98,8 @@ class Grammars:
             ) from None
         self._matcher = LLMatcher
         self._vocabulary = vocabulary
+        added = tokenizer.get_added_tokens_decoder()
+        self._marks = {token.content: index for index, token in added.items()}
         self._end_ids = [token for token in end_ids if token < vocabulary]
         with from_rust("this model's tokenizer cannot hold answers to a form", LEAVE_OUT):
             self._tokenizer = LLTokenizer(
@@ -104,7 +108,8 @@ class Grammars:
 
     def constraint(self, form: Form, what: Any = None) -> Constraint:
         """The start of an answer of a form: a schema for json_schema, a pattern for regex, texts
-        for choice. Raises BadRequest for one that cannot be read or is too large."""
+        for choice, what `tool_grammar` takes for tools. Raises BadRequest for one that cannot be
+        read or is too large."""
         grammar = self._grammar(form, what)
         with from_rust(f"{form} cannot be read", CHANGE):
             matcher = self._matcher(self._tokenizer, grammar, log_level=0)
@@ -128,6 +133,9 @@ class Grammars:
             )
         if not text:
             raise BadRequest(f"{form} is empty; give what the answer should look like")
+        if form == "tools":
+            written = partial(in_terms, tokens=self._marks)
+            return self._matcher.grammar_from_lark(tool_grammar(json.loads(text), written))
         if form in ("regex", "choice"):
             return self._matcher.grammar_from_regex(text)
         space: Any = {"whitespace_pattern": SPACE}

@@ -128,6 +128,12 @@ class ModelText:
         """Forms that clients ask for."""
         return Forms(self.jobs, lambda: self.grammars)
 
+    @cached_property
+    def special(self) -> frozenset[str]:
+        """Special tokens, which a text for readers is without."""
+        added = self.inner.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if token.special and token.content)
+
     @property
     def spelt_ends(self) -> Sequence[str]:
         """Each token that ends an answer and is ordinary text, as a warning names it: an answer
