@@ -25,6 +25,9 @@ class Place:
     parts: StepParts
 
 
+_KEPT = 3  # parts of the slice, the first that are looked at: of hundreds memory would grow
+
+
 def places_of(
     request: TrainRequest, box: tuple[int, ...], structure: Structure
 ) -> tuple[int, list[Place]]:
@@ -43,7 +46,8 @@ def places_of(
         mine = replace(mine, mesh=on.which[mine.mesh])
         parts = StepParts(base, on.meshes, mine, structure, box)
         places.append(Place(placing=placing, columns=mine, parts=parts))
-    ground.known.append((base, box, looked, places))
+    if len(ground.known) < _KEPT:
+        ground.known.append((base, box, looked, places))
     return looked, places
 
 
