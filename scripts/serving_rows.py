@@ -296,6 +296,7 @@ def columns(
     row["kv"] = row["kv"] or cache_dtype(row, group[0]["model"], benchmark)
     if benchmark and not apart:
         row["queue_interval"] = queue_interval(row)
+    row |= dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "memory_share"), "")
     return row, name, fits
 
 

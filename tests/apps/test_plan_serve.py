@@ -323,9 +323,10 @@ def test_an_eager_plan_is_exported_and_read_back(tmp_path, capsys):
     run(*SMALL, *RATE, "--eager", "-o", str(plan))
     assert not load_plan(plan).scheduling.graphs
     for target, flag in (("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")):
-        said(capsys, "export", str(plan), "--to", target, "-o", str(out))
+        said(capsys, "export", str(plan), "--to", target, "-o", str(out), "--force")
         assert flag in out.read_text()
-        assert said(capsys, "export", str(out), "--from", target, "-o", str(again))[2] == 0
+        back = said(capsys, "export", str(out), "--from", target, "-o", str(again), "--force")
+        assert back[2] == 0
         assert load_plan(again) == load_plan(plan)
 
 

@@ -5,8 +5,12 @@ rows of `evidence/serving/data/cache_sizes.csv` that are not held out; `scripts/
 prints how far the others are off.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+from shardwise.boundary import read_toml
 from shardwise.hardware import Chip
 
 GIB = 2.0**30
@@ -83,26 +87,20 @@ ENGINE_MEMORY: tuple[EngineMemory, ...] = (
 )
 """Rows by engine, oldest first."""
 
-SEEN_BEYOND_GIB = {
-    "a100": 1.09,
-    "a100-40gb": 0.94,
-    "a10g": -0.67,
-    "b200": 0.29,
-    "h100": 1.08,
-    "h200": 1.81,
-    "l4": -0.73,
-    "l40s": -2.07,
-    "rtx4090": 0.8,
-}
-"""GiB by which the memory that the driver shows is larger than what programs can use, as engines'
-logs print it (79.19 GiB of an H100); error correction takes more of some than the catalogue has."""
+DRIVER = Path(__file__).parent / "data" / "software" / "driver_memory.toml"
+
+
+@cache
+def _beyond() -> Mapping[str, float]:
+    """GiB by which the memory that the driver shows is larger than what programs can use."""
+    return read_toml(DRIVER, "the memory that drivers show")["beyond_gib"]
 
 
 def seen_bytes(chip: Chip) -> float:
     """Bytes that the driver shows; of chips that no log was seen of 1 GiB more than is usable."""
     usable = chip.require("hbm_usable_bytes")
-    if chip.id in SEEN_BEYOND_GIB:
-        return usable + SEEN_BEYOND_GIB[chip.id] * GIB
+    if chip.id in _beyond():
+        return usable + _beyond()[chip.id] * GIB
     return min(usable + GIB, max(chip.hbm_bytes or usable, usable))
 
 

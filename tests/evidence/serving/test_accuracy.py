@@ -12,7 +12,7 @@ import pytest
 
 from shardwise.evidence.serving import validate
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, read_serving
-from shardwise.evidence.serving.times import features, stacked
+from shardwise.evidence.serving.times import features
 from shardwise.evidence.serving.validate import (
     FOLDS,
     read_left_out,
@@ -92,7 +92,7 @@ def test_ranges_hold_left_out(runs, left, fold):
 def test_a_fold_made_again(runs, left, counted):
     """The runs of one chip by the fit of all others are those that are written down."""
     pytest.importorskip("scipy")
-    from fit.serving import begin, fit_engines
+    from fit.serving import begin, fit_engines, stacked
 
     parts = stacked(counted)
     fold = fit_engines(parts, begin(runs), lambda run: run.chip != "a100")

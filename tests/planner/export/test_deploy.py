@@ -361,7 +361,7 @@ def test_flags_of_vllm_become_a_plan_and_what_is_missing_is_asked_for():
     stored = ServeDtypes(matmuls="stored")
     plan, cfg, piece = a_plan(engine="vllm", dtypes=stored)
     text = "vllm serve some/model --tensor-parallel-size 8 --max-num-seqs 64 --block-size 64"
-    text += " --max-num-batched-tokens 8192"
+    text += " --max-num-batched-tokens 8192 --gpu-memory-utilization 0.9"
     given = given_fields("dense", cfg, piece, (2048, 256))
     assert lost_by_a_server(plan, parse_serve(text, "vllm", given)) == {}
     asked = {"model": "--model", "slice": "--on", "input_length": "--input"}

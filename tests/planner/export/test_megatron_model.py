@@ -95,7 +95,7 @@ def test_the_three_scripts_are_plans(tmp_path, capsys):
         assert shown["mesh"] == mesh
         back = tmp_path / f"{name}.sh"
         assert run(capsys, "export", plan, "--to", "megatron", "-o", back)[0] == 0
-        assert run(capsys, "export", back, "--from", "megatron", "-o", plan)[0] == 0
+        assert run(capsys, "export", back, "--from", "megatron", "-o", plan, "--force")[0] == 0
 
 
 @pytest.mark.parametrize(

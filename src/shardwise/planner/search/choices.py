@@ -20,7 +20,7 @@ from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import USUAL, Structure, TrainPlan
 
 if TYPE_CHECKING:
-    from shardwise.planner.search.rows import Rows
+    from shardwise.planner.search.rows import PricedRows
 
 Degrees = Mapping[str, Any]
 Key = tuple[str, Hashable]
@@ -145,7 +145,7 @@ class Rivals:
         self.best: dict[Key, Seen] = {}
         self._masks: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
-    def see(self, rows: "Rows", seconds: np.ndarray) -> None:
+    def see(self, rows: "PricedRows", seconds: np.ndarray) -> None:
         """Remember the best entries of rows; infinite seconds are no plan. Of equals the first."""
         compared = seconds * self.weights[rows.index][:, None]
         low = float(np.min(compared))
@@ -165,7 +165,7 @@ class Rivals:
                     place = int(rows.index[at[0]])
                     self.best[choice.field, value] = Seen(place, rows.structure(*at), *figures)
 
-    def _matters(self, choice: Choice, rows: "Rows") -> np.ndarray:
+    def _matters(self, choice: Choice, rows: "PricedRows") -> np.ndarray:
         """For which rows a choice makes a difference."""
         found = np.zeros(len(rows.index), bool)
         for storage, numbers in rows.by_value("storage_axes").items():

@@ -17,7 +17,7 @@ from shardwise.plans.train import Placing, Structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LaidOut:
     """The candidates of a part of the slice as one placing lays them out, and their parts."""
 
     placing: Placing
@@ -30,7 +30,7 @@ _KEPT = 3  # parts of the slice, the first that are looked at: of hundreds memor
 
 def places_of(
     request: TrainRequest, box: tuple[int, ...], structure: Structure
-) -> tuple[int, list[Place]]:
+) -> tuple[int, list[LaidOut]]:
     """How many meshes x microbatches were enumerated on a box, and the legal candidates, of any
     program. All numbers that count reads of a `structure` are those of every other one. Requests on
     one ground find the places of those before that differ in nothing but the program, and in what
@@ -45,7 +45,7 @@ def places_of(
         mine = columns.take(on.which[columns.mesh] >= 0)
         mine = replace(mine, mesh=on.which[mine.mesh])
         parts = StepParts(base, on.meshes, mine, structure, box)
-        places.append(Place(placing=placing, columns=mine, parts=parts))
+        places.append(LaidOut(placing=placing, columns=mine, parts=parts))
     if len(ground.known) < _KEPT:
         ground.known.append((base, box, looked, places))
     return looked, places

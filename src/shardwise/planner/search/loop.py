@@ -38,10 +38,10 @@ from shardwise.planner.search.found import (
     rank_of,
     seconds_of,
 )
-from shardwise.planner.search.ground import Place, places_of
+from shardwise.planner.search.ground import LaidOut, places_of
 from shardwise.planner.search.leaves import Chunk
 from shardwise.planner.search.request import LEVELS, TrainRequest
-from shardwise.planner.search.rows import Left, Rows, priced_rows
+from shardwise.planner.search.rows import Left, PricedRows, priced_rows
 from shardwise.planner.search.space import (
     Allowed,
     alike,
@@ -261,7 +261,7 @@ class _Look:
         tally: _Tally,
         request: TrainRequest,
         box: tuple[int, ...],
-        place: Place,
+        place: LaidOut,
         index: np.ndarray,
     ) -> None:
         self.tally, self.request, self.box = tally, request, box
@@ -384,7 +384,7 @@ class _Look:
             row, last = rows.first(memory == memory.min())
             self._see_lean(int(rows.index[row]), rows.structure(row, last), memory[row, last])
 
-    def _see_best(self, rows: Rows, seconds: np.ndarray) -> None:
+    def _see_best(self, rows: PricedRows, seconds: np.ndarray) -> None:
         """Remember the best structure of each candidate."""
         row, last = rows.best(seconds, self.seconds)
         at, many = rows.index[row], len(rows.structures)
@@ -393,7 +393,7 @@ class _Look:
         self.chosen[at] = len(self.structures) + chosen
         self.structures += [rows.structures[i % many][i // many] for i in made.tolist()]
 
-    def _see_simple(self, rows: Rows, seconds: np.ndarray) -> None:
+    def _see_simple(self, rows: PricedRows, seconds: np.ndarray) -> None:
         """Remember the simplest candidates of each structure, all of as many axes; infinite seconds
         are no plan."""
         counts, kept = self.columns.microbatches, self.tally.kept

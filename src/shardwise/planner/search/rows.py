@@ -1,4 +1,4 @@
-"""Rows of a search: candidates, each under structures of its own, priced under all schedules at
+"""PricedRows of a search: candidates, each under structures of its own, priced under all schedules at
 once.
 
 A row is a candidate under the choices of a structure but for the schedule. What many structures
@@ -28,8 +28,8 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """Rows with their tables: `which` is each one's structure, by its number; `structures` are all
+class PricedRows:
+    """PricedRows with their tables: `which` is each one's structure, by its number; `structures` are all
     of them by schedule and number; `legal` says where a table's entry is a plan."""
 
     index: np.ndarray
@@ -90,7 +90,7 @@ def priced_rows(
     waiting: Sequence[Left],
     allowed: Allowed,
     limit: np.ndarray | None,
-) -> Rows | None:
+) -> PricedRows | None:
     """What is left of the chunk of candidates at an index, under all schedules; None where nothing
     is. A row whose floor is not below the `limit` of its candidate is left out."""
     waiting = [each for each in waiting if len(each.at)]
@@ -117,7 +117,7 @@ def priced_rows(
         return None
     structures, *tables = zip(*found, strict=True)
     legal, seconds, memory = (np.stack(table, axis=1) for table in tables)
-    return Rows(
+    return PricedRows(
         index=chunk.index,
         which=which,
         structures=structures,
@@ -130,7 +130,7 @@ def priced_rows(
 def _reduced(
     parts: StepParts, index: np.ndarray, waiting: Sequence[Left], which: np.ndarray
 ) -> tuple[Chunk, Reduced]:
-    """Rows as a chunk, and as steps that lack a schedule alone."""
+    """PricedRows as a chunk, and as steps that lack a schedule alone."""
     made = tuple(each.zero for each in waiting)
     chunk = Chunk(parts, index, Mix(made, which))
     return chunk, Reduced(Stored(chunk.steps(), made[0]), made[0])
