@@ -19,7 +19,7 @@ from tests.apps.commands import run
 from tests.apps.test_files import ALL
 from tests.tiers import spread
 
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import request_of
 from shardwise.boundary.commands import command_of
 from shardwise.models.zoo import hf_config
 

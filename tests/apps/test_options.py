@@ -6,7 +6,7 @@ from tests.apps.commands import refused
 from tests.apps.test_files import ALL
 
 from shardwise.apps.cli import main
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import request_of
 from shardwise.commands.base.inputs import HardwareWords
 
 

@@ -19,10 +19,9 @@ labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simula
 of the book's machines `simulation_pictures.py`. `player.py` writes the page that plays them, which
 lies in `data/`.
 What all share: `lazy.py`, `command.py` (a command, and groups of options in `--help`),
-`option_fields.py` (options made of requests, of data that `scripts/options.py` writes),
-`outputs.py` (options of the command line alone: files to write, how much is shown), `options.py`
-(the request that options make), `numbers.py` (options that are numbers), `completion.py` (what a
-shell offers), `files.py` (checks of files to write),
+`option_fields.py` (options made of requests, of data that `scripts/options.py` writes, and their
+types), `outputs.py` (options of the command line alone: files to write, how much is shown),
+`completion.py` (what a shell offers),
 `parts.py` (packages that the plain install leaves out), `output.py` shows answers as documents and
 `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
 """

@@ -4,9 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardwise.apps.cli.command import command
+from shardwise.apps.cli.command import command, given, on_command_line, refuse, request_of
 from shardwise.apps.cli.option_fields import is_marked, read
-from shardwise.apps.cli.options import given, on_command_line, refuse, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for

@@ -1,15 +1,19 @@
-"""A command whose `--help` lists options in groups."""
+"""A command: its options in groups, the request that they make, and checks of files to write.
 
-from collections.abc import Callable
-from typing import Any
+A command that writes has its files as fields of `Outputs`, and `check_outputs` looks at them before
+it does anything: places, endings, packages, the command's own inputs, and files that exist.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from shardwise.apps.cli.completion import complete
-from shardwise.apps.cli.files import check_outputs
-from shardwise.apps.cli.option_fields import GROUPS, click_options, row_of
-from shardwise.apps.cli.options import request_of
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.option_fields import GROUPS, click_options, is_marked, row_of
+from shardwise.apps.cli.outputs import PICTURE, OutputFile, OutputFolder, Outputs
 from shardwise.apps.cli.pages import how_much_options
 from shardwise.errors import BadRequest, shown
 
@@ -101,3 +105,94 @@ def command(
 def _run(function: Callable[[Outputs], None]) -> None:
     check_outputs()
     function(request_of(Outputs))
+
+
+def check_outputs() -> None:
+    """Raise BadRequest or MissingPart, before anything is computed, for an output of the running
+    command that could not or should not be written."""
+    wanted = list(_outputs())
+    if not wanted:
+        return
+    from shardwise.boundary import check_folder, check_output  # slow to load, for --help
+
+    read = list(_inputs())
+    for i, (flag, path, kind) in enumerate(wanted):
+        if isinstance(kind, OutputFolder):
+            check_folder(path, flag, force=is_marked("force"), inputs=read)
+            continue
+        check_output(path, flag, force=is_marked("force"), inputs=read, endings=kind.endings)
+        if kind.endings == PICTURE:
+            from shardwise.apps.cli.pictures import need_matplotlib
+
+            need_matplotlib()
+        for other, same, _ in wanted[:i]:
+            if path.absolute() == same.absolute():
+                raise BadRequest(f"{other} and {flag} both name '{path}'; name two files")
+
+
+def _outputs() -> Iterator[tuple[str, Path, OutputFile | OutputFolder]]:
+    """The flag, path and kind of every output that was asked for."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        path = context.params.get(option.name or "")
+        kind = option.type
+        if isinstance(kind, OutputFile | OutputFolder) and path is not None and str(path) != "-":
+            yield option.opts[0], path, kind
+
+
+def _inputs() -> Iterator[Path]:
+    """Every file that a word of the command line names, outputs apart: as it stands, as the config
+    of a model's folder, or before a colon (`--lengths FILE:CATEGORY`)."""
+    from shardwise.boundary import is_file
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        if isinstance(option.type, OutputFile | OutputFolder):
+            continue
+        value = context.params.get(option.name or "")
+        for word in value if isinstance(value, tuple) else (value,):
+            if isinstance(word, str | Path) and str(word):
+                named = str(word)
+                for path in (named, f"{named}/config.json", named.rpartition(":")[0]):
+                    if path and is_file(Path(path)):
+                        yield Path(path)
+
+
+Made = TypeVar("Made")
+
+
+def request_of(request: Callable[..., Made], options: Mapping[str, object] | None = None) -> Made:
+    """What the running command's parameters make, or `options`: each field that is one, by name."""
+    found = click.get_current_context().params if options is None else options
+    given = {one.name: found[one.name] for one in fields(request) if one.name in found}  # type: ignore[arg-type]
+    return request(**given)
+
+
+def by_name(asked: Any, *without: str) -> dict[str, object]:
+    """The fields of a request."""
+    return {f.name: getattr(asked, f.name) for f in fields(asked) if f.name not in without}
+
+
+def given(*asked: Any, without: Iterable[str] = ()) -> dict[str, object]:
+    """What was asked, for a document's `inputs`: fields of a request and of outputs. Unset ones are
+    left out, and keys."""
+    found = [one for value in asked for one in by_name(value).items()]
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in found
+        if value not in (None, (), False) and name not in ("api_key", *without)
+    }
+
+
+def on_command_line(name: str) -> bool:
+    """Whether the running command was given this option or argument, by its parameter's name."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raise BadRequest for the first of these options that was given, as it would do nothing."""
+    flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    for name in names:
+        if on_command_line(name):
+            raise BadRequest(f"{flags[name]} {why}")

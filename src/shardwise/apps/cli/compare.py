@@ -1,8 +1,7 @@
 """`shardwise compare`: a plan, its compiled program and a capture of it, part by part."""
 
-from shardwise.apps.cli.command import command
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.compile import program_inputs, refuse_misses
-from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import stage_line

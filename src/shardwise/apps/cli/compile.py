@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import given, request_of
+from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.output import document_of, show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import stage_line

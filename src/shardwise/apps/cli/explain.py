@@ -1,8 +1,7 @@
 """`shardwise explain`: where the time of a compiled step goes, and what in it is a mistake."""
 
-from shardwise.apps.cli.command import command
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.compile import program_inputs, refuse_misses
-from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import stage_line

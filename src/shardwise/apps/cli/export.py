@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import refuse, request_of
+from shardwise.apps.cli.command import command, refuse, request_of
 from shardwise.apps.cli.output import tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shardwise.apps.cli.command import AnswerGroup, command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import AnswerGroup, command, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 

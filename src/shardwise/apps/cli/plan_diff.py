@@ -1,7 +1,6 @@
 """`shardwise plan diff`: what changes between two plan files, and what it does to the estimate."""
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 

@@ -1,7 +1,6 @@
 """`shardwise plan schema`: the JSON Schema of plan files."""
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import print_page
 

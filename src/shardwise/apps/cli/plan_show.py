@@ -1,7 +1,6 @@
 """`shardwise plan show`: price a plan from a file, as written or edited by hand."""
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.timeline import write_timeline

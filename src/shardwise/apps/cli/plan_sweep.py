@@ -1,8 +1,7 @@
 """`shardwise plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
-from shardwise.apps.cli.command import command
+from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.next_steps import next_lines
-from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import progress_line

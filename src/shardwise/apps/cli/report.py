@@ -1,7 +1,6 @@
 """`shardwise report`: what a report folder of `shardwise compile` holds."""
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 

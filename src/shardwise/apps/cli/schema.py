@@ -1,7 +1,6 @@
 """`shardwise schema`: what a command's JSON document holds, as a JSON Schema."""
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.pages import print_page
 

@@ -2,8 +2,7 @@
 
 from math import inf
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import given, request_of
+from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.progress import progress_line

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.command import command
-from shardwise.apps.cli.options import by_name, request_of
+from shardwise.apps.cli.command import by_name, command, request_of
 from shardwise.apps.cli.output import show_answer, spoken, tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for

@@ -1,4 +1,4 @@
-"""PricedRows of a search: candidates, each under structures of its own, priced under all schedules at
+"""Rows of a search: candidates, each under structures of its own, priced under all schedules at
 once.
 
 A row is a candidate under the choices of a structure but for the schedule. What many structures
@@ -29,7 +29,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedRows:
-    """PricedRows with their tables: `which` is each one's structure, by its number; `structures` are all
+    """Rows with their tables: `which` is each one's structure, by its number; `structures` are all
     of them by schedule and number; `legal` says where a table's entry is a plan."""
 
     index: np.ndarray
