@@ -1,8 +1,9 @@
 """What is told of a simulated load: the fields of `simulate`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.planner.simulate.figures import OverTime, RunFigures
 from shardwise.results.server import ChipPrice
 
@@ -22,6 +23,24 @@ class ReplicaCache(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowingFleet(Record):
+    """The cheapest fleet that follows the load of a trace, counted from its arrivals."""
+
+    start_up_seconds: float
+    """Seconds from asking for a server to its first answer."""
+    fewest_servers: int
+    """Servers that always run."""
+    utilisation: float
+    """Share of what the servers hold at which more are asked for; 1 where their number is fixed."""
+    servers: float
+    """Servers at the mean."""
+    most_servers: int
+    """Servers at the most."""
+    usd_per_hour: float | None
+    """Dollars per hour of all servers at the mean; null without a price."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WholeLoadFigures(RunFigures):
     """What a plan did under a load that was run from its first request to its last."""
 
@@ -31,6 +50,8 @@ class WholeLoadFigures(RunFigures):
     """The price behind the dollars; null where there is none."""
     over_time: OverTime
     """What waits and runs, and for how long, over the run."""
+    following: Sequence[FollowingFleet] | None = part()
+    """Fleets that follow the load of the trace, by their start-up."""
 
 
 @dataclass(frozen=True, kw_only=True)

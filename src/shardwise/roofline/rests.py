@@ -23,7 +23,7 @@ PEAK = "vendor's peak"
 BASES = (
     ("measured", "measured"),
     ("fitted", "fitted"),
-    ("mostly as expected", "prior"),
+    ("no published run", "prior"),
     ("expected", "prior"),
     ("compile", "compiler"),
     ("that of the stack", "fitted"),

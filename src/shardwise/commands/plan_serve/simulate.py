@@ -29,6 +29,7 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
 from shardwise.results.simulated import (
+    FollowingFleet,
     LargestRateFigures,
     OverloadedFigures,
     SteadyFigures,
@@ -59,6 +60,11 @@ class SimulateRequest(Load, Command):
         group="The load",
         meaning="look for the largest rate that a plan holds",
     )
+    start_up: str | None = option(
+        "What the start-up of servers costs where they follow the trace, such as 30s,5min.",
+        group="The load",
+        meaning="seconds from asking for a server to its first answer",
+    )
     check: float | str | None = option(
         "Exit with 4 where fewer meet the objectives, such as 99%.",
         metavar="SHARE",
@@ -87,6 +93,11 @@ class SimulateRequest(Load, Command):
             keep_steps=keep_steps,
             progress=progress,
         )
+        if self.start_up is not None:
+            late = [parse_seconds(text, "--start-up") for text in self.start_up.split(",")]
+            from shardwise.commands.plan_serve.follow import fleets_that_follow
+
+            found = fleets_that_follow(found, self, late)
         return SIMULATED[type(found.result)].of(
             found.result,
             simulated=found,
@@ -162,6 +173,9 @@ class LoadSimulated(Answer, WholeLoadFigures):
             hanging=2,
         )
         yield from self._verdict()  # with the first lines, which --brief shows
+        if self.following is not None:
+            yield "\nservers that follow this trace, 99 of 100 requests within what they hold"
+            yield TextTable(FOLLOWING, [_following_row(fleet) for fleet in self.following])
         yield ""
         rows = [
             [name.upper(), *(_ms(getattr(self, f"{kind}_{name}_ms")) for kind in _KINDS)]
@@ -281,6 +295,22 @@ def _fleet_text(plan: ServePlan) -> str:
         return text
     other = "" if plan.prefill is None else f" x {plan.prefill.slice}"
     return f"{text} + {plan.prefill_replicas}{other} to prefill"
+
+
+FOLLOWING = ["start-up (counted)", "always", "asks for more at", "servers", "most", "$/h"]
+
+
+def _following_row(fleet: FollowingFleet) -> list[str]:
+    """A fleet that follows the load, as a row."""
+    fixed = fleet.fewest_servers == fleet.most_servers
+    return [
+        format_seconds(fleet.start_up_seconds),
+        f"{fleet.fewest_servers:,}",
+        "never" if fixed else f"{fleet.utilisation:.0%} of their load",
+        sig(fleet.servers),
+        f"{fleet.most_servers:,}",
+        "-" if fleet.usd_per_hour is None else format_usd(fleet.usd_per_hour),
+    ]
 
 
 def _ms(value: float | None) -> str:
