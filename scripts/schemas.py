@@ -102,7 +102,7 @@ def main() -> None:
             collect(folder)
         FOLDER.mkdir(parents=True, exist_ok=True)
         for name, schema in written(folder.glob("*.json")).items():
-            text = json.dumps(schema, indent=1, ensure_ascii=False)
+            text = json.dumps(schema, indent=2, ensure_ascii=False)
             (FOLDER / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
