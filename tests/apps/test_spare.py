@@ -59,3 +59,16 @@ def test_a_plan_that_may_lose_all_its_servers_is_refused(planned):
     plan = planned[1].plan
     with pytest.raises(BadRequest, match="at least one must be left"):
         replace(plan, replicas=1)
+
+
+def test_start_up_is_of_a_trace(planned, tmp_path):
+    file, trace = tmp_path / "plan.yaml", tmp_path / "trace.jsonl"
+    sw.save_plan(planned[0].plan, file)
+    with pytest.raises(BadRequest, match="start_up is of a load that rises and falls"):
+        sw.simulate(file, requests=50, start_up="30s")
+    rows = [f'{{"arrival": {n / 4}, "prompt": 500, "output": 16}}' for n in range(1600)]
+    trace.write_text("\n".join(rows))
+    run = sw.simulate(file, trace=trace, start_up="10s,1min")
+    assert [fleet.start_up_seconds for fleet in run.following] == [10, 60]
+    assert all(fleet.usd_per_hour > 0 for fleet in run.following)
+    assert "servers that follow this trace" in str(run)

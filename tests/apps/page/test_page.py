@@ -75,6 +75,7 @@ def moved(page, name, control, fine):
     raise AssertionError(f"no other value of {control.name} is answered")
 
 
+@pytest.mark.usefixtures("answers_kept")
 @pytest.mark.parametrize("name", spread(VIEWS, quick=LIGHT, slow=2))
 def test_a_view_says_what_its_commands_say(page, capsys, name):
     """The results of its calls are the documents of its commands, and of the snippet's calls."""

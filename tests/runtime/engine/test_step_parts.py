@@ -67,7 +67,7 @@ def test_parts_say_what_the_whole_says(name, tmp_path, parted, monkeypatch):
         for report, other in zip(reports, said, strict=True):
             assert [one.token for one in report] == [one.token for one in other]
             logprobs = [[one.logprob for one in r] for r in (report, other)]
-            assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-5)
+            assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
     assert whole.replicas[0].executor.programs > 0
 
 

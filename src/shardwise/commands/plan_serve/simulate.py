@@ -13,6 +13,7 @@ from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTabl
 from shardwise.commands.base.inputs import chip_of, parse_share, places_of, plan_changes
 from shardwise.commands.base.layout import next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.plan_serve.follow import fleets_that_follow
 from shardwise.commands.plan_serve.load import Load, Simulated, simulate_plan, targets
 from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import GivenPlan, given_plan
@@ -95,8 +96,6 @@ class SimulateRequest(Load, Command):
         )
         if self.start_up is not None:
             late = [parse_seconds(text, "--start-up") for text in self.start_up.split(",")]
-            from shardwise.commands.plan_serve.follow import fleets_that_follow
-
             found = fleets_that_follow(found, self, late)
         return SIMULATED[type(found.result)].of(
             found.result,
