@@ -5,6 +5,6 @@ reads and makes arrivals, `replica.py` runs one scheduler against a cost, `run.p
 on `clock.py`, which counts whole femtoseconds, and `plain.py` the same in counts where requests
 share nothing; `metrics.py` sums up in `figures.py`, `steady.py` says whether a fleet holds a rate
 and `rates.py` finds the largest, of loads that `demand.py` draws; `step_trace.py` writes a trace
-file. Not here: decisions (`scheduling/`), and where the times come from (the step model of
-`planner/`). Read `cost.py` first.
+file; `growth.py` counts servers that follow a load. Not here: decisions (`scheduling/`), and where
+the times come from (the step model of `planner/`). Read `cost.py` first.
 """
