@@ -1,5 +1,6 @@
 """A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
 
+import re
 from collections.abc import Callable
 from inspect import Signature, getdoc, signature
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -32,9 +33,11 @@ def answered(request: VerbRequest[Found]) -> Found:
 
 
 def keywords(request: Any) -> str:
-    """What each keyword means, as its option says it: a line `name: sentence` for each."""
+    """What each keyword means, as its option says it: a line `name: sentence` for each. A name that
+    ends in _ is quoted, as it were a link in reStructuredText."""
     rows = {name: row for name, row in options_of(request).items() if not row.place}
-    return _in_keywords("\n".join(f"{name}: {_of(row)}" for name, row in rows.items()), request)
+    text = _in_keywords("\n".join(f"{name}: {_of(row)}" for name, row in rows.items()), request)
+    return re.sub(r"(?<![`\w])(\w+_)(?!\w)", r"`\1`", text)
 
 
 def _of(row: Option) -> str:
