@@ -5,6 +5,7 @@ rows of `evidence/serving/data/cache_sizes.csv` that are not held out; `scripts/
 prints how far the others are off.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -117,4 +118,4 @@ def engine_memory(engine: str, chip: Chip, release: str = "") -> EngineMemory | 
 
 def _number(release: str) -> tuple[int, ...]:
     """A release in the order of releases."""
-    return tuple(int(part) for part in release.split(".")[:3] if part.isdecimal())
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])

@@ -127,7 +127,7 @@ class ServeScheduling:
             if not 0 <= getattr(self, name) <= 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
         check_ranges(self, SCHEDULING_RANGES)
-        if self.release and not re.match(r"\d+(\.\d+)*", self.release):
+        if self.release and not re.fullmatch(r"\d+(\.\d+)*(\.?(rc|post|dev)\d+)?", self.release):
             raise BadRequest(f"release is {shown(self.release)}; it is a version, such as 0.11.2")
         if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
             raise BadRequest(

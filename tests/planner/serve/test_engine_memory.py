@@ -207,5 +207,7 @@ def test_a_chip_of_more_memory_shows_more():
 
 
 def test_a_release_is_a_version():
+    with pytest.raises(BadRequest, match=r"release is '0\.9x'; it is a version"):
+        ServeScheduling(release="0.9x")
     with pytest.raises(BadRequest, match="release is 'newest'; it is a version"):
         ServeScheduling(release="newest")

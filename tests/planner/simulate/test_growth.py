@@ -19,7 +19,7 @@ def waves(seconds=3600, low=2.0, high=20.0, period=1200.0):
 
 def test_a_steady_load_needs_no_more_servers_however_late_they_start():
     for fleet in following(STEADY, 1.0, (1, 60, 600)):
-        assert (fleet.servers, fleet.most) == (5, 5)
+        assert (fleet.servers, fleet.most_servers) == (5, 5)
 
 
 def test_a_load_that_rises_costs_more_the_later_servers_start():
@@ -27,7 +27,7 @@ def test_a_load_that_rises_costs_more_the_later_servers_start():
     means = [fleet.servers for fleet in fleets]
     assert means == sorted(means)
     assert means[-1] > 1.1 * means[0]
-    assert all(fleet.servers <= fleet.most for fleet in fleets)
+    assert all(fleet.servers <= fleet.most_servers for fleet in fleets)
     assert all(0 < fleet.utilisation <= 1 for fleet in fleets)
 
 
@@ -37,7 +37,7 @@ def test_enough_requests_find_enough_servers():
     (fleet,) = following(arrivals, 1.0, (30.0 * late,))
     counts = np.bincount((arrivals // 30.0).astype(int))[:-1]
     load = counts / 30.0
-    asked = np.maximum(fleet.fewest, np.ceil(load / fleet.utilisation - 1e-9))
+    asked = np.maximum(fleet.fewest_servers, np.ceil(load / fleet.utilisation - 1e-9))
     there = asked[: -1 - late]
     found = counts[1 + late :][load[1 + late :] <= there + 1e-9].sum()
     assert found >= SHARE * counts[1 + late :].sum() - 1

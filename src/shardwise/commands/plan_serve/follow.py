@@ -31,14 +31,7 @@ def fleets_that_follow(found: Simulated, load: Load, start_ups: Sequence[float])
     price = found.result.price
     hour = price and price.usd_per_chip_hour * found.result.chips / fleet.pool.replicas
     fleets = [
-        FollowingFleet(
-            start_up_seconds=one.start_up,
-            fewest_servers=one.fewest,
-            utilisation=one.utilisation,
-            servers=one.servers,
-            most_servers=one.most,
-            usd_per_hour=hour and hour * one.servers,
-        )
+        FollowingFleet.part_of(one, usd_per_hour=hour and hour * one.servers)
         for one in following(arrivals, held.rate / fleet.pool.replicas, start_ups)
     ]
     return replace(found, result=replace(found.result, following=fleets))

@@ -30,15 +30,15 @@ _STEPS = 64
 class Following:
     """A fleet that follows a load."""
 
-    start_up: float
+    start_up_seconds: float
     """Seconds from asking for a server to its first answer."""
-    fewest: int
+    fewest_servers: int
     """Servers that always run."""
     utilisation: float
     """Share of what the servers hold at which more are asked for."""
     servers: float
     """Servers at the mean."""
-    most: int
+    most_servers: int
     """Servers at the most."""
 
 
@@ -49,7 +49,7 @@ def following(
     `each` requests per second. Raises BadRequest for a trace that is too short to tell.
 
     >>> rising = np.arange(6000.0) ** 0.5 * 30  # 1 request/s more every 450 s
-    >>> [(fleet.fewest, round(fleet.servers, 1)) for fleet in following(rising, 0.1, (0, 300))]
+    >>> [(fleet.fewest_servers, round(fleet.servers, 1)) for fleet in following(rising, 0.1, (0, 300))]
     [(11, 28.7), (25, 35.8)]
     """
     times = np.asarray(arrivals, dtype=float) - arrivals[0]
@@ -77,7 +77,11 @@ def _cheapest(counts: np.ndarray, load: np.ndarray, late: int, start_up: float) 
         found.append((float(servers.mean()), int(fewest), room, int(servers.max())))
     mean, fewest, room, most = min(found)
     return Following(
-        start_up=start_up, fewest=fewest, utilisation=1 / room, servers=mean, most=most
+        start_up_seconds=start_up,
+        fewest_servers=fewest,
+        utilisation=1 / room,
+        servers=mean,
+        most_servers=most,
     )
 
 
