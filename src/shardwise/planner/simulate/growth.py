@@ -49,7 +49,7 @@ def following(
     `each` requests per second. Raises BadRequest for a trace that is too short to tell.
 
     >>> rising = np.arange(6000.0) ** 0.5 * 30  # 1 request/s more every 450 s
-    >>> [(fleet.fewest_servers, round(fleet.servers, 1)) for fleet in following(rising, 0.1, (0, 300))]
+    >>> [(f.fewest_servers, round(f.servers, 1)) for f in following(rising, 0.1, (0, 300))]
     [(11, 28.7), (25, 35.8)]
     """
     times = np.asarray(arrivals, dtype=float) - arrivals[0]
