@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.commands.base.inputs import Hardware
-from shardwise.commands.plan_serve.load import fleet_of
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.models import load_model
+from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.simulate.metrics import completed, summary
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import read_trace, tiled

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.commands.plan_serve.load import Simulated
+from shardwise.commands.plan_serve.loaded import Simulated
 from shardwise.planner.simulate.metrics import latencies, over_time
 from shardwise.units import format_seconds
 

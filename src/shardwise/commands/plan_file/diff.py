@@ -11,7 +11,7 @@ from shardwise.boundary.records import Record, hidden, values
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import PLAN_CONSTANTS, ChipWords
 from shardwise.commands.base.request import Progress, verb
-from shardwise.commands.plan_serve.load import served_under
+from shardwise.commands.plan_serve.loaded import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, price_given, shortfall
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip

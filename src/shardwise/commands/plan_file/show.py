@@ -23,7 +23,7 @@ from shardwise.commands.base.inputs import (
 )
 from shardwise.commands.base.layout import Fact, wrapped
 from shardwise.commands.base.request import Progress, verb
-from shardwise.commands.plan_serve.load import served_under
+from shardwise.commands.plan_serve.loaded import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, check_fits, price_given
 from shardwise.commands.pricing.run_page import run_detail, run_facts
 from shardwise.commands.pricing.run_words import (

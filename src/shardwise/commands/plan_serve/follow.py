@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwise.commands.plan_serve.load import Load, Simulated, demand_for, requests_of
+from shardwise.commands.plan_serve.load import Load, demand_for, requests_of
+from shardwise.commands.plan_serve.loaded import Simulated
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.planner.simulate.growth import following
 from shardwise.planner.simulate.metrics import Objectives

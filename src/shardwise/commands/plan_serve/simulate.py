@@ -14,7 +14,8 @@ from shardwise.commands.base.inputs import chip_of, parse_share, places_of, plan
 from shardwise.commands.base.layout import next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_serve.follow import fleets_that_follow
-from shardwise.commands.plan_serve.load import Load, Simulated, simulate_plan, targets
+from shardwise.commands.plan_serve.load import Load, targets
+from shardwise.commands.plan_serve.loaded import Simulated, simulate_plan
 from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import GivenPlan, given_plan
 from shardwise.errors import BadRequest, ThresholdMissed
