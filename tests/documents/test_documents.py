@@ -119,6 +119,14 @@ def test_plan_files_of_before_are_read_and_written_as_before(path, tmp_path):
     assert isinstance(plan, ServePlan if path.stem == "serve" else TrainPlan)
 
 
+def test_a_file_without_fields_that_came_later_is_the_same_plan():
+    folder = PLANS[0].parent
+    before, now = folder / "former" / "serve.yaml", folder / "serve.yaml"
+    assert "graphs" not in before.read_text()
+    assert "graphs" in now.read_text()
+    assert load_plan(before) == load_plan(now)
+
+
 def test_the_plan_files_have_many_fields():
     assert [path.stem for path in PLANS] == ["many-fields", "serve", "train"]
     plan = load_plan(PLANS[0])
