@@ -1,6 +1,6 @@
 """How right the serving planner is on runs that no fit has seen: the bounds that it must hold.
 
-The bounds are those of the issue, not what was reached. The left-out predictions are made by
+The bounds are what is wanted, not what was reached. The left-out predictions are made by
 scripts/fit_serving.py; `test_a_fold_made_again` makes one of its folds again from the table.
 """
 
