@@ -238,12 +238,6 @@ class Structure:
             return self.dispatcher
         return "deepep" if self.ragged and vendor == self.stack_row.deepep_on else "alltoall"
 
-    @property
-    def expert_load(self) -> float:
-        """By what the work of the experts is multiplied: the busiest device's load over the mean,
-        or the slots over it."""
-        return self.expert_imbalance if self.ragged else self.expert_capacity
-
     def with_pairing(self, paired: bool) -> Self:
         """The structure with a schedule that pairs passes, or with one that does not."""
         if self.paired == paired:

@@ -16,6 +16,7 @@ from shardwise.commands.base.inputs import (
     pairs,
     parse_part,
     parse_pins,
+    parse_total,
     whole_number,
 )
 from shardwise.errors import BadRequest
@@ -72,6 +73,13 @@ class TrainChoices(HardwareWords):
         "Fix how attention sees a sequence that is cut over `context`.",
         values=CONTEXT_METHODS,
         group="Choices of the plan",
+    )
+    expert_imbalance: float | str | None = option(
+        "Load of the device with the busiest experts over the mean load, such as 1.2. Default: 1, "
+        "as benchmarks force it.",
+        metavar="RATIO",
+        group="Choices of the plan",
+        meaning="load of the device with the busiest experts over the mean",
     )
     software: str | None = option(
         "Program that is to run the plan, or any for every plan that can be priced. Default: "
@@ -195,13 +203,7 @@ class TrainChoices(HardwareWords):
             sequence_length=length,
             pins=parse_pins(self.pins),
             searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
-            structure=Structure(
-                dtypes=self.dtypes(row),
-                optimizer=self.optimizer,  # type: ignore[arg-type]
-                stack=stack,
-                constants=self.constants,  # type: ignore[arg-type]
-                **usual_choices(row, cfg),
-            ),
+            structure=self._structure(cfg, row, stack),
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
             software=row,
@@ -211,6 +213,30 @@ class TrainChoices(HardwareWords):
         if self.margin is None:
             return request
         return replace(request, margin=parse_part(self.margin, "--margin"))
+
+    def _structure(self, cfg: ModelConfig, row: SoftwareRow | None, stack: StackName) -> Structure:
+        """The choices that all plans of the search have. Raises BadRequest for uneven experts of a
+        model or a program that has none."""
+        structure = Structure(
+            dtypes=self.dtypes(row),
+            optimizer=self.optimizer,  # type: ignore[arg-type]
+            stack=stack,
+            constants=self.constants,  # type: ignore[arg-type]
+            **usual_choices(row, cfg),
+        )
+        if self.expert_imbalance is None:
+            return structure
+        if not cfg.has_experts:
+            raise BadRequest(
+                f"--expert-imbalance goes with routed experts, and {cfg.name} has none; leave it out"
+            )
+        load = parse_total(self.expert_imbalance, "--expert-imbalance")
+        if load < 1:
+            raise BadRequest(
+                f"--expert-imbalance {load:g} is below 1, where every device has the mean load; "
+                "write a number such as 1.2"
+            )
+        return replace(structure, expert_dispatch="ragged", expert_imbalance=load)
 
     def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
         """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""

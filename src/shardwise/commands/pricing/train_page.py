@@ -56,7 +56,8 @@ def train_page(
         hanging=2,
     )
     yield wrapped(plan_text(plan, result), 2, 4)
-    yield Facts([_runs_in(result, runs_in), _step(result), *wide, _memory(result), *seen, *more])
+    facts = [_runs_in(result, runs_in), _step(result), *wide, _memory(result), *_load(plan)]
+    yield Facts([*facts, *seen, *more])
     yield from between
     yield ""
     yield where_table(result.where_it_goes, "where the step goes")
@@ -100,6 +101,16 @@ def _step(result: PricedPlan) -> Fact:
 
 def _memory(result: PricedPlan) -> Fact:
     return memory_fact(result.peak_bytes_per_chip, result.usable_bytes_per_chip)
+
+
+def _load(plan: TrainPlan) -> list[Fact]:
+    """How evenly experts are counted as loaded, where a device could have more than another."""
+    if not plan.ragged or (plan.degree("expert") == 1 and not plan.expert_over_tensor):
+        return []
+    if plan.expert_imbalance == 1:
+        return [Fact("experts", "even load, as benchmarks force it (expert_imbalance 1)")]
+    said = f"the busiest device has {plan.expert_imbalance:g} times the mean load"
+    return [Fact("experts", said)]
 
 
 def _wide(found: ExpectedRange | None) -> list[Fact]:

@@ -104,6 +104,16 @@ class LayerShape:
         return group
 
     @property
+    def expert_load(self) -> Quantity:
+        """By what the work of the experts is multiplied: the busiest device's load over the mean,
+        at most that of all tokens, or the slots over it."""
+        choices = self.choices
+        if not choices.ragged:
+            return choices.expert_capacity
+        uneven = choices.expert_imbalance
+        return uneven if uneven == 1 else np.minimum(uneven, self.expert_group)
+
+    @property
     def expert_tokens(self) -> Quantity:
         """Tokens that one device sends to experts: its own, in pieces where tensor cuts experts
         apart rather than their width."""
@@ -216,7 +226,7 @@ class TrainShape(Structure):
         devices that share the experts, k per token, however few come (`lax.ragged_all_to_all` and
         MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
         dropless = self.ragged and not self.eager
-        return self.layer_shape.expert_group if dropless else self.expert_load
+        return self.layer_shape.expert_group if dropless else self.layer_shape.expert_load
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""
