@@ -228,7 +228,8 @@ class TrainChoices(HardwareWords):
             return structure
         if not cfg.has_experts:
             raise BadRequest(
-                f"--expert-imbalance goes with routed experts, and {cfg.name} has none; leave it out"
+                f"--expert-imbalance goes with routed experts, which {cfg.name} has not; leave it "
+                "out"
             )
         load = parse_total(self.expert_imbalance, "--expert-imbalance")
         if load < 1:
