@@ -40,7 +40,7 @@ def test_capacity_pays_for_slots_and_imbalance_for_the_busiest():
 
 
 def test_no_device_is_busier_than_all_tokens_make_it():
-    """Alone a device has the mean load however uneven; of two one has at most all, twice the mean."""
+    """Alone a device has the mean load however uneven; of two one has at most twice the mean."""
     uneven = {"expert_dispatch": "ragged", "expert_imbalance": 3.0}
     assert expert_flops(work(uneven)) == pytest.approx(EXPERTS * L)
     assert expert_flops(work(uneven, expert=2)) == pytest.approx(2 * EXPERTS * L)
