@@ -47,7 +47,6 @@ def test_peaks_of_every_source_are_near():
     assert far <= TILED
 
 
-@UNEXPLAINED
 def test_allocators_reserve_what_is_counted_for_them():
     taken = [
         peak.run.peak_mem_bytes / peak.predicted
