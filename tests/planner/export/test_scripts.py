@@ -61,8 +61,10 @@ def test_what_is_read_is_what_bash_starts(started, tmp_path, path):
 
 @pytest.mark.parametrize(
     ("name", "nodes"),
-    [("gpt3_175b", "1"), ("mixtral_8x7b", "4"), ("slurm", "4"), ("srun", "2"), ("srun_bash", "2")]
-    + [("sbatch_here", "2"), ("sbatch_file", "4")],
+    [
+        *(("gpt3_175b", "1"), ("mixtral_8x7b", "4"), ("slurm", "4"), ("srun", "2")),
+        *(("srun_bash", "2"), ("sbatch_here", "2"), ("sbatch_file", "4")),
+    ],
 )
 def test_how_many_processes_there_are(name, nodes):
     launch = launch_of((SCRIPTS / f"{name}.sh").read_text())
