@@ -25,6 +25,7 @@ from shardwise.hardware.slices import Slice
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
 from shardwise.profiler.micro.job import COLLECTIVES
 from shardwise.roofline.collectives import collective_seconds
+from shardwise.work import CollectiveKind
 
 JOB = "shardwise.profiler.micro.job:machine_job"
 KERNEL = "shardwise.runtime.attention.causal:causal_attention"
@@ -199,7 +200,7 @@ def fit(rows: Sequence[TimedOp], devices: int) -> MachineRates:
     attention = geometric_mean(r.rate / peaks[r.dtype or ""] for r in _of("attention", rows))
     oneway, hop, error = fit_network(rows, devices)
     if oneway is not None:
-        errors["collectives"] = error
+        errors |= {"collectives": error}
     return MachineRates(
         peaks=peaks,
         kept=kept,
@@ -221,7 +222,9 @@ def _of(what: str, rows: Sequence[TimedOp]) -> list[TimedOp]:
 def fit_network(rows: Sequence[TimedOp], devices: int) -> tuple[float | None, float, float]:
     """(bytes/s of a pair's link, seconds of a hop, median error) of a full mesh that price every
     collective best; None on one device. Its price is linear in both: A / oneway + B hop."""
-    of = [(kind, row) for row in rows for kind in COLLECTIVES if row.what == kind]
+    of: list[tuple[CollectiveKind, TimedOp]] = [
+        (kind, row) for row in rows for kind in COLLECTIVES if row.what == kind
+    ]
     if not of:
         return None, 0.0, 0.0
     links = _full_mesh(devices)
