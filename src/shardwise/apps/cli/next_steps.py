@@ -46,7 +46,7 @@ def _with_file(
 
     run: dict[str, Any] = {name: getattr(asked, name, None) for name in RUN_WORDS}
     own = asked.evidence
-    asked_for = run["tokens"] or own
+    asked_for = asked.tokens or own
     steps = [command_of(PlanShowRequest(path, evidence=own, **run))] if asked_for else []
     target = target_for(best.plan, best.cfg, best.piece)
     if target:
@@ -134,7 +134,7 @@ def _job_of(plan: "TrainPlan") -> "TrainPlanRequest":
     chip = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice.chip
     sets = chips.numbers_of(chip.id)
     if row is None and plan.stack != usual_stack(chip):
-        sets["stack"] = plan.stack
+        sets |= {"stack": plan.stack}
     return TrainPlanRequest(
         model,
         plan.slice,

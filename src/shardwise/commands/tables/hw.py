@@ -310,7 +310,7 @@ class ChipDiffRequest(CatalogueWords, Command):
         numbers = {path: number_pair(a, b, path) for path in _paths(a, b)}
         if a.price or b.price:
             usd = [c.price.usd_per_chip_hour if c.price else None for c in (a, b)]
-            numbers["usd_per_chip_hour"] = ratio_pair(*usd)
+            numbers |= {"usd_per_chip_hour": ratio_pair(*usd)}
         return ChipsCompared(
             first=a.id,
             second=b.id,
