@@ -54,7 +54,8 @@ def test_kinds_of_network():
     assert kinds["v5p"] is kinds["trn2"] is Torus
     assert kinds["h100"] is kinds["gb200"] is Switched
     assert kinds["mi300x"] is kinds["gaudi3"] is FullMesh
-    assert kinds["l4"] is kinds["cpu"] is Alone
+    assert kinds["gh200"] is kinds["cpu"] is Alone
+    assert kinds["l4"] is Switched
     assert load_chip("mi300x").network.pair_oneway == 6.4e10
     assert load_chip("gb200").network.domain == 72
 
