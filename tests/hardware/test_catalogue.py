@@ -118,6 +118,11 @@ def test_loading_one_chip_is_quick():
         ("GB200 NVL72", "gb200"),
         ("h100_sxm", "h100"),
         ("NVIDIA H100 80GB HBM3", "h100"),
+        ("a100_40gb", "a100-40gb"),
+        ("a100-sxm4-40gb", "a100-40gb"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("AMD Instinct MI300X", "mi300x"),
     ],
 )
 def test_aliases(name, chip):

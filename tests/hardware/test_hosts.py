@@ -71,6 +71,31 @@ def test_they_plan(slice):
     assert told.best.plan.model == "qwen3-0.6b"
 
 
+SINGLE = [
+    "rtx3090",
+    "rtx5090",
+    "a6000",
+    "a40",
+    "l40",
+    "a100-pcie",
+    "h100-nvl",
+    "h200-nvl",
+    "rtxpro4500",
+]
+
+
+@pytest.mark.parametrize("chip", spread(SINGLE, quick=1, slow=2))
+def test_a_single_card_trains_a_small_model(chip):
+    told = sw.plan_train("llama-3.2-1b", f"{chip}:1", batch="8seq", seq=2048)
+    assert 0.3 < told.mfu < 0.6
+
+
+@pytest.mark.parametrize("chip", spread(["t4", "v100", "rtx5090"], quick=0, slow=3))
+def test_a_single_card_serves_in_a_dtype_that_it_has(chip):
+    """Beside a chip without bf16 the other chips of the answer are those that have its dtype."""
+    assert sw.plan_serve("llama-3.2-1b", f"{chip}:1", input=512, output=64).chips == 1
+
+
 def test_the_page_of_a_card_says_its_host():
     text = " ".join(str(sw.hw_show("rtx4090")).split())
     assert "8 chips a host on 2 sockets, no peer-to-peer: 26.2 GB/s through its memory" in text
