@@ -82,8 +82,8 @@ SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLL
 
 
 def default_compute(chip: Chip) -> str:
-    """What servers multiply in: bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
+    """What servers multiply in: bf16 where the chip has it, else f16 or the first of its peaks."""
+    return next((d for d in ("bf16", "f16") if d in chip.peak_flops), next(iter(chip.peak_flops)))
 
 
 ANY = "any"

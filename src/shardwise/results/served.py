@@ -335,10 +335,12 @@ def memory_of(served: Served) -> ServerMemory:
 
 def boxes_of(served: Served) -> WholeBoxes | None:
     """The fleet in whole boxes (hosts), where its chips fill none: what clouds bill that rent
-    nothing smaller. None where they do, and for chips that are rented as slices."""
+    nothing smaller. None where they do, for PCIe cards, which are rented one by one, and for chips
+    that are rented as slices."""
     chip = served.piece.chip
     each = chip.chips_per_host
-    if not isinstance(chip.network, Switched) or served.chips % each == 0:
+    boxed = isinstance(chip.network, Switched) and not chip.network.cards
+    if not boxed or served.chips % each == 0:
         return None
     chips = -(-served.chips // each) * each
     usd = None if chip.price is None else chips * chip.price.usd_per_chip_hour
