@@ -51,8 +51,8 @@ class ServeWords(HardwareWords):
     95 % of the requests keep the targets `ttft`, `tpot` and `e2e`. Without a `rate` it is as many
     as one server holds, or all servers of a slice. Lengths are drawn from a `trace` in place of
     `input` and `output`, and its mean rate is `rate` unless that is given. `software` is "vllm",
-    "sglang", "jax" or "any" of those that were measured; `pools` "any" is one or two. None leaves a
-    choice open. `release` is the version of the engine whose memory is counted.
+    "sglang", "trtllm", "jax" or "any" of those that were measured; `pools` "any" is one or two.
+    None leaves a choice open. `release` is the version of the engine whose memory is counted.
     """
 
     model: str | Path = field(
@@ -92,7 +92,7 @@ class ServeWords(HardwareWords):
     software: str | None = option(
         "The software that serves; jax is our own (shardwise serve). [default: vllm]",
         flag="--for",
-        metavar="vllm|sglang|jax|any",
+        metavar="vllm|sglang|trtllm|jax|any",
     )
     pools: str = option(
         "Whether prompts have servers of their own (two).",
@@ -182,7 +182,7 @@ class ServeWords(HardwareWords):
             pieces, most = parts_of(target.slice), min(most, target.slice.chips)
         else:
             pieces = candidate_slices(target)
-        rows = self._storing(serving_software(self.software or VLLM.name))
+        rows = self._storing(_for_chip(self.software or VLLM.name, pieces[0].chip))
         return [
             ServeRequest(
                 cfg=cfg,
@@ -293,6 +293,18 @@ def traced(path: Path) -> tuple[Demand, float]:
             f"all requests of '{path}' come at once; give --input, --output and --rate"
         )
     return demand_of(found), (len(found) - 1) / span
+
+
+def _for_chip(name: str, chip: Chip) -> list[ServingSoftware]:
+    """The rows of a name that run on a chip."""
+    found = serving_software(name)
+    rows = [row for row in found if row.runs_on(chip)]
+    if not rows:
+        raise BadRequest(
+            f"{found[0].title} does not run on {chip.id}, only on chips of "
+            f"{', '.join(found[0].vendors)}; plan --for {VLLM.name}, or on one of those"
+        )
+    return rows
 
 
 def _count(words: float | str | None, flag: str, most: float = inf) -> int:

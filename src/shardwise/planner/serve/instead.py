@@ -204,7 +204,7 @@ _SHORT = 0.98
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     """The cheapest on the other chips, for the same load."""
     found: list[Alternative] = []
-    for chip in others:
+    for chip in filter(serving.request.software.runs_on, others):
         request = serving.request.on(candidate_slices(chip))
         free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
         found += _searched(serving, free, chip.id, "", _anywhere(serving, chip).strip())
