@@ -312,6 +312,38 @@ def test_what_our_own_server_has_not_is_refused(flag):
         run(*over(SMALL, "--for", "jax"), *flag)
 
 
+def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
+    path, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    words = (*SMALL, "--rate", "20", "--tpot", "40ms", "--prefix", "384")
+    run(*words, "-o", str(path))
+    assert "512 in (384 of them the same), 32 out" in flat(capsys.readouterr().out)
+    plan = load_plan(path)
+    assert plan.workload.prefix == 384
+    first = found(*SMALL, *RATE)["result"]["ttft_seconds"]["expected"]
+    assert (
+        json.loads(said(capsys, "plan", "show", str(path), "--json")[0])["result"]["ttft_seconds"][
+            "expected"
+        ]
+        < first
+    )
+    load = json.loads(said(capsys, "simulate", str(path), "--json")[0])["result"]
+    assert load["hit_rate"] == pytest.approx(384 / 512, rel=0.01)
+    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
+    assert "--random-input-len=128" in out.read_text()
+    assert "--random-prefix-len=384" in out.read_text()
+    said(capsys, "export", str(out), "--from", "vllm", "-o", str(again))
+    assert load_plan(again) == plan
+
+
+def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):
+    path = tmp_path / "plan.yaml"
+    run(*SMALL, *RATE, "-o", str(path))
+    assert "prefix:" not in path.read_text()
+    assert "prefix" not in found(*SMALL, *RATE)["result"]["targets"]
+    with pytest.raises(BadRequest, match="--prefix is 512 and prompts have 512 tokens"):
+        run(*SMALL, *RATE, "--prefix", "512")
+
+
 def test_trtllm_is_planned_exported_and_read_back(tmp_path, capsys):
     plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
     run(*SMALL, *RATE, "--for", "trtllm", "-o", str(plan))

@@ -75,6 +75,11 @@ class ServeWords(HardwareWords):
         group="The load",
         meaning="a file of requests, with their times and lengths",
     )
+    prefix: int | str | None = option(
+        "First tokens of every prompt that are the same, and cached. [default: 0]",
+        group="The load",
+        meaning="tokens that all prompts begin with, and that a cache of prefixes keeps",
+    )
     rate: float | str | None = option(
         "Requests per second that come at random. [default: the most that hold]",
         group="The load",
@@ -154,9 +159,11 @@ class ServeWords(HardwareWords):
         if self.trace is None:
             prompt = _count(self.input, "--input", MOST_LENGTH)
             return Demand(
-                prompts=(prompt,), outputs=(_count(self.output, "--output", MOST_LENGTH),)
+                prompts=(prompt,),
+                outputs=(_count(self.output, "--output", MOST_LENGTH),),
+                prefix=prefix_of(self.prefix, prompt),
             )
-        for name in ("input", "output"):
+        for name in ("input", "output", "prefix"):
             if getattr(self, name) is not None:
                 raise BadRequest(f"--{name} takes no effect with --trace, which says it")
         return traced(Path(self.trace))[0]
@@ -203,6 +210,7 @@ class ServeWords(HardwareWords):
                 batch=self._batch(),
                 rate=self._rate(),
                 spare=self._spare(),
+                prefix=demand.prefix,
                 chips=self.hardware.kept_of(str(pieces[0])),
                 shares=self._shares(rows, pieces[0].chip),
                 release=self.release or "",
@@ -282,6 +290,17 @@ class ServeWords(HardwareWords):
         if self.rate is not None:
             return number(self.rate, "--rate", least=1e-6, most=1e6, suffix=True)
         return 0.0 if self.trace is None else traced(Path(self.trace))[1]
+
+
+def prefix_of(words: int | str | None, prompt: int) -> int:
+    """The tokens of a prompt that all begin with; BadRequest where they are all of it."""
+    prefix = 0 if words is None else _count(words, "--prefix", MOST_LENGTH)
+    if prefix >= prompt:
+        raise BadRequest(
+            f"--prefix is {prefix:,} and prompts have {prompt:,} tokens; the same first tokens are "
+            "a part of a prompt, so give a longer --input or a shorter --prefix"
+        )
+    return prefix
 
 
 def traced(path: Path) -> tuple[Demand, float]:

@@ -1,11 +1,11 @@
 """A ServePlan in the words of an inference server, and back to the same plan.
 
 The shell script of a server (`--to vllm`, `--to sglang`, `--to trtllm`) has a command for each
-thing to start, by the script's first argument: `serve`, or for two pools `prefill` and `decode`; `router`, which
-spreads requests over several servers; and `bench`, which measures what the plan promises
-(`load_check.py`). The manifests of `deploy/` start the same commands. As for training (`notes.py`),
-flags come first and comment lines hold the rest; what the server would run in another way is
-refused, all of it at once.
+thing to start, by the script's first argument: `serve`, or for two pools `prefill` and `decode`;
+`router`, which spreads requests over several servers; and `bench`, which measures what the plan
+promises (`load_check.py`). The manifests of `deploy/` start the same commands. As for training
+(`notes.py`), flags come first and comment lines hold the rest; what the server would run in another
+way is refused, all of it at once.
 """
 
 import math
