@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
+from shardwise.boundary.records import plain
 from shardwise.boundary.typed import Mistake, first_mistake
 from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
@@ -43,9 +44,12 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
-    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's."""
+    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's, and of
+    its load only the parts that it has."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
     values = _plain(asdict(plan)) | {"chips": plan.chips.given}
+    if isinstance(plan, ServePlan) and plan.workload is not None:
+        values["workload"] = _plain(plain(plan.workload))
     keys = [key for key in keys_of(cls) if key != "chips" or values[key]]
     return {"kind": kind, **{key: values[key] for key in keys}}
 
