@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from shardwise.boundary.records import Record, hidden
 from shardwise.commands.plan_file.check_words import change_text, risks_of
+from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.edit import diff_of, edited
 from shardwise.planner.nearby import NearPlan, priced_near
+from shardwise.planner.out_of_memory import MemoryFailure
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.roofline.bounds import Bounds
@@ -59,27 +61,40 @@ class FileChange(Record):
     short_diff: str = hidden("")
 
 
+def usable_of(answer: TrainAnswer) -> float:
+    """Bytes of a chip that a program can use."""
+    return answer.piece.chip.require("hbm_usable_bytes")
+
+
 def margin_of(answer: TrainAnswer) -> float:
     """The share of usable memory that a plan has to leave free to fit in 19 of 20 cases."""
     known = read_resolution()
     return known.margin(answer.plan.stack, answer.piece.chip.vendor).value
 
 
-def changes_of(text: str, file: str, target: str, answer: TrainAnswer) -> list[FileChange]:
+def changes_of(
+    text: str,
+    file: str,
+    target: str,
+    answer: TrainAnswer,
+    failure: MemoryFailure | None = None,
+) -> list[FileChange]:
     """The best few changes of a file whose plan was priced, the best first; of each kind the best.
 
-    What makes a step shorter comes first, then what frees memory; where the plan does not fit, only
-    what makes it fit.
+    What makes a step shorter comes first, then what frees memory; where the plan does not fit, or
+    ran into a `failure`, only what makes it fit.
     """
-    usable = answer.piece.chip.require("hbm_usable_bytes")
+    usable, peak = usable_of(answer), answer.peak_bytes_per_chip
     room = usable * (1 - margin_of(answer))
-    if answer.peak_bytes_per_chip <= usable:
-        room = max(room, answer.peak_bytes_per_chip)
+    if failure is not None:
+        room = room_after(failure, answer, room)
+    elif peak <= usable:
+        room = max(room, peak)
     near = priced_near(answer, room)
-    fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room] or [
-        n for n in near if n.answer.peak_bytes_per_chip <= usable
-    ]
-    ranked, found = list(_in_order(fitting, answer, usable)), list[FileChange]()
+    fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room]
+    if not fitting and failure is None:
+        fitting = [n for n in near if n.answer.peak_bytes_per_chip <= usable]
+    ranked, found = list(_in_order(fitting, answer, room)), list[FileChange]()
     kinds: set[str] = set()
     tried: set[int] = set()
     for alike in (False, True):  # changes of one axis where there are not enough others
@@ -104,11 +119,11 @@ def _kinds_of(near: NearPlan, given: TrainAnswer) -> set[str]:
     return moved | {choice for choice in near.choices if choice != "mesh"}
 
 
-def _in_order(near: Sequence[NearPlan], given: TrainAnswer, usable: float) -> Iterator[NearPlan]:
-    """Plans worth a change, best first."""
+def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iterator[NearPlan]:
+    """Plans worth a change, best first; `room` is the memory that there is."""
     before, peak = given.step_seconds.expected, given.peak_bytes_per_chip
     by_time = sorted(near, key=lambda n: n.answer.step_seconds.expected * _MORE ** len(n.choices))
-    if peak > usable:
+    if peak > room:
         yield from by_time
         return
     yield from (n for n in by_time if n.answer.step_seconds.expected <= _FASTER * before)
@@ -118,7 +133,7 @@ def _in_order(near: Sequence[NearPlan], given: TrainAnswer, usable: float) -> It
         longer = max(one.answer.step_seconds.expected - before, (1 - _FASTER) * before)
         return longer / (peak - one.answer.peak_bytes_per_chip)
 
-    leaner = (n for n in near if n.answer.peak_bytes_per_chip <= peak - _LEANER * usable)
+    leaner = (n for n in near if n.answer.peak_bytes_per_chip <= peak - _LEANER * usable_of(given))
     slow = (n for n in leaner if n.answer.step_seconds.expected <= _COSTS * before)
     yield from sorted(slow, key=price)
 
@@ -159,7 +174,7 @@ def _written(
         gain=gain / given.step_seconds.expected,
         peak_bytes_per_chip=after.peak_bytes_per_chip,
         saved_bytes_per_chip=given.peak_bytes_per_chip - after.peak_bytes_per_chip,
-        fits=after.peak_bytes_per_chip <= piece.chip.require("hbm_usable_bytes"),
+        fits=after.peak_bytes_per_chip <= usable_of(after),
         risks=risks_of(given, after, near.choices, margin_of(given)),
         diff=diff_of(text, changed, file),
         text=changed,

@@ -10,9 +10,16 @@ from shardwise.boundary.options import option, place
 from shardwise.commands.base.answer import Resolved
 from shardwise.commands.base.inputs import FAMILY, Hardware, whole_number
 from shardwise.commands.base.request import Progress, verb
-from shardwise.commands.plan_file.changes import MOST_CHANGES, FileChange, changes_of, margin_of
+from shardwise.commands.plan_file.changes import (
+    MOST_CHANGES,
+    FileChange,
+    changes_of,
+    margin_of,
+    usable_of,
+)
 from shardwise.commands.plan_file.export import EXPORT_BYTES
 from shardwise.commands.plan_file.exported import parse_text
+from shardwise.commands.plan_file.failure import failed_step, failure_in
 from shardwise.commands.plan_file.file_checked import FileChecked
 from shardwise.commands.pricing.plans import price_plan
 from shardwise.errors import BadRequest, Remark
@@ -45,6 +52,11 @@ class CheckRequest(Command):
     model: str | Path | None = option("The model, where the file does not say it.")
     on: str | None = option("The chips, where the file does not say them.")
     as_: str | None = option(FAMILY, before="on")
+    error: str | Path | None = option(
+        "The text of an out-of-memory error that it ran into: a file, or - for standard input.",
+        metavar="FILE",
+        group="Files",
+    )
     apply: int | str | None = option(
         "Write the file with the change of this number, from 1.",
         metavar="N",
@@ -65,7 +77,8 @@ class CheckRequest(Command):
             raise BadRequest(f"'{path}' starts a server; check reads files that train")
         priced = price_plan(plan, Hardware(constants=plan.constants))
         answer: TrainAnswer = priced.answer
-        changes = changes_of(text, path.name, target, answer)
+        failure = None if self.error is None else failure_in(self.error)
+        changes = changes_of(text, path.name, target, answer, failure)
         notes = unread_notes(text, target)
         return FileChecked.of(
             priced_plan(answer),
@@ -75,7 +88,8 @@ class CheckRequest(Command):
             tokens_per_step=plan.tokens,
             sequence_length=plan.sequence_length,
             global_batch_sequences=plan.global_batch_sequences,
-            fits=answer.peak_bytes_per_chip <= answer.piece.chip.require("hbm_usable_bytes"),
+            fits=failure is None and answer.peak_bytes_per_chip <= usable_of(answer),
+            failed=failure and failed_step(failure, answer),
             margin=margin_of(answer),
             not_understood=[str(line) for line in notes if not isinstance(line, Remark)],
             without_effect=[str(line) for line in notes if isinstance(line, Remark)],

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.boundary.records import hidden
+from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Row
 from shardwise.commands.base.layout import (
     Fact,
@@ -17,6 +17,7 @@ from shardwise.commands.base.layout import (
     wrapped,
 )
 from shardwise.commands.plan_file.changes import FileChange
+from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.run_page import seconds_between
 from shardwise.commands.pricing.train_page import plan_text
 from shardwise.planner.training import TrainAnswer
@@ -45,7 +46,7 @@ class FileChecked(Answer, PricedPlan):
     global_batch_sequences: int
     """Sequences of a step."""
     fits: bool
-    """Whether the peak is at most the usable memory."""
+    """Whether the predicted peak is at most the usable memory, and no error says otherwise."""
     margin: float
     """The share of usable memory that should stay free: predictions were short by at most that in
     19 of 20 published runs."""
@@ -55,6 +56,8 @@ class FileChecked(Answer, PricedPlan):
     """A line of the keys that were read and change neither time nor memory."""
     changes: Sequence[FileChange]
     """What to change in the file, the best first."""
+    failed: FailedStep | None = part()
+    """The out-of-memory error that was given (--error)."""
     output: str | None = None
     """The file that was written (-o); null where there is none."""
 
@@ -106,13 +109,17 @@ def verdict_page(checked: FileChecked) -> Page:
         hanging=2,
     )
     yield wrapped(plan_text(answer.plan, checked), 2, 4)
-    yield Facts([_fits(checked), _step(checked), _bound(checked), *_unread(checked)])
+    failed = failure_facts(checked.failed) if checked.failed else []
+    yield Facts([_fits(checked), *failed, _step(checked), _bound(checked), *_unread(checked)])
 
 
 def _fits(checked: FileChecked) -> Fact:
     need, usable = checked.peak_bytes_per_chip, checked.usable_bytes_per_chip
     fact = memory_fact(need, usable)
     left, kept = usable - need, checked.margin * usable
+    if checked.failed and left >= 0:
+        said = f"{sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip"
+        return Fact("fits", f"no: it failed, where {said} were predicted", "bad")
     if left < 0:
         most = max(checked.memory_by_kind.items(), key=lambda item: item[1])
         over = f"{sig(-left / 2**30)} GiB too much; most of it is {most[0]}"

@@ -49,9 +49,10 @@ def left_out_of_script(text: str, flag: str, old: str) -> Iterator[str]:
         rest = text[line:begin] + text[end:after]
         bare = re.sub(r"""["']{2}|\\$""", "", re.sub(r"#.*", "", rest).strip()).strip()
         if bare:
-            while begin > line and text[begin - 1] in " \t":
-                begin -= 1
-            yield text[:begin] + text[end:]
+            leading, rest = text[line:begin].strip(), text[end:]
+            yield (
+                text[:begin].rstrip(" \t") + rest if leading else text[:begin] + rest.lstrip(" \t")
+            )
             continue
         yield text[:line] + text[after + 1 :]
         before = re.sub(r"[ \t]*\\\n$", "\n", text[:line])
