@@ -102,3 +102,20 @@ def _precision(text: str) -> dict[str, str]:
         return kind
     recipe = next((name for part, name in recipes.items() if part in text), "delayed")
     return {**kind, "--fp8-format": "hybrid", "--fp8-recipe": recipe}
+
+
+def recipe_keys(flag: str, value: str | None) -> list[tuple[str, str]]:
+    """The keys that say an argument in a recipe, each with the word for its value, which is "" for
+    a switch and None for one that is not given.
+
+    >>> recipe_keys("--no-overlap-p2p-communication", ""), recipe_keys("--num-experts", "8")
+    ([('overlap_p2p_comm', 'false')], [('num_moe_experts', '8'), ('num_experts', '8')])
+    """
+    negated = [key for key, other in _FALSE.items() if other == flag]
+    if negated:
+        return [(key, "true" if value is None else "false") for key in negated]
+    named = [key for key, other in _OTHERWISE.items() if other == flag]
+    plain = flag.removeprefix("--").replace("-", "_")
+    word = "false" if value is None else value or "true"
+    many = f"[{', '.join(word.split())}]" if " " in word else word
+    return [(key, many) for key in dict.fromkeys([*named, plain])]
