@@ -6,7 +6,7 @@ names what models have, `shared.py` has limits of several programs, `usual.py` w
 leave as it is, `xla_flags.py` compiler flags that may make a step faster, `xla_programs.py` what
 our trainer writes differently for some chips. A file per program: `maxtext.py` (with
 `maxtext_context.py`, of sequences that are cut, and `maxtext_models.py`, of models by name),
-`megatron.py`, `torchtitan.py`, `jax.py`. Read `row.py` first.
+`megatron.py`, `torchtitan.py`, `jax.py`, and for exports alone `trainer.py`. Read `row.py` first.
 """
 
 from collections.abc import Mapping
