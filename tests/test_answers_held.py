@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import price_plan
-from shardwise.evidence.training.runs import RESERVED
+from shardwise.planner.price.memory import RESERVED
 from shardwise.plans.files import plan_from
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from shardwise.plans.handwritten import check_whole, is_handwritten, programs, w
 from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.software import SOFTWARE, SoftwareRow
-from shardwise.plans.train import CHOICES, TrainPlan
+from shardwise.plans.train import CHOICES, USUAL, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
 
@@ -44,14 +44,19 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
-    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's, and of
-    its load only the parts that it has."""
+    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's,
+    choices of fine-tuning where they are made, and of its load only the parts that it has."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
     values = _plain(asdict(plan)) | {"chips": plan.chips.given}
     if isinstance(plan, ServePlan) and plan.workload is not None:
         values["workload"] = _plain(plain(plan.workload))
-    keys = [key for key in keys_of(cls) if key != "chips" or values[key]]
+    said = {"chips": bool(values["chips"])}
+    said |= {k: values[k] != _plain(getattr(USUAL, k)) for k in _SELDOM if k in values}
+    keys = [key for key in keys_of(cls) if said.get(key, True)]
     return {"kind": kind, **{key: values[key] for key in keys}}
+
+
+_SELDOM = ("lora_targets", "quantize", "library")
 
 
 def keys_of(cls: type) -> list[str]:
