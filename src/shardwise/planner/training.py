@@ -443,7 +443,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
-        software=request.software.name if request.software else "any",
+        software=request.software.name if request.software else "any",  # type: ignore[arg-type]
         chips=request.chips,
         **found.structure.choices,
     )
