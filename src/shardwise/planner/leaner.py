@@ -11,7 +11,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.plans.optimizers import optimizer_row
-from shardwise.plans.software import SOFTWARE, candidates_of_plan, usual_stack
+from shardwise.plans.software import SOFTWARE, candidates_of_plan, usual_library, usual_stack
 from shardwise.units import dtype_bytes
 
 Needs = Callable[[TrainPlan], float]
@@ -30,7 +30,7 @@ def leaner(plan: TrainPlan, cfg: ModelConfig, piece: Slice, room: float, needs: 
         return needs(changed if _runs(changed, cfg, piece) else _for_any(changed, piece))
 
     found = [*_fewest(plan, room, counted)][:SHOWN]
-    others = _on_host(plan, piece, room, counted), _adapted(plan, room, counted)
+    others = _on_host(plan, piece, room, counted), _adapted(plan, piece, room, counted)
     found += [one for one in others if one]
     said = (
         f"{options}{'' if _runs(changed, cfg, piece) else ANY} ({counted(changed) / 2**30:.3g} GiB)"
@@ -99,14 +99,15 @@ def _on_host(plan: TrainPlan, piece: Slice, room: float, needs: Needs) -> Change
     return ("--offload optimizer", changed) if needs(changed) <= room else None
 
 
-def _adapted(plan: TrainPlan, room: float, needs: Needs) -> Change | None:
+def _adapted(plan: TrainPlan, piece: Slice, room: float, needs: Needs) -> Change | None:
     """Adapters, beside quantised weights where it takes that."""
     rank = plan.lora_rank or 16
     options = "" if plan.lora_rank else f"--lora {rank}"
     for quantize in ("none", "nf4"):
         if quantize == plan.quantize and plan.lora_rank:
             continue
-        changed = replace(plan, lora_rank=rank, quantize=quantize, library="transformers")
+        library = usual_library(usual_stack(piece.chip, rank), rank)
+        changed = replace(plan, lora_rank=rank, quantize=quantize, library=library)
         said = options if quantize == "none" else f"{options} --quantize {quantize}".strip()
         if needs(changed) <= room:
             return said, changed
