@@ -272,9 +272,8 @@ def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
     unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
     fits = plan_of(request, unpinned[0]) if unpinned else None
     few = request.part is None and request.piece.chips <= FEW_CHIPS
-    others = (
-        leaner(leanest, request.cfg, request.piece, request.max_hbm_bytes, needs) if few else ""
-    )
+    optimizer, room = float(kinds["optimizer"]), request.max_hbm_bytes
+    others = leaner(leanest, request.cfg, request.piece, room, needs, optimizer) if few else ""
     return nearest_miss(request, report.nearest, leanest, kinds, fits, others)
 
 
