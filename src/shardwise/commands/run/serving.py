@@ -389,7 +389,7 @@ def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
         hosts.close()
 
 
-def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, Any]:
+def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, object]:
     """How a checkpoint is served, what was chosen for it included."""
     formats, guesses = formats_of(settings, load_model(folder)), settings.scheduling.guesses
     found = {
