@@ -11,6 +11,7 @@ from tests.apps.commands import SERVED, flat, over
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import serve
+from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
@@ -333,6 +334,45 @@ def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
     assert "--random-prefix-len=384" in out.read_text()
     said(capsys, "export", str(out), "--from", "vllm", "-o", str(again))
     assert load_plan(again) == plan
+
+
+def test_depths_of_guessing_are_requests_of_a_search():
+    words = {"input": 512, "output": 32}
+    for acceptance, depths in (("0.8,0.6,0.4", [0, 1, 2, 3]), ("0.7", list(range(9)))):
+        asked = ServePlanRequest("llama-3-8b", "h100:1", acceptance=acceptance, **words)
+        made = asked.requests("h100:1", asked.demand())
+        assert [r.speculation.tokens if r.speculation else 0 for r in made] == depths
+        assert [r.scheduling.guesses for r in made] == depths
+    (only,) = ServePlanRequest("llama-3-8b", "h100:1", **words).requests("h100:1", asked.demand())
+    assert only.speculation is None
+
+
+@pytest.mark.slow
+def test_the_depth_of_guessing_is_searched_and_kept_in_the_plan(tmp_path, capsys):
+    """At 9 ms a token steps of one token each hold less than steps that check guesses."""
+    tight = (*SMALL, "--tpot", "9ms")
+    path, out = tmp_path / "plan.yaml", tmp_path / "serve.sh"
+    plain = found(*tight)["result"]["requests_per_second"]
+    run(*tight, "--acceptance", "0.8,0.6,0.1", "-o", str(path))
+    plan, load = load_plan(path), load_plan(path).scheduling
+    assert load.acceptances == (0.8, 0.6, 0.1)
+    assert load.guesses in (2, 3)
+    assert plan.workload.rate > 1.5 * plain
+    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
+    assert f'"num_speculative_tokens": {load.guesses}' in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--acceptance", "0.5,0.7"), "give a share of the steps for each guess"),
+        (("--acceptance", "1.2"), "--acceptance is '1.2'"),
+        (("--draft-cost", "0.1"), "--draft-cost is of guesses, and none are made"),
+    ],
+)
+def test_guesses_that_make_no_sense_are_refused(words, what):
+    with pytest.raises(BadRequest, match=what):
+        run(*SMALL, *RATE, *words)
 
 
 def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):

@@ -45,11 +45,11 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's, and of
-    its load only the parts that it has."""
+    its load and its scheduling only the parts that they have."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
     values = _plain(asdict(plan)) | {"chips": plan.chips.given}
-    if isinstance(plan, ServePlan) and plan.workload is not None:
-        values["workload"] = _plain(plain(plan.workload))
+    if isinstance(plan, ServePlan):
+        values |= {"scheduling": plain(plan.scheduling), "workload": plain(plan.workload)}
     keys = [key for key in keys_of(cls) if key != "chips" or values[key]]
     return {"kind": kind, **{key: values[key] for key in keys}}
 

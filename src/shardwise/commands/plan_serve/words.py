@@ -28,6 +28,7 @@ from shardwise.plans.engine_memory import engine_memory
 from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
+from shardwise.scheduling import Speculation
 from shardwise.units import parse_seconds
 
 MOST_LENGTH = 2**24
@@ -35,6 +36,9 @@ MOST_LENGTH = 2**24
 Scout's 10,485,760 (ours)."""
 
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
+MOST_GUESSES = 8
+"""Guesses of a step that are looked at where one rate is given for all (ours)."""
+
 _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
 
@@ -117,6 +121,18 @@ class ServeWords(HardwareWords):
     )
     kv: str | None = option("Dtype of the KV cache. [default: bf16]", group="Choices of the plan")
     batch: int | str | None = option("The most sequences of a server at once.")
+    acceptance: str | float | None = option(
+        "How often a guessed token holds after one that did (0.7), or the share of steps in which "
+        "each does (0.8,0.6,0.4): as many are guessed a step as is cheapest.",
+        group="Choices of the plan",
+        metavar="SHARE[,...]",
+        meaning="how often guessed tokens hold, by their position or all",
+    )
+    draft_cost: float | str | None = option(
+        "Time of one guess as a share of a decode step. [default: 0, as of n-grams]",
+        group="Choices of the plan",
+        meaning="time of one guess, as a share of a decode step",
+    )
     prefill_chunk: float | str | None = option(
         "The most tokens of a step.",
         group="Choices of the plan",
@@ -215,8 +231,30 @@ class ServeWords(HardwareWords):
                 shares=self._shares(rows, pieces[0].chip),
                 release=self.release or "",
                 graphs=not self.eager,
+                speculation=guess,
             )
             for row in rows
+            for guess in self._guesses()
+        ]
+
+    def _guesses(self) -> list[Speculation | None]:
+        """Depths of guessing to choose from, with how often guesses hold."""
+        if self.acceptance is None:
+            if self.draft_cost is not None:
+                raise BadRequest("--draft-cost is of guesses, and none are made; give --acceptance")
+            return [None]
+        cost = number(self.draft_cost or 0, "--draft-cost", least=0, most=100)
+        texts = str(self.acceptance).split(",")
+        shares = tuple(number(text, "--acceptance", least=0, most=1) for text in texts)
+        depths = range(1, (len(shares) if len(shares) > 1 else MOST_GUESSES) + 1)
+        each, all_ = (shares, 0.0) if len(shares) > 1 else ((), shares[0])
+        method = "draft" if cost else "ngram"
+        return [
+            None,
+            *(
+                Speculation(method=method, tokens=n, cost=cost, acceptance=all_, positions=each)
+                for n in depths
+            ),
         ]
 
     def _spare(self) -> int:

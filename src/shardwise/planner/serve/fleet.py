@@ -370,7 +370,7 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
 def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
     """Prompts on servers of their own, as busy as TTFT lets them be."""
     request, own = grid.server.request, grid.server.chips
-    answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
+    answers = np.asarray(grid.load.running) / (grid.load.steps * grid.decode)
     by = prefill_columns(grid, choice)
     # Infinite seconds of a column without a prefill server would become NaN in what follows.
     prefill = np.minimum(by.seconds, _FOREVER)

@@ -13,6 +13,7 @@ from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
+from shardwise.scheduling import Speculation
 
 Pools = Literal["one", "two", "any"]
 POOLS: tuple[Pools, ...] = ("one", "two", "any")
@@ -43,6 +44,7 @@ class ServeRequest:
     `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside. Servers take
     the first of `shares` of the memory, as their engine means it, with which some keep the goal;
     the engine is of `release` (empty: the newest known), and without `graphs` it captures none.
+    With `speculation` each step checks guesses of it.
     """
 
     cfg: ModelConfig
@@ -70,6 +72,7 @@ class ServeRequest:
     shares: tuple[float, ...] = (ServeScheduling().memory_share,)
     release: str = ""
     graphs: bool = True
+    speculation: Speculation | None = None
 
     @property
     def memory_share(self) -> float:
@@ -78,9 +81,19 @@ class ServeRequest:
 
     @property
     def scheduling(self) -> ServeScheduling:
-        """What a plan says of its engine's memory."""
-        return ServeScheduling(
+        """What a plan says of its engine's memory, and of guesses."""
+        found = ServeScheduling(
             memory_share=self.memory_share, release=self.release, graphs=self.graphs
+        )
+        guess = self.speculation
+        if guess is None:
+            return found
+        return replace(
+            found,
+            guesses=guess.tokens,
+            acceptance=guess.acceptance,
+            guess_cost=guess.cost,
+            acceptances=guess.positions or None,
         )
 
     @property

@@ -23,7 +23,7 @@ from shardwise.planner.serve.fleet import (
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
-from shardwise.planner.serve.replica import fleet_of, scaled
+from shardwise.planner.serve.replica import averaged, fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
@@ -137,7 +137,7 @@ def cheapest_serving(
     miss: NoFeasiblePlan | None = None
     apart = [
         replace(request, pools=pools)
-        for request in requests
+        for request in _likely(requests)
         for pools in (("one", "two") if request.pools == "any" else (request.pools,))
     ]
     for request in apart:
@@ -152,6 +152,22 @@ def cheapest_serving(
         assert miss is not None
         raise miss
     return found
+
+
+_DEPTHS = 2
+"""Depths of guessing that are simulated: the cheapest by their closed forms."""
+
+
+def _likely(requests: Sequence[ServeRequest]) -> Sequence[ServeRequest]:
+    """The requests, of several depths of guessing those that are cheapest in closed form."""
+    if not any(request.speculation for request in requests):
+        return requests
+    costs = dict[int, float]()
+    for place, request in enumerate(requests):
+        searched = search_fleets(request)
+        best = cheapest(searched, request.within) if searched.grids else None
+        costs[place] = best.chip_seconds if best and best.meets(request.within) else inf
+    return [requests[place] for place in sorted(costs, key=costs.__getitem__)[:_DEPTHS]]
 
 
 def _cheapest(
@@ -263,7 +279,7 @@ def contender(
     end where they say how many servers hold the request's."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = roomy(fleet.plan(), request)
-    simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
+    simulated, rate = averaged(fleet_of(plan, request.cfg, *pieces)), fleet.rate
     if (decode, prefill) != (1.0, 1.0):
         simulated = scaled(simulated, decode, prefill)
         rate /= max(decode, prefill)
@@ -333,7 +349,8 @@ _ROOMY = 2.0
 def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
     """The plan with room for more sequences than the closed form asks for: a server that turns them
     away lets them wait, and the simulation says whether a longer step is worse."""
-    most = request.batch or min(ceil(_ROOMY * plan.batch), plan.prefill_chunk - 1)
+    checked = plan.scheduling.guesses + 1
+    most = request.batch or min(ceil(_ROOMY * plan.batch), (plan.prefill_chunk - 1) // checked)
     return replace(plan, batch=max(plan.batch, most))
 
 
@@ -424,7 +441,7 @@ def served_plan(
     assert load is not None
     given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
     goal = Objectives(**{name: time for name, time in given.items() if time is not None})
-    fleet = fleet_of(plan.worst, cfg, piece, prefill_piece)
+    fleet = averaged(fleet_of(plan.worst, cfg, piece, prefill_piece))
     held = hold(fleet, demand, load.rate, goal, runs=RUNS, patient=True)
     return Served(
         plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held
