@@ -246,16 +246,19 @@ class ServeWords(HardwareWords):
         cost = number(self.draft_cost or 0, "--draft-cost", least=0, most=100)
         texts = str(self.acceptance).split(",")
         shares = tuple(number(text, "--acceptance", least=0, most=1) for text in texts)
-        depths = range(1, (len(shares) if len(shares) > 1 else MOST_GUESSES) + 1)
-        each, all_ = (shares, 0.0) if len(shares) > 1 else ((), shares[0])
-        method = "draft" if cost else "ngram"
-        return [
-            None,
-            *(
-                Speculation(method=method, tokens=n, cost=cost, acceptance=all_, positions=each)
-                for n in depths
-            ),
-        ]
+        method, several = "draft" if cost else "ngram", len(shares) > 1
+        depths = range(1, (len(shares) if several else MOST_GUESSES) + 1)
+        made = (
+            Speculation(
+                method=method,
+                tokens=depth,
+                cost=cost,
+                acceptance=0.0 if several else shares[0],
+                positions=shares if several else (),
+            )
+            for depth in depths
+        )
+        return [None, *made]
 
     def _spare(self) -> int:
         """Servers that may be lost, of a rate that was given."""
