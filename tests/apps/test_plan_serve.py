@@ -451,6 +451,38 @@ def test_two_pools(capsys):
     assert result["holds"]
 
 
+def test_answers_on_another_chip(tmp_path, capsys):
+    path, words = tmp_path / "plan.yaml", ("--on", "h100:2", "--decode-on", "h200:2")
+    run(*SMALL[:2], *words, *SMALL[4:], *RATE, "-o", str(path))
+    page = flat(capsys.readouterr().out)
+    plan = load_plan(path)
+    assert plan.slice.startswith("h200")
+    assert plan.prefill is not None
+    assert plan.prefill.slice.startswith("h100")
+    assert plan.replicas <= 2
+    assert plan.prefill_replicas <= 2
+    prefill, answer = plan.prefill_replicas, plan.replicas
+    hour = prefill * load_chip("h100").price.usd_per_chip_hour
+    hour += answer * load_chip("h200").price.usd_per_chip_hour
+    assert f"of h100 and {answer} of h200" in page
+    assert f"${hour:,.2f}/h" in page
+    shown = json.loads(said(capsys, "plan", "show", str(path), "--json")[0])["result"]
+    assert shown["usd_per_hour"] == pytest.approx(hour)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--on", "h100,b200", "--decode-on", "h200"), "name one chip or slice each"),
+        (("--on", "h100", "--decode-on", "v5e"), "of nvidia and google"),
+        (("--on", "h100", "--decode-on", "rtx4090"), "rtx4090 has no data-centre network"),
+    ],
+)
+def test_two_chips_that_share_no_caches_are_refused(words, what):
+    with pytest.raises(BadRequest, match=what):
+        run(*SMALL[:2], *words, *SMALL[4:], *RATE)
+
+
 def test_one_token_of_output_has_no_time_between_tokens(capsys):
     doc = found(*SMALL[:6], "--output", "1", "--rate", "2")
     assert doc["result"]["tpot_seconds"]["expected"] == 0

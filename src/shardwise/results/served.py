@@ -342,7 +342,8 @@ def boxes_of(served: Served) -> WholeBoxes | None:
     nothing smaller. None where they do, and for chips that are rented as slices."""
     chip = served.piece.chip
     each = chip.chips_per_host
-    if not isinstance(chip.network, Switched) or served.chips % each == 0:
+    two = served.prefill_piece.chip.id != chip.id
+    if two or not isinstance(chip.network, Switched) or served.chips % each == 0:
         return None
     chips = -(-served.chips // each) * each
     usd = None if chip.price is None else chips * chip.price.usd_per_chip_hour

@@ -38,7 +38,8 @@ class ServeRequest:
     most one of `chunks` tokens. Prompts and answers share its servers, or have `pools` of their
     own. `batch` is the most sequences of a server, where it is not 0. `pins` fix degrees of the
     mesh. The load is held with `spare` servers of each pool lost; all prompts begin with the same
-    `prefix` tokens.
+    `prefix` tokens. With `prefill_pieces`, slices of another chip, prompts have servers there, on
+    at most `prefill_chips`, and answers take at most `decode_chips` of `pieces`.
 
     `software` says what can be laid out, `engine` has its constants, and `constants` says how
     `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside. Servers take
@@ -73,6 +74,9 @@ class ServeRequest:
     release: str = ""
     graphs: bool = True
     speculation: Speculation | None = None
+    prefill_pieces: tuple[Slice, ...] = ()
+    prefill_chips: float = inf
+    decode_chips: float = inf
 
     @property
     def memory_share(self) -> float:

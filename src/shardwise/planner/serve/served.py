@@ -67,10 +67,22 @@ class Served:
         return self.rate * self.demand.output
 
     @property
+    def prefill_chips(self) -> int:
+        """Of the servers that only prefill."""
+        return self.chips - chips_of(
+            replace(self.plan, prefill_replicas=0, prefill=None), self.piece, self.piece
+        )
+
+    @property
     def usd_per_hour(self) -> float | None:
         """Of all chips; None where no price is known."""
-        price = self.piece.chip.price
-        return None if price is None else self.chips * price.usd_per_chip_hour
+        price, other = self.piece.chip.price, self.prefill_piece.chip.price
+        if self.piece.chip.id == self.prefill_piece.chip.id or not self.prefill_chips:
+            return None if price is None else self.chips * price.usd_per_chip_hour
+        if price is None or other is None:
+            return None
+        prefill = self.prefill_chips * other.usd_per_chip_hour
+        return (self.chips - self.prefill_chips) * price.usd_per_chip_hour + prefill
 
     def per_million(self, per_hour: float) -> dict[str, float]:
         """What an hour costs, per million tokens of prompts, of answers, and of both together."""
@@ -106,6 +118,17 @@ def chips_of(plan: ServePlan, piece: Slice, prefill_piece: Slice) -> int:
     """Chips of all servers of a plan."""
     own = prod(plan.box) * piece.count * plan.replicas
     return own + prod(plan.prefill_plan.box) * prefill_piece.count * plan.prefill_replicas
+
+
+def _beyond(request: ServeRequest, plan: ServePlan, pieces: tuple[Slice, Slice]) -> bool:
+    """Whether a plan, with the servers that may be lost, takes more chips than there are."""
+    whole = plan.with_more(request.spare)
+    chips, answering = chips_of(whole, *pieces), whole.replicas * _each(plan, pieces)
+    return (
+        chips > request.max_chips
+        or answering > request.decode_chips
+        or chips - answering > request.prefill_chips
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +322,7 @@ def contender(
     if request.rate:
         plan = _scaled(plan, request.rate / rate, most)
     chips = chips_of(plan.with_more(request.spare), *pieces)
-    if chips > request.max_chips:
+    if _beyond(request, plan, pieces):
         return None
     return Contender(
         request=request,
@@ -396,8 +419,7 @@ def _fewest(
     plan = found.plan
     while not held(plan).kept:
         plan = _more(plan, held(plan), request.goal)
-        chips = chips_of(plan.with_more(request.spare), *found.pieces)
-        if len(tried) == _TRIES or chips > request.max_chips:
+        if len(tried) == _TRIES or _beyond(request, plan, found.pieces):
             return None
     for pool in ("replicas", "prefill_replicas"):
         less = max(1, getattr(plan, pool) // _COARSE)
