@@ -18,6 +18,7 @@ from starlette.routing import Route
 from shardwise.apps.server.body import fields_of
 from shardwise.apps.server.chat import chat
 from shardwise.apps.server.completions import complete
+from shardwise.apps.server.embeddings import embeddings
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
 from shardwise.apps.server.gate import Gate
@@ -103,6 +104,7 @@ def server_app(state: ServerState) -> Gate:
         "/v1/completions": complete,
         "/v1/chat/completions": chat,
         "/v1/responses": respond,
+        "/v1/embeddings": embeddings,
         "/tokenize": tokenize,
         "/detokenize": detokenize,
     }

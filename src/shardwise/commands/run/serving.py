@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +20,7 @@ from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
+from shardwise.runtime.engine.embedding import Embedder
 from shardwise.runtime.engine.generation import (
     Finish,
     FormError,
@@ -66,6 +67,7 @@ __all__ = [
     "ChannelReader",
     "Constraint",
     "Delta",
+    "Embedder",
     "Engine",
     "EngineThread",
     "Finish",
@@ -101,6 +103,8 @@ class ServedModel:
     """How the model writes calls of tools."""
     reasoning: str = NO_REASONING
     """How it marks what it thinks."""
+    embedder: Callable[[], Embedder] | None = None
+    """Makes what makes vectors of prompts; it may raise BadRequest or MissingPart."""
     serves: Mapping[str, Any] = field(default_factory=dict)
     """How: mesh, replicas, dtypes, pages, slots."""
     close: Callable[[], None] = lambda: None
@@ -377,10 +381,17 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         engine=engine,
         tool_format=tools,
         reasoning=reasoning,
+        embedder=cache(partial(_embedder, engine, folder)),
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
         serves={**_serves(settings, folder, engine), **formats},
         close=partial(_close, text, hosts),
     )
+
+
+def _embedder(engine: Engine, folder: Path) -> Embedder:
+    executor = engine.replicas[-1].executor
+    assert isinstance(executor, ModelExecutor)
+    return executor.embedder(folder)
 
 
 def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
