@@ -31,7 +31,7 @@ class ByHand:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     made = replica_of(folder_of(tmp_path_factory.mktemp("checkpoint")))
-    with running(replace(made, embedder=ByHand)) as (state, found):
+    with running(replace(made, embedder=lambda _: ByHand())) as (state, found):
         yield found
         nothing_is_held(state)
 

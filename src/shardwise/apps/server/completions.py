@@ -63,6 +63,7 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
         echo=echo,
         silent=not most,
         priority=fields.priority or 0,
+        variant=state.replica.variant(fields.model),
     )
     form = CompletionForm(spelling_of(fields, text), fields.logprobs)
     return await reply(state, request, fields, wish, ChoiceWriter(state, request, fields, form))

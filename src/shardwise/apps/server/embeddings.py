@@ -22,7 +22,7 @@ async def embeddings(state: ServerState, request: Request, fields: EmbeddingFiel
     if state.replica.embedder is None:
         raise ApiError(501, "this server makes no vectors; it has no model of its own")
     with refused("input"):
-        embedder = state.replica.embedder()
+        embedder = state.replica.embedder(state.replica.variant(fields.model))
     if fields.dimensions is not None:
         with refused("dimensions"):
             embedder.check(fields.dimensions)
@@ -45,7 +45,7 @@ async def embeddings(state: ServerState, request: Request, fields: EmbeddingFiel
         for i, vector in enumerate(vectors)
     ]
     document = {"id": f"embd-{uuid4().hex}", "object": "list", "data": data}
-    document |= {"model": state.replica.name, "usage": usage}
+    document |= {"model": fields.model or state.replica.name, "usage": usage}
     return await as_json(document, sum(map(len, vectors)))
 
 

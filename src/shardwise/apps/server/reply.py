@@ -85,7 +85,7 @@ class ChoiceWriter:
         self._envelope = {
             "id": f"{form.prefix}-{request.state.request_id}",
             "created": int(time.time()),
-            "model": state.replica.name,
+            "model": fields.model or state.replica.name,
             "object": form.kind_of_part if fields.stream else form.kind,
         }
 
