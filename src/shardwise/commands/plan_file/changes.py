@@ -14,6 +14,7 @@ from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans.software import candidates_of_plan
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.resolution import read_resolution
 
@@ -72,6 +73,14 @@ def margin_of(answer: TrainAnswer) -> float:
     return known.margin(answer.plan.stack, answer.piece.chip.vendor).value
 
 
+def unwritten(target: str, answer: TrainAnswer) -> str:
+    """Why no change can be written for a program; "" where one can."""
+    plan, cfg, piece = answer.plan, answer.cfg, answer.piece
+    runner = EXPORTERS[target].runner(piece)
+    found = runner.obstacles(candidates_of_plan(plan, cfg, piece)) if runner else []
+    return next((str(obstacle) for obstacle in found if obstacle.field == "model"), "")
+
+
 def changes_of(
     text: str,
     file: str,
@@ -84,6 +93,8 @@ def changes_of(
     What makes a step shorter comes first, then what frees memory; where the plan does not fit, or
     ran into a `failure`, only what makes it fit.
     """
+    if unwritten(target, answer):
+        return []
     usable, peak = usable_of(answer), answer.peak_bytes_per_chip
     room = usable * (1 - margin_of(answer))
     if failure is not None:
@@ -158,9 +169,13 @@ def _written(
         )
         return all(abs(mine / other - 1) <= _SAME for mine, other in pairs)
 
-    changed = edited(
-        text, target, near.answer.plan, lambda plan: exporter.write(plan, cfg, piece), reads, same
-    )
+    def writes(plan: TrainPlan) -> str:
+        return exporter.write(plan, cfg, piece)
+
+    try:
+        changed = edited(text, target, near.answer.plan, writes, reads, same)
+    except BadRequest:  # what the exporter has no word for
+        return None
     if changed is None:
         return None
     plan = reads(changed)
