@@ -2,6 +2,7 @@
 """Hand the exported files to the programs' own parsers: docs/lab/exports_checked.json.
 
     scripts/check_exports.py maxtext|torchtitan|megatron|vllm|sglang|skypilot [--keep FOLDER]
+    scripts/check_exports.py trl|axolotl|deepspeed [--keep FOLDER]
     scripts/check_exports.py k8s --repositories FOLDER [--keep FOLDER]
 
 One command makes a throwaway environment (2 to 4 GB, deleted afterwards; FOLDER keeps it or is one
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import exports_serving
+import exports_trainer
 from called import calls
 from exports import CHECKED, DOCS, TABLE, read_plan, text_of
 from repositories import read_repositories
@@ -105,6 +107,26 @@ FRAMEWORKS: Mapping[str, Framework] = {
         note="kubernetes-validate, strictly; custom resources by their own schemas, and llm-d's "
         "flags and plugins",
     ),
+    "trl": Framework(
+        version="1.16.0",
+        python="python3.11",
+        packages=("torch", "trl==1.16.0", "accelerate==1.15.0"),
+        note="TrlParser with SFTConfig and ModelConfig, and the parsers of accelerate 1.15.0's "
+        "launcher and config",
+    ),
+    "axolotl": Framework(
+        version="0.19.0",
+        python="python3.11",
+        packages=("torch", "transformers", "accelerate", "pillow", "pyyaml", "addict"),
+        bare=("axolotl==0.19.0",),
+        note="AxolotlInputConfig, with a dataset and a rate",
+    ),
+    "deepspeed": Framework(
+        version="0.19.8",
+        python="python3.11",
+        packages=("torch", "deepspeed==0.19.8"),
+        note="DeepSpeedConfig of what a script writes, its counts filled in",
+    ),
     "skypilot": Framework(
         version="0.14.1",
         python="python3.11",
@@ -136,7 +158,9 @@ def main() -> int:
         record["repositories"] = read["commits"]
     record["files"] = {key: said(found["files"][key], row) for key, (_, row) in jobs.items()}
     written(CHECKED, name, record)
-    written(FLAGS, name, {k: record[k] for k in ("version", "date")} | {"flags": found["flags"]})
+    known = found["flags"]
+    for flags_of, flags in (known if isinstance(known, dict) else {name: known}).items():
+        written(FLAGS, flags_of, {k: record[k] for k in ("version", "date")} | {"flags": flags})
     bad = [f"{r['model']} on {r['slice']}: {r['error']}" for r in record["files"].values()
            if not r["accepted"]]  # fmt: skip
     wrong = [
@@ -149,6 +173,8 @@ def main() -> int:
 
 def files(name: str) -> list[tuple[str, dict[str, Any]]]:
     """The files of the table for one program."""
+    if name in exports_trainer.TAKEN_BY:
+        return list(exports_trainer.texts(name))
     table = json.loads(TABLE.read_text())
     if name in EXPORTERS and name != "skypilot":
         rows = [row for row in table["rows"] if row.get("software") == name]

@@ -36,6 +36,20 @@ def _hub_ids() -> Mapping[str, str]:
     return {zoo["provenance"]["hf_id"]: name for name, zoo in held.items()}
 
 
+def hub_id(name: str) -> str | None:
+    """The Hugging Face id of a model of the zoo; None for one that is none of it."""
+    return next((found for found, own in _hub_ids().items() if own == name.lower()), None)
+
+
+def of_hub(hub_id: str) -> str | None:
+    """The model of the zoo with a Hugging Face id, or with one of another owner whose last part is
+    the same; None where there is none."""
+    ids = {known.lower(): name for known, name in _hub_ids().items()}
+    ends = {known.rpartition("/")[2]: name for known, name in ids.items()}
+    text = hub_id.lower()
+    return ids.get(text) or ends.get(text.rpartition("/")[2])
+
+
 @lru_cache(maxsize=32)
 def load_model(name_or_path: str | Path) -> ModelConfig:
     """A model by zoo name, by the path of a config.json, by a directory that holds one, by the

@@ -77,11 +77,13 @@ def slice_for(devices: int, slices: int, tpu: bool) -> str | None:
 def plans(draw, tpu: bool, **allowed) -> tuple[TrainPlan, ModelConfig, Slice]:
     """A plan over any mesh; `allowed` maps a field to the values to draw, else it is the default.
 
-    Keys besides the fields: `schedules` for plans with stages, and `uneven` stages.
+    Keys besides the fields: `schedules` for plans with stages, `uneven` stages, and the `axes` that
+    are cut.
     """
     model = draw(st.sampled_from(allowed.pop("models", sorted(MODELS))))
     most = {"expert": 8, "stage": 4} if model == "moe" else {"expert": 1, "stage": 8}
-    axes = {a: draw(st.sampled_from([1, 1, 2, 4, 8])) for a in MESH_AXES}
+    cut = allowed.pop("axes", MESH_AXES)
+    axes = {a: draw(st.sampled_from([1, 1, 2, 4, 8])) for a in cut}
     mesh = ordered({a: min(d, most.get(a, 8)) for a, d in axes.items()})
     devices = 1
     for degree in mesh.values():

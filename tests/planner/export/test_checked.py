@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import exports  # noqa: E402
 import exports_serving  # noqa: E402
+import exports_trainer  # noqa: E402
 
 from shardwise.planner.export.known_flags import known_flags  # noqa: E402
 
@@ -24,10 +25,11 @@ TABLE = json.loads(exports.TABLE.read_text())
 ROWS = [row for row in TABLE["rows"] if "plan" in row]
 SERVED = [row for row in TABLE["serving"] if "plan" in row]
 PROGRAMS = ("maxtext", "megatron", "torchtitan")
+TRAINERS = ("trl", "axolotl", "deepspeed")
 SERVERS = ("k8s", "sglang", "skypilot", "vllm")
 
 
-@pytest.mark.parametrize("program", PROGRAMS + SERVERS)
+@pytest.mark.parametrize("program", PROGRAMS + SERVERS + TRAINERS)
 def test_a_record_says_what_was_checked_when_and_that_all_was_taken(program):
     record = CHECKED[program]
     assert re.fullmatch(r"\d+\.\d+\.\d+", record["version"])
@@ -56,6 +58,16 @@ def test_every_flag_that_is_written_is_one_that_the_program_knows(row):
     text = exports.text_of(exports.read_plan(row))
     launcher = {"--nnodes", "--nproc-per-node", "CUDA_DEVICE_MAX_CONNECTIONS"}
     assert flags_of(program, text) - launcher <= set(FLAGS[program]["flags"])
+
+
+@pytest.mark.parametrize("program", TRAINERS)
+def test_the_files_of_a_trainer_are_those_that_were_taken(program):
+    """By their hash, so that a changed file is checked again."""
+    names = [
+        hashlib.sha256(text.encode()).hexdigest() for text, _ in exports_trainer.texts(program)
+    ]
+    assert set(names) == set(CHECKED[program]["files"])
+    assert len(names) >= 9
 
 
 def test_the_table_has_ten_models_on_six_slices_all_exported_and_read_back():

@@ -13,7 +13,8 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.export import EXPORTERS, export_plan, parse_export
+from shardwise.planner.export import EXPORTERS, export_plan, parse_export, target_for
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
@@ -84,6 +85,22 @@ MEGATRON = ABOUT | {
         TrainDtypes(moments="bf16"),
     ],
 }
+EACH = "per_microbatch"
+LOADED = TrainDtypes(master="none", moments="bf16")
+TRAINER = ABOUT | {
+    "zero": [0, 1],
+    "sequence_parallel": [True, False],
+    "weight_gather": ["per_pass", "per_microbatch"],
+    "gradient_reduce": ["per_microbatch", "per_step"],
+    "remat": ["none", "block", "offload"],
+    "attention_kernel": ["flash", "fa2", "fa3", "scores"],
+    "expert_dispatch": ["ragged"],
+    "optimizer": ["adam", "adam8bit", "adafactor", "muon", "sgd"],
+    "offload_optimizer": [True, False],
+    "lora_rank": [0, 8],
+    "fused_loss": [None, True],
+    "dtypes": [MIXED, STORED_F32, LOADED],
+}
 JAX = MAXTEXT | {
     "models": ["dense", "moe"],
     "schedules": ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"],
@@ -105,12 +122,24 @@ ACCEPTED = {
     "jax": (plans(tpu=True, **JAX), plans(tpu=False, **JAX)),
     "xpk": (plans(tpu=True, **MAXTEXT), plans(tpu=True, **MOE)),
     "skypilot": (plans(tpu=False, **MEGATRON),),
+    "slurm": (plans(tpu=False, **MEGATRON), plans(tpu=False, **TORCHTITAN)),
+    **{
+        target: (
+            plans(tpu=False, axes=("data", "fsdp"), **TRAINER),
+            plans(tpu=False, axes=("data",), **TRAINER | {"zero": [2], "gradient_reduce": [EACH]}),
+        )
+        for target in TRAINERS
+    },
 }
 
 
 def runs_as_it_is(target: str, plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> bool:
     """Whether the drawn choices, each of which the target takes, go together there."""
     runner = EXPORTERS[target].runner(piece)
+    if EXPORTERS[target].obstacles(plan, piece):
+        return False
+    if EXPORTERS[target].whole:
+        return bool(target_for(plan, cfg, piece))
     return runner is None or not runner.obstacles(candidates_of_plan(plan, cfg, piece))
 
 

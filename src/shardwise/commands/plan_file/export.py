@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import yaml
 
-from shardwise.boundary import Command, read_text, spelt
+from shardwise.boundary import Command, spelt
 from shardwise.boundary.options import option, place
 from shardwise.boundary.records import hidden
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import FAMILY, whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_file.exported import export_given, parse_text
-from shardwise.commands.pricing.plans import GivenPlan, unfit_notes
+from shardwise.commands.pricing.plans import GivenPlan, program_text, unfit_notes
 from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
@@ -34,8 +34,9 @@ class ExportRequest(Command):
 
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
     the file of an export and `from_` the program that it is for; any file of the program's own will
-    do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments. Raises
-    BadRequest for a plan that the program cannot run, and by name for what is missing.
+    do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments, TRL's
+    launch line or YAML, axolotl's YAML. Files that it names are read where they lie beside it.
+    Raises BadRequest for a plan that the program cannot run, and by name for what is missing.
     """
 
     COMMAND: ClassVar[str] = "export"
@@ -94,7 +95,7 @@ class ExportRequest(Command):
         )
 
     def _read(self, path: Path, origin: str) -> "PlanRead":
-        text = read_text(path, "the export", most=EXPORT_BYTES)
+        text = program_text(path, "the export", most=EXPORT_BYTES)
         model = None if self.model is None else with_family(self.model, self.as_)
         lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
         plan = parse_text(text, origin, model, self.on, lengths)

@@ -23,6 +23,7 @@ from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.expected import shift_of
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.export.trainer import with_files
 from shardwise.planner.left_out import completed
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
@@ -141,10 +142,23 @@ def other_program(path: str | Path) -> tuple[str | None, str]:
     if str(path).startswith(PREFIX) or not is_file(Path(path)):
         return None, ""
     try:
-        text = read_text(Path(path), "the plan")
+        text = program_text(Path(path), "the plan")
     except BadRequest:
         return None, ""  # which reading it as a plan says
     return target_of(text), text
+
+
+def program_text(path: Path, what: str, **most: int) -> str:
+    """The text of another program's file, with the files of keys that it names and that lie beside
+    it (`planner/export/trainer/files.py`)."""
+
+    def beside(name: str) -> str | None:
+        inside = not (Path(name).is_absolute() or ".." in Path(name).parts)
+        places = [path.parent / name] if inside else []
+        found = next(filter(is_file, [*places, path.parent / Path(name).name]), None)
+        return read_text(found, f"the file that '{path}' names", **most) if found else None
+
+    return with_files(read_text(path, what, **most), beside)
 
 
 def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> TrainPlan:
@@ -214,7 +228,7 @@ def price_plan(
             "peak_bytes_per_chip": result.peak_bytes_per_chip,
         }
         if piece.chip.price is not None:
-            headline["usd_per_trillion_tokens"] = usd_per_trillion(answer)
+            headline |= {"usd_per_trillion_tokens": usd_per_trillion(answer)}
     else:
         if evidence is not None:
             raise BadRequest(

@@ -1,26 +1,27 @@
 """Export: a TrainPlan in the words of another framework or launcher, and back to the same plan.
 
 One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`, and the launchers
-`xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). Of the first three
-`maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
+`xpk.py`, `skypilot.py` and `slurm.py` (`hardware.py` has the names of slices there). Of the first
+three `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
 `megatron_read.py` and `torchtitan_read.py` read files that anybody wrote (`megatron_yaml.py`
 recipes, `torchtitan_keys.py` names of before), `which_model.py` says for which model,
-`megatron_shape.py` builds one of its numbers; `known_flags.py` tells whose file one is and which of
-its words nobody knows. A ServePlan goes through `serving.py` to `vllm.py` and `sglang.py`, each a
-`server_program.py` as our own `own_server.py`, and both share `server_flags.py`; `load_check.py`
+`megatron_shape.py` builds one of its numbers; `trainer/` has transformers' Trainer: TRL, axolotl,
+accelerate and DeepSpeed; `known_flags.py` tells whose file one is and which of its words nobody
+knows. A ServePlan goes through `serving.py` to `vllm.py`, `sglang.py` and `trtllm.py`, each a
+`server_program.py` as our own `own_server.py`; the three share `server_flags.py`; `load_check.py`
 writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has the objects of
 a router). `flags.py` reads the flags of all that write a command, `script/` the bash script around
-one, and `edit/` changes such files in place.
-Each target has `write(plan, cfg, piece)`, the target's own text, and `read(text, devices)`,
-the fields of the plan that this text says. What a target has no word for stands in comment lines
-beside the text (`notes.py`); what it would run in another way are the limits of its row in
-`plans/software/`, all of which a refusal names. Nothing is run or installed here: Python is read as
-a tree (`python_text.py`), and what came from outside is quoted for the language that it is written
-in. Read `notes.py` first.
+one, and `edit/` changes such files in place. Each target has `write(plan, cfg, piece)`, the
+target's own text, and `read(text, devices)`, the fields of the plan that this text says. What a
+target has no word for stands in comment lines beside the text (`notes.py`); what it would run in
+another way are the limits of its row in `plans/software/`, all of which a refusal names. Nothing is
+run or installed here: Python is read as a tree (`python_text.py`), and what came from outside is
+quoted for the language that it is written in. Read `notes.py` first.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from shardwise.errors import BadRequest, Gives, Lacking, unknown
@@ -33,8 +34,10 @@ from shardwise.planner.export import (
     megatron,
     megatron_read,
     skypilot,
+    slurm,
     torchtitan,
     torchtitan_read,
+    trainer,
     which_model,
     xpk,
 )
@@ -50,13 +53,43 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.plans.software import JAX, SOFTWARE, candidates_of_plan, usual_software
+from shardwise.plans.software import JAX, SOFTWARE, Obstacle, candidates_of_plan, usual_software
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import TORCHTITAN
+from shardwise.plans.software.trainer import TRAINER
 
 ModelNamed = tuple[str, ModelConfig]
 """A model as a plan calls it, and its config."""
+
+
+def _no_obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
+    return []
+
+
+def _in_slurm(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
+    """A batch script that starts the plan's program, of a plan for none the first that runs it."""
+    program = plan.software if plan.software != "any" else target_for(plan, cfg, piece)
+    if not program and not refusal(plan, cfg, piece, "trl"):
+        program = "trl"
+    if not program:
+        raise BadRequest(
+            "slurm cannot express software any: no known program runs this plan; "
+            f"export --to {', '.join((*SOFTWARE, 'trl'))} says why"
+        )
+    return slurm.write(plan, cfg, piece, program, export_plan(plan, cfg, piece, program))
+
+
+def _inside(text: str) -> tuple[Exporter, str]:
+    program, inner = slurm.inside(text)
+    return exporter_of(EXPORTERS, program, "export target"), inner
+
+
+def _of_slurm(text: str, devices: int | None = None) -> Fields:
+    program, inner = slurm.inside(text)
+    own = program == JAX.name
+    return slurm.read_own(inner) if own else _inside(text)[0].read(inner, devices)
+
 
 EXPORTERS: Mapping[str, Exporter] = {
     "maxtext": Exporter(
@@ -82,6 +115,23 @@ EXPORTERS: Mapping[str, Exporter] = {
         model=which_model.of_megatron,
         check=which_model.check_megatron,
     ),
+    **{
+        target: Exporter(
+            write=write,
+            read=partial(trainer.read, target=target),
+            lost=lambda _: {},
+            runner=lambda _: TRAINER,
+            model=which_model.of_trainer,
+            check=which_model.check_trainer,
+            obstacles=obstacles,
+        )
+        for target, write, obstacles in (
+            ("trl", trainer.write_trl, _no_obstacles),
+            ("axolotl", trainer.write_axolotl, trainer.obstacles_axolotl),
+            ("accelerate", trainer.write_accelerate, _no_obstacles),
+            ("deepspeed", trainer.write_deepspeed, trainer.obstacles_deepspeed),
+        )
+    },
     "jax": Exporter(write=jax_mesh.write, read=jax_mesh.read, lost=lambda _: jax_mesh.LOST),
     "xpk": Exporter(
         write=xpk.write,
@@ -96,6 +146,15 @@ EXPORTERS: Mapping[str, Exporter] = {
         lost=skypilot.lost,
         runner=skypilot.runner,
         obstacles=skypilot.obstacles,
+    ),
+    "slurm": Exporter(
+        write=_in_slurm,
+        read=_of_slurm,
+        lost=lambda _: {},
+        model=lambda text: _inside(text)[0].model(_inside(text)[1]),
+        check=lambda text, cfg: _inside(text)[0].check(_inside(text)[1], cfg),
+        obstacles=slurm.obstacles,
+        whole=True,
     ),
 }
 """By the name that `--to` takes."""
@@ -115,6 +174,8 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
         found += runner.obstacles(candidates_of_plan(plan, cfg, piece))
     check_runs(target, found)
     text = exporter.write(plan, cfg, piece)
+    if exporter.whole:
+        return text
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 
 

@@ -22,6 +22,8 @@ from shardwise.planner.export.megatron_shape import vocabulary
 from shardwise.planner.export.notes import heading
 from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import is_idle
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
+from shardwise.planner.export.trainer import given_of, notes
 
 _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "flags.json"
 
@@ -31,6 +33,12 @@ _OURS = re.compile(
     r"^\s*[{]?\s*\"?((kind|model_hash|slice|mesh|batch|length)\"?\s*:|model\"?\s*:[ \t]*[^\s#])",
     re.M,
 )
+_OF_TRAINERS = {
+    *("model_name_or_path", "base_model", "per_device_train_batch_size", "distributed_type"),
+    *("fsdp_config", "deepspeed_config", "deepspeed.zero_optimization"),
+    "deepspeed.train_micro_batch_size_per_gpu",
+}
+"""Keys without one of which a text is none of transformers' Trainer."""
 _FEWEST = 2
 """Flags of a program that a text holds if it is for it."""
 
@@ -45,6 +53,7 @@ _GIVEN: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "maxtext": maxtext_read.own_flags,
     "megatron": lambda text: megatron_read.parsed(text).given,
     "torchtitan": torchtitan_read.given_values,
+    **dict.fromkeys(TRAINERS, lambda text: dict.fromkeys(given_of(text).sections)),
 }
 """What a text of each program says, by key."""
 
@@ -55,6 +64,8 @@ def target_of(text: str) -> str | None:
     if _OURS.search(text):
         return None
     counts = {target: len(_given(target, text) & _known(target)) for target in _GIVEN}
+    if not _given(TRAINERS[0], text) & _OF_TRAINERS:
+        counts |= dict.fromkeys(TRAINERS, 0)
     best = max(counts, key=lambda target: counts[target])
     return best if counts[best] >= _FEWEST else None
 
@@ -64,6 +75,10 @@ def unread_notes(text: str, target: str) -> list[str]:
     what was read as something near it."""
     if target not in _GIVEN:
         return []
+    if target in TRAINERS:
+        idle = re.compile(_keys()["trainer"]["idle"])
+        known = set().union(*map(_known, TRAINERS))
+        return [*notes(text, idle, known), *_left_by_script(text)]
     near = _NEAR[target](text)
     model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
     other = [f"{model}; not read, the model is the one given"] if model else []

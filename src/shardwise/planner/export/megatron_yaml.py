@@ -2,7 +2,8 @@
 
 Most keys are arguments with underscores, in sections whose names say nothing (`model`, `train`,
 `model_parallel`); the table has those that are called otherwise (megatron/core configs, and
-megatron/bridge/training/config.py). What is null or false is left out.
+megatron/bridge/training/config.py). What is null or false is left out. Megatron-LM's own tests have
+the arguments as they are, under `MODEL_ARGS`, or with NeMo's dotted names.
 """
 
 import re
@@ -48,7 +49,7 @@ _IDLE_SECTIONS = (
 def recipe_of(text: str) -> dict[str, str] | None:
     """The arguments of a recipe by name, "" for a switch; None for a text that is no YAML of keys.
     A key of a section that has no argument keeps its name with hyphens, to be told as unknown."""
-    if not re.search(r"^[a-z_]+:(\s|$)", text, re.MULTILINE):
+    if not re.search(r"^[A-Za-z_]+:(\s|$)", text, re.MULTILINE):
         return None
     try:
         table = parse_yaml(text, "megatron: the recipe")
@@ -57,7 +58,8 @@ def recipe_of(text: str) -> dict[str, str] | None:
     if not isinstance(table, Mapping):
         return None
     found: dict[str, str] = {}
-    for section, value in table.items():
+    arguments = table.get("MODEL_ARGS")
+    for section, value in (arguments if isinstance(arguments, Mapping) else table).items():
         if section in _IDLE_SECTIONS or str(section).startswith("_"):
             continue
         for key, inner in _leaves(value, str(section)):
@@ -69,7 +71,7 @@ def recipe_of(text: str) -> dict[str, str] | None:
 
 def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping):
-        return [(name, value)]
+        return [(name.rpartition(".")[2], value)]
     return [leaf for key, inner in value.items() for leaf in _leaves(inner, str(key))]
 
 
@@ -86,7 +88,8 @@ def _add(found: dict[str, str], key: str, value: Any) -> None:
     elif value is None or value is False or key.startswith("_"):
         return
     else:
-        flag = _OTHERWISE.get(key, f"--{key.replace('_', '-')}")
+        named = key if key.startswith("-") else f"--{key.replace('_', '-')}"
+        flag = _OTHERWISE.get(key, named)
         words = value if isinstance(value, list) else [value]
         found[flag] = "" if value is True else " ".join(map(str, words))
 

@@ -32,9 +32,9 @@ Lost = Mapping[str, str]
 class Exporter:
     """How a target is written and read. `read` takes how many devices there are, where that is
     known. `lost` maps, for a slice, a field that the target has no word for to what becomes of it;
-    `runner` is the program that runs there, `model` the name of the zoo of the model that a text
-    describes, `check` refuses a text whose numbers contradict a model, `obstacles` what a launcher
-    itself cannot start."""
+    `whole`: what it writes has notes already. `runner` is the program that runs there, `model` the
+    name of the zoo of the model that a text describes, `check` refuses a text whose numbers
+    contradict a model, `obstacles` what a launcher itself cannot start."""
 
     write: Callable[[Any, ModelConfig, Slice], str]
     read: Callable[..., Fields]
@@ -43,6 +43,7 @@ class Exporter:
     model: Callable[[str], str | None] = lambda _: None
     check: Callable[[str, ModelConfig], None] = lambda _, __: None
     obstacles: Callable[[TrainPlan, Slice], list[Obstacle]] = lambda _, __: []
+    whole: bool = False
 
 
 def exporter_of(table: Mapping[str, Exporter], target: str, what: str) -> Exporter:

@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from shardwise.errors import BadRequest, Gives, Lacking
-from shardwise.models import ModelConfig, load_model
+from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.specs import Moe
-from shardwise.models.zoo import zoo_names
+from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
 from shardwise.planner.export.flags import Flags
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.torchtitan_read import said_model
+from shardwise.planner.export.trainer import MODEL, given_of
 from shardwise.plans.software.features import features
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.maxtext_models import named_model, snapshot
@@ -121,6 +122,25 @@ def _number(value: Any) -> float | None:
         return None if value in (None, "") or isinstance(value, bool) else float(value)
     except (ValueError, TypeError):
         return None
+
+
+def of_trainer(text: str) -> str | None:
+    """The model of the zoo with the Hugging Face id, or the name, of a Trainer's text; one of
+    another owner is taken for the same where the last part of the id is."""
+    name = given_of(text).take(*MODEL)
+    if name is None:
+        return None
+    return str(name) if str(name) in zoo_names() else of_hub(str(name))
+
+
+def check_trainer(text: str, cfg: ModelConfig) -> None:
+    """As `check_maxtext`, of the model that a Trainer's text names."""
+    name = of_trainer(text)
+    if name is not None and params_total(load_model(name)) != params_total(cfg):
+        raise BadRequest(
+            f"trainer: the model is '{name}' in the text, which has other parameters than "
+            f"'{cfg.name}'; give the --model that the text is for"
+        )
 
 
 def of_torchtitan(text: str) -> str | None:

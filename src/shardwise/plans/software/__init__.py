@@ -6,7 +6,7 @@ names what models have, `shared.py` has limits of several programs, `usual.py` w
 leave as it is, `xla_flags.py` compiler flags that may make a step faster, `xla_programs.py` what
 our trainer writes differently for some chips. A file per program: `maxtext.py` (with
 `maxtext_context.py`, of sequences that are cut, and `maxtext_models.py`, of models by name),
-`megatron.py`, `torchtitan.py`, `jax.py`. Read `row.py` first.
+`megatron.py`, `torchtitan.py`, `jax.py`, and for exports alone `trainer.py`. Read `row.py` first.
 """
 
 from collections.abc import Mapping
@@ -50,8 +50,11 @@ def usual_software(chip: Chip) -> tuple[tuple[SoftwareRow, ...], ...]:
     return (*torch, (MAXTEXT,), (JAX,)) if chip.vendor in MAXTEXT.vendors else ((JAX,),)
 
 
-def usual_stack(chip: Chip) -> StackName:
-    """The stack that prices a plan for no program in particular."""
+def usual_stack(chip: Chip, lora_rank: int = 0) -> StackName:
+    """The stack that prices a plan for no program in particular. What trains adapters on GPUs runs
+    PyTorch op by op (PEFT, torchtune, axolotl), as TorchTitan's stack does."""
+    if lora_rank and chip.vendor in TORCHTITAN.vendors:
+        return TORCHTITAN.stack
     return usual_software(chip)[0][0].stack_on(chip)
 
 

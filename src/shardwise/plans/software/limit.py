@@ -19,7 +19,8 @@ class Limit:
     `holds` gives a mask over candidates; `about` are the structural choices that it reads, so that
     a search evaluates it once for each of their values. `field` is what a plan that breaks it would
     have to change, `rule` the reason as a sentence about the software ("it runs on GPUs"), and
-    `remedy` the smallest change.
+    `remedy` the smallest change. With `ours` the software could run it, and what shardwise writes
+    does not say it.
     """
 
     field: str
@@ -27,6 +28,7 @@ class Limit:
     holds: Holds
     rule: str
     remedy: Callable[[Candidates], str]
+    ours: bool = False
 
     def mask(self, c: Candidates) -> np.ndarray:
         """For which candidates it holds."""
@@ -35,12 +37,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Why a plan cannot be run: the field, its value, the rule and the smallest change."""
+    """Why a plan cannot be run, or with `ours` why shardwise does not write it: the field, its
+    value, the rule and the smallest change."""
 
     field: str
     value: Any
     rule: str
     remedy: str
+    ours: bool = False
 
     def __str__(self) -> str:
         return f"{self.field} {value_text(self.value)}: {self.rule}; {self.remedy}"
@@ -66,9 +70,16 @@ def about_of(field: str) -> tuple[str, ...]:
     return (field.partition(".")[0],)
 
 
-def always(field: str, holds: Holds, rule: str, remedy: Callable[[Candidates], str] | str) -> Limit:
+def always(
+    field: str,
+    holds: Holds,
+    rule: str,
+    remedy: Callable[[Candidates], str] | str,
+    *,
+    ours: bool = False,
+) -> Limit:
     """A limit about degrees, the model or the hardware alone."""
-    return about_choices(field, (), holds, rule, remedy)
+    return about_choices(field, (), holds, rule, remedy, ours=ours)
 
 
 def about_choices(
@@ -77,7 +88,9 @@ def about_choices(
     holds: Holds,
     rule: str,
     remedy: Callable[[Candidates], str] | str,
+    *,
+    ours: bool = False,
 ) -> Limit:
     """A limit about some structural choices on given degrees."""
     change = remedy if callable(remedy) else lambda _: remedy
-    return Limit(field=field, about=about, holds=holds, rule=rule, remedy=change)
+    return Limit(field=field, about=about, holds=holds, rule=rule, remedy=change, ours=ours)

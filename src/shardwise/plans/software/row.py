@@ -11,7 +11,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans.software.candidates import Candidates, matters
 from shardwise.plans.software.features import features
 from shardwise.plans.software.limit import Limit, Obstacle, Words, about_of, always, value_text
-from shardwise.plans.stacks import Runner, StackName
+from shardwise.plans.stacks import StackName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class SoftwareRow:
     where it is another. `usual` are the choices, by dotted name, that its users leave as they are.
     """
 
-    name: Runner
+    name: str
     title: str
     stack: StackName
     vendors: tuple[str, ...]
@@ -64,6 +64,7 @@ class SoftwareRow:
             holds=lambda c: not self.unbuilt(c),
             rule="the flags that are written for it do not describe every part of the model",
             remedy=lambda c: f"lacking are {', '.join(sorted(self.unbuilt(c)))}",
+            ours=True,
         )
 
     def unbuilt(self, c: Candidates) -> frozenset[str]:
@@ -84,6 +85,7 @@ class SoftwareRow:
                     value=_told(c, limit.field),
                     rule=limit.rule,
                     remedy=limit.remedy(c),
+                    ours=limit.ours,
                 )
 
 

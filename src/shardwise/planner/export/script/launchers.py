@@ -21,6 +21,8 @@ class Launch:
     each: str = ""
     unset: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """The launcher's own words."""
     others: int = 0
     """How many more programs the script starts."""
 
@@ -49,7 +51,8 @@ _LAUNCHERS: Mapping[str, _Launcher] = {
         total=("--num-processes",),
         switches=(
             *("--multi-gpu", "--use-deepspeed", "--use-fsdp", "--debug", "--cpu", "-m"),
-            *("--module", "--no-python", "--quiet"),
+            *("--module", "--no-python", "--quiet", "--use-parallelism-config"),
+            *("--use-megatron-lm", "--enable-cpu-affinity", "--tpu", "--same-network"),
         ),
     ),
     "deepspeed": _Launcher(
@@ -68,6 +71,8 @@ _SCHEDULERS: Mapping[str, _Launcher] = {
 }
 """What starts a process per device, or a torchrun per node."""
 _PYTHON = re.compile(r"python[\d.]*")
+_PROGRAMS = ("trl",)
+"""Programs that train, by the names that shells know."""
 _SLURM = {
     **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), ("-N", "--nodes")),
     "SLURM_NTASKS": ("-n", "--ntasks"),
@@ -100,7 +105,7 @@ def launch_of(text: str) -> Launch | None:
 
 
 def _batch_words(text: str) -> list[str]:
-    lines = re.findall(r"^#SBATCH\s+(.*?)(?:\s#.*)?$", text, re.MULTILINE)
+    lines = re.findall(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", text, re.MULTILINE)
     return [word for line in lines for word in line.split()]
 
 
@@ -118,8 +123,11 @@ def _launches(started: Started, batch: Mapping[str, str]) -> Iterator[Launch]:
     if rest and _PYTHON.fullmatch(_base(rest[0])):
         rest = _after_python(rest[1:])
     row = _LAUNCHERS.get(_base(rest[0])) if rest else None
+    options: list[str] = []
     if row is not None:
-        given, rest = _split_options(rest[1:], row)
+        whole = rest[1:]
+        given, rest = _split_options(whole, row)
+        options = whole[: len(whole) - len(rest)]
         own = _counts(given, row)
         nodes, each = own[0] or nodes, own[1] or each
     if not rest:
@@ -133,6 +141,7 @@ def _launches(started: Started, batch: Mapping[str, str]) -> Iterator[Launch]:
         nodes=as_written(nodes),
         each=as_written(each),
         unset=tuple(unset),
+        options=tuple(map(as_written, options)),
         environment={k: as_unset(v) for k, v in values.items() if isinstance(v, str)},
     )
 
@@ -143,7 +152,7 @@ def _base(word: str) -> str:
 
 def _program_at(words: Sequence[str]) -> int | None:
     """Where the launcher or the program begins in a command's words."""
-    if words[0].startswith("--") or words[0].endswith(".py"):
+    if words[0].startswith("--") or words[0].endswith(".py") or words[0] in _PROGRAMS:
         return 0
     for i, word in enumerate(words):
         base = _base(word)

@@ -1,0 +1,52 @@
+"""A text that names further files, and these files, as one text.
+
+What transformers' Trainer does stands in several files: a launch script or a YAML, the config of
+`accelerate launch`, the JSON of DeepSpeed. A file that is handed in takes those that it names and
+that lie beside it along, as a shell script would write them: `cat > NAME <<'WORD'`. Scripts that
+write such files themselves are read alike.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+_HERE = re.compile(
+    r"^cat\s*>\s*\"?(?P<name>[\w./-]+)\"?\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?[ \t]*\n"
+    r"(?P<held>.*?)^\s*(?P=end)[ \t]*$\n?",
+    re.MULTILINE | re.DOTALL,
+)
+_FILE = r"(?P<name>[\w./-]+\.(?:ya?ml|json))"
+_NAMED = re.compile(
+    rf"(?:--(?:config_file|config|accelerate_config|deepspeed|deepspeed_config_file|fsdp_config)"
+    rf"|^\s*(?:deepspeed|deepspeed_config_file|fsdp_config|accelerate_config|config_file):)"
+    rf"[ =]+['\"]?(?:\$\{{?\w+\}}?/)?{_FILE}",
+    re.MULTILINE,
+)
+"""Where a text names a file of keys; a folder that a variable says is left out."""
+_END = "END_OF_A_FILE"
+
+
+def named_files(text: str) -> tuple[str, ...]:
+    """The files of keys that a text names, and does not hold."""
+    main, held = parts(text)
+    found = [match["name"] for part in (main, *held.values()) for match in _NAMED.finditer(part)]
+    return tuple(name for name in dict.fromkeys(found) if name not in held)
+
+
+def with_files(text: str, read: Callable[[str], str | None]) -> str:
+    """The text with the files that it names, as `read` gives them by name, None where there is no
+    such file."""
+    return text + "".join(_taken_along(text, read, set()))
+
+
+def _taken_along(text: str, read: Callable[[str], str | None], seen: set[str]) -> Iterator[str]:
+    for name in named_files(text):
+        if name in seen or (held := read(name)) is None:
+            continue
+        seen.add(name)
+        yield f"\ncat > {name} <<'{_END}'\n{held.rstrip()}\n{_END}\n"
+        yield from _taken_along(held, read, seen)
+
+
+def parts(text: str) -> tuple[str, dict[str, str]]:
+    """The text itself, and the files that it holds by name."""
+    return _HERE.sub("", text), {match["name"]: match["held"] for match in _HERE.finditer(text)}

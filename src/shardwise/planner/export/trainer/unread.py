@@ -1,0 +1,69 @@
+"""What of a text nobody read, and what was read as something near it."""
+
+import re
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+
+from shardwise.errors import BadRequest, Remark, shown
+from shardwise.planner.export.trainer.given import Given, given_of
+from shardwise.planner.export.trainer.read import LENGTH, fields_of
+
+_ANY = 1
+"""Devices for which a text is read where only its keys are asked for."""
+
+
+def notes(text: str, idle: re.Pattern[str], known: Collection[str]) -> list[str]:
+    """A line for each key that says something and was not read, with the nearest of the `known`
+    where it is none; what is read as the nearest that a plan can say; and the keys without effect
+    on a plan as one remark."""
+    try:
+        given = given_of(text)
+    except BadRequest:
+        return []
+    _read(given)
+    near = list(_nearly(given))
+    left = {key: value for key, value in given.values.items() if key not in given.read}
+    other = {k: v for k, v in left.items() if not (idle.match(k) or _says_nothing(v))}
+    said = [
+        f"{key} = {shown(value)} is not understood, and was not read{_hint(key, known)}"
+        for key, value in other.items()
+    ]
+    without = ", ".join(sorted(set(left) - set(other)))
+    remarks = [Remark(f"without effect on a plan: {without}")] if without else []
+    return [*said, *near, *remarks]
+
+
+def _hint(key: str, known: Collection[str]) -> str:
+    near = [] if key in known else get_close_matches(key, known, n=1, cutoff=0.8)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _read(given: Given) -> None:
+    """Take every key that a plan is made of; the devices are as many as make it one, if any do."""
+    for devices in (_ANY, 8, 64, 1024, None):
+        try:
+            fields_of(given, devices)
+        except BadRequest:
+            continue
+        return
+
+
+def _says_nothing(value: object) -> bool:
+    """A switch that is off, an empty list: what is not there."""
+    return value is False or value in ("none", "no", "auto") or value == [] or value == {}
+
+
+def _nearly(given: Given) -> Iterator[str]:
+    """What is read as the nearest that a plan can say."""
+    packed = [key for key in ("packing", "sample_packing") if given.on(key)]
+    if not any(key in given for key in LENGTH):
+        yield "no max_length: read as the program's default"
+    if packed:
+        yield (
+            f"{packed[0]}: the lengths of documents are not in the text; a sequence is read as one "
+            "document (packed_lengths of a plan says them)"
+        )
+    elif not given.on("pad_to_sequence_len"):
+        yield "without packing a batch is as long as its longest text: read as max_length each"
+    if given.on("fsdp_config.fsdp_offload_params", "fsdp_config.offload_params"):
+        yield "fsdp_offload_params moves parameters and gradients too; read as offload_optimizer"
