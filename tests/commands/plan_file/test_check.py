@@ -54,6 +54,47 @@ torchrun --nproc_per_node $GPUS --nnodes $NODES pretrain_gpt.py $MODEL_ARGS $PAR
   --micro-batch-size 1 --global-batch-size 256 --bf16 --use-distributed-optimizer --lr 1e-4
 """
 """Written anew, with the keys of public examples."""
+TRL = """#!/bin/bash
+accelerate launch --config_file fsdp.yaml --num_processes 8 -m trl.scripts.sft \\
+  --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --dtype bfloat16 --bf16 \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \\
+  --gradient_checkpointing --learning_rate 1e-5
+"""
+ZERO = """#!/bin/bash
+cat > ds.json <<'END'
+{
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3, "overlap_comm": true},
+  "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto"
+}
+END
+deepspeed --num_gpus 8 train.py --deepspeed ds.json \\
+  --model_name_or_path meta-llama/Meta-Llama-3-8B \\
+  --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --bf16 True \\
+  --model_max_length 4096 --gradient_checkpointing True
+"""
+FSDP = """distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+AXOLOTL = """base_model: NousResearch/Meta-Llama-3-8B
+adapter: lora
+lora_r: 32
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: true
+gradient_checkpointing: true
+flash_attention: true
+learning_rate: 0.0002
+"""
 SMALL = """#!/bin/bash
 MICRO=4
 torchrun --nproc_per_node 1 pretrain_gpt.py --num-layers 12 --hidden-size 1024 \\
@@ -75,6 +116,9 @@ FILES = {
     "mixtral.yml": (MIXTRAL, "v5p:4x4x4", None),
     "titan.toml": ((SCRIPTS / "torchtitan.toml").read_text(), "h100:8", None),
     "titan.sh": (TITAN, "h100:8", None),
+    "trl.sh": (TRL, "h100:8", None),
+    "zero.sh": (ZERO, "h100:8", None),
+    "axolotl.yaml": (AXOLOTL, "h100:1", None),
     "small.sh": (SMALL, "h100:1", None),
 }
 THREE = 3
@@ -83,6 +127,7 @@ THREE = 3
 def checked(folder: Path, name: str, **more) -> FileChecked:
     text, on, model = FILES[name]
     (folder / name).write_text(text)
+    (folder / "fsdp.yaml").write_text(FSDP)
     return sw.check(folder / name, on=on, model=model, **more)
 
 

@@ -27,8 +27,10 @@ _LEANER = 0.05
 """The share of usable memory that a change must free where it makes no step shorter (ours)."""
 _COSTS = 1.15
 """A step that takes longer than this times what it did is no price for memory (ours)."""
-_MORE = 1.02
+_MORE = 1.05
 """By how much a step must be shorter for another choice to change beside the first (ours)."""
+_ALIKE = 0.02
+"""Steps of which one is by this share shorter are alike (ours)."""
 _SAME = 1e-6
 """Times and bytes of one plan differ by rounding alone."""
 
@@ -101,7 +103,7 @@ def changes_of(
         room = room_after(failure, answer, room)
     elif peak <= usable:
         room = max(room, peak)
-    near = priced_near(answer, room)
+    near = priced_near(answer, room, EXPORTERS[target].runner(answer.piece))
     fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room]
     if not fitting and failure is None:
         fitting = [n for n in near if n.answer.peak_bytes_per_chip <= usable]
@@ -133,7 +135,13 @@ def _kinds_of(near: NearPlan, given: TrainAnswer) -> set[str]:
 def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iterator[NearPlan]:
     """Plans worth a change, best first; `room` is the memory that there is."""
     before, peak = given.step_seconds.expected, given.peak_bytes_per_chip
-    by_time = sorted(near, key=lambda n: n.answer.step_seconds.expected * _MORE ** len(n.choices))
+
+    def order(one: NearPlan) -> tuple[float, float]:
+        """By time as predictions tell it, then the one with less memory."""
+        share = one.answer.step_seconds.expected / before * _MORE ** len(one.choices)
+        return round(share / _ALIKE), one.answer.peak_bytes_per_chip
+
+    by_time = sorted(near, key=order)
     if peak > room:
         yield from by_time
         return

@@ -192,7 +192,10 @@ def detail_page(checked: FileChecked) -> Page:
 
 
 def _shown_diff(diff: str) -> str:
-    return "\n".join(f"   {line}" for line in diff.splitlines()[2:])
+    lines = diff.splitlines()
+    many = sum(line.startswith("--- a/") for line in lines) > 1
+    shown = lines if many else lines[2:]
+    return "\n".join(f"   {line}" for line in shown)
 
 
 def gain_text(checked: FileChecked, change: FileChange) -> str:
