@@ -155,6 +155,44 @@ def test_each_change_of_a_file_reads_back_as_promised(tmp_path, name):
     assert_reads_back(tmp_path, name, found)
 
 
+XLA = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.
+Used 99.50G of 95.25G hbm. Exceeded hbm capacity by 4.25G.
+
+  Largest program allocations in hbm:
+
+  1. Size: 3.91G
+     Operator: op_name="jit(train_step)/decoder/logits_dense/dot_general"
+     Shape: f32[1,8192,128256]{2,1,0:T(8,128)}
+     ==========================
+"""
+
+
+@pytest.mark.slow
+def test_a_compilers_table_is_held_against_the_plan(tmp_path):
+    """A recipe that keeps the products of its layers; the table has the logits."""
+    text = (SCRIPTS / "maxtext.yml").read_text()
+    text = text.replace("per_device_batch_size: 4", "per_device_batch_size: 1")
+    text = text.replace("num_vocab_tiling: 4", "num_vocab_tiling: 1")
+    (tmp_path / "run.yml").write_text(text.replace("remat_policy: custom", "remat_policy: minimal"))
+    (tmp_path / "error.txt").write_text(XLA)
+    found = sw.check(tmp_path / "run.yml", error=tmp_path / "error.txt")
+    assert found.failed is not None
+    (row,) = found.failed.buffers
+    assert row.likely[0].startswith("the logits of one microbatch in float32 (8,192 tokens")
+    assert found.changes
+    assert all(change.saved_bytes_per_chip >= 4.25 * 2**30 for change in found.changes)
+
+
+@pytest.mark.slow
+def test_a_change_of_a_file_that_is_named_is_applied_there(tmp_path):
+    """The config of accelerate lies beside the script."""
+    found = checked(tmp_path, "trl.sh")
+    others = [i for i, change in enumerate(found.changes, 1) if "a/fsdp.yaml" in change.diff]
+    assert others
+    with pytest.raises(BadRequest, match=r"is of fsdp\.yaml, which 'trl\.sh' names"):
+        checked(tmp_path, "trl.sh", apply=others[0])
+
+
 def test_one_page_says_what_was_read_and_what_to_change(tmp_path):
     found = checked(tmp_path, "small.sh", apply=1)
     assert found.text == found.changes[0].text != SMALL
@@ -203,6 +241,7 @@ def test_an_error_is_held_against_the_plan(tmp_path):
         (CORE.replace("seq_length: 4096", ""), {"on": "h100:8"}, "--seq-length is missing"),
         ("hello: world\n", {}, "no file of a program that is known"),
         (LLAMA2, {"from_": "vllm"}, "of programs that train it takes maxtext"),
+        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ says how model is read; give that too"),
         (LLAMA2, {"apply": 4}, "apply is 4; it must be a whole number"),
     ],
 )

@@ -80,7 +80,7 @@ def unwritten(target: str, answer: TrainAnswer) -> str:
     plan, cfg, piece = answer.plan, answer.cfg, answer.piece
     runner = EXPORTERS[target].runner(piece)
     found = runner.obstacles(candidates_of_plan(plan, cfg, piece)) if runner else []
-    return next((str(obstacle) for obstacle in found if obstacle.field == "model"), "")
+    return next((str(obstacle) for obstacle in found if obstacle.field in ("model", "slice")), "")
 
 
 def changes_of(

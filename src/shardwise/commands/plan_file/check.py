@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from shardwise.boundary import Command
+from shardwise.boundary import Command, spelt
 from shardwise.boundary.options import option, place
 from shardwise.commands.base.answer import Resolved
 from shardwise.commands.base.inputs import FAMILY, Hardware, whole_number
@@ -66,6 +66,8 @@ class CheckRequest(Command):
 
     def answer(self, progress: Progress | None = None) -> FileChecked:
         """Read, price, and look at the plans near it."""
+        if self.as_ and not self.model:
+            raise BadRequest("--as says how --model is read; give that too")
         path = Path(self.path)
         text = program_text(path, "the launch file", most=EXPORT_BYTES)
         target = self.from_ or target_of(text)
@@ -105,9 +107,11 @@ class CheckRequest(Command):
 def _no_program(path: Path, target: str | None) -> str:
     known = ", ".join(EXPORTERS)
     if target is None:
-        return (
+        plan = spelt("plan show", [path], {})
+        said = (
             f"'{path}' is no file of a program that is known; say whose it is with --from ({known})"
         )
+        return f"{said}, or where it is a plan's own file, ask `{plan}`"
     return f"--from is '{target}'; of programs that train it takes {known}"
 
 
