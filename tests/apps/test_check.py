@@ -17,3 +17,13 @@ def test_a_script_is_checked_and_changed(capsys, tmp_path):
     assert said.startswith(f"wrote {changed}\n")
     assert changed.read_text() != SMALL
     assert "say which with --apply" in refused(capsys, [*map(str, asked), "-o", "other"])
+
+
+def test_an_error_is_part_of_the_document(capsys, tmp_path):
+    (tmp_path / "run.sh").write_text(SMALL)
+    (tmp_path / "log").write_text(
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8GiB."
+    )
+    asked = ["check", tmp_path / "run.sh", "--on", "h100:1", "--from", "megatron"]
+    failed = document(capsys, *asked, "--error", tmp_path / "log")["result"]["failed"]
+    assert (failed["source"], failed["wanted_bytes"]) == ("XLA's allocator", 8 * 2**30)

@@ -9,6 +9,7 @@ from shardwise.models import load_model
 from shardwise.planner.out_of_memory import read_failure
 from shardwise.planner.step_arrays import arrays_near, step_arrays
 from shardwise.planner.training import evaluate_train
+from shardwise.plans import TrainPlan
 
 GIB = 2.0**30
 TODAY = """[rank3]: Traceback (most recent call last):
@@ -74,6 +75,7 @@ def test_a_text_without_an_error_is_refused():
 
 def test_an_array_is_known_by_its_size():
     plan = load_plan("audit:megatron-16b")
+    assert isinstance(plan, TrainPlan)
     cfg, piece = load_model(plan.model), parse_slice(plan.slice)
     answer = evaluate_train(plan, cfg, piece)
     tokens = plan.global_batch_sequences * plan.sequence_length

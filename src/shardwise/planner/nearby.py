@@ -16,7 +16,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.laws import BATCH_AXES
-from shardwise.plans.software import SOFTWARE, candidates_of_plan, matters
+from shardwise.plans.software import SoftwareRow, candidates_of_plan, matters
 from shardwise.plans.software.torchtitan import selective
 from shardwise.plans.stacks import stack_row
 from shardwise.plans.train import CHOICES, spread
@@ -34,11 +34,12 @@ class NearPlan:
     answer: TrainAnswer
 
 
-def priced_near(answer: TrainAnswer, most_bytes: float) -> list[NearPlan]:
-    """The plans near a priced one; then those near the fastest that need more than `most_bytes`,
-    and, where none of them all needs less, those near the leanest."""
+def priced_near(answer: TrainAnswer, most_bytes: float, row: SoftwareRow | None) -> list[NearPlan]:
+    """The plans near a priced one that a program runs (`row`, None for all). Then those near the
+    fastest that need more than `most_bytes`, and, where none of them all needs less, those near the
+    leanest."""
     known, peak = [answer.plan], answer.peak_bytes_per_chip
-    found = list(_priced((), answer, known))
+    found = list(_priced((), answer, known, row))
     large = [near for near in found if near.answer.peak_bytes_per_chip > most_bytes]
     if len(large) == len(found):
         large.sort(key=lambda near: near.answer.peak_bytes_per_chip)
@@ -47,7 +48,7 @@ def priced_near(answer: TrainAnswer, most_bytes: float) -> list[NearPlan]:
         large = [near for near in large if near.answer.step_seconds.expected < _FASTER * before]
         large.sort(key=lambda near: near.answer.step_seconds.expected)
     for near in large[: _AGAIN if peak <= most_bytes else 2 * _AGAIN]:
-        found += _priced(near.choices, near.answer, known)
+        found += _priced(near.choices, near.answer, known, row)
     return found
 
 
@@ -59,10 +60,10 @@ _FASTER = 0.98
 
 
 def _priced(
-    before: tuple[str, ...], answer: TrainAnswer, known: list[TrainPlan]
+    before: tuple[str, ...], answer: TrainAnswer, known: list[TrainPlan], row: SoftwareRow | None
 ) -> Iterator[NearPlan]:
-    for choice, plan in near_plans(answer.plan, answer.cfg):
-        if choice in before or plan in known or not _runs(plan, answer):
+    for choice, plan in near_plans(answer.plan, answer.cfg, row):
+        if choice in before or plan in known or not _runs(plan, answer, row):
             continue
         known.append(plan)
         with suppress(BadRequest):  # what does not divide or is not placed
@@ -70,9 +71,8 @@ def _priced(
             yield NearPlan(choices=(*before, choice), answer=priced)
 
 
-def _runs(plan: TrainPlan, answer: TrainAnswer) -> bool:
-    """Whether the plan's program has no obstacle to it that it does not have to the given one."""
-    row = SOFTWARE.get(plan.software)
+def _runs(plan: TrainPlan, answer: TrainAnswer, row: SoftwareRow | None) -> bool:
+    """Whether a program has no obstacle to the plan that it does not have to the given one."""
     old, new = (candidates_of_plan(p, answer.cfg, answer.piece) for p in (answer.plan, plan))
     changed = [name for name in CHOICES if old.value(name) != new.value(name)]
     if (
@@ -86,10 +86,16 @@ def _runs(plan: TrainPlan, answer: TrainAnswer) -> bool:
     }
 
 
-def near_plans(plan: TrainPlan, cfg: ModelConfig) -> Iterator[tuple[str, TrainPlan]]:
+def near_plans(
+    plan: TrainPlan, cfg: ModelConfig, row: SoftwareRow | None
+) -> Iterator[tuple[str, TrainPlan]]:
     """Every plan that differs in one choice, with the choice; one that is no plan is left out."""
+    words = row.words if row else {}
     for choice, changes in _CHANGES.items():
         for changed in changes(plan, cfg):
+            schedule = changed.get("pipeline_schedule", PLAIN)
+            if schedule not in (PLAIN, *words.get("pipeline_schedule", PIPELINE_KINDS)):
+                continue  # many, of which each would be priced
             with suppress(BadRequest):
                 yield choice, replace(plan, **changed)
 
@@ -128,7 +134,7 @@ def _remeshed(plan: TrainPlan, cfg: ModelConfig, degrees: Mapping[str, int]) -> 
     elif plan.degree("stage") > 1:
         yield changed
     else:
-        for kind, chunks in _schedules(plan):
+        for kind, chunks in _schedules():
             yield {**changed, "pipeline_schedule": kind, "virtual_stages": chunks}
 
 
@@ -161,18 +167,16 @@ _KEPT = (
 """Kinds of activations that blocks keep which else are computed again, from few bytes to many."""
 
 
-def _schedules(plan: TrainPlan) -> Iterator[tuple[str, int]]:
-    """What the plan's program has a word for, with every number of chunks."""
-    row = SOFTWARE.get(plan.software)
-    kinds = row.words["pipeline_schedule"] if row else (PLAIN, *PIPELINE_KINDS)
-    for kind in kinds:
+def _schedules() -> Iterator[tuple[str, int]]:
+    """Every schedule with every number of chunks."""
+    for kind in (PLAIN, *PIPELINE_KINDS):
         for chunks in schedule_row(kind).chunks:
             yield kind, chunks
 
 
 def _pipelines(plan: TrainPlan, cfg: ModelConfig) -> Changed:
     if plan.degree("stage") > 1:
-        for kind, chunks in _schedules(plan):
+        for kind, chunks in _schedules():
             yield {"pipeline_schedule": kind, "virtual_stages": chunks}
 
 
@@ -188,6 +192,12 @@ def _overlaps(plan: TrainPlan, cfg: ModelConfig) -> Changed:
 
 def _of(name: str, *values: Any) -> Callable[[TrainPlan, ModelConfig], Changed]:
     return lambda plan, cfg: ({name: value} for value in values if value != getattr(plan, name))
+
+
+def _eight_bits(plan: TrainPlan, cfg: ModelConfig) -> Changed:
+    """Adam's moments in 8 bits."""
+    if plan.optimizer == "adam":
+        yield {"optimizer": "adam8bit"}
 
 
 def _chunked(plan: TrainPlan, cfg: ModelConfig) -> Changed:
@@ -215,6 +225,8 @@ _CHANGES: Mapping[str, Callable[[TrainPlan, ModelConfig], Changed]] = {
     "compiled": _of("compiled", True),
     "expert_over_tensor": _of("expert_over_tensor", True, False),
     "dispatcher": _dispatchers,
+    "fused_loss": _of("fused_loss", True),
+    "optimizer": _eight_bits,
     "offload_optimizer": _of("offload_optimizer", True, False),
     "logit_chunks": _chunked,
 }

@@ -54,6 +54,47 @@ torchrun --nproc_per_node $GPUS --nnodes $NODES pretrain_gpt.py $MODEL_ARGS $PAR
   --micro-batch-size 1 --global-batch-size 256 --bf16 --use-distributed-optimizer --lr 1e-4
 """
 """Written anew, with the keys of public examples."""
+TRL = """#!/bin/bash
+accelerate launch --config_file fsdp.yaml --num_processes 8 -m trl.scripts.sft \\
+  --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --dtype bfloat16 --bf16 \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 4 \\
+  --gradient_checkpointing --learning_rate 1e-5
+"""
+ZERO = """#!/bin/bash
+cat > ds.json <<'END'
+{
+  "bf16": {"enabled": true},
+  "zero_optimization": {"stage": 3, "overlap_comm": true},
+  "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto"
+}
+END
+deepspeed --num_gpus 8 train.py --deepspeed ds.json \\
+  --model_name_or_path meta-llama/Meta-Llama-3-8B \\
+  --per_device_train_batch_size 1 --gradient_accumulation_steps 8 --bf16 True \\
+  --model_max_length 4096 --gradient_checkpointing True
+"""
+FSDP = """distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+AXOLOTL = """base_model: NousResearch/Meta-Llama-3-8B
+adapter: lora
+lora_r: 32
+lora_target_linear: true
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: adamw_torch_fused
+bf16: true
+gradient_checkpointing: true
+flash_attention: true
+learning_rate: 0.0002
+"""
 SMALL = """#!/bin/bash
 MICRO=4
 torchrun --nproc_per_node 1 pretrain_gpt.py --num-layers 12 --hidden-size 1024 \\
@@ -75,6 +116,9 @@ FILES = {
     "mixtral.yml": (MIXTRAL, "v5p:4x4x4", None),
     "titan.toml": ((SCRIPTS / "torchtitan.toml").read_text(), "h100:8", None),
     "titan.sh": (TITAN, "h100:8", None),
+    "trl.sh": (TRL, "h100:8", None),
+    "zero.sh": (ZERO, "h100:8", None),
+    "axolotl.yaml": (AXOLOTL, "h100:1", None),
     "small.sh": (SMALL, "h100:1", None),
 }
 THREE = 3
@@ -83,6 +127,7 @@ THREE = 3
 def checked(folder: Path, name: str, **more) -> FileChecked:
     text, on, model = FILES[name]
     (folder / name).write_text(text)
+    (folder / "fsdp.yaml").write_text(FSDP)
     return sw.check(folder / name, on=on, model=model, **more)
 
 
@@ -108,6 +153,44 @@ def test_each_change_of_a_file_reads_back_as_promised(tmp_path, name):
     found = checked(tmp_path, name)
     assert len(found.changes) >= THREE, [c.says for c in found.changes]
     assert_reads_back(tmp_path, name, found)
+
+
+XLA = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.
+Used 99.50G of 95.25G hbm. Exceeded hbm capacity by 4.25G.
+
+  Largest program allocations in hbm:
+
+  1. Size: 3.91G
+     Operator: op_name="jit(train_step)/decoder/logits_dense/dot_general"
+     Shape: f32[1,8192,128256]{2,1,0:T(8,128)}
+     ==========================
+"""
+
+
+@pytest.mark.slow
+def test_a_compilers_table_is_held_against_the_plan(tmp_path):
+    """A recipe that keeps the products of its layers; the table has the logits."""
+    text = (SCRIPTS / "maxtext.yml").read_text()
+    text = text.replace("per_device_batch_size: 4", "per_device_batch_size: 1")
+    text = text.replace("num_vocab_tiling: 4", "num_vocab_tiling: 1")
+    (tmp_path / "run.yml").write_text(text.replace("remat_policy: custom", "remat_policy: minimal"))
+    (tmp_path / "error.txt").write_text(XLA)
+    found = sw.check(tmp_path / "run.yml", error=tmp_path / "error.txt")
+    assert found.failed is not None
+    (row,) = found.failed.buffers
+    assert row.likely[0].startswith("the logits of one microbatch in float32 (8,192 tokens")
+    assert found.changes
+    assert all(change.saved_bytes_per_chip >= 4.25 * 2**30 for change in found.changes)
+
+
+@pytest.mark.slow
+def test_a_change_of_a_file_that_is_named_is_applied_there(tmp_path):
+    """The config of accelerate lies beside the script."""
+    found = checked(tmp_path, "trl.sh")
+    others = [i for i, change in enumerate(found.changes, 1) if "a/fsdp.yaml" in change.diff]
+    assert others
+    with pytest.raises(BadRequest, match=r"is of fsdp\.yaml, which 'trl\.sh' names"):
+        checked(tmp_path, "trl.sh", apply=others[0])
 
 
 def test_one_page_says_what_was_read_and_what_to_change(tmp_path):
@@ -158,6 +241,7 @@ def test_an_error_is_held_against_the_plan(tmp_path):
         (CORE.replace("seq_length: 4096", ""), {"on": "h100:8"}, "--seq-length is missing"),
         ("hello: world\n", {}, "no file of a program that is known"),
         (LLAMA2, {"from_": "vllm"}, "of programs that train it takes maxtext"),
+        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ says how model is read; give that too"),
         (LLAMA2, {"apply": 4}, "apply is 4; it must be a whole number"),
     ],
 )

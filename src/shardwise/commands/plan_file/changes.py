@@ -14,6 +14,7 @@ from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans.software import candidates_of_plan
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.resolution import read_resolution
 
@@ -26,8 +27,10 @@ _LEANER = 0.05
 """The share of usable memory that a change must free where it makes no step shorter (ours)."""
 _COSTS = 1.15
 """A step that takes longer than this times what it did is no price for memory (ours)."""
-_MORE = 1.02
+_MORE = 1.05
 """By how much a step must be shorter for another choice to change beside the first (ours)."""
+_ALIKE = 0.02
+"""Steps of which one is by this share shorter are alike (ours)."""
 _SAME = 1e-6
 """Times and bytes of one plan differ by rounding alone."""
 
@@ -72,6 +75,14 @@ def margin_of(answer: TrainAnswer) -> float:
     return known.margin(answer.plan.stack, answer.piece.chip.vendor).value
 
 
+def unwritten(target: str, answer: TrainAnswer) -> str:
+    """Why no change can be written for a program; "" where one can."""
+    plan, cfg, piece = answer.plan, answer.cfg, answer.piece
+    runner = EXPORTERS[target].runner(piece)
+    found = runner.obstacles(candidates_of_plan(plan, cfg, piece)) if runner else []
+    return next((str(obstacle) for obstacle in found if obstacle.field in ("model", "slice")), "")
+
+
 def changes_of(
     text: str,
     file: str,
@@ -84,13 +95,15 @@ def changes_of(
     What makes a step shorter comes first, then what frees memory; where the plan does not fit, or
     ran into a `failure`, only what makes it fit.
     """
+    if unwritten(target, answer):
+        return []
     usable, peak = usable_of(answer), answer.peak_bytes_per_chip
     room = usable * (1 - margin_of(answer))
     if failure is not None:
         room = room_after(failure, answer, room)
     elif peak <= usable:
         room = max(room, peak)
-    near = priced_near(answer, room)
+    near = priced_near(answer, room, EXPORTERS[target].runner(answer.piece))
     fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room]
     if not fitting and failure is None:
         fitting = [n for n in near if n.answer.peak_bytes_per_chip <= usable]
@@ -122,7 +135,13 @@ def _kinds_of(near: NearPlan, given: TrainAnswer) -> set[str]:
 def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iterator[NearPlan]:
     """Plans worth a change, best first; `room` is the memory that there is."""
     before, peak = given.step_seconds.expected, given.peak_bytes_per_chip
-    by_time = sorted(near, key=lambda n: n.answer.step_seconds.expected * _MORE ** len(n.choices))
+
+    def order(one: NearPlan) -> tuple[float, float]:
+        """By time as predictions tell it, then the one with less memory."""
+        share = one.answer.step_seconds.expected / before * _MORE ** len(one.choices)
+        return round(share / _ALIKE), one.answer.peak_bytes_per_chip
+
+    by_time = sorted(near, key=order)
     if peak > room:
         yield from by_time
         return
@@ -158,9 +177,13 @@ def _written(
         )
         return all(abs(mine / other - 1) <= _SAME for mine, other in pairs)
 
-    changed = edited(
-        text, target, near.answer.plan, lambda plan: exporter.write(plan, cfg, piece), reads, same
-    )
+    def writes(plan: TrainPlan) -> str:
+        return exporter.write(plan, cfg, piece)
+
+    try:
+        changed = edited(text, target, near.answer.plan, writes, reads, same)
+    except BadRequest:  # what the exporter has no word for
+        return None
     if changed is None:
         return None
     plan = reads(changed)

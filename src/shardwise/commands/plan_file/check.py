@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from shardwise.boundary import Command, read_text
+from shardwise.boundary import Command, spelt
 from shardwise.boundary.options import option, place
 from shardwise.commands.base.answer import Resolved
 from shardwise.commands.base.inputs import FAMILY, Hardware, whole_number
@@ -21,11 +21,12 @@ from shardwise.commands.plan_file.export import EXPORT_BYTES
 from shardwise.commands.plan_file.exported import parse_text
 from shardwise.commands.plan_file.failure import failed_step, failure_in
 from shardwise.commands.plan_file.file_checked import FileChecked
-from shardwise.commands.pricing.plans import price_plan
+from shardwise.commands.pricing.plans import price_plan, program_text
 from shardwise.errors import BadRequest, Remark
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.export.trainer import taken_apart
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import flat_plan
@@ -65,8 +66,10 @@ class CheckRequest(Command):
 
     def answer(self, progress: Progress | None = None) -> FileChecked:
         """Read, price, and look at the plans near it."""
+        if self.as_ and not self.model:
+            raise BadRequest("--as says how --model is read; give that too")
         path = Path(self.path)
-        text = read_text(path, "the launch file", most=EXPORT_BYTES)
+        text = program_text(path, "the launch file", most=EXPORT_BYTES)
         target = self.from_ or target_of(text)
         if target is None or target not in EXPORTERS:
             raise BadRequest(_no_program(path, target))
@@ -95,7 +98,7 @@ class CheckRequest(Command):
             without_effect=[str(line) for line in notes if isinstance(line, Remark)],
             changes=changes,
             priced_answer=answer,
-            text=_applied(changes, number),
+            text=_applied(changes, number, text, path.name),
             resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(plan).items()},
             warnings=priced.warnings,
         )
@@ -104,9 +107,11 @@ class CheckRequest(Command):
 def _no_program(path: Path, target: str | None) -> str:
     known = ", ".join(EXPORTERS)
     if target is None:
-        return (
+        plan = spelt("plan show", [path], {})
+        said = (
             f"'{path}' is no file of a program that is known; say whose it is with --from ({known})"
         )
+        return f"{said}, or where it is a plan's own file, ask `{plan}`"
     return f"--from is '{target}'; of programs that train it takes {known}"
 
 
@@ -114,13 +119,19 @@ def _number(given: int | str) -> int:
     return whole_number(given, "--apply", least=1, most=MOST_CHANGES)
 
 
-def _applied(changes: Sequence[FileChange], number: int | None) -> str:
-    """The file with a change; BadRequest where there are not so many."""
+def _applied(changes: Sequence[FileChange], number: int | None, text: str, name: str) -> str:
+    """The file with a change; BadRequest where there are not so many, or it is of another file."""
     if number is None:
         return ""
     if number > len(changes):
         raise BadRequest(f"--apply is {number}; {len(changes)} changes were found")
-    return changes[number - 1].text
+    before, after = taken_apart(text, name), taken_apart(changes[number - 1].text, name)
+    others = [file for file in before if before[file] != after[file] and file != name]
+    if others:
+        raise BadRequest(
+            f"change {number} is of {', '.join(others)}, which '{name}' names; apply its diff"
+        )
+    return after[name]
 
 
 check = verb("check", CheckRequest)

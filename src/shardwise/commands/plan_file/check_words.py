@@ -15,11 +15,12 @@ _NAMES = {
     "compiled": "compiled layers",
     "overlap": "transfers beside compute",
 }
+_NONE = "none for the result"
 _CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
 _RISKS: Mapping[str, str] = {
     "microbatches": "sums run in another order: losses differ in the last digits",
     "zero": "the optimizer's checkpoint is cut otherwise",
-    "sequence_parallel": "none for the result",
+    "sequence_parallel": _NONE,
     "pipeline_schedule": "layers lie on other stages (convert checkpoints), more messages between",
     "overlap": "transfers take multiprocessors from products; tensor's needs user buffers",
     "weight_gather": "weights stay gathered longer",
@@ -28,7 +29,9 @@ _RISKS: Mapping[str, str] = {
     "expert_over_tensor": _CHECKPOINT,
     "dispatcher": "DeepEP is a library of its own, which has to be built for the cluster",
     "offload_optimizer": "the host needs the memory; its cores and link set the time of updates",
-    "logit_chunks": "none for the result",
+    "logit_chunks": _NONE,
+    "fused_loss": "the kernel is of a library (Liger), which has to know the model",
+    "optimizer": "moments in 8 bits come of a library (bitsandbytes): compare losses",
 }
 """What may go wrong, by choice (ours)."""
 
@@ -86,10 +89,11 @@ def risks_of(
             said.append(_RESHARDED if moved <= _COPIES else _CHECKPOINT)
         elif choice == "remat":
             kept = new.peak_bytes_per_chip > old.peak_bytes_per_chip
-            said.append(_KEPT if kept else "none for the result")
+            said.append(_KEPT if kept else _NONE)
         else:
             said.append(_RISKS[choice])
-    return list(dict.fromkeys(said))
+    said = list(dict.fromkeys(said))
+    return [one for one in said if one != _NONE] or [_NONE]
 
 
 _KEPT = "activations are kept: longer sequences or uneven experts would need still more"

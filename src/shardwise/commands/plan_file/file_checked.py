@@ -16,7 +16,7 @@ from shardwise.commands.base.layout import (
     shares_text,
     wrapped,
 )
-from shardwise.commands.plan_file.changes import FileChange
+from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.run_page import seconds_between
 from shardwise.commands.pricing.train_page import plan_text
@@ -164,16 +164,26 @@ def changes_page(checked: FileChecked) -> Page:
     """Each change: what it does, what it gives, what it may cost, and where it stands."""
     if not checked.changes:
         yield ""
-        yield wrapped(
-            "no single change near it makes a step shorter or frees memory, that "
-            f"{checked.program} runs and that could be written into this file",
-            2,
-        )
+        yield wrapped(_no_change(checked), 2)
+    elif checked.fits and all(change.gain < 0.01 for change in checked.changes):
+        yield ""
+        yield wrapped("no change near it makes a step 1 % shorter; these free memory", 2)
     for number, change in enumerate(checked.changes, 1):
         yield ""
         yield wrapped(f"{number}. {change.says}: {gain_text(checked, change)}", 0, 3)
         yield wrapped(f"risk: {'; '.join(change.risks)}", 3, 5)
         yield _shown_diff(change.short_diff)
+
+
+def _no_change(checked: FileChecked) -> str:
+    """Why there is none."""
+    if why := unwritten(checked.program, checked.best):
+        return f"no change can be written for {checked.program}: {why}"
+    fits = "makes a step shorter or frees memory" if checked.fits else "makes it fit"
+    return (
+        f"no one or two changes near it that {checked.program} runs {fits}, or none could be "
+        "written into this file"
+    )
 
 
 def detail_page(checked: FileChecked) -> Page:
@@ -185,7 +195,10 @@ def detail_page(checked: FileChecked) -> Page:
 
 
 def _shown_diff(diff: str) -> str:
-    return "\n".join(f"   {line}" for line in diff.splitlines()[2:])
+    lines = diff.splitlines()
+    many = sum(line.startswith("--- a/") for line in lines) > 1
+    shown = lines if many else lines[2:]
+    return "\n".join(f"   {line}" for line in shown)
 
 
 def gain_text(checked: FileChecked, change: FileChange) -> str:

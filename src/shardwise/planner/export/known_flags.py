@@ -149,9 +149,10 @@ def _keys() -> Mapping[str, Any]:
 
 
 def values_in(text: str, target: str) -> Mapping[str, Any]:
-    """What a text says by key, if it can be read as one of the program's."""
+    """What a text says by key, if it can be read as one of the program's; nothing of a target that
+    is none of these."""
     try:
-        return _GIVEN[target](text)
+        return _GIVEN[target](text) if target in _GIVEN else {}
     except BadRequest:
         return {}
 

@@ -19,6 +19,7 @@ from shardwise.planner.export.edit.keys import (
     left_out_of_toml,
     left_out_of_yaml,
     set_in_json,
+    set_in_members,
     set_in_python,
     set_in_toml,
     set_in_yaml,
@@ -31,6 +32,8 @@ from shardwise.planner.export.edit.script import (
 from shardwise.planner.export.known_flags import values_in
 from shardwise.planner.export.megatron_yaml import recipe_keys
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
+from shardwise.planner.export.trainer import given_of, taken_apart
 from shardwise.plans import TrainPlan
 
 Values = Mapping[str, Any]
@@ -61,10 +64,10 @@ def edited(
 ) -> str | None:
     """The text, changed so that its plan is as good as the `goal` (`reached`); None where no edit
     comes to that. `write` is the program's exporter and `read` its reader."""
-    wanted, changed, now = values_in(write(goal), target), text, read(text)
+    wanted, changed, now = keys_in(write(goal), target), text, read(text)
     done: list[tuple[str, Any]] = []
     for _ in range(_ROUNDS):
-        changes = _changes(values_in(write(now), target), wanted, values_in(changed, target))
+        changes = _changes(keys_in(write(now), target), wanted, keys_in(changed, target))
         for key, value in changes.items():
             following = _with_value(changed, target, key, value, list(wanted))
             if following is None:
@@ -81,10 +84,31 @@ def edited(
     return None
 
 
+def keys_in(text: str, target: str) -> Values:
+    """What a file says by key; of transformers' Trainer each value as it is spelt, as its files say
+    a number or a switch as text or not."""
+    if target not in TRAINERS:
+        return values_in(text, target)
+    try:
+        return {k: str(v).lower() for k, v in given_of(text, target).values.items()}
+    except BadRequest:
+        return {}
+
+
 def diff_of(old: str, new: str, name: str, around: int = 1) -> str:
-    """A unified diff of a file of that name, with so many lines around each change."""
-    before, after = (text.splitlines(keepends=True) for text in (old, new))
-    lines = unified_diff(before, after, f"a/{name}", f"b/{name}", n=around)
+    """A unified diff of a file of that name and of those that it takes along, with so many lines
+    around each change."""
+    before, after = taken_apart(old, name), taken_apart(new, name)
+    lines = chain.from_iterable(
+        unified_diff(
+            before[file].splitlines(keepends=True),
+            after[file].splitlines(keepends=True),
+            f"a/{file}",
+            f"b/{file}",
+            n=around,
+        )
+        for file in before
+    )
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
@@ -108,7 +132,7 @@ def _fewest(
     """The text with as few new values of what it says as come to the same: what says -1 for the
     rest, say, needs none. What is added or left out stays so: a program may need it, and no plan
     says that."""
-    best, kept, said = None, list(done), values_in(text, target)
+    best, kept, said = None, list(done), keys_in(text, target)
     for one in [d for d in done[::-1] if d[0] in said and d[1] is not None]:
         fewer, changed = [d for d in kept if d is not one], text
         for key, value in fewer:
@@ -125,12 +149,12 @@ def _fewest(
 def _with_value(text: str, target: str, key: str, value: Any, order: list[str]) -> str | None:
     """The text with a key's value changed, or the key left out (None), and no other's; None where
     no attempt does that."""
-    before = values_in(text, target)
+    before = keys_in(text, target)
     if before.get(key) == value:
         return text
     near = _neighbours(key, order, before)
     for attempt in _attempts(text, target, key, before.get(key), value, near[:_NEIGHBOURS]):
-        after = values_in(attempt, target)
+        after = keys_in(attempt, target)
         differ = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         others = {k for k in differ if k != key and not k.startswith(f"{key}.")}
         if after.get(key) == value and not others:
@@ -153,6 +177,8 @@ def _words(key: str) -> set[str]:
 def _attempts(
     text: str, target: str, key: str, old: Any, new: Any, near: list[str]
 ) -> Iterator[str]:
+    if target in TRAINERS:
+        return _in_trainers(text, key, old, new, near)
     form = _form(text)
     if form == "toml":
         return _in_toml(text, key, new)
@@ -181,6 +207,22 @@ def _form(text: str) -> str:
     if text.lstrip().startswith("{"):
         return "json"
     return "yaml" if re.search(r"^[A-Za-z_]\w*:(\s|$)", text, re.MULTILINE) else "script"
+
+
+def _in_trainers(
+    text: str, key: str, old: str | None, new: str | None, near: list[str]
+) -> Iterator[str]:
+    """In a launch line, a YAML or a JSON: a text may hold all of them."""
+    last, beside = key.rpartition(".")[2], [name.rpartition(".")[2] for name in near]
+    if new is None:
+        yield from left_out_of_script(text, f"--{last}", old or "")
+        yield from left_out_of_yaml(text, last)
+        return
+    yield from set_in_members(text, last, new)
+    if _form(text) == "yaml" or "." in key:  # a section's, which a launch line may have, too
+        yield from set_in_yaml(text, last, new, beside)
+    if _form(text) != "yaml":
+        yield from set_in_script(text, f"--{last}", old, new, [f"--{name}" for name in beside])
 
 
 def _in_toml(text: str, key: str, new: Any) -> Iterator[str]:

@@ -98,3 +98,11 @@ def set_in_json(text: str, key: str, new: Any, *, out: bool = False) -> Iterator
     yield json.dumps(table, indent=margin[1] if margin else None, ensure_ascii=False) + (
         "\n" if text.endswith("\n") else ""
     )
+
+
+def set_in_members(text: str, name: str, new: str) -> Iterator[str]:
+    """A text with JSON in it, of which a member with a plain value has another one."""
+    at = rf'(?P<head>"{re.escape(name)}"[ ]*:[ ]*)(?P<value>"[^"]*"|[\w.+-]+)'
+    for one in re.finditer(at, text):
+        word = json.dumps(new) if one["value"][0] == '"' else new
+        yield text[: one.end("head")] + word + text[one.end("value") :]

@@ -6,7 +6,7 @@ whose config names a DeepSpeed JSON. `files.py` makes one text of them, `given.p
 cannot run is the row of `plans/software/trainer.py`. Read `given.py` first.
 """
 
-from shardwise.planner.export.trainer.files import named_files, with_files
+from shardwise.planner.export.trainer.files import named_files, taken_apart, with_files
 from shardwise.planner.export.trainer.given import MODEL, given_of
 from shardwise.planner.export.trainer.read import read
 from shardwise.planner.export.trainer.unread import notes
@@ -31,6 +31,7 @@ __all__ = [
     "obstacles_axolotl",
     "obstacles_deepspeed",
     "read",
+    "taken_apart",
     "with_files",
     "write_accelerate",
     "write_axolotl",

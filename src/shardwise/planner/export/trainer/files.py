@@ -50,3 +50,9 @@ def _taken_along(text: str, read: Callable[[str], str | None], seen: set[str]) -
 def parts(text: str) -> tuple[str, dict[str, str]]:
     """The text itself, and the files that it holds by name."""
     return _HERE.sub("", text), {match["name"]: match["held"] for match in _HERE.finditer(text)}
+
+
+def taken_apart(text: str, name: str) -> dict[str, str]:
+    """A file's own text by its `name`, and by theirs those that `with_files` took along."""
+    end = rf"\ncat > (\S+) <<'{_END}'\n(.*?\n){_END}\n"
+    return {name: re.sub(end, "", text, flags=re.S)} | dict(re.findall(end, text, re.S))
