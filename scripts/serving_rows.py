@@ -109,6 +109,7 @@ def main() -> None:
         folder = asked.clones or Path(fresh)
         stated, found = sample(clone(AICONFIGURATOR, folder)), recipes(clone(INFERENCEX, folder))
     rows, reasons = converted(read_csv(COLLECTED), stated, found)
+    rows, reasons[COPY] = told_once(rows)
     kept = serving_runs(rows)
     reasons.update(kept.left_out)
     wanted = {run.id for run in kept.runs}
@@ -256,6 +257,26 @@ def converted(
     return done, reasons
 
 
+FROM_COPY = "its copy in the later dump"
+COPY = "a copy of a run whose recipe says more"
+
+
+def told_once(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """The rows without those that no recipe told and that are one which a recipe told: by software,
+    model, chip, lengths, concurrency and both times. Their guesses and cache are defaults, not
+    what ran."""
+    guessed = ("", FROM_COPY)
+    told = {measured_as(row) for row in rows if row["converted_from"] not in guessed}
+    kept = [r for r in rows if r["converted_from"] not in guessed or measured_as(r) not in told]
+    return kept, len(rows) - len(kept)
+
+
+def measured_as(row: Row) -> tuple[str, ...]:
+    """A run by what was measured and how it was asked for, to three digits, as tables round."""
+    times = (f"{float(row[n] or 0):.3g}" for n in ("ttft_ms", "tpot_ms"))
+    return (*figures(row)[:-1], row["release"], row["tensor"], row["data"], *times)
+
+
 def is_dump(row: Row | None) -> bool:
     """Whether a row is of the dump that holds no run with guesses."""
     return row is not None and "db-dump" in row["silicon_data_source"]
@@ -368,7 +389,7 @@ def settle(row: Row, fits: set[Recipe], copy: Row | None, measured: set[float]) 
         names = ("tensor", "data", "expert", "workers")
         pools = ("prefill_workers", "prefill_tensor", "prefill_data")
         row |= {n: copy[n] for n in (*names, *pools)}
-        row["converted_from"] = "its copy in the later dump"
+        row["converted_from"] = FROM_COPY
         return
     apart = row["workers"] == "?"
     if not apart and row["model"] not in GUESSING:

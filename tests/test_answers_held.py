@@ -10,7 +10,7 @@ import pytest
 
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import price_plan
-from shardwise.evidence.training.runs import RESERVED
+from shardwise.planner.price.memory import RESERVED
 from shardwise.plans.files import plan_from
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +47,6 @@ def test_peaks_of_every_source_are_near():
     assert far <= TILED
 
 
-@UNEXPLAINED
 def test_allocators_reserve_what_is_counted_for_them():
     taken = [
         peak.run.peak_mem_bytes / peak.predicted

@@ -29,6 +29,7 @@ NAMES = [
     "book_rule",
     "book_show",
     "calibrate",
+    "check",
     "compare",
     "compile",
     "count",

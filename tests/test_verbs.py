@@ -35,6 +35,7 @@ FILES = {
     ("plan", "sweep", "plan_path"): "writes the plan of `answer.chosen`",
     ("plan", "show", "plan_path"): "writes `answer.best.plan`",
     ("export", "file"): "writes `answer.text`",
+    ("check", "file"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",
     ("explain", "graph"): "writes the graph of the answer",
     ("calibrate", "file"): "writes `answer.files`",

@@ -26,6 +26,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shardwise.commands.plan_file.check import check
     from shardwise.commands.plan_file.diff import plan_diff
     from shardwise.commands.plan_file.export import export
     from shardwise.commands.plan_file.show import plan_show
@@ -81,6 +82,7 @@ _HOMES = {
     "book_rule": ("shardwise.commands.tables.book_rule", "book_rule"),
     "book_show": ("shardwise.commands.tables.book_show", "book_show"),
     "calibrate": ("shardwise.commands.run.calibrate", "calibrate"),
+    "check": ("shardwise.commands.plan_file.check", "check"),
     "compare": ("shardwise.commands.program.compare", "compare"),
     "compile": ("shardwise.commands.program.compile", "compile"),
     "count": ("shardwise.commands.pricing.plans", "count_plan"),
@@ -134,6 +136,7 @@ __all__ = [
     "book_rule",
     "book_show",
     "calibrate",
+    "check",
     "compare",
     "compile",
     "count",

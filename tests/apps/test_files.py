@@ -47,6 +47,7 @@ def test_these_write():
         *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
         *("book figure", "book show", "book rule", "book errata"),
         *("shard", "compile", "explain", "profile", "calibrate", "export", "roofline"),
+        "check",
         *("hw list", "hw diff", "model list", "model diff", "bench serve", "report"),
     }
 

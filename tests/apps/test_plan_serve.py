@@ -244,7 +244,7 @@ def test_answers_longer_than_the_cache_hold_no_rate(tmp_path, capsys):
         (
             ("--for", "any", "--kv", "int4"),
             BadRequest,
-            "bf16, fp8; SGLang stores bf16, fp8; choose",
+            "SGLang stores bf16, fp8; TensorRT-LLM stores bf16, fp8; choose",
         ),
         (("--batch", "-4"), BadRequest, "--batch '-4' must be positive"),
         (("--batch", "1.5"), BadRequest, "--batch is 1.5; it must be a whole number"),
@@ -310,6 +310,54 @@ def test_a_release_and_an_eager_engine_keep_other_memory():
 def test_what_our_own_server_has_not_is_refused(flag):
     with pytest.raises(BadRequest, match=f"{flag[0]} takes no effect"):
         run(*over(SMALL, "--for", "jax"), *flag)
+
+
+def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
+    path, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    words = (*SMALL, "--rate", "20", "--tpot", "40ms", "--prefix", "384")
+    run(*words, "-o", str(path))
+    assert "512 in (384 of them the same), 32 out" in flat(capsys.readouterr().out)
+    plan = load_plan(path)
+    assert plan.workload.prefix == 384
+    first = found(*SMALL, *RATE)["result"]["ttft_seconds"]["expected"]
+    assert (
+        json.loads(said(capsys, "plan", "show", str(path), "--json")[0])["result"]["ttft_seconds"][
+            "expected"
+        ]
+        < first
+    )
+    load = json.loads(said(capsys, "simulate", str(path), "--json")[0])["result"]
+    assert load["hit_rate"] == pytest.approx(384 / 512, rel=0.01)
+    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
+    assert "--random-input-len=128" in out.read_text()
+    assert "--random-prefix-len=384" in out.read_text()
+    said(capsys, "export", str(out), "--from", "vllm", "-o", str(again))
+    assert load_plan(again) == plan
+
+
+def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):
+    path = tmp_path / "plan.yaml"
+    run(*SMALL, *RATE, "-o", str(path))
+    assert "prefix:" not in path.read_text()
+    assert "prefix" not in found(*SMALL, *RATE)["result"]["targets"]
+    with pytest.raises(BadRequest, match="--prefix is 512 and prompts have 512 tokens"):
+        run(*SMALL, *RATE, "--prefix", "512")
+
+
+def test_trtllm_is_planned_exported_and_read_back(tmp_path, capsys):
+    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    run(*SMALL, *RATE, "--for", "trtllm", "-o", str(plan))
+    said(capsys, "export", str(plan), "--to", "trtllm", "-o", str(out))
+    assert load_plan(plan).engine == "trtllm"
+    assert said(capsys, "export", str(out), "--from", "trtllm", "-o", str(again))[2] == 0
+    assert load_plan(again) == load_plan(plan)
+    _, err, code = said(capsys, "export", str(plan), "--to", "k8s")
+    assert (code, "it starts vLLM or SGLang" in " ".join(err.split())) == (2, True)
+
+
+def test_trtllm_is_refused_beyond_its_chips():
+    with pytest.raises(BadRequest, match="TensorRT-LLM does not run on v5e, only on chips of nvid"):
+        run(*SMALL[:2], "--on", "v5e", *SMALL[4:], "--for", "trtllm")
 
 
 def test_int4_weights_are_planned_for_vllm():

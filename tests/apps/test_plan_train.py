@@ -299,3 +299,18 @@ def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(
     code, _, err = run(capsys, *BOOK, "--for", "maxtext")
     assert code == 2
     assert "among those that MaxText runs is legal for a batch of 1024 sequences" in err
+
+
+def test_uneven_experts_cost_time_and_the_page_says_how_even_they_are(capsys):
+    words = small(model="mixtral-8x7b", on="4*h100:8", remat="block", pin="expert=8")
+    even = run(capsys, *words)[1]
+    uneven = run(capsys, *words, "--expert-imbalance", "1.5")[1]
+    assert "experts  even load, as benchmarks force it (expert_imbalance 1)" in even
+    assert "experts  the busiest device has 1.5 times the mean load" in uneven
+    assert seconds(uneven) > seconds(even)
+
+
+def seconds(page: str) -> float:
+    """The expected step time of a page, in the unit that it has."""
+    (line,) = (line for line in page.splitlines() if line.startswith("  step "))
+    return float(line.split()[1])

@@ -46,6 +46,15 @@ def plan_file(tmp_path):
     return save
 
 
+def test_prompts_that_begin_alike_are_found(plan_file, capsys):
+    words = (str(plan_file()), *MADE, "--prefix", "384", "--json")
+    result = json.loads(run(capsys, "simulate", *words)[1])["result"]
+    assert result["hit_rate"] == pytest.approx(384 / 500, rel=0.1)
+    assert "--prefix is 500 and prompts" in refused(
+        capsys, str(plan_file()), *MADE, "--prefix", "500"
+    )
+
+
 def refused(capsys, *args):
     """The message of a refused simulation."""
     return refusal(capsys, ("simulate", *args))

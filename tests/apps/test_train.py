@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests.apps.commands import refused as refusal
 from tests.apps.documents import check
 
 from runtime.trainer.made import TRAINER, make_plan
+from shardwise.boundary.typed import record_of
 from shardwise.commands.run.training import RunSeconds, TrainedRun, TrainRunRequest, run_of
 from shardwise.plans import save_plan
 
@@ -178,4 +179,4 @@ def test_what_a_worker_sends_is_read_back_with_its_notes():
         metrics="run/metrics.jsonl",
         notes=["expert_capacity 1"],
     )
-    assert TrainedRun.read(json.loads(json.dumps(done.sent()))) == done
+    assert record_of(TrainedRun, json.loads(json.dumps(asdict(done)))) == done

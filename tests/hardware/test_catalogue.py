@@ -54,7 +54,8 @@ def test_kinds_of_network():
     assert kinds["v5p"] is kinds["trn2"] is Torus
     assert kinds["h100"] is kinds["gb200"] is Switched
     assert kinds["mi300x"] is kinds["gaudi3"] is FullMesh
-    assert kinds["l4"] is kinds["cpu"] is Alone
+    assert kinds["gh200"] is kinds["cpu"] is Alone
+    assert kinds["l4"] is Switched
     assert load_chip("mi300x").network.pair_oneway == 6.4e10
     assert load_chip("gb200").network.domain == 72
 
@@ -117,6 +118,11 @@ def test_loading_one_chip_is_quick():
         ("GB200 NVL72", "gb200"),
         ("h100_sxm", "h100"),
         ("NVIDIA H100 80GB HBM3", "h100"),
+        ("a100_40gb", "a100-40gb"),
+        ("a100-sxm4-40gb", "a100-40gb"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("AMD Instinct MI300X", "mi300x"),
     ],
 )
 def test_aliases(name, chip):

@@ -253,7 +253,7 @@ def test_an_oversubscribed_level_limits_axes_that_cross_it():
 
 def test_domains_without_a_known_network_between_them_are_refused():
     with pytest.raises(BadRequest, match=r"data_centre.chip_oneway=NUMBER"):
-        place(parse_slice("2*l4:1"), {"data": 2})
+        place(parse_slice("2*cpu:1"), {"data": 2})
 
 
 @pytest.mark.parametrize(

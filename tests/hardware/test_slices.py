@@ -245,7 +245,12 @@ def test_a_full_mesh_has_a_domain():
         ("v5p", 40, "use v5p:4x4x4 (64 chips) or more"),
         ("h100", 8, "use h100:8 (8 chips) or more"),
         ("h100", 17, "use 4*h100:8 (32 chips) or more"),
-        ("l4", 2, "l4 can be used up to l4:1 (1 chip), as the catalogue has no network that joins"),
+        (
+            "cpu",
+            2,
+            "cpu can be used up to cpu:1 (1 chip), as the catalogue has no network that joins",
+        ),
+        ("l4", 3, "use l4:4 (4 chips) or more"),
         ("v3", 5000, "v3 can be used up to v3:32x32 (1,024 chips)"),
         ("h100", 10**8, "more than 10,000,000 of h100 would be needed: use a smaller model"),
     ],
@@ -259,4 +264,4 @@ def test_enough_is_a_slice_that_exists_or_says_why_there_is_none(chip, chips, sa
 
 def test_enough_follows_a_network_that_the_user_gives():
     given = ("data_centre.chip_oneway=1e9", "data_centre.hop_seconds=2e-5")
-    assert enough(load_chip("l4", set_=given), 3) == "use 4*l4:1 (4 chips) or more"
+    assert enough(load_chip("cpu", set_=given), 3) == "use 4*cpu:1 (4 chips) or more"

@@ -46,7 +46,8 @@ def test_the_superpod_has_full_bisection_above_the_node():
 
 def test_pods_of_other_networks():
     assert domain_of(load_chip("mi300x")) == 8
-    assert domain_of(load_chip("l4")) == 1
+    assert domain_of(load_chip("l4")) == 8
+    assert domain_of(load_chip("cpu")) == 1
 
 
 def test_a_question_for_another_network_is_refused():

@@ -49,8 +49,8 @@ def test_levels_have_the_names_that_people_use(chip):
     assert level_bandwidth(load_chip("h100"), "nvlink") == 4.5e11
     assert level_bandwidth(load_chip("v5e"), "ici") == load_chip("v5e").network.link_oneway
     assert level_latency(chip, "hbm") == 0 < level_latency(chip, "dcn")
-    with pytest.raises(BadRequest, match="chip 'l4' has no chip link in the catalogue"):
-        level_bandwidth(load_chip("l4"), "link")
+    with pytest.raises(BadRequest, match="chip 'cpu' has no chip link in the catalogue"):
+        level_bandwidth(load_chip("cpu"), "link")
 
 
 def test_the_roof_is_flat_above_the_critical_intensity():

@@ -12,6 +12,7 @@ from shardwise.roofline import price
 from shardwise.roofline.engines import (
     ARRIVAL_CONSTANTS,
     COMPILED_ENGINE_CONSTANTS,
+    DISPATCH_SECONDS,
     ENGINE_CONSTANTS,
     IDEAL_ENGINE,
     engine_names,
@@ -157,3 +158,40 @@ def test_a_chip_of_which_no_run_is_known_has_a_wide_range():
         0.8,
         1.5,
     )
+
+
+def test_an_exchange_with_experts_takes_its_signals_beside_few_bytes():
+    engine = load_engine("trtllm")
+    free = replace(engine, dispatch_seconds=0.0)
+    exchange = replace(REDUCE, component="routed_experts", after=(), count=1.0)
+    for size in (1e3, 1e9):
+        sent = Collective(kind="all_to_all", axes=("tensor",), bytes=size)
+        more = seconds(engine, replace(exchange, collective=sent))
+        more -= seconds(free, replace(exchange, collective=sent))
+        assert more == pytest.approx(DISPATCH_SECONDS)
+    assert seconds(engine, REDUCE) == seconds(free, REDUCE)
+    assert IDEAL_ENGINE.dispatch_seconds == 0
+
+
+def latent(chip, dtype, widths=(576, 512)):
+    """Seconds of a teraFLOP of decode attention."""
+    op = Op(
+        id="core",
+        name="core",
+        phase="step",
+        component="attention_core",
+        op_class="attention",
+        flops={dtype: 1e12},
+        head_dims=widths,
+    )
+    piece = parse_slice(f"{chip}:1")
+    placement = place(piece, {"tensor": 1})
+    return float(price(Work((op,)), piece.chip, placement, stack=IDEAL_ENGINE.stack).expected)
+
+
+def test_decode_meets_a_latent_cache_at_the_rate_that_was_measured():
+    assert 1e12 / latent("b200", "bf16") == pytest.approx(1170e12, rel=0.01)
+    assert 1e12 / latent("b200", "fp8") == pytest.approx(2250e12, rel=0.02)
+    assert 1e12 / latent("h200", "bf16") == pytest.approx(574e12, rel=0.01)
+    assert latent("b200", "bf16") < latent("b200", "bf16", (256, 256)), "no latent cache"
+    assert latent("a100", "bf16") == latent("a100", "bf16", (256, 256)), "nothing was measured"

@@ -8,10 +8,10 @@ they want is checked by their own readers.
 
 `arguments.py` looks at the words of a command; `files.py` reads bytes and text (sizes, encodings,
 pipes), `archives.py` what gzip packed; `documents.py` JSON, YAML and TOML, `items.py` a list in
-JSON; `tables.py` CSV; `numbers.py` single numbers, `typed.py` says what pydantic finds wrong;
-`outputs.py` is the one writer, `child.py` the one way to start a process, `forks.py` jobs in forks
-of one that is kept ready, with limits, and `at_once.py` waits for several; `remote.py` asks a
-server. `commands.py` spells the commands that answers print;
+JSON; `tables.py` CSV; `numbers.py` single numbers, `typed.py` reads records by their types and says
+what pydantic finds wrong; `outputs.py` is the one writer, `child.py` the one way to start a
+process, `forks.py` jobs in forks of one that is kept ready, with limits, and `at_once.py` waits for
+several; `remote.py` asks a server. `commands.py` spells the commands that answers print;
 `options.py` says what a field of a request is on the command line. What goes out as a document is a
 record (`records.py`), whose fields make its JSON Schema (`record_schema.py`).
 Read `files.py` first.

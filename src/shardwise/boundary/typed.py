@@ -7,8 +7,9 @@ plan, a table or a request meets the words of a library.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+Made = TypeVar("Made")
 Fault = Mapping[str, Any]
 """One error of pydantic, as its `errors()` gives it."""
 
@@ -43,6 +44,14 @@ _LIMITS: Mapping[str, Callable[[Fault], str]] = {
     "value_error": lambda limit: str(limit["error"]),
 }
 """By kind of error what the value must be, from the limit that it broke."""
+
+
+def record_of(kind: type[Made], value: object) -> Made:
+    """Plain values, as of a document, as the dataclass `kind` with those in it. Raises ValueError
+    where a key is missing, or its value is of another type."""
+    from pydantic import TypeAdapter  # slow to load
+
+    return TypeAdapter(kind).validate_python(value)
 
 
 def must_be(*errors: Fault) -> str:

@@ -78,6 +78,7 @@ FIELDS: Mapping[str, Field] = {
 PART_FIELDS: Mapping[str, Field] = {
     "pod": Field(kind="shape", unit="chips", about="largest torus", least=1, most=1e4),
     "wrap": Field(kind="wrap", unit="", about="when an axis of a slice closes into a ring"),
+    "single": Field(kind="flag", unit="", about="one chip can be had alone"),
     "domain": _count("chips that reach each other directly", 1e6, "chips"),
     "link_oneway": _rate("one link, one-way"),
     "links_per_chip": _count("links of one chip", 1e4),
@@ -87,6 +88,10 @@ PART_FIELDS: Mapping[str, Field] = {
         kind="size", unit="bytes", about="message that reaches half the rate", least=1e-6, most=1e15
     ),
     "sharp": Field(kind="flag", unit="", about="switches reduce in the network"),
+    "peer_to_peer": Field(kind="flag", unit="", about="PCIe cards write into each other's memory"),
+    "staged_oneway": _rate("what a card sends through host memory, one-way"),
+    "sockets": _count("CPU sockets among which a full host's cards are split", 16),
+    "across_oneway": _rate("what a card sends in a group over two sockets, one-way"),
     "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop", least=0, most=1),
     "chips": _count("chips of one unit of this level", 1e6, "chips"),
     "switches": _count("switches of one unit", 1e6),
@@ -314,6 +319,6 @@ def _network_numbers(prefix: str, part: Any) -> dict[str, Any]:
         if field.name == "levels":
             for level in value:
                 flat |= _network_numbers(f"{prefix}.levels.{level.name}", level)
-        elif field.name != "name" and not is_dataclass(value):
+        elif field.name != "name" and value is not None and not is_dataclass(value):
             flat[f"{prefix}.{field.name}"] = value
     return flat

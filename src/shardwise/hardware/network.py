@@ -18,12 +18,16 @@ always: as full_pod, for a domain that is cut into any boxes that divide it (trn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torus:
-    """A 2-D or 3-D torus: each chip has one link up and one down every axis."""
+    """A 2-D or 3-D torus: each chip has one link up and one down every axis.
+
+    `single` says that one chip can be had alone where the rule of the shapes has none.
+    """
 
     link_oneway: float
     pod: tuple[int, ...]
     wrap: WrapRule
     hop_seconds: float
+    single: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +47,16 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switched:
-    """Chips behind non-blocking switches (NVLink); `domain` chips reach each other directly.
+    """Chips behind non-blocking switches (NVLink), or PCIe cards of one host; `domain` chips reach
+    each other directly.
 
     `chip_oneway` is what one chip injects into the domain. `ramp_bytes` is the message size at
     which a collective reaches half of its rate (measured); `sharp` says whether the switches reduce
     in the network.
+
+    PCIe cards have `peer_to_peer`: whether they write into each other's memory. If not, their
+    messages pass through the host's, where each sends `staged_oneway`. The cards of a full host
+    hang on its `sockets` in equal parts; in a group that spans two a card sends `across_oneway`.
     """
 
     domain: int
@@ -58,6 +67,15 @@ class Switched:
     ramp_bytes: float
     sharp: bool
     hop_seconds: float
+    peer_to_peer: bool | None = None
+    staged_oneway: float | None = None
+    sockets: int | None = None
+    across_oneway: float | None = None
+
+    @property
+    def cards(self) -> bool:
+        """Whether the chips are PCIe cards of one host."""
+        return self.peer_to_peer is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -275,7 +275,7 @@ def _links(
 
 def _part(network: Torus | Switched | FullMesh | Alone, take: _Take) -> Part:
     """On a torus `stride` groups share a link and a hop is `stride` links; on a switch neither."""
-    oneway, hop = _rate(network), network.hop_seconds
+    oneway, hop = _rate(network, take.factor * take.stride), network.hop_seconds
     apart = take.stride if isinstance(network, Torus) else 1
     return Part(
         size=_plain(take.factor),
@@ -330,12 +330,20 @@ def _outer_part(piece: Slice, take: _Take) -> Part:
     )
 
 
-def _rate(network: Torus | Switched | FullMesh | Alone) -> float:
+def _rate(network: Torus | Switched | FullMesh | Alone, span: np.ndarray) -> Quantity:
+    """Bytes/s of a link, of a pair, or of a chip in a group that lies within `span` chips."""
     if isinstance(network, Torus):
         return network.link_oneway
     if isinstance(network, Switched):
-        return network.chip_oneway
+        return _card_rate(network, span) if network.cards else network.chip_oneway
     return network.pair_oneway if isinstance(network, FullMesh) else 0.0
+
+
+def _card_rate(host: Switched, span: np.ndarray) -> Quantity:
+    """Bytes/s that each card of a group sends: on one socket, or over several."""
+    near = host.chip_oneway if host.peer_to_peer else host.staged_oneway or host.chip_oneway
+    far = min(near, host.across_oneway or near)
+    return np.where(span > math.ceil(host.domain / (host.sockets or 1)), far, near)
 
 
 def _kind(network: Torus | Switched | FullMesh | Alone) -> Kind:

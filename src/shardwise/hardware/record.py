@@ -207,7 +207,18 @@ def _network(table: Record, reader: RecordReader) -> Network:
     check_known(f"network.kind of chip '{reader.chip}'", kind, KINDS)
     part = KINDS[kind]
     values = _part_values(part, {k: v for k, v in table.items() if k != "kind"}, "network", reader)
+    for name, plain, rate in _HOST_RATES:
+        if values.get(name, plain) != plain and rate not in values:
+            raise BadRequest(
+                f"'network.{name}' of chip '{reader.chip}' is {shown(values[name])}, which needs "
+                f"'network.{rate}' ({PART_FIELDS[rate].about}); give it with "
+                f"--set chip.network.{rate}=NUMBER"
+            )
     return part(**values)
+
+
+_HOST_RATES = (("peer_to_peer", True, "staged_oneway"), ("sockets", 1, "across_oneway"))
+"""What a host of cards has, its value that changes no rate, and the rate that another needs."""
 
 
 def _data_centre(table: Record, reader: RecordReader) -> DataCentre | None:
@@ -219,6 +230,7 @@ def _data_centre(table: Record, reader: RecordReader) -> DataCentre | None:
 def _part_values(part: Any, table: Record, path: str, reader: RecordReader) -> dict[str, Any]:
     """The fields of one network part, checked against its dataclass."""
     names = [f.name for f in fields(part) if f.name != "name"]
+    required = {f.name for f in fields(part) if f.default is MISSING}
     for key in table:
         check_known(f"field of '{path}' of chip '{reader.chip}'", key, names)
     values: dict[str, Any] = {}
@@ -227,7 +239,7 @@ def _part_values(part: Any, table: Record, path: str, reader: RecordReader) -> d
             values[name] = _levels(table.get("levels", []), f"{path}.levels", reader)
         elif name in table:
             values[name] = reader.read(table, name, PART_FIELDS[name], f"{path}.{name}")
-        elif part is not Alone:
+        elif name in required:
             raise BadRequest(f"chip '{reader.chip}' lacks '{path}.{name}'; write it")
     return values
 

@@ -42,7 +42,12 @@ def shape_text(shape: Shape) -> str:
 @lru_cache(maxsize=64)
 def legal_shapes(network: Torus) -> tuple[Shape, ...]:
     """All shapes of one slice, one axis order each, fewest chips first, then most cube-like."""
-    return tuple(sorted(set(_RULES[network.wrap].shapes(network.pod)), key=_size_then_spread))
+    shapes = {*_RULES[network.wrap].shapes(network.pod), *_single(network)}
+    return tuple(sorted(shapes, key=_size_then_spread))
+
+
+def _single(network: Torus) -> tuple[Shape, ...]:
+    return ((1,) * len(network.pod),) if network.single else ()
 
 
 def is_legal(network: Torus, shape: Shape) -> bool:
@@ -54,9 +59,10 @@ def is_legal(network: Torus, shape: Shape) -> bool:
 
 def rule_text(network: Torus) -> str:
     """The rule in words, for errors."""
-    return _RULES[network.wrap].text.format(
+    rule = _RULES[network.wrap].text.format(
         pod=shape_text(network.pod), chips=math.prod(network.pod), axes=len(network.pod)
     )
+    return ", ".join([*map(shape_text, _single(network)), rule])
 
 
 def wraps(network: Torus, shape: Shape) -> tuple[bool, ...]:

@@ -13,7 +13,7 @@ from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.catalogue import load_chip
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.cloud_names import cloud_shape, families, split_cloud_name
-from shardwise.hardware.network import Alone, FullMesh, Torus
+from shardwise.hardware.network import Alone, FullMesh, Switched, Torus
 from shardwise.hardware.shapes import (
     Shape,
     is_legal,
@@ -195,7 +195,10 @@ def describe(piece: Slice) -> str:
 
 def _wrap_text(piece: Slice) -> str:
     if not isinstance(piece.chip.network, Torus):
-        joined = "full mesh" if isinstance(piece.chip.network, FullMesh) else "switched"
+        network = piece.chip.network
+        joined = "full mesh" if isinstance(network, FullMesh) else "switched"
+        if isinstance(network, Switched) and network.cards:
+            joined = "PCIe"
         return joined if piece.chips_each > 1 else "no fast network in use"
     closed = "".join(axis for axis, ring in zip("xyz", piece.wraps, strict=False) if ring)
     return f"wraps {closed}" if closed else "no axis wraps"

@@ -15,9 +15,10 @@ from shardwise.models.specs import Moe, RecurrentMixer
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.plans import TrainPlan
+from shardwise.plans.adapters import check_targets
 from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
 from shardwise.plans.stacks import GraphScope
-from shardwise.plans.train import USUAL, broken_laws, check_layers, mesh_text
+from shardwise.plans.train import USUAL, Structure, broken_laws, check_layers, mesh_text
 
 
 def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
@@ -46,6 +47,7 @@ def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
     """Raise BadRequest for the first choice that contradicts the model or cannot take effect."""
     _check_remat(plan)
     _check_frozen(plan, cfg)
+    check_adapters(plan, cfg)
     problems = (_attention(plan, cfg), _graphs(plan, cfg), _experts(plan, cfg))
     for problem in (*chain.from_iterable(problems), *broken_laws(plan, cfg)):
         raise BadRequest(problem)
@@ -75,6 +77,21 @@ def _check_frozen(plan: TrainPlan, cfg: ModelConfig) -> None:
         )
     if set(plan.frozen) >= set(components):
         raise BadRequest("frozen names every component, so nothing is trained; leave one out")
+
+
+def check_adapters(plan: Structure, cfg: ModelConfig) -> None:
+    """Raise BadRequest for targets that the model has not, and for what only adapters have."""
+    if plan.lora_rank:
+        check_targets(parameters(cfg), plan.lora_targets, cfg.name)
+        return
+    for name in ("lora_targets", "quantize"):
+        if getattr(plan, name) != getattr(USUAL, name):
+            value = getattr(plan, name)
+            said = value if isinstance(value, str) else ", ".join(value)
+            raise BadRequest(
+                f"{name} is {said}, but lora_rank is 0, so every parameter is trained; give "
+                f"lora_rank (--lora 16), or leave {name} out"
+            )
 
 
 def _attention(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:

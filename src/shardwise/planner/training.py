@@ -25,6 +25,7 @@ from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
 from shardwise.planner.checks import check_pins, check_plan
+from shardwise.planner.leaner import leaner
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.price.plan import (
     PricedStep,
@@ -262,10 +263,24 @@ def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
     leanest = plan_of(request, report.nearest)
     shape = plan_shape(leanest, request.cfg, request.piece.chip)
     kinds = train_memory(request.cfg, shape).peak_point()[1]
+
+    def needs(plan: TrainPlan) -> float:
+        shape = plan_shape(plan, request.cfg, request.piece.chip)
+        return float(train_memory(request.cfg, shape).peak())
+
     loose = request.pins and request.part is None
     unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
     fits = plan_of(request, unpinned[0]) if unpinned else None
-    return nearest_miss(request, report.nearest, leanest, kinds, fits)
+    few = request.part is None and request.piece.chips <= FEW_CHIPS
+    others = (
+        leaner(leanest, request.cfg, request.piece, request.max_hbm_bytes, needs) if few else ""
+    )
+    return nearest_miss(request, report.nearest, leanest, kinds, fits, others)
+
+
+FEW_CHIPS = 8
+"""On so few chips other dtypes, an offloaded optimizer or adapters are named where nothing fits:
+those who have more get more of them."""
 
 
 def _simplest(

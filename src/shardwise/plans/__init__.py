@@ -2,7 +2,8 @@
 
 `train.py` and `serve.py` hold the two plans, `chip_changes.py` what their chips have that the
 catalogue's have not. Choices of a training plan that are rows: `stacks.py`
-(software), `context_methods.py` and `optimizers.py`; of a serving plan `servers.py` (software) and
+(software), `libraries.py` (whose layers it runs), `context_methods.py`, `optimizers.py` and
+`adapters.py` (LoRA); of a serving plan `servers.py` (software) and
 `engine_memory.py` (what it keeps of a GPU).
 `ranges.py` checks the plans' numbers, `identity.py` says which model one is of, `files.py` loads
 and saves them as YAML, `handwritten.py` those of a few keys with a batch in words

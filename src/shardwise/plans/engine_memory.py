@@ -22,6 +22,7 @@ class EngineMemory:
     """One engine from release `since` on.
 
     `of_total`: its memory share is of all memory, else of what is free once it has its context.
+    `of_free`: its share is of what weights and all else leave, and all of that is the cache's.
     `alone` and `ranks` are bytes outside its allocator, of one rank and of several that exchange;
     `logits` bytes that the sampler has per sequence and word; `reserves`: peaks are taken off the
     cache, and `reserves_graphs`: so are graphs. `groups`: layers whose cache keeps other tokens
@@ -35,6 +36,7 @@ class EngineMemory:
     engine: str
     since: str
     of_total: bool = True
+    of_free: bool = False
     alone: float
     ranks: float
     logits: float
@@ -84,6 +86,17 @@ ENGINE_MEMORY: tuple[EngineMemory, ...] = (
         reserves=False,
         spare_states=3,
         window_share=0.8,  # its --swa-full-tokens-ratio
+    ),
+    # (total - peak) * free_gpu_memory_fraction, the peak with NCCL and graphs (its
+    # _torch/pyexecutor/_util.py); what is outside and the logits are assumed: as vLLM's.
+    EngineMemory(
+        engine="trtllm",
+        since="1.0",
+        of_free=True,
+        alone=0.25 * GIB,
+        ranks=2.1 * GIB,
+        logits=14,
+        reserves_graphs=True,
     ),
 )
 """Rows by engine, oldest first."""

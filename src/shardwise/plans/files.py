@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
+from shardwise.boundary.records import plain
 from shardwise.boundary.typed import Mistake, first_mistake
 from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
@@ -21,7 +22,7 @@ from shardwise.plans.handwritten import check_whole, is_handwritten, programs, w
 from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.software import SOFTWARE, SoftwareRow
-from shardwise.plans.train import CHOICES, TrainPlan
+from shardwise.plans.train import CHOICES, USUAL, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
 
@@ -43,11 +44,19 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
-    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's."""
+    """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's,
+    choices of fine-tuning where they are made, and of its load only the parts that it has."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
     values = _plain(asdict(plan)) | {"chips": plan.chips.given}
-    keys = [key for key in keys_of(cls) if key != "chips" or values[key]]
+    if isinstance(plan, ServePlan) and plan.workload is not None:
+        values["workload"] = _plain(plain(plan.workload))
+    said = {"chips": bool(values["chips"])}
+    said |= {k: values[k] != _plain(getattr(USUAL, k)) for k in _SELDOM if k in values}
+    keys = [key for key in keys_of(cls) if said.get(key, True)]
     return {"kind": kind, **{key: values[key] for key in keys}}
+
+
+_SELDOM = ("lora_targets", "quantize", "library")
 
 
 def keys_of(cls: type) -> list[str]:

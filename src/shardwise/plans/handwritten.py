@@ -95,11 +95,17 @@ def _told(name: str, data: Mapping[str, Any]) -> str:
 
 def programs(data: Mapping[str, Any], chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
     """The programs that the plan may be for, those of one group alike, None for none in particular:
-    the one that it names, or those of the chip's users."""
-    if "software" in data or "stack" in data:
+    the one that it names, or those of the chip's users, none of which trains adapters."""
+    if "software" in data or "stack" in data or _rank(data):
         name = str(data.get("software", "any"))
         return ((None if name == "any" else software_row(name),),)
     return usual_software(chip)
+
+
+def _rank(data: Mapping[str, Any]) -> int:
+    """The rank of the file's adapters, 0 where it has none."""
+    rank = data.get("lora_rank", 0)
+    return rank if isinstance(rank, int) else 0
 
 
 def worked_out(
@@ -115,7 +121,7 @@ def worked_out(
     computed: dict[str, Any] = {
         "kind": "train",
         "software": row.name if row else "any",
-        "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip),
+        "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip, _rank(data)),
         **usual_choices(row, cfg),
         "model_hash": model_hash(cfg),
         "mesh": mesh,

@@ -21,12 +21,16 @@ class OptimizerRow:
     """One optimizer: `state` is the bytes per element that it keeps of a parameter beside a master
     copy, given those of one moment in the plan's dtype.
 
-    `own_dtypes`: it chooses the dtypes of its state itself. `orthogonalises`: the momentum of a
-    matrix is made orthogonal, whole.
+    `narrow` does the same with narrower moments. `roots`: it divides by square roots of
+    second moments, which PyTorch's lists of tensors hold all at once (torch/optim/adam.py,
+    _multi_tensor_adam). `own_dtypes`: it chooses the dtypes of its state itself. `orthogonalises`:
+    the momentum of a matrix is made orthogonal, whole.
     """
 
     name: Optimizer
     state: Callable[[Parameter, float], float]
+    narrow: Optimizer | None = None
+    roots: bool = False
     own_dtypes: bool = False
     orthogonalises: bool = False
 
@@ -57,7 +61,7 @@ def _blockwise(row: Parameter, moment: float) -> float:
 
 
 _ROWS = (
-    OptimizerRow(name="adam", state=lambda row, moment: 2 * moment),
+    OptimizerRow(name="adam", state=lambda row, moment: 2 * moment, narrow="adam8bit", roots=True),
     # Two moments of one byte and an f32 scale per block along the last dim (arXiv 2110.02861,
     # blocks of 256 as in bitsandbytes).
     OptimizerRow(name="adam8bit", state=_blockwise, own_dtypes=True),

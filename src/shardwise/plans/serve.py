@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal, get_args
 
+from shardwise.boundary.records import part
 from shardwise.errors import BadRequest, shown
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
@@ -155,7 +156,8 @@ class PrefillServer:
 class Workload:
     """The load that a plan was made for and confirmed under: `rate` requests per second at random,
     of the plan's lengths, or of lengths drawn from a trace's requests; and the longest times that
-    they may take, in seconds (None: any). It is carried with `spare` servers of each pool lost."""
+    they may take, in seconds (None: any). It is carried with `spare` servers of each pool lost. All
+    prompts begin with the same `prefix` tokens (None: with none)."""
 
     rate: float
     ttft: float | None = None
@@ -163,6 +165,7 @@ class Workload:
     e2e: float | None = None
     trace: str | None = None
     spare: int = 0
+    prefix: int | None = part()
 
     def __post_init__(self) -> None:
         for name, (least, most) in WORKLOAD_RANGES.items():
@@ -176,6 +179,7 @@ WORKLOAD_RANGES: Ranges = {
     "tpot": (1e-9, 1e9),
     "e2e": (1e-9, 1e9),
     "spare": (0, 1e6),
+    "prefix": (1, 1e9),
 }
 
 
@@ -242,6 +246,12 @@ class ServePlan:
             raise BadRequest(
                 f"workload.spare is {self.workload.spare} of {fewest} servers; at least one must "
                 "be left, so raise replicas or lower it"
+            )
+        prefix = (self.workload and self.workload.prefix) or 0
+        if prefix and not (prefix < self.input_length and self.scheduling.prefix_cache):
+            raise BadRequest(
+                f"workload.prefix is {prefix:,}; it is a part of prompts (input_length is "
+                f"{self.input_length:,}) that scheduling.prefix_cache keeps; lower it, or set that"
             )
         if self.engine in _OURS and (self.scheduling.release or not self.scheduling.graphs):
             raise BadRequest(

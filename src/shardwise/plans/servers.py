@@ -30,8 +30,8 @@ class ServingSoftware:
     It cuts a KV cache in one of `kv_shardings`, D of weights that stay in place where
     `cuts_width`, and the heads of attention beside experts that are cut, too, where
     `heads_beside_experts`; on chips of the vendors `tensor_alone` nothing but heads and widths.
-    `weights` and `caches` are the dtypes that it stores them in. `note` says what its
-    times are where they are not its own.
+    `weights` and `caches` are the dtypes that it stores them in. It runs on chips of the vendors
+    `vendors` (empty: all). `note` says what its times are where they are not its own.
     """
 
     name: str
@@ -45,7 +45,12 @@ class ServingSoftware:
     tensor_alone: tuple[str, ...] = ()
     weights: tuple[str, ...] = (CHECKPOINT, "bf16", "fp8", "int8", "int4", "nvfp4")
     caches: tuple[str, ...] = ("bf16", "fp8")
+    vendors: tuple[str, ...] = ()
     note: str = ""
+
+    def runs_on(self, chip: Chip) -> bool:
+        """Whether there is such a server for a chip."""
+        return not self.vendors or chip.vendor in self.vendors
 
     def engine_on(self, chip: Chip) -> str:
         """What prices its plans on a chip."""
@@ -64,6 +69,13 @@ SGLANG = ServingSoftware(
     measured=("nvidia",),
     tensor_alone=("google",),
 )
+TRTLLM = ServingSoftware(
+    name="trtllm",
+    title="TensorRT-LLM",
+    engine="trtllm",
+    measured=("nvidia",),
+    vendors=("nvidia",),
+)
 JAX = ServingSoftware(
     name="jax",
     title="JAX",
@@ -78,18 +90,20 @@ JAX = ServingSoftware(
     "steps take them (docs/lab/fit_jax_serving.md), nothing for the host",
 )
 
-SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}
+SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {
+    row.name: row for row in (VLLM, SGLANG, TRTLLM, JAX)
+}
 
 
 def default_compute(chip: Chip) -> str:
-    """What servers multiply in: bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
+    """What servers multiply in: bf16 where the chip has it, else f16 or the first of its peaks."""
+    return next((d for d in ("bf16", "f16") if d in chip.peak_flops), next(iter(chip.peak_flops)))
 
 
 ANY = "any"
 """In place of a name: whichever serves cheapest among those that were measured."""
 
-FORMER = {"ideal": JAX.name, "others": ANY, "trtllm": ANY}
+FORMER = {"ideal": JAX.name, "others": ANY}
 """What constants are called in plans, and the software to ask for instead."""
 
 

@@ -9,6 +9,7 @@ from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.components import COMPONENTS
 from shardwise.models.remat import RematKind, RematPolicy, Saved
+from shardwise.plans.adapters import Quantized
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.laws import (
@@ -21,6 +22,7 @@ from shardwise.plans.laws import (
     SPREAD_EXPERTS,
     ULYSSES,
 )
+from shardwise.plans.libraries import Library, LibraryRow, library_row
 from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.stacks import (
@@ -110,8 +112,10 @@ class Structure:
 
     `remat_kinds` overrides the policy `remat` by kind of activation. `expert_capacity` is the slots
     of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
-    device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves;
-    `frozen` names components that are not trained. `packed_lengths` are the documents of one
+    device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves, else
+    adapters beside the matrices of `lora_targets` (none named: all of the layers), whose own
+    weights are stored as `quantize` says. `library` is whose layers and loss run op by
+    op. `frozen` names components that are not trained. `packed_lengths` are the documents of one
     sequence, () for one document. `attention_kernel` names the library that is called, "flash" what
     the software calls by itself; "scores" writes the T x S scores to memory. `cuda_graph` are the
     parts of the step that graphs start, `grouped_kernel` whether the products of a layer's experts
@@ -144,6 +148,9 @@ class Structure:
     offload_optimizer: bool = False
     optimizer: Optimizer = "adam"
     lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
+    quantize: Quantized = "none"
+    library: Library = "plain"
     frozen: tuple[str, ...] = ()
     mtp_layers: int = 0
     logit_chunks: int = 1
@@ -208,6 +215,11 @@ class Structure:
         return self.stack_row.compiled if self.compiled is None else self.compiled
 
     @property
+    def library_row(self) -> LibraryRow:
+        """What its library makes beside what the stack does: nothing where a compiler fuses."""
+        return library_row("plain" if self.fuses_elementwise else self.library)
+
+    @property
     def fuses_loss(self) -> bool:
         """Whether the loss is one kernel on the logits of the head's matmul."""
         return self.fuses_elementwise if self.fused_loss is None else self.fused_loss
@@ -237,12 +249,6 @@ class Structure:
         if self.dispatcher is not None or not self.stack_row.deepep_on:
             return self.dispatcher
         return "deepep" if self.ragged and vendor == self.stack_row.deepep_on else "alltoall"
-
-    @property
-    def expert_load(self) -> float:
-        """By what the work of the experts is multiplied: the busiest device's load over the mean,
-        or the slots over it."""
-        return self.expert_imbalance if self.ragged else self.expert_capacity
 
     def with_pairing(self, paired: bool) -> Self:
         """The structure with a schedule that pairs passes, or with one that does not."""

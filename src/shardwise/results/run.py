@@ -59,24 +59,29 @@ class WholeRun(Record):
     """What stragglers, checkpoints and failures leave of the speed."""
 
 
-def whole_run(
-    answer: TrainAnswer,
-    tokens: float,
-    mfu: float | None,
-    params: float | None,
-    overheads: Overheads | None = None,
-    days: float | None = None,
-) -> WholeRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLength:
+    """What is asked of a whole run: its tokens, a utilisation in place of the expected step time
+    with the parameters that it counts, and what is lost."""
+
+    tokens: float
+    mfu: float | None = None
+    params: float | None = None
+    overheads: Overheads
+
+
+def whole_run(answer: TrainAnswer, asked: RunLength, days: float | None = None) -> WholeRun:
     """Days and dollars of a run at the expected step time, or at a given utilisation of 6*N*tokens
-    (the book's arithmetic), times the goodput that `overheads` leave. With `days` it says whether
+    (the book's arithmetic), times the goodput that the overheads leave. With `days` it says whether
     it keeps that deadline."""
+    tokens, mfu, params, overheads = asked.tokens, asked.mfu, asked.params, asked.overheads
     piece, dtype = answer.piece, answer.plan.dtypes.compute
     rate, basis, good = answer.tokens_per_second, AT_EXPECTED, None
     if mfu is not None:
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, dtype)
         basis = f"{100 * mfu:.6g}% MFU of 6*N*tokens with N = {n:,.0f}, of the {dtype} peak"
-    if overheads is not None and not overheads.none:
+    if not overheads.none:
         good = goodput(overheads, piece.chips)
         rate, basis = rate * good.share, f"{basis}, goodput {good.share:.1%}"
     takes = run_of(tokens, rate, piece)

@@ -16,6 +16,7 @@ from shardwise.planner.serve.served import Served
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.steady import COUNTED, RUNS
 from shardwise.plans import ServePlan
+from shardwise.plans.engine_memory import seen_bytes
 from shardwise.plans.serve import CHECKPOINT, KvSharding, Workload
 from shardwise.plans.servers import SERVING_SOFTWARE, ServingSoftware
 from shardwise.results.server import ChipPrice, UsdPerMillion, price_of
@@ -316,6 +317,9 @@ def memory_of(served: Served) -> ServerMemory:
     server = server_of(plan, served.cfg, piece)
     share = plan.scheduling.memory_share
     shape = server.shape(float(plan.batch))
+    taken = float(server.budget(shape, share))
+    of_free = shape.engine is not None and shape.engine.of_free
+    usable = seen_bytes(piece.chip) if of_free else taken / share
     peak = max(
         (point for _, point in server.memory(float(plan.batch)).points),
         key=lambda point: float(point["weights"] + point["activations"]),
@@ -328,17 +332,19 @@ def memory_of(served: Served) -> ServerMemory:
         engine=float(peak.get("engine", 0.0)),
         line_tokens=int(server.line_tokens(shape, share)),
         line_requests=float(server.requests_held(shape, share)),
-        usable=float(server.budget(shape, share)) / share,
-        share=share,
+        usable=usable,
+        share=taken / usable if of_free else share,
     )
 
 
 def boxes_of(served: Served) -> WholeBoxes | None:
     """The fleet in whole boxes (hosts), where its chips fill none: what clouds bill that rent
-    nothing smaller. None where they do, and for chips that are rented as slices."""
+    nothing smaller. None where they do, for PCIe cards, which are rented one by one, and for chips
+    that are rented as slices."""
     chip = served.piece.chip
     each = chip.chips_per_host
-    if not isinstance(chip.network, Switched) or served.chips % each == 0:
+    boxed = isinstance(chip.network, Switched) and not chip.network.cards
+    if not boxed or served.chips % each == 0:
         return None
     chips = -(-served.chips // each) * each
     usd = None if chip.price is None else chips * chip.price.usd_per_chip_hour

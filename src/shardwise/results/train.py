@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.hardware import describe
+from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.beside import MESH, Beside, decisive
 from shardwise.planner.expected import ExpectedRange, expected_range
@@ -17,8 +18,10 @@ from shardwise.planner.export import refusal
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.price.plan import stack_for
 from shardwise.planner.search.request import SEARCHED
+from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.training import TrainAnswer, TrainPlanning, plan_shape
 from shardwise.plans import TrainPlan, layout_table
+from shardwise.plans.adapters import Quantized, short_name, targeted
 from shardwise.plans.context_methods import ContextMethod
 from shardwise.plans.software import SOFTWARE
 from shardwise.plans.stacks import Gathers, Reduces, StackName, Wanted
@@ -103,6 +106,20 @@ class MathDtype(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdaptersTrained(Record):
+    """LoRA adapters, and the weights beside them."""
+
+    rank: int
+    """Columns of each A and rows of each B."""
+    matrices: Sequence[str]
+    """The matrices that have adapters."""
+    trained_params: int
+    """Parameters of the adapters."""
+    quantize: Quantized
+    """How the frozen matrices are stored."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PricedPlan(SearchedChoices):
     """A training plan with its times and memory."""
 
@@ -110,6 +127,8 @@ class PricedPlan(SearchedChoices):
     """The chips, as COUNT*CHIP:SHAPE."""
     slice_means: str
     """The same in words: chips, hosts, and which axes of the network wrap."""
+    adapters: AdaptersTrained | None = part()
+    """The adapters that are trained in place of the weights (--lora)."""
     software: Wanted
     """The program that the plan is for; "any" for none in particular."""
     stack: StackName
@@ -286,6 +305,7 @@ def priced_plan(answer: TrainAnswer) -> PricedPlan:
         slice_means=describe(piece),
         software=plan.software,
         stack=plan.stack,
+        adapters=adapters_trained(answer),
         mesh=plan.mesh,
         slices_used=plan.slices,
         box=plan.box,
@@ -305,6 +325,20 @@ def priced_plan(answer: TrainAnswer) -> PricedPlan:
         where_it_goes=answer.time_parts.named(),
         math_dtypes=math_dtypes(answer),
         top_ops=[_op(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
+    )
+
+
+def adapters_trained(answer: TrainAnswer) -> AdaptersTrained | None:
+    """The adapters of a plan, None where it trains the weights themselves."""
+    plan = answer.plan
+    if not plan.lora_rank:
+        return None
+    rows = parameters(answer.cfg)
+    return AdaptersTrained(
+        rank=plan.lora_rank,
+        matrices=list(dict.fromkeys(short_name(r) for r in rows if targeted(r, plan.lora_targets))),
+        trained_params=sum(r.params for r in adapters(rows, plan.lora_rank, plan.lora_targets)),
+        quantize=plan.quantize,
     )
 
 

@@ -26,3 +26,14 @@ def kernel_rate(kernel: str, generation: str) -> float:
     True
     """
     return _table().get(kernel, {}).get(generation, {}).get("value", 1.0)
+
+
+def latent_rate(dtype: str, generation: str) -> float | None:
+    """The share of the dense peak at which queries meet a latent cache in decode; None where
+    nothing was measured.
+
+    >>> latent_rate("bf16", "hopper") > latent_rate("fp8", "hopper")
+    True
+    """
+    found = _table().get(f"latent_{dtype}", {}).get(generation)
+    return None if found is None else found["value"]

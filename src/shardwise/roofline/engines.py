@@ -90,6 +90,14 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
 """The least and the most that each may be."""
 
 
+DISPATCH_SECONDS = 1.7e-5
+"""Seconds beside its bytes and the kernel's own that an engine takes to send tokens to experts, or
+what they made back: signals and waits among all ranks. With one token a rank the two take 43 us
+(TensorRT-LLM 1.2, NVLinkOneSided, 8 GB200), 44, 35 and 24 (DeepEP's low-latency kernels in SGLang
+0.5.12 on B200, GB200, H200): aiconfigurator 0.12 (Apache-2.0), tables trtllm_alltoall and
+wideep_deepep_ll.
+"""
+
 TOKEN_SECONDS = 2e-6
 """Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
 
@@ -117,8 +125,8 @@ class EngineConstants:
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
     models that the fit had not seen, on `chips`; `elsewhere` on all others, of which no run is
     known; None where nothing was measured. `streams` and all
-    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them. `whole_sums` as
-    a stack has them. `family` is the engine that a file of constants is of.
+    that follow (`COMPILED_ENGINE_CONSTANTS`) are 1 where nothing is known of them. `whole_sums` and
+    `dispatch_seconds` as a stack has them. `family` is the engine that a file of constants is of.
     """
 
     name: str
@@ -137,6 +145,7 @@ class EngineConstants:
     attention: Quantity = 1.0
     exchanges: Quantity = 1.0
     passes: Quantity = 1.0
+    dispatch_seconds: Quantity = 0.0
     whole_sums: Mapping[str, int] | None = None
     family: str = ""
 
@@ -161,6 +170,7 @@ class EngineConstants:
             sources=self.sources,
             hops=self.hops,
             grouped=True,
+            dispatch_seconds=self.dispatch_seconds,
             streams=self.streams,
             narrow=self.narrow,
             products=self.products,
@@ -272,6 +282,7 @@ def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:
         chips=tuple(measured.get("chips", ())) if isinstance(measured, Mapping) else (),
         elsewhere=_range(name, told, "elsewhere"),
         arrival=_arrival(name, record.get("arrival")),
+        dispatch_seconds=DISPATCH_SECONDS,
         **values,
     )
 

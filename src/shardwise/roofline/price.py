@@ -22,6 +22,7 @@ import numpy as np
 
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import AxisLinks, Placement
+from shardwise.roofline.attention_kernels import latent_rate
 from shardwise.roofline.bodies import BodyTime, OpTime, body_time, stream_totals
 from shardwise.roofline.collectives import CollectiveSeconds, collective_seconds
 from shardwise.roofline.groups import KEPT, Same
@@ -194,7 +195,7 @@ def _op_time(
             _network_seconds(sent, chip, placement, stack)
             for sent in sent_as(wire, chip, placement, stack)
         )
-        rated[NETWORK] = seconds * _longer(op, stack)
+        rated[NETWORK] = seconds * _longer(op, stack) + _signals(wire, seconds, op, stack)
     parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
         extra = _shown(largest(parts), op, stack)
@@ -251,6 +252,13 @@ def _longer(op: Op, stack: Stack) -> Quantity:
     return stack.exchanges if over_tensor(op) else stack.sums if op.component in _STORED else 1.0
 
 
+def _signals(wire: Collective, seconds: Quantity, op: Op, stack: Stack) -> Quantity:
+    """Seconds that an exchange of tokens with experts takes beside its bytes."""
+    if op.component != ROUTED or wire.kind not in ("all_to_all", "ragged_all_to_all"):
+        return 0.0
+    return stack.dispatch_seconds * np.greater(seconds, 0)
+
+
 def over_tensor(op: Op) -> bool:
     """Whether a collective sends activations over tensor."""
     axes = op.collective.axes if op.collective else ()
@@ -269,6 +277,10 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     rates = chip.efficiency
     kept = rates.sustained * rates.clock
     if op.op_class == "attention":
+        wide = min(op.head_dims, default=0) > WIDE
+        latent = latent_rate(dtype, chip.generation) if wide else None
+        if latent is not None:
+            return latent * stack.attention
         loop = stack.tiles if op.tiled else 1.0
         return rates.attention * stack.attention * loop * _narrow_heads(op, chip) * kept
     if op.op_class == "scan":
@@ -278,6 +290,9 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     return rates.matmul_rate(dtype) * stack.products * experts * kept
 
 
+WIDE = 256
+"""Width of heads beyond which only a latent cache has some: queries and answers of decode are as
+wide as its entries."""
 SCAN = 1.25
 """FLOPs of a recurrence that its kernels reach over those of the vector units, whose work they are
 in the main: many small products, decays and sums over chunks. 66 TFLOP/s forward in a long run of

@@ -59,7 +59,8 @@ class Stack:
     and all that follow are 1 where nothing is known of them (`COMPILED_CONSTANTS`). `sources` says
     where each comes from; `generations` has constants that are other ones on some generations of
     chips (`on`). A serving engine (`engines.py`)
-    launches the experts of a layer as one `grouped` kernel and its collectives as kernels too, and
+    launches the experts of a layer as one `grouped` kernel and its collectives as kernels too,
+    exchanges tokens with experts in `dispatch_seconds` beside their bytes, and
     pays `hops` of the latency that the communication library shows; its products read weights at
     `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for TPUs
     scatters sums over one mesh axis after the other, and sums whole what is to be scattered over
@@ -87,6 +88,7 @@ class Stack:
     sums: Quantity = 1.0
     exchanges: Quantity = 1.0
     dispatch: Quantity = 1.0
+    dispatch_seconds: Quantity = 0.0
     generations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     whole_sums: Mapping[str, int] | None = None
 

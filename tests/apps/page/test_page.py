@@ -59,8 +59,6 @@ def others(control):
     """Words of a control."""
     if control.kind == "flag":
         return ["no" if control.default else "yes"]
-    if control.kind == "number":
-        return [written(min(control.default * 2 or 1, control.most))]
     return [written(v) for v in control.values]
 
 
@@ -119,9 +117,9 @@ def test_what_is_drawn_stands_in_the_results(page, name):
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_snippet_runs(name):
     view = VIEWS[name]
-    document = view.document(state_of(view.controls, start(name)), fine=True)
-    made = [line for line in document["python"].splitlines() if line.startswith("answer_")]
-    assert len(made) == len(document["commands"])
+    document = view.document(state_of(view.state, start(name)), fine=True)
+    made = [line for line in document.python.splitlines() if line.startswith("answer_")]
+    assert len(made) == len(document.commands)
     for line in made:
         compile(line, name, "exec")
         assert hasattr(sw, line.partition("sw.")[2].partition("(")[0])

@@ -12,6 +12,7 @@ from shardwise.apps.server.answers import AnswerPart
 from shardwise.apps.server.chat import ChatForm
 from shardwise.apps.server.responses import ResponseWriter
 from shardwise.apps.server.run import running
+from shardwise.runtime.text.reasoning import REASONING_FORMATS, AnswerReader, ThoughtReader
 from shardwise.runtime.text.tool_calls import CallReader
 from shardwise.runtime.text.tool_formats import TOOL_FORMATS
 
@@ -102,24 +103,33 @@ def test_calls_go_back_with_what_they_gave(sdk):
 
 def test_text_and_calls_are_items_of_one_answer():
     tools = {"look": None, "open": None}
-    form = ChatForm(str, None, None, lambda: CallReader(TOOL_FORMATS["hermes"], tools))
+    calls = CallReader(TOOL_FORMATS["hermes"], tools)
+    thoughts = ThoughtReader(REASONING_FORMATS["qwen3"], True)
+    form = ChatForm(str, None, None, lambda: AnswerReader(thoughts, calls))
     said = {"id": "resp_1", "output": [], "status": "in_progress"}
     writer, events = ResponseWriter(form, said), []
     usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     usage["prompt_tokens_details"] = {"cached_tokens": 0}
-    pieces = [AnswerPart(text=letter) for letter in WRITTEN["hermes"]]
+    answer = "a fox\n</think>\n" + WRITTEN["hermes"]
+    pieces = [AnswerPart(text=letter, offsets=[i]) for i, letter in enumerate(answer)]
     for piece in [*pieces, AnswerPart(text="", finish="stop")]:
         events += writer.part(0, piece, lambda: usage)
     events += writer.last(None, lambda: usage)
     items = events[-1]["response"]["output"]
-    assert [item["type"] for item in items] == ["message", "function_call", "function_call"]
-    assert [item["status"] for item in items] == ["completed"] * 3
-    assert items[0]["content"][0]["text"] == "I look."
-    assert items[1]["arguments"] == '{"where": "mat", "far": true}'
+    kinds = ["reasoning", "message", "function_call", "function_call"]
+    assert [item["type"] for item in items] == kinds
+    assert [item["status"] for item in items] == ["completed"] * 4
+    assert items[0]["content"] == [{"type": "reasoning_text", "text": "a fox"}]
+    told = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]
+    assert "".join(told) == "a fox"
+    details = events[-1]["response"]["usage"]["output_tokens_details"]
+    assert details == {"reasoning_tokens": len("a fox\n</think>")}
+    assert items[1]["content"][0]["text"] == "I look."
+    assert items[2]["arguments"] == '{"where": "mat", "far": true}'
     places = [e["output_index"] for e in events if e["type"] == "response.output_item.done"]
-    assert places == [0, 1, 2]
+    assert places == [0, 1, 2, 3]
     added = [e["item"] for e in events if e["type"] == "response.output_item.added"]
-    assert [item.get("arguments") for item in added] == [None, "", ""]
+    assert [item.get("arguments") for item in added] == [None, None, "", ""]
 
 
 def test_logprobs_are_told_where_they_are_asked_for(sdk):

@@ -53,7 +53,16 @@ NAMES = [
     "&x *x !!python/object/apply:os.system ['touch ran']",
 ]
 
-LAUNCHERS = ("python", "python3", "torchrun", "xpk", "vllm", "pretrain_gpt.py", "head")
+LAUNCHERS = (
+    "python",
+    "python3",
+    "torchrun",
+    "xpk",
+    "vllm",
+    "trtllm-serve",
+    "pretrain_gpt.py",
+    "head",
+)
 
 STUBS = """
 import sys, types

@@ -91,3 +91,40 @@ def test_another_number_in_a_recipe_contradicts_the_model():
     model = ("llama-3.1-8b", load_model("llama-3.1-8b"))
     with pytest.raises(BadRequest, match="--num-layers is 24 in the text, and 32"):
         parse_export(CORE, "megatron", model=model, piece=parse_slice("h100:8"))
+
+
+ARGUMENTS = """
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 32
+  --hidden-size: 4096
+  --num-attention-heads: 32
+  --swiglu: true
+  --vocab-size: 32000
+  --disable-bias-linear: false
+  --micro-batch-size: 2
+  --seq-length: 4096
+  --tensor-model-parallel-size: 2
+  --bf16: true
+TEST_TYPE: regular
+"""
+
+
+def test_arguments_as_megatrons_own_tests_list_them():
+    plan = parse_export(ARGUMENTS, "megatron", piece=parse_slice("h100:8"))
+    assert plan.degree("tensor") == 2
+    assert plan.sequence_length == 4096
+
+
+def test_without_a_batch_megatron_takes_one_microbatch_of_each_replica():
+    plan = parse_export(ARGUMENTS, "megatron", piece=parse_slice("h100:8"))
+    assert (plan.global_batch_sequences, plan.microbatches) == (2 * 4, 1)
+
+
+def test_dotted_names_of_nemo_are_the_last_of_their_parts():
+    dotted = ARGUMENTS.replace(
+        "--tensor-model-parallel-size", "trainer.x.tensor_model_parallel_size"
+    )
+    plan = parse_export(dotted, "megatron", piece=parse_slice("h100:8"))
+    assert plan.degree("tensor") == 2

@@ -15,6 +15,7 @@ from shardwise.planner.export.script import launch_of
 SCRIPTS = Path(__file__).parent / "scripts"
 STUBS = ("torchrun", "python", "srun")
 TOOLS = ("dirname", "mkdir", "tee", "true", "cat")
+SBATCH = '#!/bin/sh\nif [ $# -gt 0 ]; then exec {bash} "$@"; fi\nexec {bash}\n'
 RECORD = '#!/bin/sh\nfor word in "$0" "$@"; do printf "%s\\0" "$word"; done >> "$RECORD"\n'
 
 
@@ -30,6 +31,9 @@ def started(tmp_path):
         (tools / name).symlink_to(shutil.which(name) or name)
     bash = shutil.which("bash")
     assert bash
+    (tools / "bash").symlink_to(bash)
+    (tools / "sbatch").write_text(SBATCH.format(bash=bash))
+    (tools / "sbatch").chmod(0o755)
 
     def run(path: Path) -> list[str]:
         (tmp_path / "pretrain_gpt.py").touch()
@@ -57,7 +61,10 @@ def test_what_is_read_is_what_bash_starts(started, tmp_path, path):
 
 @pytest.mark.parametrize(
     ("name", "nodes"),
-    [("gpt3_175b", "1"), ("mixtral_8x7b", "4"), ("slurm", "4"), ("srun", "2"), ("srun_bash", "2")],
+    [
+        *(("gpt3_175b", "1"), ("mixtral_8x7b", "4"), ("slurm", "4"), ("srun", "2")),
+        *(("srun_bash", "2"), ("sbatch_here", "2"), ("sbatch_file", "4")),
+    ],
 )
 def test_how_many_processes_there_are(name, nodes):
     launch = launch_of((SCRIPTS / f"{name}.sh").read_text())

@@ -1,4 +1,4 @@
-"""Serving plans in the words of vLLM and SGLang: each comes back, or is refused by its field."""
+"""Serving plans in the words of servers: each comes back, or is refused by its field."""
 
 import re
 from dataclasses import fields, replace
@@ -11,6 +11,7 @@ from tests.planner.export.exporting import MODELS
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.export.server_flags import LENGTHS
 from shardwise.planner.export.serving import (
     PROGRAMS,
     SERVE_EXPORTERS,
@@ -84,7 +85,7 @@ def serving_plans(draw):
         replicas=draw(st.integers(1, 4)),
         prefill_replicas=draw(st.integers(0, 2)),
         routing=draw(st.sampled_from(ROUTINGS)),
-        engine=draw(st.sampled_from(["ideal", "vllm", "vllm", "sglang"])),
+        engine=draw(st.sampled_from(["ideal", "vllm", "sglang", "trtllm"])),
         scheduling=draw(schedulings),
     )
 
@@ -114,7 +115,11 @@ def test_a_plain_plan_is_said_by_flags(target):
     for name in ("mesh", "batch", "prefill_chunk", "scheduling.page_size"):
         assert f"# shardwise: {name}:" not in text
     assert parse_serve(text, target) == plan
-    seen = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}[target]
+    seen = {
+        "vllm": "--max-num-seqs",
+        "sglang": "--max-running-requests",
+        "trtllm": "--max_batch_size",
+    }[target]
     edited = text.replace(f"{seen}=64", f"{seen}=32")
     assert parse_serve(edited, target).batch == 32
 
@@ -131,6 +136,55 @@ def test_experts_of_both():
         assert flag in sglang
     assert "--max-running-requests=64 " in sglang  # of all
     assert "# not expressed: mesh" in vllm  # prompts are not cut over ranks
+
+
+def test_ranks_of_trtllm_keep_their_own_sequences():
+    """Limits are each rank's, and what no flag says stands in the options that it reads."""
+    plan, cfg, piece = a_plan("moe", mesh={"expert": 8})
+    text = export_serve(plan, cfg, piece, "trtllm")
+    said = ("--tp_size=8 ", "--ep_size=8 ", "--max_batch_size=8 ", "enable_attention_dp: true")
+    assert all(words in text for words in said)
+    assert "capacity_scheduler_policy: MAX_UTILIZATION" in text
+    eager = replace(plan, engine="trtllm", scheduling=replace(plan.scheduling, graphs=False))
+    text = export_serve(eager, cfg, piece, "trtllm")
+    assert "cuda_graph_config: null" in text
+    assert parse_serve(text, "trtllm") == eager
+
+
+OPTIONS = """cat > options.yaml <<EOF
+enable_attention_dp: true
+kv_cache_config:
+  free_gpu_memory_fraction: 0.8
+  enable_block_reuse: false
+EOF
+"""
+COMMAND = """trtllm-serve some/model --tp_size 8 --ep_size 8 --max_batch_size 4 \\
+  --extra_llm_api_options options.yaml
+"""
+
+
+def test_a_command_of_ones_own_is_read_with_its_options():
+    given = given_fields("moe", MODELS["moe"], parse_slice("h100:8"), (2048, 256))
+    plan = parse_serve(OPTIONS + COMMAND, "trtllm", given)
+    assert (plan.batch, dict(plan.mesh)) == (32, {"expert": 8})
+    assert (plan.scheduling.memory_share, plan.scheduling.prefix_cache) == (0.8, False)
+    assert plan.scheduling.admission == "reserve"  # as it does unless told
+    with pytest.raises(BadRequest, match="does not hold that file; write"):
+        parse_serve(COMMAND, "trtllm", given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"slice_text": "v5e:2x4"}, "it runs on chips of nvidia"),
+        ({"mesh": {"data": 2, "tensor": 4}}, "no copies of a model"),
+        ({"slice_text": "2*h100:8", "mesh": {"tensor": 16}}, "of several hosts is started by"),
+    ],
+)
+def test_what_trtllm_lays_out_otherwise_is_refused(changes, said):
+    plan, cfg, piece = a_plan(**changes)
+    with pytest.raises(BadRequest, match=said):
+        export_serve(plan, cfg, piece, "trtllm")
 
 
 def test_tpus_start_sglang_jax():
@@ -167,7 +221,7 @@ def test_what_a_server_would_run_otherwise_is_refused(target, choices, field):
 @pytest.mark.parametrize("target", PROGRAMS)
 def test_the_longest_sequence_is_said_where_the_cache_is_smaller_than_the_model(target):
     """24 GB beside 16 GB of weights: less than 131,072 tokens of 128 KiB, more than the plan's."""
-    flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[target]
+    flag = LENGTHS[target]
     cfg = load_model("llama-3.1-8b")
     said = {"model": "llama-3.1-8b", "model_hash": model_hash(cfg)}
     plan, _, piece = a_plan(slice_text="rtx4090:1", mesh={})
@@ -192,7 +246,7 @@ def test_what_no_plan_says_is_refused(target):
     plan, cfg, piece = a_plan()
     text = export_serve(plan, cfg, piece, target)
     with pytest.raises(BadRequest, match="no word for the flag --swap-space"):
-        parse_serve(text.replace("=auto", "=auto --swap-space=4"), target)
+        parse_serve(re.sub("(tensor-parallel|tp).size=8", r"\g<0> --swap-space=4", text), target)
     with pytest.raises(BadRequest, match=target):
         parse_serve("nonsense", target)
     with pytest.raises(BadRequest, match="was made for another"):

@@ -64,9 +64,22 @@ def test_a_release_has_the_last_row_that_began_before_it():
     assert engine_memory("vllm", H100).since == "0.21"
 
 
-@pytest.mark.parametrize("engine", ["ideal", "jax", "trtllm"])
+@pytest.mark.parametrize("engine", ["ideal", "jax"])
 def test_engines_that_print_nothing_known_are_counted_as_ours(engine):
     assert engine_memory(engine, H100) is None
+
+
+def test_trtllm_gives_the_cache_a_share_of_what_is_free():
+    """As it prints it: of 119.70 GiB with 113.09 at the peak (113.65 less a cache of 0.56 that was
+    there to try) a share of 0.9 is 5.95 GiB."""
+    printed = 0.9 * (119.70 - 113.65 + 0.56)
+    assert printed == pytest.approx(5.95, abs=0.005)
+    one = server("trtllm")
+    shape = one.shape(1024.0)
+    ((_, point),) = serve_memory(one.request.cfg, shape).points
+    free = seen_bytes(H100) - sum(size for kind, size in point.items() if kind != "kv")
+    for share in (0.5, 0.9):
+        assert float(one.cache_bytes(shape, share)) == pytest.approx(share * free)
 
 
 def test_tpus_are_counted_as_ours():

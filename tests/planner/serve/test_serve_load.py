@@ -20,6 +20,18 @@ def steady(running, chunk=4096, **changes):
     return Steady(running=running, chunk=chunk, **{**values, **changes})
 
 
+def test_prompts_that_begin_alike_count_the_rest_and_their_beginning_once():
+    """1,024 tokens of which 768 are the same, in steps with room for 128 of them: two chunks, of
+    which the mean one comes after 768 + 64 tokens."""
+    load, whole = steady(8.0, chunk=136, prefix=768), steady(8.0, chunk=136)
+    assert (load.fresh, float(load.chunks), float(whole.chunks)) == (256, 2, 8)
+    step = steady(1.0, chunk=128, prefix=768).prompt_step()
+    assert (step.prefill_tokens, step.prefill_context) == (128, 768 + 64)
+    assert step.prefill_pairs == 128 * (768 + 128)
+    assert load.context == whole.context
+    assert float(steady(1e6, prefix=768).cached / 1e6) == pytest.approx(256 + 128, rel=0.01)
+
+
 def test_the_mean_wait_of_one_server_is_that_of_m_d_1():
     """The exponential tail, integrated over all percentiles, is rho S / (2 (1 - rho))."""
     served, busy = 2.0, 0.7

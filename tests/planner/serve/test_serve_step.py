@@ -128,3 +128,15 @@ def test_steps_broadcast():
     together = step_work(cfg, shape, decodes(n, 300.0)).hbm_bytes()
     apart = [step_work(cfg, shape, decodes(float(i), 300.0)).hbm_bytes() for i in n]
     assert np.allclose(together, apart)
+
+
+@pytest.mark.parametrize(("kv", "dtype"), [("bf16", "bf16"), ("fp8", "fp8")])
+def test_queries_meet_a_latent_cache_in_its_own_dtype(kv, dtype):
+    dtypes = ServeDtypes(weights="bf16", kv=kv)
+    latent = server(dtypes=dtypes, compute_of={"fp8": "fp8"})
+    work = step_work(load_model("deepseek-v2-lite"), latent, decodes(8, 512))
+    core = next(op for op in work.ops if op.id.endswith("attention.core"))
+    assert set(core.flops) == {dtype}
+    assert core.head_dims == (576, 512)
+    plain = step_work(load_model("llama-3-8b"), latent, decodes(8, 512))
+    assert set(next(o for o in plain.ops if o.id.endswith("attention.core")).flops) == {"bf16"}

@@ -64,6 +64,19 @@ def test_a_run_counts_the_middle_and_answers_what_comes():
     assert run.good(Objectives(ttft=1e-6)) == 0
 
 
+def test_the_same_beginning_of_all_prompts_is_computed_once():
+    """Of 320 tokens 20 pages are shared: all but the first request find them."""
+    plain = Demand(prompts=(320,), outputs=(20,))
+    run, outcome = steady_outcome(servers(), plain, 20.0, counted=50)
+    shared = replace(plain, prefix=256)
+    same, found = steady_outcome(servers(), shared, 20.0, counted=50)
+    assert [job.first_hit for job in outcome.jobs[:3]] == [0, 0, 0]
+    assert {job.first_hit for job in found.jobs[run.first :]} == {256}
+    assert float(np.median(same.times[0])) < float(np.median(run.times[0]))
+    quick = steady_run(servers(), shared, 20.0, counted=50)
+    assert np.array_equal(quick.times, same.times)
+
+
 def test_requests_that_are_refused_are_never_under_way():
     """Their times are infinite, and the difference of two of them is no number."""
     run = steady_run(servers(pages=20), DEMAND, 20.0, counted=50)

@@ -6,8 +6,9 @@ when its command runs, so that `--help` stays fast. Read `plan_show.py` first: i
 Each makes a request (`commands/`) of its options, by name, answers it, writes the files that
 were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`,
 `plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_diff.py` and `plan_schema.py`;
-`next_steps.py` is what to type then. `simulate.py` puts a load on a serving plan and `export.py`
-writes a plan for other software. Programs: `compile.py` (`report.py` reads what it wrote),
+`next_steps.py` is what to type then. `simulate.py` puts a load on a serving plan, `export.py`
+writes a plan for other software and `check.py` says what to change in its files.
+Programs: `compile.py` (`report.py` reads what it wrote),
 `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work: `serve.py` (the server
 itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The page: `ui.py` (what it
 shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`.
@@ -60,6 +61,7 @@ COMMANDS = {
     "generate": "Go on with a text.",
     "chat": "Chat with a model.",
     "bench": "A load on a live server.",
+    "check": "A launch script or recipe: does it fit, how fast, what to change.",
     "export": "A plan in the words of another framework.",
     "ui": "A page on this machine with every view.",
     "hw": "Chips, networks, slices and prices of the catalogue.",

@@ -46,7 +46,7 @@ def _with_file(
 
     run: dict[str, Any] = {name: getattr(asked, name, None) for name in RUN_WORDS}
     own = asked.evidence
-    asked_for = run["tokens"] or own
+    asked_for = asked.tokens or own
     steps = [command_of(PlanShowRequest(path, evidence=own, **run))] if asked_for else []
     target = target_for(best.plan, best.cfg, best.piece)
     if target:
@@ -92,7 +92,7 @@ def against_lines(
 
 def _is_another_job(plan: "TrainPlan") -> bool:
     """Whether a plan does what no search can be asked for."""
-    tuned = plan.lora_rank or plan.frozen or plan.packed_lengths
+    tuned = plan.frozen or plan.packed_lengths
     return bool(tuned or plan.mtp_layers or plan.expert_imbalance != 1)
 
 
@@ -133,8 +133,8 @@ def _job_of(plan: "TrainPlan") -> "TrainPlanRequest":
     own = {name: value for name, value in own.items() if value != getattr(usual, name)}
     chip = Hardware(constants=plan.constants).of_plan(plan).slice(plan.slice).slice.chip
     sets = chips.numbers_of(chip.id)
-    if row is None and plan.stack != usual_stack(chip):
-        sets["stack"] = plan.stack
+    if row is None and plan.stack != usual_stack(chip, plan.lora_rank):
+        sets |= {"stack": plan.stack}
     return TrainPlanRequest(
         model,
         plan.slice,
@@ -143,6 +143,10 @@ def _job_of(plan: "TrainPlan") -> "TrainPlanRequest":
         seq=plan.sequence_length,
         software=plan.software,
         optimizer=plan.optimizer,
+        offload="optimizer" if plan.offload_optimizer else None,
+        lora=plan.lora_rank or None,
+        targets=",".join(plan.lora_targets) or None,
+        quantize=None if plan.quantize == "none" else plan.quantize,
         dtype=dtypes.compute,
         **{_KEYWORDS.get(name, name): value for name, value in own.items()},
         constants=plan.constants,

@@ -60,7 +60,7 @@ def _show_product(asked: "ShardRequest", out: Outputs) -> None:
         raise BadRequest("--to prints a program and nothing else; leave out --run and --backward")
     answer: Any = asked.answer()
     given = {name: value for name, value in by_name(asked).items() if value is not None}
-    given["show_detail"] = out.show_detail
+    given |= {"show_detail": out.show_detail}
     if out.as_json and str(out.animate_path) == "-":
         show_answer(replace(answer, animation=answer.movement()), out, given)
         return

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,9 @@ from shardwise.apps.cli.output import show_answer, spoken, tell
 from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.errors import Caution
+
+if TYPE_CHECKING:
+    from shardwise.commands.run.training import StepMetrics
 
 EVERY = 10.0
 """Seconds between two lines of a log at most, where steps are slow."""
@@ -34,8 +37,8 @@ def train(out: Outputs) -> None:
         sys.exit(stop.exit_code)
     if sys.stderr.isatty():
         click.echo(err=True)
-    inputs = {"plan": str(request.plan), "set": request.sets, **by_name(request, "plan", "sets")}
-    inputs["out"] = str(request.folder)
+    asked = by_name(request, "plan", "sets")
+    inputs = {"plan": str(request.plan), "set": request.sets, **asked, "out": str(request.folder)}
     show_answer(answer, out, inputs)
 
 
@@ -46,14 +49,14 @@ class _Shown:
     def __init__(self) -> None:
         self._last = 0.0
 
-    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
+    def __call__(self, line: str, metrics: "StepMetrics | None") -> None:
         if sys.stderr.isatty():
             click.echo(f"\r\x1b[2K{spoken(line)}", nl=isinstance(line, Caution), err=True)
         elif self._is_due(metrics):
             self._last = time.monotonic()
             tell(line)
 
-    def _is_due(self, metrics: dict[str, Any]) -> bool:
-        if not metrics or metrics["step"] % 10 == 0 or metrics["step"] == 1:
+    def _is_due(self, metrics: "StepMetrics | None") -> bool:
+        if metrics is None or metrics.step % 10 == 0 or metrics.step == 1:
             return True
         return time.monotonic() - self._last > EVERY

@@ -1,7 +1,8 @@
 """The application: lists of views, their answers, and the built page."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,13 +13,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from shardwise.apps.page.controls import State, state_of
+from shardwise.apps.page.controls import ViewState, state_of
 from shardwise.apps.page.view import PageView
 from shardwise.apps.page.views import VIEWS
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.hosts import HostRule
 from shardwise.boundary import finite
-from shardwise.boundary.records import plain
+from shardwise.boundary.records import Record, plain
 from shardwise.errors import ShardwiseError, check_known
 
 BUNDLE = Path(__file__).parent / "bundle"
@@ -34,6 +35,14 @@ HEADERS = {
 SEARCHES, ANSWERS = 1, 2
 """Made at once: those of a slider that went on are not worth a second core."""
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult(Record):
+    """A command and its result."""
+
+    command: str
+    result: Mapping[str, object]
 
 
 def page_app(rule: HostRule | None = None) -> "Guarded":
@@ -87,15 +96,15 @@ async def _view(request: Request) -> Response:
 async def _answer(request: Request) -> Response:
     """What the commands' documents say under `result`, call by call."""
 
-    def answers(view: PageView, state: State, fine: bool) -> list[dict[str, Any]]:
+    def answers(view: PageView[Any], state: ViewState, fine: bool) -> list[CallResult]:
         calls = view.made(state, fine=True)
-        return [{"command": one.shell(), "result": one.answer().result} for one in calls]
+        return [CallResult(command=one.shell(), result=one.answer().result) for one in calls]
 
     return await _asked(request, answers, slow=True)
 
 
 async def _asked(
-    request: Request, make: Callable[[PageView, State, bool], Any], slow: bool = False
+    request: Request, make: Callable[[PageView[Any], ViewState, bool], Any], slow: bool = False
 ) -> Response:
     """What a state asks for, made on another thread once it is its turn; a client that has gone by
     then has none."""
@@ -104,7 +113,7 @@ async def _asked(
     try:
         name = request.path_params["name"]
         check_known("view", name, VIEWS)
-        state = state_of(VIEWS[name].controls, words)
+        state = state_of(VIEWS[name].state, words)
         turns = request.app.state.turns[fine or slow]
         made = _in_turn(turns, lambda: _json(make(VIEWS[name], state, fine)))
         return await attended(request.receive, made)

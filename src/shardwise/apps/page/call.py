@@ -28,7 +28,7 @@ class VerbCall:
         keywords = tuple((name, _fixed(value)) for name, value in self.used().items())
         return _answered(self.verb, self.given, keywords)
 
-    def used(self) -> dict[str, Any]:
+    def used(self) -> dict[str, object]:
         """Keywords that are not left out."""
         return {name: value for name, value in self.keywords.items() if value not in (None, {})}
 

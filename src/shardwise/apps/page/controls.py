@@ -1,25 +1,42 @@
-"""Controls as data: what a reader can turn, which values they take, how a URL's words are read."""
+"""Controls as data: what a reader can turn, which values they take, how a URL's words are read.
+
+The state of a view is a frozen dataclass (`ViewState`) of which each field is a control.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from shardwise.boundary.numbers import shown
+from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest, unknown
 
-State = Mapping[str, Any]
-"""The value of every control of a view."""
+_CONTROL = "control"
 LONGEST = 400
 """Characters of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
-    """One thing to turn. `kind` is slider (its `values` are the positions), choice (its `values`
-    are the names), number (from `least` to `most`), text or flag. `about` says what it means."""
+class ShownControl(Record):
+    """What the page needs to draw a control. Values and default as they stand in a URL."""
 
     name: str
+    label: str
+    kind: str
+    default: str
+    values: Sequence[str]
+    unit: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One thing to turn. `kind` is slider (its `values` are the positions), choice (its `values`
+    are the names), number (from `least` to `most`), text or flag. `about` says what it means, and
+    `name` is that of its field."""
+
+    name: str = ""
     label: str
     kind: str
     default: Any
@@ -66,50 +83,62 @@ class Control:
     def _refused(self, word: str, rule: str) -> BadRequest:
         return BadRequest(f"control '{self.name}' is {shown(word)}; {rule}")
 
-    def document(self) -> dict[str, Any]:
-        """What the page needs to draw it. Values and default as they stand in a URL."""
-        return {
-            "name": self.name,
-            "label": self.label,
-            "kind": self.kind,
-            "default": written(self.default),
-            "values": [written(value) for value in self.values],
-            "unit": self.unit,
-            "about": self.about,
-        }
+    def shown(self) -> ShownControl:
+        """What the page needs to draw it."""
+        values = [written(value) for value in self.values]
+        return ShownControl.part_of(self, default=written(self.default), values=values)
 
 
-def slider(name: str, label: str, values: Sequence[Any], default: Any, **more: Any) -> Control:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewState:
+    """The value of every control of a view; each field is one (`slider`, `choice` and the like)."""
+
+
+S = TypeVar("S", bound=ViewState)
+
+
+def controls_of(state: type[ViewState]) -> tuple[Control, ...]:
+    """The controls, in the order in which they are drawn."""
+    return tuple(replace(one.metadata[_CONTROL], name=one.name) for one in fields(state))
+
+
+def state_of(kind: type[S], words: Mapping[str, str]) -> S:
+    """The state that the words of a URL say, with defaults for the others. Raises BadRequest."""
+    known = {control.name: control for control in controls_of(kind)}
+    for name in words:
+        if name not in known:
+            raise unknown("control", name, known)
+    return kind(**{name: known[name].read(word) for name, word in words.items()})
+
+
+def words_of(state: ViewState) -> dict[str, str]:
+    """Every value as it stands in a URL."""
+    return {one.name: written(getattr(state, one.name)) for one in fields(state)}
+
+
+def slider(label: str, values: Sequence[Any], default: Any, **more: Any) -> Any:
     """A control with positions in a row."""
-    return Control(
-        name=name, label=label, kind="slider", default=default, values=tuple(values), **more
-    )
+    return _field("slider", label, default, values=tuple(values), **more)
 
 
-def choice(name: str, label: str, values: Sequence[str], default: str, **more: Any) -> Control:
+def choice(label: str, values: Sequence[str], default: str, **more: Any) -> Any:
     """A control with names to choose from."""
-    return Control(
-        name=name, label=label, kind="choice", default=default, values=tuple(values), **more
-    )
+    return _field("choice", label, default, values=tuple(values), **more)
 
 
-def text(name: str, label: str, default: str, **more: Any) -> Control:
+def text(label: str, default: str = "", **more: Any) -> Any:
     """A control for words."""
-    return Control(name=name, label=label, kind="text", default=default, **more)
+    return _field("text", label, default, **more)
 
 
-def number(
-    name: str, label: str, default: float, least: float, most: float, **more: Any
-) -> Control:
-    """A control for any number of a range."""
-    return Control(
-        name=name, label=label, kind="number", default=default, least=least, most=most, **more
-    )
-
-
-def flag(name: str, label: str, default: bool = False, **more: Any) -> Control:
+def flag(label: str, default: bool = False, **more: Any) -> Any:
     """A control that is on or off."""
-    return Control(name=name, label=label, kind="flag", default=default, **more)
+    return _field("flag", label, default, **more)
+
+
+def _field(kind: str, label: str, default: Any, **more: Any) -> Any:
+    control = Control(kind=kind, label=label, default=default, **more)
+    return field(default=default, metadata={_CONTROL: control})
 
 
 def powers(first: int, last: int) -> tuple[int, ...]:
@@ -124,15 +153,3 @@ def written(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value)
-
-
-def state_of(controls: Sequence[Control], words: Mapping[str, str]) -> dict[str, Any]:
-    """The value of every control: of the URL's words, else its default. Raises BadRequest."""
-    known = {control.name: control for control in controls}
-    for name in words:
-        if name not in known:
-            raise unknown("control", name, known)
-    return {
-        name: control.read(words[name]) if name in words else control.default
-        for name, control in known.items()
-    }

@@ -1,7 +1,7 @@
 """Figures as data: marks on two axes with units, which the page draws and exports as they are."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.book.figures import Series
@@ -48,10 +48,6 @@ class FigureData:
     square: bool = False
     """Whether a unit of x is as long as one of y."""
 
-    def document(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableData:
@@ -61,10 +57,6 @@ class TableData:
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     units: Mapping[str, str] = field(default_factory=dict)
-
-    def document(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
 
 
 def lines(found: Iterable[Series], dashed: Sequence[str] = ()) -> list[Mark]:
@@ -83,7 +75,7 @@ def lines(found: Iterable[Series], dashed: Sequence[str] = ()) -> list[Mark]:
 
 
 def facts(
-    title: str, found: Mapping[str, Any], units: Mapping[str, str] | None = None
+    title: str, found: Mapping[str, object], units: Mapping[str, str] | None = None
 ) -> TableData:
     """A table of names with their values; `units` by name."""
     units = units or {}

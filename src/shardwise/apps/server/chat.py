@@ -13,13 +13,23 @@ from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
 from shardwise.apps.server.reply import ChoiceWriter, reply
 from shardwise.apps.server.reports import Spelling, chat_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
-from shardwise.apps.server.tools import call_part, marked, must_call, read_part, reader_of
-from shardwise.commands.run.serving import CallReader, ModelText
+from shardwise.apps.server.tools import (
+    after_thought,
+    call_part,
+    marked,
+    must_call,
+    read_part,
+    reader_of,
+)
+from shardwise.commands.run.serving import AnswerReader, ModelText
+
+REASONING = ("reasoning_content", "reasoning")
+"""The name that DeepSeek's API gave it, and the one that vLLM has for it now."""
 
 
 class ChatForm:
     """How answers are written; `logprobs` is how many others are reported beside each token, and
-    `reader` makes what finds an answer's calls of tools."""
+    `reader` makes what finds an answer's reasoning and calls of tools."""
 
     prefix = "chatcmpl"
     kind, kind_of_part = "chat.completion", "chat.completion.chunk"
@@ -29,20 +39,30 @@ class ChatForm:
         name: Spelling,
         text: ModelText,
         logprobs: int | None,
-        reader: Callable[[], CallReader] | None = None,
+        reader: Callable[[], AnswerReader] | None = None,
     ) -> None:
         self._name, self._text, self._logprobs, self._reader = name, text, logprobs, reader
-        self._readers: dict[int, CallReader | None] = {}
+        self._readers: dict[int, AnswerReader | None] = {}
+
+    @property
+    def thought(self) -> int | None:
+        """Tokens of reasoning so far; None where none is read."""
+        counts = [reader.tokens for reader in self._readers.values() if reader is not None]
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
 
     def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A whole message."""
-        said = read_part(self._reader() if self._reader else None, piece)
+        reader = self._readers[index] = self._reader() if self._reader else None
+        said = read_part(reader, piece)
         calls = [call_part(part) for part in said.calls]
         for call in calls:
             del call["index"]
-        content = said.text or (None if calls else "")
-        message = {"role": "assistant", "content": content, "refusal": None}
+        content = said.text or (None if calls or said.reasoning else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         message["tool_calls"] = calls or None
+        if reader is not None and reader.thinks:
+            message |= dict.fromkeys(REASONING, said.reasoning or None)
         return {"index": index, "message": message, **self._rest(piece, bool(calls))}
 
     def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
@@ -53,7 +73,10 @@ class ChatForm:
         reader = self._readers[index]
         said = read_part(reader, piece)
         calls = {"tool_calls": list(map(call_part, said.calls))} if said.calls else {}
-        delta = {**role, "content": said.text, **calls}
+        delta: dict[str, Any] = {**role, "content": said.text, **calls}
+        if said.reasoning:
+            delta |= dict.fromkeys(REASONING, said.reasoning)
+            delta["content"] = said.text or None
         called = reader is not None and reader.count > 0
         return {"index": index, "delta": delta, **self._rest(piece, called)}
 
@@ -70,7 +93,7 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
     text = state.replica.text
     asked = await chat_wish(state, fields)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
-    form = ChatForm(spelling_of(fields, text), text, logprobs, reader_of(state, fields))
+    form = ChatForm(spelling_of(fields, text), text, logprobs, reader_of(state, fields, asked))
     return await reply(state, request, fields, asked, ChoiceWriter(state, request, fields, form))
 
 
@@ -91,11 +114,12 @@ async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
     room = state.thread.most_tokens - len(prompt)
     check_room(state, [prompt], asked or room, param)
     logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
+    sampling = await sampling_of(state, fields, asked or room, logprobs, calls=calls)
     return Wish(
         prompts=[prompt],
         shown=[None],
         answers=fields.answers,
-        sampling=await sampling_of(state, fields, asked or room, logprobs, calls=calls),
+        sampling=after_thought(state, prompt, sampling),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False and not marked(state, fields),

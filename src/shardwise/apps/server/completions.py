@@ -21,6 +21,7 @@ class CompletionForm:
 
     prefix = "cmpl"
     kind = kind_of_part = "text_completion"
+    thought = None
 
     def __init__(self, name: Spelling, logprobs: int | None) -> None:
         self._name, self._logprobs = name, logprobs

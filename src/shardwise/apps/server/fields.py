@@ -175,7 +175,7 @@ class Message(ApiModel):
     tool_call_id: str | None = None
     id: str | None = Field(None, description=UNUSED)
     cache_control: Any = Field(None, description=UNUSED)
-    reasoning: str | None = Field(None, description=UNUSED)
+    reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -224,6 +224,7 @@ class ChatFields(GenerationFields):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     verbosity: str | None = Field(None, description=UNUSED)

@@ -112,6 +112,8 @@ async def chat_prompt(
 def _message(message: Message) -> dict[str, Any]:
     """As templates have it: text parts in one, arguments of calls as objects."""
     found = message.model_dump(exclude_none=True)
+    if "reasoning" in found:
+        found.setdefault("reasoning_content", found["reasoning"])
     if isinstance(message.content, list):
         found["content"] = "\n".join(part.text for part in message.content)
     found.setdefault("content", "")

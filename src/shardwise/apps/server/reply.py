@@ -37,6 +37,11 @@ class Form(Protocol):
     """Of a whole answer, as `object`."""
     kind_of_part: str
 
+    @property
+    def thought(self) -> int | None:
+        """Tokens of reasoning so far; None where none is read."""
+        ...
+
     def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A whole answer."""
         ...
@@ -86,17 +91,24 @@ class ChoiceWriter:
 
     def document(self, answers: Sequence[AnswerPart], usage: Usage) -> dict[str, Any]:
         choices = [self._form.choice(index, piece) for index, piece in enumerate(answers)]
-        return {**self._envelope, "choices": choices, "usage": usage()}
+        return {**self._envelope, "choices": choices, "usage": self._counted(usage)}
 
     def part(self, index: int, piece: AnswerPart, usage: Usage) -> list[dict[str, Any]]:
+        choice = self._form.part(index, piece)
         more: dict[str, Any] = {"usage": None} if self._last else {}
-        more = {"usage": usage()} if self._always else more
-        return [{**self._envelope, "choices": [self._form.part(index, piece)], **more}]
+        more = {"usage": self._counted(usage)} if self._always else more
+        return [{**self._envelope, "choices": [choice], **more}]
 
     def last(self, error: ApiError | None, usage: Usage) -> list[dict[str, Any]]:
         found = [] if error is None else [error.document()]
-        counted = {**self._envelope, "choices": [], "usage": usage()}
+        counted = {**self._envelope, "choices": [], "usage": self._counted(usage)}
         return [*found, counted] if self._last else found
+
+    def _counted(self, usage: Usage) -> dict[str, Any]:
+        found, thought = usage(), self._form.thought
+        if thought is not None:
+            found["completion_tokens_details"] = {"reasoning_tokens": thought}
+        return found
 
 
 async def reply(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from starlette.requests import Request
@@ -50,7 +51,7 @@ async def respond(state: ServerState, request: Request, fields: ResponseFields) 
         raise
     text = state.replica.text
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
-    form = ChatForm(spelling_of(asked, text), text, logprobs, reader_of(state, asked))
+    form = ChatForm(spelling_of(asked, text), text, logprobs, reader_of(state, asked, wish))
     said = {**_said(fields, request.state.request_id), "model": state.replica.name}
     return await reply(state, request, fields, wish, ResponseWriter(form, said))
 
@@ -163,8 +164,16 @@ def _said(fields: ResponseFields, request_id: str) -> dict[str, Any]:
     }
 
 
+REPORT: Mapping[str, Any] = {"annotations": [], "logprobs": []}
+PARTS: Mapping[str, tuple[str, Mapping[str, Any], str, Mapping[str, Any]]] = {
+    "message": ("msg", {"role": "assistant"}, "output_text", REPORT),
+    "reasoning": ("rs", {"summary": []}, "reasoning_text", {}),
+}
+"""Items of text: how their ids begin, what they have, their part's type and what it has."""
+
+
 class ResponseWriter:
-    """Writes an answer as items: a message, calls. `form` writes it as a chat first."""
+    """Writes an answer as items: reasoning, a message, calls. `form` writes it as a chat first."""
 
     end = b""
 
@@ -185,14 +194,16 @@ class ResponseWriter:
             self._tell("response.in_progress", response=self._now())
         written = self._form.part(index, piece)
         delta, report = written["delta"], written["logprobs"]
+        if thought := delta.get("reasoning"):
+            self._write("reasoning", thought)
         if delta["content"]:
-            self._write(delta["content"], report["content"] if report else [])
+            self._write("message", delta["content"], report["content"] if report else [])
         for call in delta.get("tool_calls", ()):
             self._call(call)
         if written["finish_reason"]:
             self._finish = written["finish_reason"]
             if not self._items:
-                self._write("", [])
+                self._write("message", "")
             self._close()
         return self._told()
 
@@ -202,7 +213,7 @@ class ResponseWriter:
             "input_tokens": counted["prompt_tokens"],
             "input_tokens_details": counted["prompt_tokens_details"],
             "output_tokens": counted["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._form.thought or 0},
             "total_tokens": counted["total_tokens"],
         }
         response["status"] = "completed"
@@ -236,24 +247,27 @@ class ResponseWriter:
         item = {"type": kind, "id": f"{prefix}_{own}_{len(self._items)}", **fields}
         item["status"] = "in_progress"
         self._items.append(item)
-        told = {**item, "content": []} if kind == "message" else dict(item)
+        told = {**item, "content": []} if kind in PARTS else dict(item)
         self._tell("response.output_item.added", output_index=len(self._items) - 1, item=told)
         return item
 
-    def _write(self, text: str, logprobs: list[Any]) -> None:
-        """More of a message."""
+    def _write(self, kind: str, text: str, logprobs: Sequence[Any] = ()) -> None:
+        """More of a message, or of the reasoning."""
         item: dict[str, Any] = self._items[-1] if self._items else {}
-        if item.get("status") != "in_progress" or item["type"] != "message":
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            item = self._begin("message", "msg", role="assistant", content=[part])
-            told = {**part, "logprobs": []}
+        if item.get("status") != "in_progress" or item["type"] != kind:
+            prefix, own, made, rest = PARTS[kind]
+            part: dict[str, Any] = {"type": made, "text": "", **deepcopy(dict(rest))}
+            item = self._begin(kind, prefix, **deepcopy(dict(own)), content=[part])
+            told = deepcopy(part)
             self._tell("response.content_part.added", **self._place(), content_index=0, part=told)
         (part,) = item["content"]
         part["text"] += text
-        part["logprobs"] += logprobs
+        more = {**self._place(), "content_index": 0, "delta": text}
+        if "logprobs" in part:
+            part["logprobs"] += logprobs
+            more["logprobs"] = list(logprobs)
         if text:
-            more = {**self._place(), "content_index": 0, "delta": text, "logprobs": logprobs}
-            self._tell("response.output_text.delta", **more)
+            self._tell(f"response.{part['type']}.delta", **more)
 
     def _call(self, call: Mapping[str, Any]) -> None:
         """More of a call."""
@@ -272,11 +286,11 @@ class ResponseWriter:
             return
         item, place = self._items[-1], self._place()
         item["status"] = "incomplete" if self._finish == "length" else "completed"
-        if item["type"] == "message":
+        if item["type"] in PARTS:
             (part,) = item["content"]
             place["content_index"] = 0
-            said = {"text": part["text"], "logprobs": part["logprobs"]}
-            self._tell("response.output_text.done", **place, **said)
+            said = {name: part[name] for name in ("text", "logprobs") if name in part}
+            self._tell(f"response.{part['type']}.done", **place, **said)
             self._tell("response.content_part.done", **place, part=part)
         else:
             said = {"arguments": item["arguments"], "name": item["name"]}

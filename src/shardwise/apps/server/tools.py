@@ -1,14 +1,29 @@
-"""Tools of a chat: which calls an answer must have, and those that it has."""
+"""What a chat's answer is read for: its reasoning, and the calls of tools that it must have and
+has."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shardwise.apps.server.answers import AnswerPart
+from shardwise.apps.server.answers import AnswerPart, Wish
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields, NamedTool, ToolFunction
 from shardwise.apps.server.state import ServerState
-from shardwise.commands.run.serving import AnswerParts, CallPart, CallReader
+from shardwise.commands.run.serving import (
+    AfterThought,
+    AnswerParts,
+    AnswerReader,
+    CallPart,
+    CallReader,
+    ChannelReader,
+    Constraint,
+    Sampling,
+    ThoughtReader,
+)
+
+TAIL = 16
+"""Tokens at the end of a prompt that say whether it has opened or closed the reasoning."""
 
 
 def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
@@ -43,29 +58,78 @@ def _schema(function: ToolFunction) -> dict[str, Any]:
     return {"name": function.name, "parameters": function.parameters}
 
 
-def reader_of(state: ServerState, fields: ChatFields) -> Callable[[], CallReader] | None:
-    """What makes a reader of an answer's calls; None where there can be none."""
-    row = state.replica.tools
-    if row is None or not fields.tools or fields.tool_choice == "none":
+def reader_of(
+    state: ServerState, fields: ChatFields, wish: Wish
+) -> Callable[[], AnswerReader] | None:
+    """What makes a reader of an answer's reasoning and calls; None where there can be none."""
+    row, calls = state.replica.tools, None
+    if row is not None and _may_call(fields):
+        tools = {tool.function.name: tool.function.parameters for tool in fields.tools or ()}
+        most = 1 if fields.parallel_tool_calls is False else None
+        calls = partial(CallReader, row, tools, most)
+    thoughts = _thoughts(state, fields, wish)
+    if calls is None and thoughts is None:
         return None
-    tools = {tool.function.name: tool.function.parameters for tool in fields.tools}
-    return partial(CallReader, row, tools, 1 if fields.parallel_tool_calls is False else None)
+    shown = fields.include_reasoning is not False
+    return lambda: AnswerReader(thoughts and thoughts(), calls and calls(), shown=shown)
+
+
+def _may_call(fields: ChatFields) -> bool:
+    return bool(fields.tools) and fields.tool_choice != "none"
+
+
+def _thoughts(
+    state: ServerState, fields: ChatFields, wish: Wish
+) -> Callable[[], ThoughtReader | ChannelReader] | None:
+    """What makes a reader of reasoning. An answer that is held to a form from its first token has
+    none."""
+    row, form = state.replica.thoughts, wish.sampling.form
+    if row is None or not (form is None or isinstance(form, AfterThought)):
+        return None
+    if row.channels:
+        return partial(ChannelReader, tools=_may_call(fields))
+    return partial(ThoughtReader, row, _begins(state, wish.prompts[0]))
+
+
+def _begins(state: ServerState, prompt: Sequence[int]) -> bool | None:
+    """Whether an answer begins within its reasoning; None: it may."""
+    row = state.replica.thoughts
+    assert row is not None
+    return row.begins(state.replica.text.decode(prompt[-TAIL:], skip_special=False))
+
+
+def after_thought(state: ServerState, prompt: Sequence[int], sampling: Sampling) -> Sampling:
+    """The same, with a form that begins behind the reasoning where the model's marks of that are
+    tokens, and the prompt has not closed it."""
+    row, form, text = state.replica.thoughts, sampling.form, state.replica.text
+    if row is None or not isinstance(form, Constraint):
+        return sampling
+    opened = _begins(state, prompt)
+    end = text.encode(row.end, special=False)
+    start = text.inner.token_to_id(row.start)
+    if opened is False or end[-1] not in text.inner.get_added_tokens_decoder():
+        return sampling
+    if opened is None and start is None:
+        return sampling
+    held = AfterThought(form, start, end, sorted(text.end_ids), opened=bool(opened))
+    return replace(sampling, form=held)
 
 
 def marked(state: ServerState, fields: ChatFields) -> bool:
-    """Whether the marks of calls are special tokens, which are to be read here."""
-    row = state.replica.tools
-    if row is None or reader_of(state, fields) is None:
-        return False
-    written = row.start + row.end + row.opens + row.middle + row.closes
-    return any(mark in written for mark in state.replica.text.special)
+    """Whether the marks of calls or reasoning are special tokens, which are to be read here."""
+    written, row, thoughts = "", state.replica.tools, state.replica.thoughts
+    if row is not None and _may_call(fields):
+        written += row.start + row.end + row.opens + row.middle + row.closes
+    if thoughts is not None:
+        written += thoughts.start + thoughts.end
+    return bool(written) and any(mark in written for mark in state.replica.text.special)
 
 
-def read_part(reader: CallReader | None, piece: AnswerPart) -> AnswerParts:
+def read_part(reader: AnswerReader | None, piece: AnswerPart) -> AnswerParts:
     """What a piece of an answer says, and what it calls."""
     if reader is None:
         return AnswerParts(text=piece.text)
-    return reader.add(piece.text, last=piece.finish is not None)
+    return reader.add(piece.text, piece.offsets, last=piece.finish is not None)
 
 
 def call_part(part: CallPart) -> dict[str, Any]:

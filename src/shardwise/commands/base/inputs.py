@@ -92,11 +92,28 @@ def _of_chips(sets: Sequence[str]) -> Sequence[str]:
     for text in sets:
         name = text.partition("=")[0].strip()
         if name.partition(".")[0] in CHOICES:
+            flag = OPTION_OF.get(name, "")
+            give = f"give {flag} {text.partition('=')[2].strip()}, or " if flag else ""
             raise BadRequest(
-                f"--set '{text}': '{name}' is a choice of a plan, and this searches plans; set it "
-                f"in a plan's file, or with `shardwise plan show FILE --set {text}`"
+                f"--set '{text}': '{name}' is a choice of a plan, and this searches plans; {give}"
+                f"set it in a plan's file, or with `shardwise plan show FILE --set {text}`"
             )
     return sets
+
+
+OPTION_OF = {
+    "lora_rank": "--lora",
+    "lora_targets": "--targets",
+    "quantize": "--quantize",
+    "optimizer": "--optimizer",
+    "remat": "--remat",
+    "dtypes.compute": "--dtype",
+    "dtypes.param": "--param-dtype",
+    "dtypes.grad": "--grad-dtype",
+    "dtypes.master": "--master",
+    "dtypes.moments": "--moments",
+}
+"""Options of a search, by the choice of a plan that they fix."""
 
 
 def check_choice(value: str | None, flag: str, known: Collection[object]) -> None:

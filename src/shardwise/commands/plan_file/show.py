@@ -120,7 +120,7 @@ class PlanShowRequest(HardwareWords, Command):
             runs_in=runs_in(answer),
             measured=measured_run(self._measured(), answer),
             audit=audit_result(plan, answer.cfg, answer.piece),
-            run=whole_run(answer, **run) if run else None,
+            run=whole_run(answer, run) if run else None,
             **shared,
         )
 

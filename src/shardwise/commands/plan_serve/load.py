@@ -1,6 +1,6 @@
 """A load in the words of a person: its requests, made or read, and what they hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.boundary import number
@@ -10,8 +10,9 @@ from shardwise.commands.base.inputs import (
     HardwareWords,
     whole_number,
 )
+from shardwise.commands.plan_serve.words import prefix_of
 from shardwise.errors import BadRequest
-from shardwise.planner.simulate.demand import Demand, demand_of
+from shardwise.planner.simulate.demand import Demand, demand_of, prefix_keys
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.traces import (
     MOST_REQUESTS,
@@ -62,6 +63,7 @@ class Load(HardwareWords):
     )
     input: int | str | None = option("Prompt tokens of made requests; else the plan's.")
     output: int | str | None = option("Answer tokens of made requests; else the plan's.")
+    prefix: int | str | None = option("First tokens that all prompts share; else the plan's.")
     lengths: str | None = option(
         "Draw lengths from ServeGen's quantiles.", metavar="FILE:CATEGORY", group="The load"
     )
@@ -92,7 +94,14 @@ class Load(HardwareWords):
     @property
     def own_lengths(self) -> bool:
         """Whether lengths are left to the plan."""
-        return self.input is None and self.output is None
+        return self.input is None and self.output is None and self.prefix is None
+
+    def shared(self, plan: ServePlan, prompt: int) -> int:
+        """Tokens that all prompts begin with."""
+        if self.prefix is not None:
+            return prefix_of(self.prefix, prompt)
+        own = self.input is None and plan.workload is not None
+        return (plan.workload.prefix or 0) if own and plan.workload else 0
 
     @property
     def first_seed(self) -> int:
@@ -134,7 +143,8 @@ def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
     if trace is not None:
         return demand_of(read_trace(Path(trace), plan.scheduling.page_size))
     prompt = load.whole("input") or plan.input_length
-    return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
+    output = load.whole("output") or plan.output_length
+    return Demand(prompts=(prompt,), outputs=(output,), prefix=load.shared(plan, prompt))
 
 
 MOST_REPLICAS = 10_000
@@ -208,16 +218,19 @@ def _made(load: Load, plan: ServePlan) -> list[Request]:
         seed=seed,
     )
     if load.lengths is None:
-        return requests
-    if load.input or load.output:
-        raise BadRequest("--lengths says how long requests are; leave --input and --output out")
+        keys = prefix_keys(load.shared(plan, requests[0].prompt), plan.scheduling.page_size)
+        return [replace(request, keys=keys) for request in requests] if keys else requests
+    if load.input or load.output or load.prefix:
+        raise BadRequest(
+            "--lengths says how long requests are; leave --input, --output and --prefix out"
+        )
     return with_lengths(requests, *load.drawn_lengths(), seed)
 
 
 def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
     windows = rates_of(path)
     if windows is None:
-        for name in ("input", "output", "cv", "lengths"):
+        for name in ("input", "output", "prefix", "cv", "lengths"):
             if getattr(load, name) is not None:
                 raise BadRequest(f"--{name} takes no effect: the trace '{path}' says it itself")
         requests = read_trace(path, plan.scheduling.page_size, load.whole("requests"))

@@ -212,6 +212,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
             as_=family or None,
             input=None if trace else lengths[0],
             output=None if trace else lengths[1],
+            prefix=None if trace else load.shared(plan, int(lengths[0])) or None,
             trace=trace or None,
             rate=f"{rate:g}",
             ttft=_target(goal.ttft),

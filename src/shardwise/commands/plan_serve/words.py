@@ -51,8 +51,8 @@ class ServeWords(HardwareWords):
     95 % of the requests keep the targets `ttft`, `tpot` and `e2e`. Without a `rate` it is as many
     as one server holds, or all servers of a slice. Lengths are drawn from a `trace` in place of
     `input` and `output`, and its mean rate is `rate` unless that is given. `software` is "vllm",
-    "sglang", "jax" or "any" of those that were measured; `pools` "any" is one or two. None leaves a
-    choice open. `release` is the version of the engine whose memory is counted.
+    "sglang", "trtllm", "jax" or "any" of those that were measured; `pools` "any" is one or two.
+    None leaves a choice open. `release` is the version of the engine whose memory is counted.
     """
 
     model: str | Path = field(
@@ -75,6 +75,11 @@ class ServeWords(HardwareWords):
         group="The load",
         meaning="a file of requests, with their times and lengths",
     )
+    prefix: int | str | None = option(
+        "First tokens of every prompt that are the same, and cached. [default: 0]",
+        group="The load",
+        meaning="tokens that all prompts begin with, and that a cache of prefixes keeps",
+    )
     rate: float | str | None = option(
         "Requests per second that come at random. [default: the most that hold]",
         group="The load",
@@ -92,7 +97,7 @@ class ServeWords(HardwareWords):
     software: str | None = option(
         "The software that serves; jax is our own (shardwise serve). [default: vllm]",
         flag="--for",
-        metavar="vllm|sglang|jax|any",
+        metavar="vllm|sglang|trtllm|jax|any",
     )
     pools: str = option(
         "Whether prompts have servers of their own (two).",
@@ -154,9 +159,11 @@ class ServeWords(HardwareWords):
         if self.trace is None:
             prompt = _count(self.input, "--input", MOST_LENGTH)
             return Demand(
-                prompts=(prompt,), outputs=(_count(self.output, "--output", MOST_LENGTH),)
+                prompts=(prompt,),
+                outputs=(_count(self.output, "--output", MOST_LENGTH),),
+                prefix=prefix_of(self.prefix, prompt),
             )
-        for name in ("input", "output"):
+        for name in ("input", "output", "prefix"):
             if getattr(self, name) is not None:
                 raise BadRequest(f"--{name} takes no effect with --trace, which says it")
         return traced(Path(self.trace))[0]
@@ -182,7 +189,7 @@ class ServeWords(HardwareWords):
             pieces, most = parts_of(target.slice), min(most, target.slice.chips)
         else:
             pieces = candidate_slices(target)
-        rows = self._storing(serving_software(self.software or VLLM.name))
+        rows = self._storing(_for_chip(self.software or VLLM.name, pieces[0].chip))
         return [
             ServeRequest(
                 cfg=cfg,
@@ -203,6 +210,7 @@ class ServeWords(HardwareWords):
                 batch=self._batch(),
                 rate=self._rate(),
                 spare=self._spare(),
+                prefix=demand.prefix,
                 chips=self.hardware.kept_of(str(pieces[0])),
                 shares=self._shares(rows, pieces[0].chip),
                 release=self.release or "",
@@ -284,6 +292,17 @@ class ServeWords(HardwareWords):
         return 0.0 if self.trace is None else traced(Path(self.trace))[1]
 
 
+def prefix_of(words: int | str | None, prompt: int) -> int:
+    """The tokens of a prompt that all begin with; BadRequest where they are all of it."""
+    prefix = 0 if words is None else _count(words, "--prefix", MOST_LENGTH)
+    if prefix >= prompt:
+        raise BadRequest(
+            f"--prefix is {prefix:,} and prompts have {prompt:,} tokens; the same first tokens are "
+            "a part of a prompt, so give a longer --input or a shorter --prefix"
+        )
+    return prefix
+
+
 def traced(path: Path) -> tuple[Demand, float]:
     """The lengths of a trace's requests, and how many come per second."""
     found = read_trace(path, 1)
@@ -293,6 +312,18 @@ def traced(path: Path) -> tuple[Demand, float]:
             f"all requests of '{path}' come at once; give --input, --output and --rate"
         )
     return demand_of(found), (len(found) - 1) / span
+
+
+def _for_chip(name: str, chip: Chip) -> list[ServingSoftware]:
+    """The rows of a name that run on a chip."""
+    found = serving_software(name)
+    rows = [row for row in found if row.runs_on(chip)]
+    if not rows:
+        raise BadRequest(
+            f"{found[0].title} does not run on {chip.id}, only on chips of "
+            f"{', '.join(found[0].vendors)}; plan --for {VLLM.name}, or on one of those"
+        )
+    return rows
 
 
 def _count(words: float | str | None, flag: str, most: float = inf) -> int:

@@ -279,7 +279,7 @@ def _flat(row: ChipPlan | ChipJob) -> Row:
     flat = {k: v for k, v in plain(row).items() if not isinstance(v, dict)}
     if isinstance(row, ChipJob):
         return {**flat, "mesh": ""}
-    flat["mesh"] = mesh_text(row.mesh)
+    flat |= {"mesh": mesh_text(row.mesh)}
     for name, price in (
         ("price", row.price),
         ("price_low", row.price_low),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
@@ -66,7 +66,7 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.software import JAX
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import CompiledPlans
-from shardwise.results.run import WholeRun, whole_run
+from shardwise.results.run import RunLength, WholeRun, whole_run
 from shardwise.results.train import (
     ClosePlan,
     SearchedPlan,
@@ -242,7 +242,7 @@ class TrainPlanRequest(TrainChoices, Command):
         against = None
         if published is not None:
             against = set_against(planning, published, str(self.against), self.hardware)
-        whole = whole_run(best, **run, days=days) if run else None
+        whole = whole_run(best, run, days) if run else None
         return TrainPlanned.of(
             searched_plan(planning, choices),
             close=[ClosePlan.of(plan_beside(a, best), differs=differs_in(a, best)) for a in close],
@@ -278,7 +278,7 @@ class TrainPlanRequest(TrainChoices, Command):
         piece = found.slice if isinstance(found, Spelling) else None
         return published_plan(str(self.against), piece, self.hardware)
 
-    def _days(self, run: dict[str, Any] | None) -> float | None:
+    def _days(self, run: RunLength | None) -> float | None:
         """The deadline, if there is one."""
         if self.days is None:
             return None
@@ -287,7 +287,7 @@ class TrainPlanRequest(TrainChoices, Command):
         return number(self.days, "--days", above=0, most=1e6, suffix=True)
 
     def _in_time(
-        self, run: dict[str, Any], days: float, progress: Progress | None
+        self, run: RunLength, days: float, progress: Progress | None
     ) -> SliceChoice | None:
         """Of a bare chip the slice that the deadline needs; None where the slice is given. Raises
         NoFeasiblePlan where no slice is fast enough."""
@@ -296,9 +296,9 @@ class TrainPlanRequest(TrainChoices, Command):
             return None
         asked = DatedRun(
             model=with_family(self.model, self.as_),
-            tokens=run["tokens"],
+            tokens=run.tokens,
             days=days,
-            overheads=run["overheads"],
+            overheads=run.overheads,
             choices=replace(self, objective="cost" if self.objective == "cost" else "chips"),
         )
         pieces = slices_offered(found, 1, USUAL_CHIPS)

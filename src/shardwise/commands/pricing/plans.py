@@ -229,7 +229,7 @@ def price_plan(
             "peak_bytes_per_chip": result.peak_bytes_per_chip,
         }
         if piece.chip.price is not None:
-            headline["usd_per_trillion_tokens"] = usd_per_trillion(answer)
+            headline |= {"usd_per_trillion_tokens": usd_per_trillion(answer)}
     else:
         if evidence is not None:
             raise BadRequest(

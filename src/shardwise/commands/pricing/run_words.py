@@ -1,13 +1,14 @@
 """The words of a whole training run, of a search and of a plan in a file alike: what it loses, and
 what stands in place of the expected time."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from shardwise.boundary import flag_of
 from shardwise.boundary.options import Option
 from shardwise.commands.base.inputs import parse_share, parse_total
 from shardwise.errors import BadRequest
 from shardwise.planner.price.goodput import Overheads
+from shardwise.results.run import RunLength
 from shardwise.units import parse_seconds
 
 Word = float | str | None
@@ -44,8 +45,8 @@ class RunAsked(Protocol):
     def straggler(self) -> Word: ...
 
 
-def run_words(asked: RunAsked) -> dict[str, Any] | None:
-    """Arguments of `run_result`, or None without tokens. Raises BadRequest for words without
+def run_words(asked: RunAsked) -> RunLength | None:
+    """The run that was asked for, None without tokens. Raises BadRequest for words without
     effect."""
     if asked.params and not asked.mfu:
         raise BadRequest("--params changes only the arithmetic of --mfu; give --mfu too")
@@ -56,12 +57,12 @@ def run_words(asked: RunAsked) -> dict[str, Any] | None:
             )
     if not asked.tokens:
         return None
-    return {
-        "tokens": parse_total(asked.tokens, "--tokens"),
-        "mfu": parse_share(asked.mfu, "--mfu") if asked.mfu else None,
-        "params": parse_total(asked.params, "--params") if asked.params else None,
-        "overheads": _overheads(asked),
-    }
+    return RunLength(
+        tokens=parse_total(asked.tokens, "--tokens"),
+        mfu=parse_share(asked.mfu, "--mfu") if asked.mfu else None,
+        params=parse_total(asked.params, "--params") if asked.params else None,
+        overheads=_overheads(asked),
+    )
 
 
 def _overheads(asked: RunAsked) -> Overheads:
@@ -71,7 +72,7 @@ def _overheads(asked: RunAsked) -> Overheads:
         if getattr(asked, option)
     }
     if asked.straggler:
-        given["straggler"] = parse_total(asked.straggler, "--straggler")
+        given |= {"straggler": parse_total(asked.straggler, "--straggler")}
     return Overheads(**given)
 
 

@@ -39,7 +39,9 @@ def headline(served: Served, result: ServedPlan) -> str:
     pairs = (("TTFT", goal.ttft), ("TPOT", goal.tpot), ("E2E", goal.e2el))
     limits = [f"{name} <= {format_seconds(time)}" for name, time in pairs if time < float("inf")]
     mean = "" if len(set(served.demand.prompts)) == 1 else "about "
-    lengths = f"{mean}{served.demand.prompt:,.0f} in, {served.demand.output:,.0f} out"
+    prefix = served.demand.prefix
+    shared = f" ({prefix:,} of them the same)" if prefix else ""
+    lengths = f"{mean}{served.demand.prompt:,.0f} in{shared}, {served.demand.output:,.0f} out"
     place = f"{result.model} on {many(result.chips, 'chip')} of {result.chip}"
     return ", ".join([place, lengths, *limits])
 

@@ -1,6 +1,6 @@
 """Checks the words of a request that limit which training plans a search may choose."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,14 +16,18 @@ from shardwise.commands.base.inputs import (
     pairs,
     parse_part,
     parse_pins,
+    parse_total,
     whole_number,
 )
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES
+from shardwise.planner.checks import check_adapters
+from shardwise.planner.price.memory import RESERVED
 from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.plans import TrainDtypes
+from shardwise.plans.adapters import QUANTIZED, parse_targets
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
@@ -32,6 +36,9 @@ from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
+
+OFFLOADED = ("optimizer",)
+"""What --offload takes; activations are offloaded by --remat offload, which searches try, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,13 @@ class TrainChoices(HardwareWords):
         values=CONTEXT_METHODS,
         group="Choices of the plan",
     )
+    expert_imbalance: float | str | None = option(
+        "Load of the device with the busiest experts over the mean load, such as 1.2. Default: 1, "
+        "as benchmarks force it.",
+        metavar="RATIO",
+        group="Choices of the plan",
+        meaning="load of the device with the busiest experts over the mean",
+    )
     software: str | None = option(
         "Program that is to run the plan, or any for every plan that can be priced. Default: "
         "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan); jax is our own "
@@ -88,6 +102,32 @@ class TrainChoices(HardwareWords):
         show_default=True,
         group="Choices of the plan",
         meaning="the optimizer",
+    )
+    offload: str | None = option(
+        "Keep the optimizer's state in the memory of the hosts.",
+        values=OFFLOADED,
+        group="Choices of the plan",
+        meaning="what lies in the memory of the hosts",
+    )
+    lora: int | str | None = option(
+        "Train LoRA adapters of this rank, the weights themselves frozen.",
+        kind="whole",
+        metavar="RANK",
+        group="Choices of the plan",
+        meaning="the rank of LoRA adapters, beside which the weights are frozen",
+    )
+    targets: str | Sequence[str] | None = option(
+        "Matrices that have adapters, with commas (q_proj,v_proj). Default: all of the layers.",
+        metavar="NAMES",
+        group="Choices of the plan",
+        meaning="the matrices that have adapters",
+    )
+    quantize: str | None = option(
+        "How the frozen matrices beside adapters are stored (QLoRA): nf4 with double "
+        "quantisation, or int8.",
+        values=QUANTIZED[1:],
+        group="Choices of the plan",
+        meaning="how the frozen matrices beside adapters are stored",
     )
     max_hbm: float | str | None = option(
         "Bytes per chip to stay under, such as 80GiB.", group="Targets"
@@ -160,9 +200,25 @@ class TrainChoices(HardwareWords):
         texts = _texts(self.sets)
         return {name: text for name, text in texts.items() if name != "stack"}
 
+    def _tuned(self, structure: Structure) -> Structure:
+        """The choices with the adapters that were asked for, and what lies in host memory."""
+        if self.offload:
+            structure = replace(structure, offload_optimizer=True)
+        if not self.lora:
+            return structure
+        return replace(
+            structure,
+            lora_rank=int(self.lora),
+            lora_targets=parse_targets(self.targets),
+            quantize=self.quantize or "none",  # type: ignore[arg-type]
+            library="transformers",
+        )
+
     def programs(self, chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
         """The programs to plan for, None for no program: the one that was asked for, or those that
         the chip's users train with."""
+        if self.software is None and self.lora:
+            return ((None,),)
         if self.software is None:
             return usual_software(chip)
         return ((None if self.software == ANY else software_row(self.software),),)
@@ -195,28 +251,56 @@ class TrainChoices(HardwareWords):
             sequence_length=length,
             pins=parse_pins(self.pins),
             searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
-            structure=Structure(
-                dtypes=self.dtypes(row),
-                optimizer=self.optimizer,  # type: ignore[arg-type]
-                stack=stack,
-                constants=self.constants,  # type: ignore[arg-type]
-                **usual_choices(row, cfg),
-            ),
+            structure=self._tuned(self._structure(cfg, row, stack)),
             objective=self.objective,  # type: ignore[arg-type]
-            max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
+            max_hbm_bytes=most / piece.chip.jax_devices_per_chip / self._blocks,
             software=row,
             chips=self.hardware.kept_of(str(piece)),
         )
+        check_adapters(request.structure, cfg)
         request = request if self.fastest else request.as_told_apart
         if self.margin is None:
             return request
         return replace(request, margin=parse_part(self.margin, "--margin"))
 
+    def _structure(self, cfg: ModelConfig, row: SoftwareRow | None, stack: StackName) -> Structure:
+        """The choices that all plans of the search have. Raises BadRequest for uneven experts of a
+        model or a program that has none."""
+        structure = Structure(
+            dtypes=self.dtypes(row),
+            optimizer=self.optimizer,  # type: ignore[arg-type]
+            stack=stack,
+            constants=self.constants,  # type: ignore[arg-type]
+            **usual_choices(row, cfg),
+        )
+        if self.expert_imbalance is None:
+            return structure
+        if not cfg.has_experts:
+            raise BadRequest(
+                f"--expert-imbalance goes with routed experts, which {cfg.name} has not; leave it "
+                "out"
+            )
+        load = parse_total(self.expert_imbalance, "--expert-imbalance")
+        if load < 1:
+            raise BadRequest(
+                f"--expert-imbalance {load:g} is below 1, where every device has the mean load; "
+                "write a number such as 1.2"
+            )
+        return replace(structure, expert_dispatch="ragged", expert_imbalance=load)
+
+    @property
+    def _blocks(self) -> float:
+        """What an allocator takes over the tensors in it, where adapters are trained: most of what
+        such a step holds comes and goes, so that little of it can be given back. Of five published
+        runs that ran out of memory two lay between this and the whole memory by our count."""
+        return RESERVED if self.lora else 1.0
+
     def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
         """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""
         if row is not None:
             return row.stack_on(piece.chip)
-        stack = _texts(self.sets).get("stack", usual_stack(piece.chip))
+        usual = usual_stack(piece.chip, int(self.lora or 0))
+        stack = _texts(self.sets).get("stack", usual)
         if piece.chip.vendor == "google" and not stack_row(stack).tpus:
             use = " or ".join(name for name in STACKS if stack_row(name).tpus)
             raise BadRequest(
@@ -229,6 +313,14 @@ class TrainChoices(HardwareWords):
         """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
         choice without effect."""
         zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        rank = None if self.lora is None else whole_number(self.lora, "--lora", most=2**24)
+        for flag, value in (("--targets", self.targets), ("--quantize", self.quantize)):
+            if value and not rank:
+                raise BadRequest(
+                    f"{flag} {value} is about the weights beside adapters; give --lora RANK too"
+                )
+        check_choice(self.offload, "--offload", OFFLOADED)
+        check_choice(self.quantize, "--quantize", QUANTIZED[1:])
         if self.margin is not None:
             parse_part(self.margin, "--margin")
         for keyword, name in FIXED.items():
@@ -239,7 +331,7 @@ class TrainChoices(HardwareWords):
         check_choice(self.objective, "--objective", OBJECTIVES)
         self._check_stack()
         _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
-        return replace(self, zero=zero)
+        return replace(self, zero=zero, lora=rank)
 
     def _check_stack(self) -> None:
         """Raise BadRequest for a stack that there is not, or beside a program: that has its own."""

@@ -17,7 +17,7 @@ from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import software_row
 from shardwise.plans.train import USUAL, mesh_text
-from shardwise.results.train import MathDtype, PricedPlan, StageMemory, TrainOp
+from shardwise.results.train import AdaptersTrained, MathDtype, PricedPlan, StageMemory, TrainOp
 from shardwise.roofline.rests import PEAK
 from shardwise.units import (
     dtype_bytes,
@@ -56,7 +56,8 @@ def train_page(
         hanging=2,
     )
     yield wrapped(plan_text(plan, result), 2, 4)
-    yield Facts([_runs_in(result, runs_in), _step(result), *wide, _memory(result), *seen, *more])
+    ran = [*_trains(result.adapters), _runs_in(result, runs_in), _step(result)]
+    yield Facts([*ran, *wide, _memory(result), *_load(plan), *seen, *more])
     yield from between
     yield ""
     yield where_table(result.where_it_goes, "where the step goes")
@@ -85,9 +86,21 @@ def _kinds_text(plan: TrainPlan) -> str:
 def _runs_in(result: PricedPlan, runs_in: str) -> Fact:
     """The program that runs the plan."""
     none = "no program in particular (--for any)"
+    if result.adapters:
+        none = "PEFT and what builds on it, of which nothing is written here"
     if result.software != "any":
         none = f"nothing: {software_row(result.software).title}, which it is for, refuses it"
     return Fact("runs in", runs_in or none)
+
+
+def _trains(found: AdaptersTrained | None) -> list[Fact]:
+    """The adapters, and how the weights beside them lie in memory."""
+    if found is None:
+        return []
+    stored = "" if found.quantize == "none" else f", stored in {found.quantize}"
+    said = f"LoRA of rank {found.rank} on {', '.join(found.matrices)}"
+    many_trained = f"({format_count(found.trained_params)} parameters)"
+    return [Fact("trains", f"{said} {many_trained}; the weights are frozen{stored}")]
 
 
 def _step(result: PricedPlan) -> Fact:
@@ -100,6 +113,16 @@ def _step(result: PricedPlan) -> Fact:
 
 def _memory(result: PricedPlan) -> Fact:
     return memory_fact(result.peak_bytes_per_chip, result.usable_bytes_per_chip)
+
+
+def _load(plan: TrainPlan) -> list[Fact]:
+    """How evenly experts are counted as loaded, where a device could have more than another."""
+    if not plan.ragged or (plan.degree("expert") == 1 and not plan.expert_over_tensor):
+        return []
+    if plan.expert_imbalance == 1:
+        return [Fact("experts", "even load, as benchmarks force it (expert_imbalance 1)")]
+    said = f"the busiest device has {plan.expert_imbalance:g} times the mean load"
+    return [Fact("experts", said)]
 
 
 def _wide(found: ExpectedRange | None) -> list[Fact]:

@@ -308,8 +308,8 @@ def memory_sentences(
     found: Sequence[BufferPlace],
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
-    at = {row.what: row for row in rows if row.part == "memory"}
-    least = WORTH * (at["peak"].compiled or 0.0)
+    memory = [row for row in rows if row.part == "memory"]
+    least = WORTH * next(row.compiled or 0.0 for row in memory if row.what == "peak")
     kept = [p for p in found if p.gathered and p.layers > 1]
     if kept and isinstance(plan, TrainPlan) and plan.weight_gather == "per_pass":
         names = ", ".join(dict.fromkeys(name for p in kept for name in p.of))
@@ -318,7 +318,8 @@ def memory_sentences(
             f"XLA keeps the gathered {names} of {kept[0].layers} layers alive for the backward "
             f"pass: +{format_gib(size)}"
         )
-    for what, row in at.items():
+    for row in memory:
+        what = row.what
         if what in ("peak", REST) or abs(row.difference) < least:
             continue
         largest = max(

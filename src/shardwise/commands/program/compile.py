@@ -199,7 +199,7 @@ def _to_the_peak(r: ProgramResult, found: Mapping[str, float]) -> list[list[str]
     kinds = r.memory_by_kind.compiled
     rows = {name: size for name, size in found.items() if name not in (*SHARED, "host")}
     if own := kinds.get("outputs", 0) - kinds.get("aliased", 0):
-        rows["outputs that are no arguments"] = own
+        rows |= {"outputs that are no arguments": own}
     peak = r.peak_bytes.compiled
     if left := peak - sum(rows.values()):
         rows["padding and the program" if left > 0 else "not alive at the peak"] = left

@@ -219,11 +219,12 @@ def _about(row: OpRow) -> dict[str, Any]:
     found |= {"runs per step": float(op.count), "FLOPs": row.flops, "HBM bytes": op.hbm_bytes}
     if op.collective:
         sent = op.collective
-        found["sends"] = f"{sent.kind} over {'+'.join(sent.axes)}: {float(sent.bytes):.0f} bytes"
+        words = f"{sent.kind} over {'+'.join(sent.axes)}: {float(sent.bytes):.0f} bytes"
+        found |= {"sends": words}
     if item.op_name:
-        found["operation"] = item.op_name
+        found |= {"operation": item.op_name}
     if item.sources:
-        found["source"] = short_source(str(item.sources[0]))
+        found |= {"source": short_source(str(item.sources[0]))}
     return {key: float(v) if key == "HBM bytes" else v for key, v in found.items()}
 
 

@@ -6,24 +6,22 @@ Seconds are per device. The names of the fields are the keys of the document, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwise.boundary import is_file, number, read_json, read_packed, read_table
 from shardwise.boundary.items import json_items
 from shardwise.boundary.records import Record
+from shardwise.boundary.typed import record_of
 from shardwise.commands.program.compile_result import (
     CollectiveBeside,
     PeakBytes,
     ProgramFlops,
-    Sent,
     StepSeconds,
-    TimelineSeconds,
 )
 from shardwise.errors import BadRequest, ShardwiseError, check_known
 from shardwise.hardware import parse_slice
 from shardwise.profiler.explain.graph import waits
 from shardwise.profiler.stages import Stages
-from shardwise.roofline.bounds import Bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +131,8 @@ class DeviceRates(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportedProgram(Record):
-    """One compiled program, as its report has it."""
+class ReportFigures(Record):
+    """What `compile.json` says of a program."""
 
     phase: str
     """train, decode or prefill, or the name of a function."""
@@ -154,6 +152,12 @@ class ReportedProgram(Record):
     """Seconds of a step."""
     collectives: Sequence[CollectiveBeside]
     """Each kind over each set of axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedProgram(ReportFigures):
+    """One compiled program, as its report has it."""
+
     phases: Sequence[str]
     """Programs of the report."""
     stages: Stages | None
@@ -178,6 +182,7 @@ AMOUNTS += ("flops_per_byte", "of_roofline")
 """Columns of PHASE.ops.csv that are read."""
 MOST_EVENTS = 300_000
 """Spans and counters of a timeline that are kept."""
+Part = TypeVar("Part")
 REMEDY = "give a folder that `shardwise compile --out` wrote"
 
 
@@ -190,21 +195,23 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
     whole = _key(read_json(folder / "compile.json", "report", remedy=REMEDY), "result")
     programs = {_key(one, "phase"): one for one in _key(whole, "programs")}
     check_known("program of the report", phase or next(iter(programs), ""), programs)
-    program = programs[phase or next(iter(programs))]
-    stem = program["phase"].replace(":", ".")
+    name = phase or next(iter(programs))
+    program, stem = programs[name], name.replace(":", ".")
     if not is_file(folder / f"{stem}.ops.csv"):
-        raise BadRequest(f"report '{folder}' has no times of '{program['phase']}'; {REMEDY}")
+        raise BadRequest(f"report '{folder}' has no times of '{name}'; {REMEDY}")
     rows = read_table(folder / f"{stem}.ops.csv", "ops", needed=("after", *WORDS, *AMOUNTS)).rows
     ops = [_op(row) for row in rows]
     dear = {op.id for op in sorted(ops, key=lambda op: -op.spent_seconds)[:most]}
     found = _nearest(waits([(row["id"], row["after"].split()) for row in rows], dear))
     named = {op.op for op in ops if op.id in dear}
     spans, memory = _timeline(folder / f"{stem}.trace.json.gz", named)
-    return ReportedProgram(
-        **_figures(program, folder),
+    figures = _read(ReportFigures, program, f"figures of '{name}'", folder)
+    stages = program.get("stages")
+    return ReportedProgram.of(
+        figures,
         phases=list(programs),
-        stages=_stages(program.get("stages"), folder),
-        device=_device(program["slice"]),
+        stages=stages and _read(Stages, stages, "stages of an op", folder),
+        device=_device(figures.slice),
         ops=_placed([op for op in ops if op.id in dear]),
         waits=[OpWait(source=a, target=b) for b, sources in found.items() for a in sources],
         left_seconds=sum(op.spent_seconds for op in ops if op.id not in dear),
@@ -213,43 +220,12 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
     )
 
 
-def _figures(program: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What `compile.json` says of a program, as keywords. BadRequest where it is damaged."""
+def _read(kind: type[Part], value: object, what: str, folder: Path) -> Part:
+    """A part of `compile.json`. BadRequest where it is damaged."""
     try:
-        seconds = program["step_seconds"]
-        planned, compiled = seconds["predicted"], seconds["compiled"]
-        return {
-            **{name: program[name] for name in ("phase", "slice", "mesh", "fits", "usable_bytes")},
-            "peak_bytes": PeakBytes(**program["peak_bytes"]),
-            "flops": ProgramFlops(**program["flops"]),
-            "step_seconds": StepSeconds(
-                predicted=planned and Bounds(**planned),
-                compiled=compiled and TimelineSeconds(**compiled),
-            ),
-            "collectives": [_collective(**one) for one in program["collectives"]],
-        }
-    except (TypeError, KeyError):
-        raise BadRequest(
-            f"report '{folder}' has damaged figures of '{program['phase']}'; {REMEDY}"
-        ) from None
-
-
-def _collective(
-    kind: str,
-    axes: Sequence[str],
-    predicted: Mapping[str, float] | None,
-    compiled: Mapping[str, float],
-) -> CollectiveBeside:
-    planned = None if predicted is None else Sent(**predicted)
-    return CollectiveBeside(kind=kind, axes=axes, predicted=planned, compiled=Sent(**compiled))
-
-
-def _stages(found: Any, folder: Path) -> Stages | None:
-    """The op that was followed from JAX to the schedule, if one was."""
-    try:
-        return found and Stages.read(found)
-    except (TypeError, KeyError):
-        raise BadRequest(f"report '{folder}' has damaged stages of an op; {REMEDY}") from None
+        return record_of(kind, value)
+    except ValueError:
+        raise BadRequest(f"report '{folder}' has damaged {what}; {REMEDY}") from None
 
 
 def _placed(ops: Sequence[OpTimes]) -> list[ReportOp]:
@@ -282,16 +258,18 @@ def _key(document: Any, name: str) -> Any:
 
 
 def _op(row: Mapping[str, str]) -> OpTimes:
-    found: dict[str, Any] = {f"{name}_" if name == "class" else name: row[name] for name in WORDS}
-    for name in AMOUNTS:
-        found[name] = None if row[name] == "inf" else number(row[name], f"column {name} of ops")
-    seconds = found["seconds"]
-    waited = found["stream"] != "compute"
+    seconds, flops = _amount(row, "seconds"), _amount(row, "flops")
+    spent = "seconds_per_step" if row["stream"] == "compute" else "exposed_seconds"
     return OpTimes(
-        **found,
-        attained_flops=found["flops"] / seconds if seconds else 0.0,
-        spent_seconds=found["exposed_seconds" if waited else "seconds_per_step"],
+        **{f"{name}_" if name == "class" else name: row[name] for name in WORDS},  # type: ignore[arg-type]
+        **{name: _amount(row, name) for name in AMOUNTS},
+        attained_flops=(flops or 0.0) / seconds if seconds else 0.0,
+        spent_seconds=_amount(row, spent) or 0.0,
     )
+
+
+def _amount(row: Mapping[str, str], name: str) -> float | None:
+    return None if row[name] == "inf" else number(row[name], f"column {name} of ops")
 
 
 def _timeline(path: Path, names: set[str]) -> tuple[list[OpSpan], list[BytesInUse]]:
@@ -301,15 +279,13 @@ def _timeline(path: Path, names: set[str]) -> tuple[list[OpSpan], list[BytesInUs
     spans, memory = [], []
     for event in json_items(data, "traceEvents", path, "timeline", remedy=REMEDY):
         try:
-            if event["ph"] == "X":
-                span = _span(event)
-                if span.op in names or span.stream == "loops":
-                    spans.append(span)
-            elif event["ph"] == "C":
-                held = number(event["args"]["bytes"], "bytes of an event")
-                memory.append(BytesInUse(seconds=_seconds(event, "ts"), bytes=held))
-        except (TypeError, KeyError, ShardwiseError):
+            found = _event(event)
+        except (TypeError, ShardwiseError):
             raise BadRequest(f"timeline '{path}' is no trace of a compile; {REMEDY}") from None
+        if isinstance(found, BytesInUse):
+            memory.append(found)
+        elif found is not None and (found.op in names or found.stream == "loops"):
+            spans.append(found)
         if len(spans) + len(memory) > MOST_EVENTS:
             raise BadRequest(
                 f"timeline '{path}' has more than {MOST_EVENTS:,} spans and counters that are "
@@ -318,16 +294,22 @@ def _timeline(path: Path, names: set[str]) -> tuple[list[OpSpan], list[BytesInUs
     return spans, memory
 
 
-def _span(event: Mapping[str, Any]) -> OpSpan:
-    name, stream = event["name"], event["cat"]
-    if not isinstance(name, str) or not isinstance(stream, str):
-        raise TypeError
-    start, seconds = _seconds(event, "ts"), _seconds(event, "dur")
-    return OpSpan(op=name, stream=stream, start=start, seconds=seconds)
+def _event(event: object) -> OpSpan | BytesInUse | None:
+    """One event of a trace; None of a kind that is not drawn."""
+    match event:
+        case {"ph": "X", "name": str(op), "cat": str(stream), "ts": start, "dur": took}:
+            seconds = _seconds(took, "dur")
+            return OpSpan(op=op, stream=stream, start=_seconds(start, "ts"), seconds=seconds)
+        case {"ph": "C", "ts": at, "args": {"bytes": held}}:
+            held = number(held, "bytes of an event")
+            return BytesInUse(seconds=_seconds(at, "ts"), bytes=held)
+        case {"ph": kind} if kind not in ("X", "C"):
+            return None
+    raise TypeError
 
 
-def _seconds(event: Mapping[str, Any], key: str) -> float:
-    return number(event[key], f"{key} of an event") / 1e6
+def _seconds(value: object, key: str) -> float:
+    return number(value, f"{key} of an event") / 1e6
 
 
 def _device(slice_name: str) -> DeviceRates:

@@ -209,11 +209,9 @@ def _row(found: LoadFigures, name: str) -> Row:
 
 
 def _cells(row: Row) -> list[str]:
-    shown = ("mean", *(f"p{p}" for p in PERCENTILES))
-    return [
-        row["latency"],
-        *("-" if row[s] is None else format_seconds(row[s] / 1e3) for s in shown),
-    ]
+    latency, mean, _, *percentiles = row.values()
+    times = (mean, *percentiles)
+    return [latency, *("-" if ms is None else format_seconds(ms / 1e3) for ms in times)]
 
 
 bench_serve = verb("bench_serve", BenchServeRequest)

@@ -40,17 +40,30 @@ from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, withi
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
+from shardwise.runtime.text.reasoning import (
+    NO_REASONING,
+    REASONING_FORMATS,
+    AfterThought,
+    AnswerReader,
+    ChannelReader,
+    ReasoningFormat,
+    ThoughtReader,
+    reasoning_format,
+)
 from shardwise.runtime.text.tool_calls import AnswerParts, CallPart, CallReader
 from shardwise.runtime.text.tool_formats import NO_TOOLS, TOOL_FORMATS, ToolFormat, tool_format
 from shardwise.scheduling.step import StepShape
 
 __all__ = [
+    "AfterThought",
     "AnswerParts",
+    "AnswerReader",
     "AnswerStream",
     "AnswerText",
     "Asked",
     "CallPart",
     "CallReader",
+    "ChannelReader",
     "Constraint",
     "Delta",
     "Engine",
@@ -66,6 +79,7 @@ __all__ = [
     "StepRecord",
     "StepShape",
     "StoppedError",
+    "ThoughtReader",
     "TokenLogprobs",
     "ToolFormat",
     "keep_programs",
@@ -85,6 +99,8 @@ class ServedModel:
     predict: Callable[[StepRecord], float] | None = None
     tool_format: str = NO_TOOLS
     """How the model writes calls of tools."""
+    reasoning: str = NO_REASONING
+    """How it marks what it thinks."""
     serves: Mapping[str, Any] = field(default_factory=dict)
     """How: mesh, replicas, dtypes, pages, slots."""
     close: Callable[[], None] = lambda: None
@@ -94,6 +110,11 @@ class ServedModel:
     def tools(self) -> ToolFormat | None:
         """The row of its `tool_format`."""
         return TOOL_FORMATS.get(self.tool_format)
+
+    @property
+    def thoughts(self) -> ReasoningFormat | None:
+        """The row of its `reasoning`."""
+        return REASONING_FORMATS.get(self.reasoning)
 
     @property
     def compiles(self) -> bool:
@@ -154,6 +175,12 @@ class ServeModelRequest:
         group="A server",
         meaning="how a model writes calls of tools",
     )
+    reasoning_parser: str | None = option(
+        "How reasoning is marked; default by template.",
+        metavar="NAME",
+        group="A server",
+        meaning="how a model marks what it thinks before it answers",
+    )
     warm: str = option(
         default="lazy",
         show_default=True,
@@ -174,6 +201,9 @@ class ServeModelRequest:
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
         check_choice(self.tool_format, "--tool-format", (NO_TOOLS, *TOOL_FORMATS))
+        check_choice(
+            self.reasoning_parser, "--reasoning-parser", (NO_REASONING, *REASONING_FORMATS)
+        )
         check_choice(self.weights, "--weights", ENGINE_WEIGHTS)
         check_choice(self.kv, "--kv", ENGINE_CACHES)
         if self.sequences is not None:
@@ -339,13 +369,16 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     if asked.warm == "all":
         _warm(engine, tell)
     tools = tool_format(asked.tool_format, text.template)
+    reasoning = reasoning_format(asked.reasoning_parser, text.template)
+    formats = {"tool_format": tools, "reasoning_parser": reasoning}
     return ServedModel(
         name=asked.served_model or folder.resolve().name,
         text=text,
         engine=engine,
         tool_format=tools,
+        reasoning=reasoning,
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
-        serves={**_serves(settings, folder, engine), "tool_format": tools},
+        serves={**_serves(settings, folder, engine), **formats},
         close=partial(_close, text, hosts),
     )
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from shardwise.commands.base.answer import Answer, Page, Row
 from shardwise.commands.base.request import verb
-from shardwise.commands.run.training import Progress, TrainedRun, TrainRunRequest, train_plan
+from shardwise.commands.run.training import Progress, TrainedRun, TrainRunRequest
+from shardwise.commands.run.workers import train_plan
 from shardwise.units import format_count, format_seconds
 
 

@@ -1,24 +1,14 @@
-"""Train a plan: the planner's prediction beside the runtime's run, in this process or in several.
+"""Train a plan in this process: the planner's prediction beside the runtime's run."""
 
-Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a worker is a child
-(`boundary/child.py`) that calls `work_at`.
-"""
-
-import json
-import os
 import signal
-import socket
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from shardwise.boundary import Command, flag_of, number
-from shardwise.boundary.child import python
 from shardwise.boundary.options import option, place, required
-from shardwise.boundary.records import Record, hidden, plain
+from shardwise.boundary.records import Record, hidden
 from shardwise.commands.base.inputs import (
     Hardware,
     Words,
@@ -28,7 +18,7 @@ from shardwise.commands.base.inputs import (
     words,
 )
 from shardwise.commands.pricing.plans import load_plan, price_plan
-from shardwise.errors import BadRequest, Caution, ShardwiseError
+from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
@@ -38,23 +28,16 @@ from shardwise.plans import TrainPlan, is_of, model_hash
 from shardwise.plans.software import made_elsewhere
 from shardwise.runtime.processes import (
     ProcessGroup,
-    connect,
-    detected,
     devices_here,
-    use_cpu,
 )
 from shardwise.runtime.trainer.checkpoint import Keeper
-from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.stop import Stop
-from shardwise.runtime.trainer.supervisor import Message, Watch, error_message, say
 
-Progress = Callable[[str, dict[str, Any]], None]
-"""Hears each step: the line to show and its metrics, {} before the first."""
-
-
+Progress = Callable[[str, StepMetrics | None], None]
+"""Hears each step: the line to show and its metrics, None before the first."""
 SCHEDULES = ("cosine", "linear", "constant")
 MATMULS = ("plain", "one_way", "both_ways")
 
@@ -262,37 +245,13 @@ class TrainedRun(Record):
     notes: Sequence[str] = hidden(())
     """What a reader should know before trusting it."""
 
-    def sent(self) -> dict[str, Any]:
-        """As plain values, with the notes, from a worker to its supervisor."""
-        return {**plain(self), "notes": list(self.notes)}
 
-    @classmethod
-    def read(cls, sent: Mapping[str, Any]) -> "TrainedRun":
-        """Of what a worker has sent."""
-        return cls(**{**sent, "step_seconds": RunSeconds(**sent["step_seconds"])})
-
-
-def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> TrainedRun:
-    """Train and give the result.
-
-    Raises BadRequest before anything is started where plan, data or devices do not fit, and
-    ShardwiseError naming the process where one of several is lost.
-    """
-    request = request.read()
-    run = run_of(request)
-    group = request.group
-    if (group.count or 1) == 1 and group.coordinator is None and not detected():
-        if request.cpu_devices is not None:
-            use_cpu(request.cpu_devices)
-        return _run_here(request, run, hear)
-    return _supervised(request, run, group, hear)
-
-
-def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> TrainedRun:
+def run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> TrainedRun:
+    """Train in this process, of several or alone."""
     run = _with_peak(run)
-    last = _Last(hear)
+    last = LastStep(hear)
     try:
-        outcome = train(run, _reporter(run, last), lambda text: last(text, {}))
+        outcome = train(run, _reporter(run, last), lambda text: last(text, None))
     except KeyboardInterrupt as stop:
         raise last.stopped(run, stop) from None
     return _result(request, run, outcome)
@@ -307,14 +266,14 @@ class Stopped(ShardwiseError):
         self.exit_code = 128 + number
 
 
-class _Last:
+class LastStep:
     """Passes progress on and keeps the last step."""
 
     def __init__(self, hear: Progress) -> None:
         self.step, self._hear = 0, hear
 
-    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
-        self.step = metrics.get("step", self.step)
+    def __call__(self, line: str, metrics: StepMetrics | None) -> None:
+        self.step = metrics.step if metrics else self.step
         self._hear(line, metrics)
 
     def stopped(self, run: TrainRun, stop: KeyboardInterrupt) -> Stopped:
@@ -418,71 +377,7 @@ def _with_peak(run: TrainRun) -> TrainRun:
 
 
 def _reporter(run: TrainRun, hear: Progress) -> Callable[[StepMetrics], None]:
-    return lambda m: hear(line_of(m, run.settings.steps, run.expected), asdict(m))
-
-
-def _supervised(
-    request: TrainRunRequest, run: TrainRun, group: ProcessGroup, hear: Progress
-) -> TrainedRun:
-    """Start this host's workers, watch them, and give what the first one says."""
-    local = group.index is None and group.coordinator is None and not detected()
-    if local:
-        request = replace(request, coordinator=f"127.0.0.1:{_free_port()}")
-        indices: list[int] = list(range(group.count or 1))
-    else:
-        indices = [_own_index(group)]
-    watch = Watch(
-        command=python(f"{__name__}:work_at", json.dumps(asdict(request))),
-        indices=indices,
-        count=group.count or _own_count(),
-        folder=run.out / "processes",
-        place=request.coordinator or "the address that the cluster gives",
-    )
-
-    last = _Last(hear)
-    with ExitStack() as locks:
-        for i in indices:
-            locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
-        try:
-            sent = watch.run(lambda message: last(_line(message), message["metrics"]))
-            return TrainedRun.read(sent)
-        except KeyboardInterrupt as stop:
-            raise last.stopped(run, stop) from None
-
-
-def _line(message: Message) -> str:
-    """The line of progress that a worker sent."""
-    line: str = message["line"]
-    return Caution(line) if message.get("warns") else line
-
-
-def _own_index(group: ProcessGroup) -> int:
-    """Which process this is: as given, or by the cluster's environment."""
-    if group.index is not None:
-        return group.index
-    return _from_cluster(
-        ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "TPU_WORKER_ID")
-    )
-
-
-def _own_count() -> int:
-    return _from_cluster(("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
-
-
-def _from_cluster(names: tuple[str, ...]) -> int:
-    found = next((os.environ[n] for n in names if os.environ.get(n, "").isdigit()), None)
-    if found is None:
-        raise BadRequest(
-            f"none of {', '.join(names)} is set, so this process does not know its place; give "
-            "--coordinator HOST:PORT --processes N --process I"
-        )
-    return int(found)
-
-
-def _free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return opened.getsockname()[1]
+    return lambda m: hear(line_of(m, run.settings.steps, run.expected), m)
 
 
 def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> TrainedRun:
@@ -506,38 +401,3 @@ def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> T
         metrics=str(request.folder / "metrics.jsonl"),
         notes=outcome.warnings,
     )
-
-
-def work(request: TrainRunRequest, index: int) -> None:
-    """The life of one worker: join, train, say how it went."""
-    # The terminal's Ctrl-C is the supervisor's, which sends SIGTERM, and JAX hears that.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        if request.cpu_devices is not None:
-            use_cpu(request.cpu_devices)
-        local = request.process is None and request.processes is not None
-        given = replace(request, process=index) if local and request.coordinator else request
-        connect(given.group)
-
-        def hear(line: str, metrics: dict[str, Any]) -> None:
-            step = metrics.get("step", 0)
-            warns = isinstance(line, Caution)
-            said = {"step": step, "line": line, "warns": warns, "metrics": metrics}
-            say({"progress": said})
-
-        done = _run_here(request, replace(run_of(request), supervised=True), hear)
-        say({"result": done.sent()})
-    except Stopped as stop:
-        say({"halted": True})
-        sys.exit(stop.exit_code)
-    except ShardwiseError as error:
-        say(error_message(error))
-        sys.exit(error.exit_code)
-    except Exception as error:
-        say(error_message(error))
-        raise
-
-
-def work_at(request: str, index: str) -> None:
-    """One worker from texts: JSON of a `TrainRunRequest`, and which of the processes it is."""
-    work(TrainRunRequest(**json.loads(request)), int(index))

@@ -1,10 +1,10 @@
 """`book quiz`: a number of the book, asked; and whether an answer is right."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from shardwise.book.questions import BookAnswer, Input, agrees, book_answer, entries, rounds_to
 from shardwise.boundary import Command
@@ -157,8 +157,10 @@ class BookQuizChecked(Answer, Question):
 
     def table(self) -> list[Row]:
         """One row per number that was given."""
-        numbers = zip(self.given, self.found.values, self.right, strict=True)
-        return [{"given": mine, "answer": true, "right": right} for mine, true, right in numbers]
+        return [
+            {"given": mine, "answer": true, "right": right}
+            for mine, true, right in self._compared()
+        ]
 
     def page(self) -> Page:
         """The question and its inputs, the verdict and the steps."""
@@ -168,18 +170,20 @@ class BookQuizChecked(Answer, Question):
 
     def _verdicts(self) -> list[Fact]:
         return [
-            Fact("right" if row["right"] else "wrong", _compared(row), _TONES[row["right"]])
-            for row in self.table()
+            Fact(
+                "right" if right else "wrong",
+                f"{number_text(mine)}; it is {number_text(true)}",
+                "good" if right else "bad",
+            )
+            for mine, true, right in self._compared()
         ]
 
+    def _compared(self) -> Iterable[tuple[float, float, bool]]:
+        """Of each number what was given, what it is, and whether that is right."""
+        return zip(self.given, self.found.values, self.right, strict=True)
 
-_TONES: Mapping[bool, Any] = {True: "good", False: "bad"}
 
 book_quiz = verb("book_quiz", BookQuizRequest)
-
-
-def _compared(row: Row) -> str:
-    return f"{number_text(row['given'])}; it is {number_text(row['answer'])}"
 
 
 def _drawn(chapter: str | int | None, seed: int) -> str:

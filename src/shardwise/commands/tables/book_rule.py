@@ -84,21 +84,20 @@ class BookRuleRequest(Command):
     def _implied(self, found: ClosedForm, given: Mapping[str, Any]) -> dict[str, Any]:
         """What the chip and the edition say of arguments that are not given."""
         wanted = [name for name in found.parameters if name not in given]
-        implied: dict[str, Any] = {}
+        implied: dict[str, object] = {}
         if self.edition == "first":
-            if "combine" in wanted:
-                implied["combine"] = "sum"
-            if "edition" in wanted:
-                implied["edition"] = "first"
-        of_chip = "chip" in found.parameters and found.parameters["chip"].annotation is Chip
-        chips = given["chip"] if of_chip and "chip" in given else self.on
+            first = {"combine": "sum", "edition": "first"}
+            implied |= {name: value for name, value in first.items() if name in wanted}
+        chip_parameter = found.parameters.get("chip")
+        of_chip = chip_parameter is not None and chip_parameter.annotation is Chip
+        chips = given.get("chip", self.on) if of_chip else self.on
         if chips is not None:
             which = self.constants or ("book" if self.edition == "latest" else "seed")
             check_known("constants", which, CONSTANTS)
             chip = book_chip(chips, which)
             implied |= {n: read(chip, found) for n, read in FROM_CHIP.items() if n in wanted}
             if of_chip:
-                implied["chip"] = chip
+                implied |= {"chip": chip}
             if self.on is not None and not set(implied) - {"combine", "edition"}:
                 raise BadRequest(f"--on would do nothing: {found.name} takes nothing of a chip")
         return implied

@@ -27,8 +27,9 @@ from shardwise.commands.tables.hw_result import (
 from shardwise.hardware import Chip, chip_ids, slices_of
 from shardwise.hardware.catalogue import aliases
 from shardwise.hardware.chip import FIELDS, Field, field_of
+from shardwise.hardware.network import Switched
 from shardwise.hardware.prices import price_text
-from shardwise.units import format_seconds, sig
+from shardwise.units import format_seconds, many, sig
 
 MIB, GIB = 2**20, 2**30
 DENSE = "Peaks are dense FLOP/s, a multiply-add counting as two; link rates are one-way."
@@ -239,6 +240,7 @@ def _chip_facts(found: ChipNumbers) -> list[Fact]:
     rates = ", ".join(f"{path.partition('.')[2]} {text(path)}" for path in peaks)
     links, rate = links_of(chip.network)
     network = f"{found.network}, {links} links of {_link_rate(rate)}" if links else "none"
+    cards = _cards_text(chip.network) if isinstance(chip.network, Switched) else ""
     shares = ", ".join(
         f"{path.partition('.')[2].replace('_', ' ')} {percent(share)}"
         for path, share in numbers.items()
@@ -251,11 +253,27 @@ def _chip_facts(found: ChipNumbers) -> list[Fact]:
         Fact("memory", f"{text('hbm_bytes')} nominal, {text('hbm_usable_bytes')} usable"),
         Fact("its rate", text("hbm_bandwidth")),
         Fact("network", network),
-        Fact("host", f"{text('chips_per_host')} chips a host, {text('host_link_oneway')} to it"),
+        Fact(
+            "host",
+            f"{text('chips_per_host')} chips a host{cards}, {text('host_link_oneway')} to it",
+        ),
         Fact("price", price_text(chip.id, chip.price)),
         Fact("slices", _slices_line(found.slices)),
         Fact("also", ", ".join(found.aliases[1:]) or "no other name"),
     ]
+
+
+def _cards_text(host: Switched) -> str:
+    """How the PCIe cards of a host reach each other; "" of chips that are none."""
+    if not host.cards:
+        return ""
+    sockets = host.sockets or 1
+    words = [f" on {many(sockets, 'socket')}", "peer-to-peer"]
+    if not host.peer_to_peer:
+        words[1] = f"no peer-to-peer: {_link_rate(host.staged_oneway or 0)} through its memory"
+    if sockets > 1:
+        words.append(f"{_link_rate(host.across_oneway or 0)} in a group over several sockets")
+    return ", ".join(words)
 
 
 def _link_rate(rate: float) -> str:
@@ -310,7 +328,7 @@ class ChipDiffRequest(CatalogueWords, Command):
         numbers = {path: number_pair(a, b, path) for path in _paths(a, b)}
         if a.price or b.price:
             usd = [c.price.usd_per_chip_hour if c.price else None for c in (a, b)]
-            numbers["usd_per_chip_hour"] = ratio_pair(*usd)
+            numbers |= {"usd_per_chip_hour": ratio_pair(*usd)}
         return ChipsCompared(
             first=a.id,
             second=b.id,

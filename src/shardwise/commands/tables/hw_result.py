@@ -124,7 +124,9 @@ def network_kind(network: Network) -> str:
         return "torus " + "x".join(map(str, network.pod))
     if isinstance(network, Alone):
         return "none"
-    return f"{'mesh' if isinstance(network, FullMesh) else 'switched'} {network.domain}"
+    if isinstance(network, FullMesh):
+        return f"mesh {network.domain}"
+    return f"{'PCIe' if network.cards else 'switched'} {network.domain}"
 
 
 def links_of(network: Network) -> tuple[int, float]:

@@ -27,6 +27,7 @@ VERBS = {
     "book rule": "book_rule",
     "book show": "book_show",
     "calibrate": "calibrate",
+    "check": "check",
     "compare": "compare",
     "compile": "compile",
     "explain": "explain",

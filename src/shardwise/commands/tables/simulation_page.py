@@ -56,7 +56,7 @@ def frames_page(found: Animation) -> Page:
         yield f"  {found.frames_left_out:,} more frames are left out; make the machine smaller"
 
 
-def settings_line(settings: Mapping[str, Any]) -> str:
+def settings_line(settings: Mapping[str, object]) -> str:
     """What --set takes, with the values that were used."""
     said = " ".join(f"{name}={_value(value)}" for name, value in settings.items())
     return wrapped(f"settings (--set NAME=VALUE): {said}", 2, 4)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from shardwise.boundary import Command
 from shardwise.boundary.options import option, place
-from shardwise.boundary.records import Record, hidden, plain
+from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import OWN_RUNS, Own, Words, parse_share, words
 from shardwise.commands.base.layout import wrapped
@@ -21,13 +21,13 @@ from shardwise.evidence.serving.validate import (
     validate_serving,
     worst,
 )
-from shardwise.evidence.serving.validation_result import ServingRuns, serving_runs
+from shardwise.evidence.serving.validation_result import ServingRuns, ValidatedServing, serving_runs
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, RunTable, read_table
 from shardwise.evidence.training.validate import ScoredRun, Validation
 from shardwise.evidence.training.validate import validate as validate_training
-from shardwise.evidence.training.validation_result import TrainingRuns, training_runs
+from shardwise.evidence.training.validation_result import TrainingRuns, ValidatedRun, training_runs
 from shardwise.roofline.engines import load_engine
 from shardwise.roofline.evidence import OwnRuns
 from shardwise.units import format_gib, format_seconds, sig
@@ -201,13 +201,13 @@ class ServingValidated(ServingRuns, Validated):
 validate = verb("validate", ValidateRequest)
 
 
-def _rows(runs: Sequence[Record]) -> list[Row]:
+def _rows(runs: Sequence[ValidatedRun] | Sequence[ValidatedServing]) -> list[Row]:
     """Runs as rows; a range as two columns."""
     left_out = ("interval", "mesh", "inferred", "evidence")
     rows = []
-    for row in map(plain, runs):
-        low, high = row["interval"] or ("", "")
-        flat = {name: value for name, value in row.items() if name not in left_out}
+    for run in runs:
+        low, high = run.interval or ("", "")
+        flat = {name: value for name, value in plain(run).items() if name not in left_out}
         rows.append({**flat, "interval_low": low, "interval_high": high})
     return rows
 

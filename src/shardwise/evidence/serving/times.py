@@ -28,12 +28,12 @@ from shardwise.planner.serve.server import compute_dtypes, place_mesh, usable_by
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
-from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
+from shardwise.roofline.engines import DISPATCH_SECONDS, IDEAL_ENGINE, EngineConstants
 from shardwise.scheduling.step import StepShape
 from shardwise.units import format_gib
 from shardwise.work import Quantity, grouped
 
-_ALONE = replace(IDEAL_ENGINE, hops=0.0)
+_ALONE = replace(IDEAL_ENGINE, hops=0.0, dispatch_seconds=DISPATCH_SECONDS)
 _PROBES = (_ALONE, replace(_ALONE, kernel_seconds=1e-6), replace(_ALONE, hops=1.0))
 
 _SHARES = (1.0, 0.7, 0.4, 0.15)

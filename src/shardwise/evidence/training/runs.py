@@ -21,14 +21,9 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.checks import check_plan
+from shardwise.planner.price.memory import RESERVED
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import StackName
-
-RESERVED = 1.11
-"""Peak bytes that PyTorch's allocator reserves over our count of tensors: the median of the runs
-that publish what it reserved (43 of torchtitan, torchao and prime-rl; 1.11, 1.01 and 1.33). Blocks
-that nothing lies in it gives back before it runs out, so that a plan needs less room than that; the
-free pieces of others it cannot (docs/lab/log.md has a run that ended so)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

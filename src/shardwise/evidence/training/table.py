@@ -18,6 +18,8 @@ from shardwise import boundary
 from shardwise.boundary.tables import WrongCell
 from shardwise.boundary.typed import first_mistake
 from shardwise.errors import BadRequest, unknown
+from shardwise.plans.adapters import Quantized
+from shardwise.plans.libraries import Library
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
@@ -244,6 +246,15 @@ class RunRow(BaseModel):
         None, description="components that are not trained, with commas"
     )
     lora_rank: int = Field(0, ge=0, le=2**24, description="rank of adapters; the base is frozen")
+    lora_targets: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = Field(
+        None, description="matrices that have adapters, with commas; all of the layers if empty"
+    )
+    library: Annotated[Library, BeforeValidator(_spelt)] = Field(
+        "plain", description="whose layers and loss run op by op: plain, transformers or lit_gpt"
+    )
+    quantize: Annotated[Quantized, BeforeValidator(_spelt)] = Field(
+        "none", description="how the frozen matrices beside adapters are stored: nf4 or int8"
+    )
     expert_dispatch: Annotated[Literal["ragged", "capacity", "dense"], BeforeValidator(_spelt)] = (
         Field("ragged", description="ragged drops nothing; capacity pads each expert to its slots")
     )

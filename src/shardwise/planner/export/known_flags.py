@@ -118,7 +118,7 @@ _NEAR: Mapping[str, Callable[[str], list[str]]] = {
 def _not_read(text: str, target: str) -> list[str]:
     """Known keys that say something and are not read, each with its value; and those without effect
     on a plan, as one remark."""
-    given, known = _values(text, target), _known(target)
+    given, known = values_in(text, target), _known(target)
     if target == torchtitan_read.TARGET:
         other = torchtitan_read.not_understood(text)
         known = known | {k for k in given if k.partition(".")[0] not in _sections(known)}
@@ -157,8 +157,8 @@ def _keys() -> Mapping[str, Any]:
     return read_toml(_FILE.with_name("keys.toml"), "the keys of other programs")
 
 
-def _values(text: str, target: str) -> Mapping[str, Any]:
-    """What a text says, if it can be read as one of the program's."""
+def values_in(text: str, target: str) -> Mapping[str, Any]:
+    """What a text says by key, if it can be read as one of the program's."""
     try:
         return _GIVEN[target](text)
     except BadRequest:
@@ -183,7 +183,7 @@ def _left_by_script(text: str) -> list[str]:
 
 def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
-    values = _values(text, target)
+    values = values_in(text, target)
     for name in sorted(_given(target, text) - known):
         if target == torchtitan_read.TARGET and is_idle(name, values[name]):
             continue
@@ -198,7 +198,7 @@ def _unknown_flags(text: str, target: str) -> list[str]:
 
 def _given(target: str, text: str) -> set[str]:
     """The flags of a text, if it can be read as one of the program's."""
-    return set(_values(text, target)) - set(_LAUNCHER)
+    return set(values_in(text, target)) - set(_LAUNCHER)
 
 
 def _known(target: str) -> set[str]:

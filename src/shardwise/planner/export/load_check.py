@@ -13,7 +13,7 @@ from shardwise.plans import ServePlan
 
 COMMAND = ("vllm", "bench", "serve")
 INPUT, OUTPUT, RATE = "--random-input-len", "--random-output-len", "--request-rate"
-GOODPUT = "--goodput"
+GOODPUT, PREFIX = "--goodput", "--random-prefix-len"
 TARGETS: Mapping[str, str] = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """What the client calls the times that a plan has targets for; it takes them in milliseconds."""
 
@@ -27,10 +27,12 @@ def check_words(plan: ServePlan, model: str, url: str) -> list[str]:
     rate = load.rate if load else "inf"
     asked = max(_LEAST, round(load.rate * _SECONDS)) if load else 4 * plan.batch * plan.replicas
     words = [*COMMAND, f"--model={model}", f"--base-url={url}", "--backend=openai"]
+    prefix = (load and load.prefix) or 0
     words += flag_words(
         {
             "--dataset-name": "random",
-            INPUT: plan.input_length,
+            INPUT: plan.input_length - prefix,
+            **({PREFIX: prefix} if prefix else {}),
             OUTPUT: plan.output_length,
             "--ignore-eos": "",
             RATE: rate,
@@ -44,7 +46,7 @@ def check_words(plan: ServePlan, model: str, url: str) -> list[str]:
     return [*words, GOODPUT, *kept] if kept else words
 
 
-_KNOWN = (INPUT, OUTPUT, RATE, GOODPUT)
+_KNOWN = (INPUT, PREFIX, OUTPUT, RATE, GOODPUT)
 _OTHERS = (
     *("--model", "--base-url", "--backend", "--dataset-name", "--ignore-eos", "--num-prompts"),
     *("--percentile-metrics", "--metric-percentiles"),
@@ -56,7 +58,9 @@ def load_fields(words: Sequence[str]) -> Fields:
     flags = flags_of("vllm bench serve", words, (*_KNOWN, *_OTHERS))
     said: Fields = {}
     if INPUT in flags:
-        said["input_length"] = flags.count(INPUT)
+        prefix = flags.count(PREFIX) if PREFIX in flags else 0
+        said["input_length"] = flags.count(INPUT) + prefix
+        said |= {"workload.prefix": prefix} if prefix else {}
     if OUTPUT in flags:
         said["output_length"] = flags.count(OUTPUT)
     if flags.get(RATE, "inf") != "inf":

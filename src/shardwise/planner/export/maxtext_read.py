@@ -97,7 +97,9 @@ def _read_methods(given: Flags, mesh: Mapping[str, int]) -> Fields:
         "attention_kernel": "flash"
         if kernel in ("autoselected", *ON_GPUS.values())
         else given.word("attention", WORDS["attention_kernel"]),
-        "optimizer": given.word("opt_type", WORDS["optimizer"], "adamw"),
+        "optimizer": "adam"
+        if given.get("opt_type") == _ADAM_OF_PAX
+        else given.word("opt_type", WORDS["optimizer"], "adamw"),
         "mtp_layers": given.number("mtp_num_layers", "0"),
         "logit_chunks": given.count("num_vocab_tiling", "1", "write the pieces out, 1 or more"),
         "weight_gather": "per_microbatch" if once else "per_pass",
@@ -113,8 +115,20 @@ def _read_methods(given: Flags, mesh: Mapping[str, int]) -> Fields:
         dense = given.get("sparse_matmul") == "false"
         said["expert_dispatch"] = "dense" if dense else "ragged"
         if dense:
-            said["expert_capacity"] = given.number("capacity_factor", kind=float)
+            said["expert_capacity"] = _capacity(given)
     return said
+
+
+_ADAM_OF_PAX = "adam_pax"
+"""Adam as Pax writes it: the same state and update."""
+
+
+def _capacity(given: Flags) -> float:
+    """Slots of an expert over its mean load; with none set every expert works on all tokens."""
+    factor = given.number("capacity_factor", "-1", kind=float)
+    if factor >= 0:
+        return factor
+    return given.number("num_experts") / given.number("num_experts_per_tok", "1")
 
 
 def _read_mesh(given: Flags, devices: int | None) -> Fields:

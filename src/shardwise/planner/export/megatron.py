@@ -49,11 +49,15 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     return HEAD + " \\\n  ".join([*head, *arguments(plan, cfg, piece)]) + "\n"
 
 
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""The variable that says how many queues there are to a GPU."""
+
+
 def environment(plan: TrainPlan) -> list[str]:
     """Assignments in front of the command: tensor and context parallelism want one queue to the
     GPU, Megatron-FSDP several (validate_args)."""
     inner = plan.degree("tensor") > 1 or plan.degree("context") > 1
-    return ["CUDA_DEVICE_MAX_CONNECTIONS=1"] if inner and not runs_fsdp(plan) else []
+    return [f"{QUEUES}=1"] if inner and not runs_fsdp(plan) else []
 
 
 def runs_fsdp(plan: TrainPlan) -> bool:

@@ -197,9 +197,9 @@ def kernel_of(given: Flags) -> str:
 
 
 def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
-    batch = given.count("--global-batch-size")
     shards = prod(mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
     each = given.count("--micro-batch-size") * shards
+    batch = given.count("--global-batch-size", str(each))
     return {
         "global_batch_sequences": batch,
         "sequence_length": given.count("--seq-length"),

@@ -2,7 +2,8 @@
 
 Most keys are arguments with underscores, in sections whose names say nothing (`model`, `train`,
 `model_parallel`); the table has those that are called otherwise (megatron/core configs, and
-megatron/bridge/training/config.py). What is null or false is left out.
+megatron/bridge/training/config.py). What is null or false is left out. Megatron-LM's own tests have
+the arguments as they are, under `MODEL_ARGS`, or with NeMo's dotted names.
 """
 
 import re
@@ -66,7 +67,8 @@ def recipe_of(text: str) -> dict[str, str] | None:
     if not isinstance(table, Mapping):
         return None
     found: dict[str, str] = {}
-    for section, value in table.items():
+    arguments = table.get("MODEL_ARGS")
+    for section, value in (arguments if isinstance(arguments, Mapping) else table).items():
         if section in _IDLE_SECTIONS or str(section).startswith("_"):
             continue
         for key, inner in _leaves(value, str(section)):
@@ -91,7 +93,7 @@ def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
     if name in _IDLE_SECTIONS:
         return []
     if not isinstance(value, Mapping):
-        return [(name, value)]
+        return [(name.rpartition(".")[2], value)]
     return [leaf for key, inner in value.items() for leaf in _leaves(inner, str(key))]
 
 
@@ -113,7 +115,8 @@ def _add(found: dict[str, str], key: str, value: Any) -> None:
     elif value is None or value is False or key.startswith("_"):
         return
     else:
-        flag = _OTHERWISE.get(key, f"--{key.replace('_', '-')}")
+        named = key if key.startswith("-") else f"--{key.replace('_', '-')}"
+        flag = _OTHERWISE.get(key, named)
         words = value if isinstance(value, list) else [value]
         text = "" if value is True else " ".join(map(str, words))
         if flag == "--seq-length" and found.get(flag, text) != text:
@@ -136,3 +139,20 @@ def _precision(text: str) -> dict[str, str]:
         return kind
     recipe = next((name for part, name in recipes.items() if part in text), "delayed")
     return {**kind, "--fp8-format": "hybrid", "--fp8-recipe": recipe}
+
+
+def recipe_keys(flag: str, value: str | None) -> list[tuple[str, str]]:
+    """The keys that say an argument in a recipe, each with the word for its value, which is "" for
+    a switch and None for one that is not given.
+
+    >>> recipe_keys("--no-overlap-p2p-communication", ""), recipe_keys("--num-experts", "8")
+    ([('overlap_p2p_comm', 'false')], [('num_moe_experts', '8'), ('num_experts', '8')])
+    """
+    negated = [key for key, other in _FALSE.items() if other == flag]
+    if negated:
+        return [(key, "true" if value is None else "false") for key in negated]
+    named = [key for key, other in _OTHERWISE.items() if other == flag]
+    plain = flag.removeprefix("--").replace("-", "_")
+    word = "false" if value is None else value or "true"
+    many = f"[{', '.join(word.split())}]" if " " in word else word
+    return [(key, many) for key in dict.fromkeys([*named, plain])]

@@ -1,4 +1,4 @@
-"""What the flags of vLLM and SGLang share: obstacles, lengths and dtypes."""
+"""What the flags of vLLM, SGLang and TensorRT-LLM share: obstacles, lengths and dtypes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,11 +27,13 @@ _NEITHER: Mapping[str, Any] = {
 """Choices of `scheduling` that neither server has a flag for that means the same."""
 
 
-def server_obstacles(plan: ServePlan, cfg: ModelConfig) -> Iterator[Obstacle]:
-    """What neither vLLM nor SGLang runs as the plan says."""
+def server_obstacles(
+    plan: ServePlan, cfg: ModelConfig, says: Sequence[str] = ()
+) -> Iterator[Obstacle]:
+    """What neither vLLM nor SGLang runs as the plan says; `says` are what another does."""
     for name, only in _NEITHER.items():
         value = getattr(plan.scheduling, name)
-        if value != only:
+        if value != only and name not in says:
             yield no_word(f"scheduling.{name}", value, (only,))
     if plan.degree("fsdp") > 1:
         rule = "it cuts no weights along D that lie still"
@@ -47,7 +49,7 @@ def server_obstacles(plan: ServePlan, cfg: ModelConfig) -> Iterator[Obstacle]:
         rule = "with experts cut it cuts them over all devices"
         yield on_mesh(plan, rule, f"set expert to {plan.devices} and the others to 1")
     dtypes = plan.dtypes
-    if dtypes.weights not in (CHECKPOINT, "fp8", "bf16"):
+    if dtypes.weights not in (CHECKPOINT, "fp8", "bf16") and "weights" not in says:
         rule = "it quantizes to fp8 while loading"
         yield Obstacle(
             field="dtypes.weights", value=dtypes.weights, rule=rule, remedy="set it to fp8"
@@ -70,7 +72,11 @@ def on_mesh(plan: ServePlan, rule: str, remedy: str) -> Obstacle:
     return Obstacle(field="mesh", value=dict(plan.mesh), rule=rule, remedy=remedy)
 
 
-LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length"}
+LENGTHS = {
+    "vllm": "--max-model-len",
+    "sglang": "--context-length",
+    "trtllm": "--max_seq_len",
+}
 """The flag for the longest sequence; without it a server takes the model's longest, and vLLM does
 not start where its cache cannot hold that."""
 

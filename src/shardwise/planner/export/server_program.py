@@ -1,8 +1,8 @@
 """What an inference server is to the exporters: how one is started, and what its flags mean.
 
-`vllm.py` and `sglang.py` have a `ServerProgram` each. A plan is one `ServerPool` of servers that
-are alike, or two: one that prefills and one that decodes. `serving.py` writes a pool's command as a
-shell script, `deploy/` as what a cluster starts.
+`vllm.py`, `sglang.py` and `trtllm.py` have a `ServerProgram` each. A plan is one `ServerPool` of
+servers that are alike, or two: one that prefills and one that decodes. `serving.py` writes a pool's
+command as a shell script, `deploy/` as what a cluster starts.
 """
 
 import re
@@ -107,7 +107,8 @@ class ServerProgram:
     requests over servers, by the policy that `policies` has for a plan's routing, and `two_pools`
     is its flag for two, where `bootstrap` follows the address of a server that prefills; llm-d's
     router calls the exchange of caches `sidecar`. `package` and `image` bring the server, where
-    they are published for the chips.
+    they are published for the chips. `options` is what it reads as YAML from the file that
+    `options_flag` names, and `lost` says why more fields than of all servers are not carried out.
     """
 
     name: str
@@ -130,6 +131,9 @@ class ServerProgram:
     short: Mapping[str, str] = field(default_factory=dict)
     bootstrap: str = ""
     plan_file: PlanFile | None = None
+    options_flag: str = ""
+    options: Callable[[ServerPool], Mapping[str, object]] | None = None
+    lost: Mapping[str, str] = field(default_factory=dict)
 
     def starts(self, words: Sequence[str]) -> bool:
         """Whether the words start it."""

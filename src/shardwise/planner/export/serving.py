@@ -1,14 +1,15 @@
 """A ServePlan in the words of an inference server, and back to the same plan.
 
-The shell script of a server (`--to vllm`, `--to sglang`) has a command for each thing to start, by
-the script's first argument: `serve`, or for two pools `prefill` and `decode`; `router`, which
-spreads requests over several servers; and `bench`, which measures what the plan promises
-(`load_check.py`). The manifests of `deploy/` start the same commands. As for training (`notes.py`),
-flags come first and comment lines hold the rest; what the server would run in another way is
-refused, all of it at once.
+The shell script of a server (`--to vllm`, `--to sglang`, `--to trtllm`) has a command for each
+thing to start, by the script's first argument: `serve`, or for two pools `prefill` and `decode`;
+`router`, which spreads requests over several servers; and `bench`, which measures what the plan
+promises (`load_check.py`). The manifests of `deploy/` start the same commands. As for training
+(`notes.py`), flags come first and comment lines hold the rest; what the server would run in another
+way is refused, all of it at once.
 """
 
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,13 +46,16 @@ from shardwise.planner.export.server_program import (
     pools_of,
 )
 from shardwise.planner.export.sglang import SGLANG
+from shardwise.planner.export.trtllm import TRTLLM
 from shardwise.planner.export.vllm import VLLM
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.servers import SERVING_SOFTWARE
 
-PROGRAMS: Mapping[str, ServerProgram] = {program.name: program for program in (VLLM, SGLANG)}
+PROGRAMS: Mapping[str, ServerProgram] = {
+    program.name: program for program in (VLLM, SGLANG, TRTLLM)
+}
 
-LOST: Mapping[str, str] = {
+LOST: dict[str, str] = {
     "replicas": "start so many of these",
     "prefill_replicas": "start so many of these besides",
     "routing": "set it in the router",
@@ -75,7 +79,7 @@ def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Sli
     check_runs(program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
     commands = {pool.role: _server(program, pool, cfg) for pool in pools}
     first = next(iter(commands))
-    if len(pools) > 1 or plan.replicas > 1:
+    if program.router and (len(pools) > 1 or plan.replicas > 1):
         commands["router"] = [_router(program, plan, len(pools) > 1)]
     check = _quoted(check_words(plan, MODEL, URL))
     commands["bench"] = [" ".join(check[: len(COMMAND)]), *check[len(COMMAND) :]]
@@ -91,7 +95,23 @@ def _server(program: ServerProgram, pool: ServerPool, cfg: ModelConfig) -> list[
     rest = flag_words(program.flags(pool, cfg))
     if pool.hosts > 1:
         rest += program.hosts(pool, HostWords(leader=LEADER, rank=RANK, others=OTHERS))
-    return [" ".join(_quoted(start)), *_quoted(rest)]
+    lines = [" ".join(_quoted(start)), *_quoted(rest)]
+    if program.options is None:
+        return lines
+    text = deploy.yaml_text(dict(program.options(pool)))
+    return [*lines, f"{program.options_flag}=/dev/stdin <<'OPTIONS'\n{text}OPTIONS"]
+
+
+_HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?\n)?\2$", re.MULTILINE | re.DOTALL)
+"""A text within a script that a command reads."""
+
+
+def _with_options(program: ServerProgram, text: str) -> tuple[str, str]:
+    """A script without the texts in it, and the first of them where a program reads one."""
+    if not program.options_flag:
+        return text, ""
+    match = _HERE.search(text)
+    return _HERE.sub("", text), (match[3] or "") if match else ""
 
 
 def _router(program: ServerProgram, plan: ServePlan, two: bool) -> str:
@@ -123,7 +143,13 @@ def _quote(word: str) -> str:
 
 def read_script(program: ServerProgram, text: str) -> Fields:
     """The fields that a script says; any command of the server will do."""
-    parts = _parts(words_of(program.name, text))
+    text, held = _with_options(program, text)
+    words = words_of(program.name, text)
+    if held:
+        flag = program.options_flag
+        joined = "\0".join(words).replace(f"{flag}\0", f"{flag}=").split("\0")
+        words = [f"{flag}={held}" if word.startswith(f"{flag}=") else word for word in joined]
+    parts = _parts(words)
     servers = {words[0]: words for words in parts if program.starts(words)}
     if not servers:
         mark = program.marks[0]
@@ -161,13 +187,13 @@ def _scripts(program: ServerProgram) -> Exporter:
     return Exporter(
         write=lambda plan, cfg, piece: script(program, plan, cfg, piece),
         read=lambda text: read_script(program, text),
-        lost=lambda _: LOST,
+        lost=lambda _: LOST | dict(program.lost),
     )
 
 
 SERVE_EXPORTERS: Mapping[str, Exporter] = {
     **{name: _scripts(program) for name, program in PROGRAMS.items()},
-    **deploy.exporters(PROGRAMS),
+    **deploy.exporters({n: p for n, p in PROGRAMS.items() if p.options is None}),
 }
 """By the name that `--to` takes."""
 

@@ -16,6 +16,7 @@ from shardwise.models.activations import Activation
 from shardwise.models.specs import Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.parts import Tensors
 from shardwise.planner.step.shape import TrainShape, kv_heads
+from shardwise.planner.step.strategies.lora import unpacked_bytes
 from shardwise.planner.step.strategies.remat import bytes_of, kept_activations, place_of
 from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
@@ -138,15 +139,22 @@ def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quan
     """Gathered parameters: the layer in use, and the whole gradient of its largest matrix, as XLA
     scatters each where it is made. Op by op the next layer is there too, and the whole gradient of
     a layer (PyTorch's FSDP prefetches, and scatters at the layer's end). All layers of the stage
-    stay gathered where they are not gathered before every pass."""
+    stay gathered where they are not gathered before every pass. Of a quantised layer a matrix is
+    unpacked at a time."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
     ahead, at_once = (2, sum) if shape.eager else (1, largest)
     grad = largest(at_once(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
-    held = ahead * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
+    held = ahead * largest(sum(_gathered(r, shape) for r in mine) for mine in groups)
     if shape.weight_gather != "per_pass":
-        layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
+        layers = sum(_gathered(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share
-    return held * dtype_bytes(shape.weights) + grad * dtype_bytes(shape.dtypes.grad)
+    unpacked = largest(unpacked_bytes(mine, shape) for mine in groups)
+    return held + grad * dtype_bytes(shape.dtypes.grad) + unpacked
+
+
+def _gathered(row: Parameter, shape: TrainShape) -> Quantity:
+    """Bytes of a row that are on the device only while gathered."""
+    return _extra(row, shape) * shape.gathered_bytes(row)
 
 
 RING_PIECES = (8, 32)
@@ -183,14 +191,18 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     the activations, in which the matmuls of the backward pass read it. Run op by op (PyTorch) the
     gradient is f32 first, and 16-bit logits and their gradient stand beside their f32 copy and the
     f32 probabilities; where the loss works in place, only one of either. A vocabulary cut over
-    tensor takes `loss_copies` more in f32. A fused loss has logits and gradient as the matmuls
-    write and read them."""
+    tensor takes `loss_copies` more in f32. Where the
+    logits of the model's output live on, they, the log-probabilities and the gradients of both
+    steps of the loss are there in f32. A fused loss has logits and gradient as the matmuls write
+    and read them."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
     if shape.stack_row.loss_in_place:
         return 4.0 * logits, size * logits
     if shape.eager and shape.fuses_loss:
         return size * logits, size * logits
+    if shape.library_row.output_logits and not shape.fuses_loss:
+        return 4.0 * logits, 12.0 * logits
     if shape.eager:
         cut = np.asarray(shape.degree("tensor")) > 1
         more = 4.0 * np.where(cut, shape.stack_row.loss_copies, 0)

@@ -53,9 +53,11 @@ def nearest_miss(
     plan: TrainPlan,
     kinds: Mapping[str, Quantity],
     unpinned: TrainPlan | None,
+    leaner: str = "",
 ) -> str:
     """That nothing fits: how much the leanest plan needs, most of it what, and a remedy. `kinds`
-    are its bytes at the fullest point; `unpinned` fits where no degree is pinned. Of a plan's file,
+    are its bytes at the fullest point; `unpinned` fits where no degree is pinned, `leaner` are
+    options with which this plan does. Of a plan's file,
     which says its part of the slice, the mesh is given and nothing is looked for."""
     largest = max(kinds, key=lambda k: float(kinds[k]))
     over = nearest.memory - request.max_hbm_bytes
@@ -71,6 +73,8 @@ def nearest_miss(
         remedy = f"pin less: {mesh_text(unpinned.mesh)} fits, or {remedy}"
     elif pinned and request.part is None:
         remedy += "; no plan with less pinned fits either"
+    if leaner:
+        remedy = f"it fits with {leaner}; or {remedy}"
     return (
         f"no plan{pinned} fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
         f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "

@@ -73,9 +73,10 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         "attention.core",
         CORE,
         "attention",
-        flops={inner.compute: flops * sequences * heads},
+        flops={_core_dtype(mixer, shape, inner): flops * sequences * heads},
         hbm_bytes=cache + sequences * heads * mixer.heads * (query + answer) * size,
         hbm_least=own * inner.tokens / inner.together,
+        head_dims=(query, answer) if isinstance(mixer, LatentAttention) else (),
     )
     merge = []
     if np.any(cuts > 1):
@@ -83,6 +84,14 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         merge = [_spread_exchange("attention.merge", "reduce_scatter", parts, cuts)]
     wire = mine * mixer.heads * size
     return _to_batch_and_back(core, spread, wire * query, wire * answer, *merge)
+
+
+def _core_dtype(mixer: SoftmaxMixer, shape: ServeShape, inner: LayerShape) -> str:
+    """What queries meet the cache in. Kernels for a latent cache of one byte an entry multiply in
+    that dtype (FlashMLA and TensorRT-LLM cast the queries), others make it wider first."""
+    if isinstance(mixer, LatentAttention) and shape.dtypes.kv == "fp8":
+        return shape.compute_of.get("fp8", inner.compute)
+    return inner.compute
 
 
 def _widths(mixer: SoftmaxMixer) -> tuple[int, int]:

@@ -10,6 +10,10 @@ into the rest:
 
     cache = share * (total - outside) - weights
 
+TensorRT-LLM gives the cache a share of what a step at its peak has left, graphs included:
+
+    cache = share * (total - weights - outside - max(step, sampler, scratch) - graphs)
+
 Per device, with T the token budget, S the most running sequences, V the vocabulary, D and F the
 widths, k experts a token, t the tensor degree, and a bytes of an activation:
 

@@ -59,7 +59,7 @@ class Grid:
     @cached_property
     def prefill(self) -> np.ndarray:
         """Seconds of a prompt alone; what servers of prompts are chosen by."""
-        steps = np.maximum(self.server.request.input_length / self.chunks, 1.0)
+        steps = np.maximum(self.load.fresh / self.chunks, 1.0)
         return self.server.seconds(self.load.prompt_step()) * steps
 
 
@@ -119,6 +119,7 @@ def steady(request: ServeRequest, running: Quantity, chunk: Quantity) -> Steady:
         output_length=request.output_length,
         chunk=chunk,
         percentile=request.percentile,
+        prefix=request.prefix,
     )
 
 

@@ -202,9 +202,12 @@ _SHORT = 0.98
 
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
-    """The cheapest on the other chips, for the same load."""
+    """The cheapest on the other chips that compute in the same dtypes, for the same load."""
     found: list[Alternative] = []
-    for chip in others:
+    wanted = {dtypes.compute for dtypes in serving.request.dtypes}
+    for chip in filter(serving.request.software.runs_on, others):
+        if not wanted <= {*chip.peak_flops}:
+            continue
         request = serving.request.on(candidate_slices(chip))
         free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
         found += _searched(serving, free, chip.id, "", _anywhere(serving, chip).strip())

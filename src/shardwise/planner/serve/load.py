@@ -23,7 +23,8 @@ chance that all s servers are busy as Sakasegawa has it (1977; exact for s = 1):
 Of a replica that also decodes, s is 1, S a prompt's share of a step full of prompts and rho =
 lambda S. Disaggregated, decode steps carry no chunks (T = D), s prefill servers answer the prompts
 one by one (S = P, TTFT = W_p + P), and the handed-over cache comes before the second token.
-Everything broadcasts. Shared prefixes, preemption and uneven lengths are left to the simulation.
+Of prompts that begin alike I counts the rest, and the cache holds the beginning once.
+Everything broadcasts. Preemption and uneven lengths are left to the simulation.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ from shardwise.work import Quantity
 class Steady:
     """A replica with `running` sequences decoding at the mean, in steps of at most `chunk` tokens;
     numbers or arrays over candidates. `percentile` is a share, such as 0.9; `swing` is 1 / (1 - e),
-    known once steps are priced."""
+    known once steps are priced. All prompts begin with the same `prefix` tokens, cached once."""
 
     running: Quantity
     input_length: int
@@ -48,6 +49,7 @@ class Steady:
     chunk: Quantity
     percentile: float
     swing: Quantity = 1.0
+    prefix: int = 0
 
     @property
     def z(self) -> float:
@@ -70,11 +72,19 @@ class Steady:
         return self.input_length + self.output_length / 2
 
     @property
+    def fresh(self) -> int:
+        """Tokens of a prompt that are computed."""
+        return self.input_length - self.prefix
+
+    @property
     def cached(self) -> Quantity:
         """Tokens that the cache must hold: contexts are spread evenly over the answer."""
-        spread = self.context**2 + self.output_length**2 / 12
-        return self.running * self.context + self._rare * np.sqrt(
-            self.running * spread * self.swing
+        own = self.context - self.prefix
+        spread = own**2 + self.output_length**2 / 12
+        return (
+            self.prefix
+            + self.running * own
+            + self._rare * np.sqrt(self.running * spread * self.swing)
         )
 
     @property
@@ -86,12 +96,12 @@ class Steady:
     def chunks(self) -> Quantity:
         """c: steps of a prompt, 1 or more; infinite where decodes fill the step."""
         with np.errstate(divide="ignore"):
-            return np.maximum(self.input_length / self.room, 1.0)
+            return np.maximum(self.fresh / self.room, 1.0)
 
     @property
     def together(self) -> Quantity:
         """k: prompts in the step of a prompt."""
-        most = np.maximum(self.room / self.input_length, 1.0)
+        most = np.maximum(self.room / self.fresh, 1.0)
         return np.minimum(1 + self.running / self.output_length, most)
 
     def decode_step(self, *, more: bool = False) -> StepShape:
@@ -103,24 +113,24 @@ class Steady:
     def mixed_step(self) -> StepShape:
         """The mean decode step with mean chunks of `together` prompts in it."""
         step, chunks, prompts = self.decode_step(), self.chunks, self.together
-        chunk = {k: prompts * v for k, v in _chunk(self.input_length, chunks).items()}
+        chunk = {k: prompts * v for k, v in self._chunk(chunks).items()}
         return step._replace(**chunk, samples=step.samples + prompts / chunks)  # type: ignore[arg-type]
 
     def prompt_step(self) -> StepShape:
         """One chunk of a prompt on a server that only prefills."""
-        chunks = np.maximum(self.input_length / np.asarray(self.chunk, float), 1.0)
-        return StepShape(**_chunk(self.input_length, chunks), samples=1)
+        chunks = np.maximum(self.fresh / np.asarray(self.chunk, float), 1.0)
+        return StepShape(**self._chunk(chunks), samples=1)
 
-
-def _chunk(length: int, chunks: Quantity) -> dict[str, Any]:
-    """The mean of so many chunks of a prompt: half of the prompt's other tokens come before it."""
-    tokens = length / np.asarray(chunks, float)
-    return {
-        "prefills": 1 + 0 * tokens,
-        "prefill_tokens": tokens,
-        "prefill_context": (length - tokens) / 2,
-        "prefill_pairs": tokens * length / 2,
-    }
+    def _chunk(self, chunks: Quantity) -> dict[str, Any]:
+        """The mean of so many chunks of a prompt: the prefix and half of the prompt's other tokens
+        come before it."""
+        tokens = self.fresh / np.asarray(chunks, float)
+        return {
+            "prefills": 1 + 0 * tokens,
+            "prefill_tokens": tokens,
+            "prefill_context": (self.fresh - tokens) / 2 + self.prefix,
+            "prefill_pairs": tokens * (self.fresh / 2 + self.prefix),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +160,7 @@ def mixed_times(load: Steady, decode: Quantity, slope: Quantity, mixed: Quantity
         added = chunks * np.maximum(mixed - decode, 0.0) / load.together
         step = decode + prompts * added
         rate = prompts / step
-        served = decode * load.input_length / load.room + added
+        served = decode * load.fresh / load.room + added
         wait = waiting(served, rate * served, load.percentile)
         ttft = wait + load.percentile * step + chunks * decode + added
         share = prompts * added / step

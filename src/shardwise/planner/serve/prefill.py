@@ -38,8 +38,9 @@ class Prefiller:
 def _seconds(server: Server, chunks: np.ndarray | int) -> np.ndarray:
     """A prompt alone on each mesh, with a chunk for each."""
     request = server.request
-    steps = np.maximum(request.input_length / np.asarray(chunks), 1.0)
-    return server.seconds(steady(request, 1.0, chunks).prompt_step()) * steps
+    load = steady(request, 1.0, chunks)
+    steps = np.maximum(load.fresh / np.asarray(chunks), 1.0)
+    return server.seconds(load.prompt_step()) * steps
 
 
 def prefillers(request: ServeRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:

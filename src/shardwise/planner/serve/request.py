@@ -36,7 +36,8 @@ class ServeRequest:
     of one chip, smallest first, and stores and multiplies in one of `dtypes`; its steps have at
     most one of `chunks` tokens. Prompts and answers share its servers, or have `pools` of their
     own. `batch` is the most sequences of a server, where it is not 0. `pins` fix degrees of the
-    mesh. The load is held with `spare` servers of each pool lost.
+    mesh. The load is held with `spare` servers of each pool lost; all prompts begin with the same
+    `prefix` tokens.
 
     `software` says what can be laid out, `engine` has its constants, and `constants` says how
     `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside. Servers take
@@ -63,6 +64,7 @@ class ServeRequest:
     utilisation: Utilisation | None = None
     rate: float = 0.0
     spare: int = 0
+    prefix: int = 0
     percentile: float = SHARE
     chips: ChipChanges = AS_LISTED
     shares: tuple[float, ...] = (ServeScheduling().memory_share,)

@@ -200,7 +200,7 @@ def _bunches(fleets: Iterable[Fleet], spare: int) -> Iterator[list[Fleet]]:
 def as_planned(request: ServeRequest, fleet: Fleet, demand: Demand, trace: str | None) -> Served:
     """A fleet under the rate of its closed form, whether it holds or not."""
     goal = request.goal
-    load = workload(fleet.rate, goal, trace, request.spare)
+    load = workload(fleet.rate, goal, trace, request)
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = replace(fleet.plan().with_more(request.spare), workload=load)
     return served_plan(plan, request.cfg, *pieces, demand)
@@ -315,7 +315,7 @@ def confirmed(
     if best is None:
         return None
     plan, held = best
-    load = workload(held.rate, held.goal, trace, request.spare)
+    load = workload(held.rate, held.goal, trace, request)
     return Served(
         plan=replace(plan.with_more(request.spare), workload=load),
         cfg=request.cfg,
@@ -337,13 +337,14 @@ def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
     return replace(plan, batch=max(plan.batch, most))
 
 
-def workload(rate: float, goal: Objectives, trace: str | None, spare: int = 0) -> Workload:
+def workload(rate: float, goal: Objectives, trace: str | None, request: ServeRequest) -> Workload:
     """What a plan's file says of its load."""
     times = {"ttft": goal.ttft, "tpot": goal.tpot, "e2e": goal.e2el}
     return Workload(
         rate=rate,
         trace=trace,
-        spare=spare,
+        spare=request.spare,
+        prefix=request.prefix or None,
         **{n: None if t == inf else t for n, t in times.items()},
     )
 

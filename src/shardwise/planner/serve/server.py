@@ -237,14 +237,21 @@ class Server:
         if shape.engine is None:
             return memory_share * self.usable_bytes
         total = seen_bytes(self.piece.chip)
+        if shape.engine.of_free:
+            held = self._beside_cache(shape)
+            return held + memory_share * np.maximum(total - held, 0.0)
         return budget(shape.engine, self.request.cfg, shape, total, memory_share)
 
     def cache_bytes(self, shape: ServeShape, memory_share: float) -> Quantity:
         """Bytes of a device that are left for the cache; 0 where the rest does not fit."""
+        return np.maximum(self.budget(shape, memory_share) - self._beside_cache(shape), 0.0)
+
+    def _beside_cache(self, shape: ServeShape) -> Quantity:
+        """Bytes of a device that are no cache, at the fullest."""
         held: Quantity = 0.0
         for _, point in serve_memory(self.request.cfg, shape).points:
             held = np.maximum(held, sum(size for kind, size in point.items() if kind != "kv"))
-        return np.maximum(self.budget(shape, memory_share) - held, 0.0)
+        return held
 
     def plan(self, *, batch: int, chunk: int, **more) -> ServePlan:
         """One mesh as a plan that can be saved, priced and simulated."""

@@ -16,15 +16,21 @@ from shardwise.scheduling import Request
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """What requests hold: prompts and answers, tokens of each, of which a request has one pair at
-    random."""
+    random. All prompts begin with the same `prefix` tokens."""
 
     prompts: Sequence[int]
     outputs: Sequence[int]
+    prefix: int = 0
 
     @property
     def prompt(self) -> float:
         """Mean tokens of a prompt."""
         return float(np.mean(self.prompts))
+
+    @property
+    def fresh(self) -> float:
+        """Those of them that are no prefix."""
+        return self.prompt - self.prefix
 
     @property
     def output(self) -> float:
@@ -45,10 +51,18 @@ class Demand:
                 yield arrival, self.prompts[pick], self.outputs[pick]
             moment += count / rate
 
-    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
-        """The same as requests of a scheduler."""
+    def requests(
+        self, rate: float, parts: Sequence[int], seed: int, page_size: int = 1
+    ) -> Iterator[Request]:
+        """The same as requests of a scheduler, with keys of the pages that the prefix fills."""
+        keys = prefix_keys(self.prefix, page_size)
         for number, (arrival, prompt, output) in enumerate(self.drawn(rate, parts, seed)):
-            yield Request(id=number, arrival=arrival, prompt=prompt, output=output)
+            yield Request(id=number, arrival=arrival, prompt=prompt, output=output, keys=keys)
+
+
+def prefix_keys(prefix: int, page_size: int) -> tuple[tuple[str, int], ...]:
+    """Keys of the pages that a prefix of all requests fills."""
+    return tuple(("prefix", page) for page in range(prefix // page_size))
 
 
 def demand_of(requests: Sequence[Request]) -> Demand:

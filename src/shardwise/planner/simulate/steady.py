@@ -262,9 +262,15 @@ def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:
     room = max(1, min(pool.config.batch, int(pool.model.kv_tokens / context)))
     line = cost.decode_line(room, round(room * context))
     step = line.base + line.per_token * room * context
-    prompt = round(demand.prompt)
-    alone = cost.seconds(StepShape(0, 0, 0, 1, prompt, 0, prompt * (prompt + 1) // 2, 1))
+    alone = cost.seconds(_prompt_alone(demand))
     return pool.replicas * room / (demand.output * step + room * alone) / 2
+
+
+def _prompt_alone(demand: Demand) -> StepShape:
+    """The step of one prompt, its prefix cached."""
+    tokens, before = round(demand.fresh), demand.prefix
+    pairs = tokens * before + tokens * (tokens + 1) // 2
+    return StepShape(0, 0, 0, 1, tokens, before, pairs, 1)
 
 
 def steady_run(
@@ -272,7 +278,7 @@ def steady_run(
 ) -> SteadyRun:
     """One run of a fleet at a rate: in counts where its load is plain (`plain.py`), else by its
     schedulers."""
-    if not is_plain(fleet):
+    if demand.prefix or not is_plain(fleet):
         return steady_outcome(fleet, demand, rate, seed=seed, counted=counted)[0]
     parts = _parts(fleet, demand, rate, counted)
     return _run(plain_moments(demand.drawn(rate, parts, seed), fleet), fleet, parts)
@@ -283,7 +289,8 @@ def steady_outcome(
 ) -> tuple[SteadyRun, Outcome]:
     """The same run by the fleet's schedulers, with all that they did."""
     parts = _parts(fleet, demand, rate, counted)
-    outcome = simulate(demand.requests(rate, parts, seed), fleet, seed=seed)
+    size = fleet.pool.config.page_size
+    outcome = simulate(demand.requests(rate, parts, seed, size), fleet, seed=seed)
     return _run(_moments_of(outcome), fleet, parts), outcome
 
 
@@ -310,10 +317,9 @@ def in_flight(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:
     """About how many requests a fleet works on: Little's law with the step that so many take."""
     pool, each = fleet.pool, rate / fleet.pool.replicas
     cost, context = pool.model.cost, demand.prompt + demand.output / 2
-    prompt = round(demand.prompt)
     busy = 0.0
     if fleet.prefill is None:
-        alone = StepShape(0, 0, 0, 1, prompt, 0, prompt * (prompt + 1) // 2, 1)
+        alone = _prompt_alone(demand)
         idle = cost.decode_line(1, round(context)).base
         busy = each * max(cost.seconds(alone) - idle, 0.0)
     alive = 1.0

@@ -410,7 +410,7 @@ def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
     their whole group."""
     if row.component == "other" or not tensor_letter(row):
         return 0.0
-    experts = shape.degree("expert") * shape.choices.expert_load if is_expert(row) else 1.0
+    experts = shape.degree("expert") * shape.expert_load if is_expert(row) else 1.0
     return float(row.active * row.batches * width) * shape.compute_share(row) * experts
 
 

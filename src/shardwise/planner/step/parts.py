@@ -25,7 +25,7 @@ from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import adding, gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
 from shardwise.planner.step.strategies.fsdp import gradient_scatters, parameter_gathers
-from shardwise.planner.step.strategies.lora import adapters
+from shardwise.planner.step.strategies.lora import adapters, with_unpacking
 from shardwise.planner.step.strategies.mtp import PREFIX, last_layer, mtp_rows, rows_of
 from shardwise.planner.step.strategies.optimizer import copies, update_ops
 from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_reduction
@@ -82,7 +82,7 @@ def tensors_of(cfg: ModelConfig, shape: TrainShape) -> Tensors:
     """The tensors of a step."""
     rows = tuple(r for r in parameters(cfg) if r.role != "tower")
     if shape.lora_rank:
-        rows += adapters(rows, shape.lora_rank)
+        rows += adapters(rows, shape.lora_rank, shape.lora_targets)
     if shape.mtp_layers:
         rows += mtp_rows(cfg, shape.mtp_layers)
     return Tensors(cfg, rows)
@@ -169,6 +169,7 @@ def layer_chains(
     yields = layer_ops(cfg, layer, mine, shape.layer_shape)
     saved = kept_activations(cfg, layer, shape)
     there = [*(op for _, op in yields), *kept_moves(saved, shape, "save")]
+    there = with_unpacking(there, mine, shape)
     forward = [*host_copy(saved, shape, "save"), *_chained(there, shape)]
     fetched = [replace(op, phase="backward") for op in kept_moves(saved, shape, "load")]
     back = [*fetched, *_backward(layer, mine, yields, shape)]
@@ -181,7 +182,7 @@ def _backward(
 ) -> list[Op]:
     """What backward runs again, then the backward pass; frozen matrices have no dW."""
     back = _trained(rows, backward_layer([op for _, op in yields]), shape)
-    return [*recomputed(layer, yields, shape), *back]
+    return with_unpacking([*recomputed(layer, yields, shape), *back], rows, shape)
 
 
 def _trained(rows: Sequence[Parameter], back: Sequence[Op], shape: TrainShape) -> list[Op]:
@@ -218,6 +219,7 @@ def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, .
     param, weights = dtype_bytes(shape.dtypes.param), dtype_bytes(shape.weights)
     if param == weights or (shape.eager and weights < param):
         return ()
+    rows = [r for r in rows if not shape.quantised(r)]
     size = shape.stored(rows) * (param + weights)
     return (make_op("cast.params", "parameters", "elementwise", hbm_bytes=size),)
 

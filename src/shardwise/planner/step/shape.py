@@ -15,6 +15,7 @@ import numpy as np
 from shardwise.models import Parameter
 from shardwise.models.activations import ActivationKind
 from shardwise.models.specs import SoftmaxMixer
+from shardwise.plans.adapters import ADAPTERS, quantized_bytes
 from shardwise.plans.layouts import DATA_AXES, compute_share, replica_axes, stored_share
 from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.units import dtype_bytes
@@ -26,9 +27,6 @@ Yield = tuple[ActivationKind, Op]
 EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
 alone; DeepSeek-V3, section 3.3.1: embedding, head and gating)."""
-
-ADAPTERS = (".lora_a", ".lora_b")
-"""How the names of LoRA's rows end."""
 
 
 def kv_heads(mixer: SoftmaxMixer) -> int:
@@ -102,6 +100,16 @@ class LayerShape:
         for axis in self.expert_axes:
             group = group * self.degree(axis)
         return group
+
+    @property
+    def expert_load(self) -> Quantity:
+        """By what the work of the experts is multiplied: the busiest device's load over the mean,
+        at most that of all tokens, or the slots over it."""
+        choices = self.choices
+        if not choices.ragged:
+            return choices.expert_capacity
+        uneven = choices.expert_imbalance
+        return uneven if uneven == 1 else np.minimum(uneven, self.expert_group)
 
     @property
     def expert_tokens(self) -> Quantity:
@@ -216,7 +224,7 @@ class TrainShape(Structure):
         devices that share the experts, k per token, however few come (`lax.ragged_all_to_all` and
         MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
         dropless = self.ragged and not self.eager
-        return self.layer_shape.expert_group if dropless else self.expert_load
+        return self.layer_shape.expert_group if dropless else self.layer_shape.expert_load
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""
@@ -243,6 +251,21 @@ class TrainShape(Structure):
     def stored(self, rows: Sequence[Parameter]) -> Quantity:
         """Parameters of one layer on one device between uses."""
         return total(self.held(row) * row.size * self.stored_share(row) for row in rows)
+
+    def quantised(self, row: Parameter) -> bool:
+        """Whether a row is stored quantised: a frozen matrix of the layers."""
+        matrix = row.role == "matmul" and row.group is not None
+        return self.quantize != "none" and matrix and not row.name.endswith(ADAPTERS)
+
+    def stored_bytes(self, row: Parameter) -> float:
+        """Bytes of an element of a row between uses."""
+        if self.quantised(row):
+            return quantized_bytes(self.quantize, row)
+        return dtype_bytes(self.dtypes.param)
+
+    def gathered_bytes(self, row: Parameter) -> float:
+        """Bytes of an element of a row as it is gathered before use."""
+        return self.stored_bytes(row) if self.quantised(row) else dtype_bytes(self.weights)
 
     def in_flight(self, rank: Quantity) -> Quantity:
         """Microbatches whose activations a rank of `stage` holds, in units of a whole stage's. One

@@ -50,8 +50,11 @@ def usual_software(chip: Chip) -> tuple[tuple[SoftwareRow, ...], ...]:
     return (*torch, (MAXTEXT,), (JAX,)) if chip.vendor in MAXTEXT.vendors else ((JAX,),)
 
 
-def usual_stack(chip: Chip) -> StackName:
-    """The stack that prices a plan for no program in particular."""
+def usual_stack(chip: Chip, lora_rank: int = 0) -> StackName:
+    """The stack that prices a plan for no program in particular. What trains adapters on GPUs runs
+    PyTorch op by op (PEFT, torchtune, axolotl), as TorchTitan's stack does."""
+    if lora_rank and chip.vendor in TORCHTITAN.vendors:
+        return TORCHTITAN.stack
     return usual_software(chip)[0][0].stack_on(chip)
 
 

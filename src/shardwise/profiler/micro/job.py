@@ -16,10 +16,17 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
 from shardwise.profiler.micro.reference import product_timer
+from shardwise.work import CollectiveKind
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
+COLLECTIVES: tuple[CollectiveKind, ...] = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+)
 WIRE_BYTES = (2**14, 2**17, 2**20, 2**23)
 MEMORY_BYTES = (2**20, 2**23, 2**26, 2**28)
 LONGEST = 10

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import read_packed
 from shardwise.boundary.records import Record
@@ -73,13 +72,6 @@ class Stages(Record):
     """What runs around the longest of them, in the order of the schedule."""
     changes: Sequence[PassChange]
     """What each pass of the compiler changed of it."""
-
-    @classmethod
-    def read(cls, result: Mapping[str, Any]) -> "Stages":
-        """Of the plain values of a document. Raises TypeError or KeyError where they are others."""
-        schedule = [Turn(**turn) for turn in result["schedule"]]
-        changes = [PassChange(**change) for change in result["changes"]]
-        return cls(**{**result, "schedule": schedule, "changes": changes})
 
 
 def read_stages(path: Path) -> StageTexts:

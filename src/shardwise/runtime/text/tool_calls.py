@@ -31,9 +31,11 @@ class CallPart:
 
 @dataclass(slots=True, kw_only=True)
 class AnswerParts:
-    """Text that is for the reader, and what there is more of calls, one part for each call."""
+    """Text that is for the reader, and what there is more of calls, one part for each call, and of
+    reasoning."""
 
     text: str = ""
+    reasoning: str = ""
     calls: list[CallPart] = field(default_factory=list)
 
 

@@ -124,7 +124,7 @@ class Watch:
         peers = Peers(self.folder, [i for i in range(self.count) if i not in self.indices])
 
         def note(text: str) -> None:
-            hear({"step": 0, "line": text, "metrics": {}})
+            hear({"step": 0, "line": text})
 
         with Signals(note) as signals, signals.waiting():
             try:

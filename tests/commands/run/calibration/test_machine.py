@@ -8,7 +8,9 @@ import pytest
 from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.run.calibration.machine import (
+    MachineTimes,
     Saturation,
+    TimedOp,
     calibrate_machine,
     calibration,
     fit,
@@ -25,9 +27,9 @@ KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 
 
 def product(dtype, n, rate, ramp):
-    flops = 2.0 * n**3
-    row = {"what": "matmul", "dtype": dtype, "size": [n, n, n], "flops": flops}
-    return {**row, "seconds": ramp + flops / rate}
+    flops, size = 2.0 * n**3, [n, n, n]
+    seconds = ramp + flops / rate
+    return TimedOp(what="matmul", dtype=dtype, size=size, flops=flops, seconds=seconds)
 
 
 def compute_rows(rate=40e9, ramp=2e-6, bandwidth=8e9, fused=0.5, attention=0.25):
@@ -35,18 +37,18 @@ def compute_rows(rate=40e9, ramp=2e-6, bandwidth=8e9, fused=0.5, attention=0.25)
     rows = [product("f32", n, rate, ramp) for n in (64, 256, 1024, 2048)]
     rows += [product("bf16", n, rate / 2, ramp) for n in (64, 256, 1024)]
     rows += [
-        {"what": "memory", "size": [s], "bytes": 2.0 * s, "seconds": 2.0 * s / bandwidth}
+        TimedOp(what="memory", size=[s], bytes=2.0 * s, seconds=2.0 * s / bandwidth)
         for s in (2**26, 2**28)
     ]
     # In the caches, where it is faster: no figure of the main memory.
-    rows.append({"what": "memory", "size": [2**20], "bytes": 2.0**21, "seconds": 1e-6})
+    rows.append(TimedOp(what="memory", size=[2**20], bytes=2.0**21, seconds=1e-6))
     rows += [
-        {"what": "elementwise", "size": [n], "bytes": 1e8, "seconds": 1e8 / (bandwidth * fused)}
+        TimedOp(what="elementwise", size=[n], bytes=1e8, seconds=1e8 / (bandwidth * fused))
         for n in ("adam", "gate")
     ]
-    row = {"what": "attention", "dtype": "f32", "size": [512], "flops": 1e9}
-    rows.append({**row, "seconds": 1e9 / (rate * attention)})
-    rows.append({"what": "overhead", "size": ["matmul"], "seconds": 3e-7})
+    seconds = 1e9 / (rate * attention)
+    rows.append(TimedOp(what="attention", dtype="f32", size=[512], flops=1e9, seconds=seconds))
+    rows.append(TimedOp(what="overhead", size=["matmul"], seconds=3e-7))
     return rows
 
 
@@ -71,21 +73,20 @@ def wire_rows(devices, oneway, hop):
                 stream="net:x",
             )
             seconds = float(price_op(op, chip, placement).derated)
-            rows.append({"what": kind, "size": [size], "bytes": float(size), "seconds": seconds})
+            rows.append(TimedOp(what=kind, size=[size], bytes=float(size), seconds=seconds))
     return rows
 
 
-def said(rows, devices=1, **changes):
-    return {
-        "rows": rows,
-        "kind": "cpu",
-        "platform": "cpu",
-        "devices": devices,
-        "memory_bytes": 16e9,
-        "cores": 2,
-        "versions": {"jax": "0"},
-        **changes,
-    }
+def said(rows, devices=1):
+    return MachineTimes(
+        rows=tuple(rows),
+        kind="cpu",
+        platform="cpu",
+        devices=devices,
+        memory_bytes=16e9,
+        cores=2,
+        versions={"jax": "0"},
+    )
 
 
 @pytest.mark.parametrize("rate", [5e9, 40e9, 3e12])
@@ -120,32 +121,32 @@ def test_the_file_prices_what_was_measured(tmp_path, devices):
     piece = Hardware(files=[str(file)]).slice(f"mine:{devices}").slice
     placement = place(piece, {"x": devices})
     for row in rows:
-        if row["what"] == "matmul":
-            n = float(row["size"][0])
+        if row.what == "matmul":
+            n = float(row.size[0])
             op = Op(
                 id="m",
                 name="m",
                 phase="",
                 component="",
                 op_class="matmul",
-                flops={row["dtype"]: row["flops"]},
+                flops={row.dtype: row.flops},
                 matmul=Matmul(m=n, k=n, n=n),
             )
-        elif row["what"] in KINDS:
+        elif row.what in KINDS:
             op = Op(
                 id="c",
                 name="c",
                 phase="",
                 component="",
                 op_class="collective",
-                collective=Collective(kind=row["what"], axes=("x",), bytes=row["bytes"]),
+                collective=Collective(kind=row.what, axes=("x",), bytes=row.bytes),
                 stream="net:x",
             )
         else:
             continue
         # The file keeps four digits.
         assert float(price_op(op, piece.chip, placement).derated) == pytest.approx(
-            row["seconds"], rel=2e-3
+            row.seconds, rel=2e-3
         )
     assert piece.chip.core_kind == "cpu device"
     assert all("measured" in s or "definition" in s for s in _sources(piece.chip))
@@ -180,10 +181,10 @@ def test_no_devices_are_refused():
 def test_this_machine_is_measured(tmp_path):
     """Two virtual devices and short programs: noisy figures, but every one of them."""
     made = calibrate_machine("mine", cpu_devices=2, program_seconds=0.002)
-    measured = {row["what"] for row in made.rows}
+    measured = {row.what for row in made.times.rows}
     assert measured == {"matmul", "memory", "elementwise", "attention", "overhead", *KINDS}
-    assert all(row["seconds"] > 0 for row in made.rows)
-    assert made.said["reference_seconds"] > 0
+    assert all(row.seconds > 0 for row in made.times.rows)
+    assert made.times.reference_seconds > 0
     (tmp_path / "mine.toml").write_text(made.text)
     chip = Hardware(files=[str(tmp_path / "mine.toml")]).chip("mine")
     assert chip.peak("f32") > 1e8
@@ -194,6 +195,8 @@ def test_this_machine_is_measured(tmp_path):
 def test_collectives_saturate_where_their_rate_flattens():
     """The least size from which all reach nine tenths of the best rate."""
     rates = {1e3: 1e6, 1e4: 9.5e8, 1e5: 5e8, 1e6: 9.1e8, 1e7: 1e9}
-    rows = [{"what": "all_gather", "bytes": b, "seconds": b / r} for b, r in rates.items()]
+    rows = [
+        TimedOp(what="all_gather", size=[int(b)], bytes=b, seconds=b / r) for b, r in rates.items()
+    ]
     assert saturation(rows) == {"all_gather": Saturation(bytes=1e6, bytes_per_second=1e9)}
     assert saturation([]) == {}

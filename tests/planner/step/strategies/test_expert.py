@@ -39,6 +39,14 @@ def test_capacity_pays_for_slots_and_imbalance_for_the_busiest():
     assert forward_wires(dense).collective_bytes("all_to_all") == pytest.approx(1.25 * volume)
 
 
+def test_no_device_is_busier_than_all_tokens_make_it():
+    """Alone a device has the mean load however uneven; of two one has at most twice the mean."""
+    uneven = {"expert_dispatch": "ragged", "expert_imbalance": 3.0}
+    assert expert_flops(work(uneven)) == pytest.approx(EXPERTS * L)
+    assert expert_flops(work(uneven, expert=2)) == pytest.approx(2 * EXPERTS * L)
+    assert expert_flops(work(uneven, expert=4)) == pytest.approx(3 * EXPERTS * L)
+
+
 def test_a_ragged_dispatch_sends_a_token_once_per_device():
     """V is a copy of every token for every device, of which k are wanted (ch. 12, appendix)."""
     wires = forward_wires(work({"expert_dispatch": "ragged"}, expert=4))

@@ -6,6 +6,7 @@ planners), `simulator.py` (a server under a load), `programs.py` (compiled ones)
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from shardwise.apps.page.view import PageView
 from shardwise.apps.page.views import (
@@ -22,7 +23,8 @@ from shardwise.apps.page.views import (
     validation,
 )
 
-ALL = (roofline.VIEW, sharding.VIEW, models.VIEW, training.VIEW, serving.VIEW, simulator.VIEW)
-ALL += (programs.VIEW, *simulations.VIEWS, hardware.VIEW, validation.VIEW, book.VIEW)
-VIEWS: Mapping[str, PageView] = {view.name: view for view in ALL}
+ALL: tuple[PageView[Any], ...] = (roofline.VIEW, sharding.VIEW, models.VIEW, training.VIEW)
+ALL += (serving.VIEW, simulator.VIEW, programs.VIEW, *simulations.VIEWS, hardware.VIEW)
+ALL += (validation.VIEW, book.VIEW)
+VIEWS: Mapping[str, PageView[Any]] = {view.name: view for view in ALL}
 """Every view by its name."""

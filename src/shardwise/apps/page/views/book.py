@@ -1,10 +1,11 @@
 """The book: each of its numbers worked out, step by step, and a quiz."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, flag, text
+from shardwise.apps.page.controls import ViewState, choice, flag, text
 from shardwise.apps.page.figures import TableData
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
@@ -17,13 +18,25 @@ from shardwise.units import many
 IDS = tuple(entries())
 
 
-def _calls(state: State) -> list[VerbCall]:
-    if state["quiz"]:
-        keywords = {"answers": state["answer"] or None}
-        return [VerbCall(verb="book_quiz", given=(state["id"],), keywords=keywords)]
-    keywords = {"edition": state["edition"], "constants": state["constants"]}
-    keywords["sets"] = dict(word.split("=", 1) for word in _sets(state["set"])) or None
-    return [VerbCall(verb="book_show", given=(state["id"],), keywords=keywords)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookState(ViewState):
+    """The controls of the view."""
+
+    id: str = choice("Number", IDS, "head.7.appA")
+    edition: str = choice("Edition", ("latest", "first"), "latest")
+    constants: str = choice("Constants", ("book", "seed", "vendor"), "book")
+    set: str = text("With other numbers", "", about="Such as params=7e9 chips=8.")
+    quiz: bool = flag("Ask me")
+    answer: str = text("My answer", "", about="Numbers with commas between, once asked.")
+
+
+def _calls(state: BookState) -> list[VerbCall]:
+    if state.quiz:
+        keywords = {"answers": state.answer or None}
+        return [VerbCall(verb="book_quiz", given=(state.id,), keywords=keywords)]
+    sets = dict(word.split("=", 1) for word in _sets(state.set)) or None
+    keywords = {"edition": state.edition, "constants": state.constants, "sets": sets}
+    return [VerbCall(verb="book_show", given=(state.id,), keywords=keywords)]
 
 
 def _sets(text: str) -> list[str]:
@@ -33,7 +46,7 @@ def _sets(text: str) -> list[str]:
     return words
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, BookShown | BookQuiz | BookQuizChecked)
     steps = () if isinstance(found, BookQuiz) else found.steps
@@ -89,14 +102,7 @@ VIEW = PageView(
     name="book",
     title="Book and quizzes",
     about="Each number of the book, from its inputs by its formulas; or asked as a question.",
-    controls=(
-        choice("id", "Number", IDS, "head.7.appA"),
-        choice("edition", "Edition", ("latest", "first"), "latest"),
-        choice("constants", "Constants", ("book", "seed", "vendor"), "book"),
-        text("set", "With other numbers", "", about="Such as params=7e9 chips=8."),
-        flag("quiz", "Ask me"),
-        text("answer", "My answer", "", about="Numbers with commas between, once asked."),
-    ),
+    state=BookState,
     calls=_calls,
     draw=_draw,
 )

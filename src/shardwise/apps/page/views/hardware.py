@@ -1,10 +1,11 @@
 """The hardware catalogue: every chip, two side by side, numbers with sources, and prices."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice
+from shardwise.apps.page.controls import ViewState, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS
@@ -18,20 +19,31 @@ UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "byte
 UNITS |= {"usd_per_chip_hour": "USD/h"}
 
 
-def _calls(state: State) -> list[VerbCall]:
-    keywords = {"constants": state["constants"]}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareState(ViewState):
+    """The controls of the view."""
+
+    chip: str = choice("Chip", CHIPS, "v5p")
+    beside: str = choice("Beside", CHIPS, "h100")
+    x: str = choice("Across", tuple(UNITS), "hbm_bandwidth")
+    y: str = choice("Up", tuple(UNITS), "bf16_flops")
+    constants: str = choice("Whose numbers", ("vendor", "book"), "vendor")
+
+
+def _calls(state: HardwareState) -> list[VerbCall]:
+    keywords = {"constants": state.constants}
     return [
         VerbCall(verb="hw_list", keywords=keywords),
-        VerbCall(verb="hw_show", given=(state["chip"],), keywords=keywords),
+        VerbCall(verb="hw_show", given=(state.chip,), keywords=keywords),
         VerbCall(
             verb="hw_diff",
-            given=(state["chip"], state["beside"]),
+            given=(state.chip, state.beside),
             keywords=keywords,
         ),
     ]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: HardwareState, answers: Sequence[Answer]) -> Drawn:
     listed, shown, pair = answers
     assert isinstance(listed, ChipList)
     assert isinstance(shown, ChipNumbers)
@@ -59,10 +71,10 @@ def _both(pair: ChipsCompared, units: Mapping[str, str]) -> TableData:
     return TableData(title=f"{pair.first} beside {pair.second}", header=header, rows=rows)
 
 
-def _plane(chips: Sequence[ChipSummary], state: State) -> FigureData:
-    x, y = state["x"], state["y"]
+def _plane(chips: Sequence[ChipSummary], state: HardwareState) -> FigureData:
+    x, y = state.x, state.y
     known = [one for one in chips if getattr(one, x) and getattr(one, y)]
-    named = dict.fromkeys((state["chip"], state["beside"]))
+    named = dict.fromkeys((state.chip, state.beside))
     marks = []
     for label, own in (
         ("other chips", [one for one in known if one.chip not in named]),
@@ -113,13 +125,7 @@ VIEW = PageView(
     name="hardware",
     title="Hardware",
     about="Chips, their numbers with sources, and prices with dates.",
-    controls=(
-        choice("chip", "Chip", CHIPS, "v5p"),
-        choice("beside", "Beside", CHIPS, "h100"),
-        choice("x", "Across", tuple(UNITS), "hbm_bandwidth"),
-        choice("y", "Up", tuple(UNITS), "bf16_flops"),
-        choice("constants", "Whose numbers", ("vendor", "book"), "vendor"),
-    ),
+    state=HardwareState,
     calls=_calls,
     draw=_draw,
 )

@@ -1,10 +1,11 @@
 """The transformer accountant: parameters, FLOPs and cache of two models side by side."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
@@ -16,13 +17,23 @@ NAMES += ("training_flops_per_token", "attention_crossover", "kv_bytes_per_token
 NAMES += ("kv_bytes_per_sequence", "weight_bytes")
 
 
-def _calls(state: State) -> list[VerbCall]:
-    keywords = {"seq": state["seq"], "kv": state["kv"]}
-    names = dict.fromkeys((state["model"], state["beside"]))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsState(ViewState):
+    """The controls of the view."""
+
+    model: str = choice("Model", tuple(zoo_names()), "llama-3-70b")
+    beside: str = choice("Beside", tuple(zoo_names()), "deepseek-v3")
+    seq: int = slider("Sequence", powers(10, 17), 8192, unit="tokens")
+    kv: str = choice("KV cache", ("bf16", "fp8", "int8"), "bf16")
+
+
+def _calls(state: ModelsState) -> list[VerbCall]:
+    keywords = {"seq": state.seq, "kv": state.kv}
+    names = dict.fromkeys((state.model, state.beside))
     return [VerbCall(verb="model_show", given=(name,), keywords=keywords) for name in names]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
     found = {one.name: one for one in answers if isinstance(one, ModelFacts)}
     params = {name: one.params_by_component for name, one in found.items()}
     flops = {
@@ -70,12 +81,7 @@ VIEW = PageView(
     name="models",
     title="Models",
     about="What a transformer holds, computes and caches, beside another.",
-    controls=(
-        choice("model", "Model", tuple(zoo_names()), "llama-3-70b"),
-        choice("beside", "Beside", tuple(zoo_names()), "deepseek-v3"),
-        slider("seq", "Sequence", powers(10, 17), 8192, unit="tokens"),
-        choice("kv", "KV cache", ("bf16", "fp8", "int8"), "bf16"),
-    ),
+    state=ModelsState,
     calls=_calls,
     draw=_draw,
 )

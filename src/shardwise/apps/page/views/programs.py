@@ -1,10 +1,11 @@
 """A compiled program: timeline, ops against the roofline, memory over time, graph of its ops."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, slider, text
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
+from shardwise.apps.page.controls import ViewState, slider, text
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.program.compile_result import CollectiveBeside
@@ -15,13 +16,22 @@ COLUMNS += ("scope", "source")
 UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes"}
 
 
-def _calls(state: State) -> list[VerbCall]:
-    keywords = {"phase": state["phase"] or None, "top": state["top"]}
-    given = (state["folder"],) if state["folder"] else ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramState(ViewState):
+    """The controls of the view."""
+
+    folder: str = text("Report folder", "", about="Empty: the sample that comes with shardwise.")
+    phase: str = text("Program", "", about="Such as train or decode; empty: the first.")
+    top: int = slider("Ops shown", (10, 20, 40, 60, 100, 200), 40)
+
+
+def _calls(state: ProgramState) -> list[VerbCall]:
+    keywords = {"phase": state.phase or None, "top": state.top}
+    given = (state.folder,) if state.folder else ()
     return [VerbCall(verb="report", given=given, keywords=keywords)]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, ReportAnswer)
     return Drawn(
@@ -128,19 +138,19 @@ def _graph(found: ReportAnswer) -> FigureData:
 
 def _figures(found: ReportAnswer) -> TableData:
     seconds, peak, flops = found.step_seconds, found.peak_bytes, found.flops
-    said, units = {}, {}
+    rows = []
     for side, step, held, counted in (
         ("predicted", seconds.predicted, peak.predicted, flops.predicted),
         ("compiled", seconds.compiled, peak.compiled, flops.compiled),
     ):
-        for name, value, unit in (
-            (f"step, {side}", step and step.expected, "s"),
-            (f"peak memory, {side}", held, "bytes"),
-            (f"FLOPs per step, {side}", counted, "FLOP"),
-        ):
-            said[name], units[name] = value, unit
-    said["ops not drawn"], units["ops not drawn"] = found.left_seconds, "s"
-    return facts("Predicted and compiled, per device", said, units)
+        rows += [
+            [f"step, {side}", step and step.expected, "s"],
+            [f"peak memory, {side}", held, "bytes"],
+            [f"FLOPs per step, {side}", counted, "FLOP"],
+        ]
+    rows.append(["ops not drawn", found.left_seconds, "s"])
+    title = "Predicted and compiled, per device"
+    return TableData(title=title, header=("", "value", "unit"), rows=rows)
 
 
 def _collectives(found: ReportAnswer) -> TableData:
@@ -164,11 +174,7 @@ VIEW = PageView(
     name="programs",
     title="Compiled program",
     about="A report folder of `shardwise compile --out`: what runs when, and what bounds it.",
-    controls=(
-        text("folder", "Report folder", "", about="Empty: the sample that comes with shardwise."),
-        text("phase", "Program", "", about="Such as train or decode; empty: the first."),
-        slider("top", "Ops shown", (10, 20, 40, 60, 100, 200), 40),
-    ),
+    state=ProgramState,
     calls=_calls,
     draw=_draw,
 )

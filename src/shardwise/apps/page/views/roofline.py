@@ -1,10 +1,10 @@
 """The roofline explorer: one product on a chip, beside another, over every batch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, NONE
@@ -25,32 +25,46 @@ UNITS |= {"math_seconds": "s", "comms_seconds": "s", "latency_seconds": "s"}
 BOUNDS = {f"{bound} seconds": "s" for bound in ("lower", "expected", "upper")}
 
 
-def _calls(state: State) -> list[VerbCall]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineState(ViewState):
+    """The controls of the view."""
+
+    on: str = choice("Chip", CHIPS, "v5e")
+    beside: str = choice("Beside", (NONE, *CHIPS), "h100")
+    m: int = slider("Batch M", powers(0, 14), 256, unit="tokens")
+    k: int = slider("K", powers(7, 16), 8192)
+    n: int = slider("N", powers(7, 16), 32768)
+    dtype: str = choice("Compute dtype", DTYPES, "bf16")
+    weights: str = choice("Weights stored as", ("same", "int8", "fp8", "bf16", "int4"), "same")
+    level: str = choice("Operands come from", ("hbm", "vmem", "ici", "dcn", "pcie"), "hbm")
+
+
+def _calls(state: RooflineState) -> list[VerbCall]:
     rates = [_call(state, chip) for chip in _chips(state)]
     return [*rates, *(_tile_call(chip) for chip in _chips(state))]
 
 
-def _chips(state: State) -> list[str]:
-    return [state["on"]] + [state["beside"]] * (state["beside"] not in (NONE, state["on"]))
+def _chips(state: RooflineState) -> list[str]:
+    return [state.on] + [state.beside] * (state.beside not in (NONE, state.on))
 
 
 def _tile_call(chip: str) -> VerbCall:
     return VerbCall(verb="hw_show", given=(chip,))
 
 
-def _call(state: State, chip: str) -> VerbCall:
+def _call(state: RooflineState, chip: str) -> VerbCall:
     keywords = {
         "on": chip,
-        "matmul": f"{state['m']}x{state['k']}x{state['n']}",
-        "dtype": state["dtype"],
-        "weights": None if state["weights"] == "same" else state["weights"],
-        "level": state["level"],
+        "matmul": f"{state.m}x{state.k}x{state.n}",
+        "dtype": state.dtype,
+        "weights": None if state.weights == "same" else state.weights,
+        "level": state.level,
         "batch": BATCHES,
     }
     return VerbCall(verb="matmul_roofline", keywords=keywords)
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: RooflineState, answers: Sequence[Answer]) -> Drawn:
     chips = _chips(state)
     found, tiles = {}, {}
     for chip, roof, shown in zip(chips, answers, answers[len(chips) :], strict=False):
@@ -59,10 +73,10 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
         found[chip] = roof
         tiles[chip] = " x ".join(map(str, shown.chip.matmul_tile))
     return Drawn(
-        figures=[_roof(found), _seconds(found, state["m"]), _padded(found, tiles, state["m"])],
+        figures=[_roof(found), _seconds(found, state.m), _padded(found, tiles, state.m)],
         tables=[
             facts(
-                f"M = {state['m']} on {chip}",
+                f"M = {state.m} on {chip}",
                 {"tile m x k x n": tiles[chip], **_figures(one)},
                 UNITS | BOUNDS,
             )
@@ -132,7 +146,7 @@ def _padded(found: Found, tiles: Mapping[str, str], m: int) -> FigureData:
     )
 
 
-def _figures(one: MatmulAnswer) -> dict[str, Any]:
+def _figures(one: MatmulAnswer) -> dict[str, object]:
     rest = {name: getattr(one, name) for name in UNITS}
     return {**rest, **{f"{k} seconds": v for k, v in values(one.seconds).items()}}
 
@@ -151,16 +165,7 @@ VIEW = PageView(
     name="roofline",
     title="Roofline",
     about="One matrix product [M, K] x [K, N] on one chip, beside another chip.",
-    controls=(
-        choice("on", "Chip", CHIPS, "v5e"),
-        choice("beside", "Beside", (NONE, *CHIPS), "h100"),
-        slider("m", "Batch M", powers(0, 14), 256, unit="tokens"),
-        slider("k", "K", powers(7, 16), 8192),
-        slider("n", "N", powers(7, 16), 32768),
-        choice("dtype", "Compute dtype", DTYPES, "bf16"),
-        choice("weights", "Weights stored as", ("same", "int8", "fp8", "bf16", "int4"), "same"),
-        choice("level", "Operands come from", ("hbm", "vmem", "ici", "dcn", "pcie"), "hbm"),
-    ),
+    state=RooflineState,
     calls=_calls,
     draw=_draw,
 )

@@ -1,10 +1,11 @@
 """The serving planner: latency, throughput and a step's parts as in ch. 8, and the best plan."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
@@ -19,36 +20,50 @@ UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
 UNITS |= {"tokens_per_second_per_chip": "tokens/s", "usd_per_hour": "USD"}
 
 
-def _calls(state: State) -> list[VerbCall]:
-    cfg = load_model(state["model"])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingState(ViewState):
+    """The controls of the view."""
+
+    model: str = choice("Model", MODELS, "llama-3-70b")
+    on: str = choice("Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5e")
+    chips: int = slider("Chips", powers(2, 6), 16, unit="chips")
+    context: int = slider("Context", powers(10, 16), 8192, unit="tokens")
+    output: int = slider("Answer", powers(5, 11), 512, unit="tokens")
+    weights: str = choice("Weights", ("int8", "bf16", "fp8"), "int8")
+    kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8")
+    software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax")
+
+
+def _calls(state: ServingState) -> list[VerbCall]:
+    cfg = load_model(state.model)
     server = {
-        "chip": state["on"],
-        "chips": state["chips"],
+        "chip": state.on,
+        "chips": state.chips,
         "params": float(params_total(cfg)),
-        "kv_bytes": float(kv_bytes_per_token(cfg, state["kv"])),
+        "kv_bytes": float(kv_bytes_per_token(cfg, state.kv)),
     }
-    pareto = {**server, "contexts": state["context"]}
-    step = {**server, "context": state["context"]}
+    pareto = {**server, "contexts": state.context}
+    step = {**server, "context": state.context}
     return [_figure("fig.8.pareto", pareto), _figure("fig.8.breakdown", step)]
 
 
-def _figure(figure_id: str, sets: Mapping[str, Any]) -> VerbCall:
+def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
     return VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})
 
 
-def _search(state: State) -> list[VerbCall]:
-    given = (state["model"], slice_name(state["on"], state["chips"]))
-    keywords = {"input": state["context"], "output": state["output"], "kv": state["kv"]}
+def _search(state: ServingState) -> list[VerbCall]:
+    given = (state.model, slice_name(state.on, state.chips))
+    keywords = {"input": state.context, "output": state.output, "kv": state.kv}
     return [
         VerbCall(
             verb="plan_serve",
             given=given,
-            keywords={**keywords, "weights": state["weights"], "software": state["software"]},
+            keywords={**keywords, "weights": state.weights, "software": state.software},
         )
     ]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
     figures = [_curves(one) for one in answers[:2]]
     said: Any = {
         "formula": "t = KV bytes / W + max(weight bytes / W, 2 params B / C)",
@@ -67,8 +82,10 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     plan |= {
         f"{n} seconds": getattr(found, f"{n}_seconds").expected for n in ("ttft", "tpot", "e2e")
     }
-    plan["USD per million input tokens"] = usd.input
-    plan["USD per million output tokens"] = usd.output
+    plan |= {
+        "USD per million input tokens": usd.input,
+        "USD per million output tokens": usd.output,
+    }
     units = UNITS | {f"{n} seconds": "s" for n in ("ttft", "tpot", "e2e")}
     return Drawn(
         figures=[
@@ -135,16 +152,7 @@ VIEW = PageView(
     name="serving",
     title="Serving planner",
     about="Latency against throughput, a decode step by part, and the plan that a search finds.",
-    controls=(
-        choice("model", "Model", MODELS, "llama-3-70b"),
-        choice("on", "Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5e"),
-        slider("chips", "Chips", powers(2, 6), 16, unit="chips"),
-        slider("context", "Context", powers(10, 16), 8192, unit="tokens"),
-        slider("output", "Answer", powers(5, 11), 512, unit="tokens"),
-        choice("weights", "Weights", ("int8", "bf16", "fp8"), "int8"),
-        choice("kv", "KV cache", ("int8", "bf16", "fp8"), "int8"),
-        choice("software", "Served by", ("jax", "vllm", "sglang"), "jax"),
-    ),
+    state=ServingState,
     calls=_calls,
     slow=_search,
     draw=_draw,

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, slider, text
+from shardwise.apps.page.controls import ViewState, choice, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
@@ -15,18 +16,30 @@ from shardwise.sharding import Layout
 SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 
 
-def _calls(state: State) -> list[VerbCall]:
-    named = list(dict.fromkeys(_ARRAY.findall(state["expression"])))
-    if [state["expression"].strip()] == named:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingState(ViewState):
+    """The controls of the view."""
+
+    expression: str = text("Expression", "A[I_X, J_Y] * B[J_Y, K] -> C[I_X, K]")
+    dims: str = text("Dims", "I=8192,J=8192,K=32768")
+    mesh: str = text("Mesh", "X=4,Y=4")
+    on: str = choice("Slice", SLICES, "v5e:4x4")
+    dtype: str = choice("Dtype", ("bf16", "f32", "int8"), "bf16")
+    top: int = slider("Strategies shown", (1, 2, 3, 5, 8), 5)
+
+
+def _calls(state: ShardingState) -> list[VerbCall]:
+    named = list(dict.fromkeys(_ARRAY.findall(state.expression)))
+    if [state.expression.strip()] == named:
         return [_held_call(state, named[0])]
     keywords = {
         "dims": _sizes(state, named),
-        "mesh": state["mesh"],
-        "on": state["on"],
-        "dtype": state["dtype"],
+        "mesh": state.mesh,
+        "on": state.on,
+        "dtype": state.dtype,
         "top": MOST_SHOWN,
     }
-    whole = VerbCall(verb="shard", given=(state["expression"],), keywords=keywords)
+    whole = VerbCall(verb="shard", given=(state.expression,), keywords=keywords)
     return [whole, *(_held_call(state, one) for one in named[:MOST_ARRAYS])]
 
 
@@ -34,20 +47,20 @@ _ARRAY = re.compile(r"\w+'?\[[^\]]*\](?:\{U_[^}]*\})?")
 MOST_ARRAYS, MOST_DEVICES, MOST_SHOWN = 4, 64, 8
 
 
-def _held_call(state: State, array: str) -> VerbCall:
+def _held_call(state: ShardingState, array: str) -> VerbCall:
     """Who holds what of one array."""
-    keywords = {"dims": _sizes(state, [array]), "mesh": state["mesh"], "dtype": state["dtype"]}
+    keywords = {"dims": _sizes(state, [array]), "mesh": state.mesh, "dtype": state.dtype}
     return VerbCall(verb="shard", given=(array,), keywords=keywords)
 
 
-def _sizes(state: State, arrays: Sequence[str]) -> str:
+def _sizes(state: ShardingState, arrays: Sequence[str]) -> str:
     """Of the dims those that these arrays have."""
     letters = {letter for array in arrays for letter in Layout.parse(array).letters}
-    sizes = state["dims"].split(",")
+    sizes = state.dims.split(",")
     return ",".join(s for s in sizes if not letters or s.partition("=")[0].strip() in letters)
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ShardingState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     if isinstance(found, ShardedArray):
         return Drawn(
@@ -59,7 +72,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
         )
     assert isinstance(found, Sharded)
     timed = [one for one in found.strategies if isinstance(one, TimedStrategy)]
-    ways = {f"{i}. {one.summary}": one for i, one in enumerate(timed[: state["top"]], 1)}
+    ways = {f"{i}. {one.summary}": one for i, one in enumerate(timed[: state.top], 1)}
     seconds = [one.seconds.expected for one in ways.values()]
     moved = [one.wire_bytes_per_device for one in ways.values()]
     return Drawn(
@@ -145,14 +158,7 @@ VIEW = PageView(
     name="sharding",
     title="Sharding",
     about="An array, or a product of sharded arrays: what each device holds, and the cheapest way.",
-    controls=(
-        text("expression", "Expression", "A[I_X, J_Y] * B[J_Y, K] -> C[I_X, K]"),
-        text("dims", "Dims", "I=8192,J=8192,K=32768"),
-        text("mesh", "Mesh", "X=4,Y=4"),
-        choice("on", "Slice", SLICES, "v5e:4x4"),
-        choice("dtype", "Dtype", ("bf16", "f32", "int8"), "bf16"),
-        slider("top", "Strategies shown", (1, 2, 3, 5, 8), 5),
-    ),
+    state=ShardingState,
     calls=_calls,
     draw=_draw,
 )

@@ -1,10 +1,11 @@
 """Machines step by step: the simulators of `book figure`, a frame at a time."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import Control, State, choice, powers, slider
+from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
@@ -19,22 +20,17 @@ STEP = "step"
 """The control that says which frame; every other is a setting of the simulator."""
 
 
-def _calls(figure_id: str, state: State) -> list[VerbCall]:
-    sets = {name: value for name, value in state.items() if name != STEP}
-    return [
-        VerbCall(
-            verb="book_figure",
-            given=(figure_id,),
-            keywords={"sets": sets},
-        )
-    ]
+def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
+    sets = {one.name: getattr(state, one.name) for one in fields(state) if one.name != STEP}
+    return [VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
     frames = found.frames
-    frame = frames[min(state[STEP], len(frames) - 1)] if frames and STEP in state else None
+    step = getattr(state, STEP, None)
+    frame = None if step is None or not frames else frames[min(step, len(frames) - 1)]
     figures = [_bars(found, frame)] if found.bars else []
     figures += [_places(found, frame)] if frame and found.places else []
     figures += [_cells(found, frame)] if frame and not found.bars and frame.cells else []
@@ -141,83 +137,113 @@ def _axis(text: str) -> FigureAxis:
     return FigureAxis(label=label, unit=unit.rstrip("]") or ("bytes" if label == "bytes" else ""))
 
 
-def _view(name: str, title: str, about: str, *controls: Control, steps: int = 0) -> PageView:
-    step = (slider(STEP, "Frame", range(steps), steps // 3),) if steps else ()
-    return PageView(
-        name=name,
-        title=title,
-        about=about,
-        controls=(*step, *controls),
-        calls=partial(_calls, name),
-        draw=_draw,
+def _frames(count: int) -> int:
+    """The control that says which frame is shown."""
+    return slider("Frame", range(count), count // 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystolicState(ViewState):
+    """The controls of the systolic array."""
+
+    step: int = _frames(40)
+    side: int = slider("Side of the array", (2, 3, 4, 6, 8), 4)
+    rows: int = slider("Rows streamed", (2, 4, 8, 12, 16), 8)
+    inner: int = slider("Inner dim", (2, 3, 4, 6, 8), 4)
+    columns: int = slider("Columns", (2, 3, 4, 6, 8), 4)
+    seed: int = slider("Seed of the numbers", range(5), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HbmState(ViewState):
+    """The controls of the HBM pipeline."""
+
+    chip: str = choice("Chip", TORI, "v5e")
+    read: float = slider("Bytes read", [24e6 * k for k in (0.25, 0.5, 1, 2, 4)], 24e6, unit="bytes")
+    flops: float = slider("FLOPs", [4.8e9 * k for k in (0.25, 0.5, 1, 2, 4)], 4.8e9)
+    chunks: int = slider("Chunks", (1, 2, 4, 8, 16, 32), 8)
+    buffers: int = slider("Buffers", (1, 2, 3, 4), 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveState(ViewState):
+    """The controls of a collective."""
+
+    step: int = _frames(16)
+    kind: str = choice(
+        "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
     )
-
-
-SYSTOLIC = _view(
-    "systolic",
-    "Systolic array",
-    "Weights load from above, rows enter skewed from the left, a cycle at a time.",
-    slider("side", "Side of the array", (2, 3, 4, 6, 8), 4),
-    slider("rows", "Rows streamed", (2, 4, 8, 12, 16), 8),
-    slider("inner", "Inner dim", (2, 3, 4, 6, 8), 4),
-    slider("columns", "Columns", (2, 3, 4, 6, 8), 4),
-    slider("seed", "Seed of the numbers", range(5), 0),
-    steps=40,
-)
-HBM = _view(
-    "hbm",
-    "HBM pipeline",
-    "Chunks loaded into buffers while the chunk before them is computed with.",
-    choice("chip", "Chip", TORI, "v5e"),
-    slider("read", "Bytes read", [24e6 * k for k in (0.25, 0.5, 1, 2, 4)], 24e6, unit="bytes"),
-    slider("flops", "FLOPs", [4.8e9 * k for k in (0.25, 0.5, 1, 2, 4)], 4.8e9),
-    slider("chunks", "Chunks", (1, 2, 4, 8, 16, 32), 8),
-    slider("buffers", "Buffers", (1, 2, 3, 4), 2),
-)
-COLLECTIVE = _view(
-    "collective",
-    "Collectives",
-    "A collective hop by hop: who sends which block to whom, and over which links.",
-    choice(
-        "kind", "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
-    ),
-    choice("network", "Network", tuple(NETWORKS), "ring"),
-    choice(
-        "shape",
+    network: str = choice("Network", tuple(NETWORKS), "ring")
+    shape: str = choice(
         "Shape",
         ("4", "8", "16", "4x4", "4x2x2"),
         "8",
         about="Several sides: a torus, or nodes x devices.",
+    )
+    bytes: float = slider("Bytes", [1e3, 1e4, 1e5, 1e6, 8e6, 64e6, 512e6], 8e6, unit="bytes")
+    bandwidth: float = slider(
+        "Bytes/s of a link", (1e10, 4.5e10, 9e10, 4.5e11), 4.5e10, unit="bytes/s"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineState(ViewState):
+    """The controls of a pipeline."""
+
+    schedule: str = choice("Schedule", PIPELINE_KINDS, PIPELINE_KINDS[2])
+    stages: int = slider("Stages", (2, 4, 6, 8), 4)
+    microbatches: int = slider("Microbatches", (4, 8, 12, 16, 24, 32), 8)
+    chunks: int = slider("Chunks per rank", (1, 2, 4), 2)
+    transfer: float = slider("Transfer", (0.0, 0.1, 0.2, 0.5, 1.0), 0.0, unit="s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingState(ViewState):
+    """The controls of a server's slots."""
+
+    policy: str = choice("Policy", tuple(POLICIES), "chunked")
+    slots: int = slider("Slots", powers(0, 4), 4)
+    requests: int = slider("Requests", (4, 8, 12, 24, 48), 12)
+    prompt: int = slider("Prompt", powers(6, 13), 512, unit="tokens")
+    answer: int = slider("Answer", powers(2, 7), 16, unit="tokens")
+    chunk: int = slider("Chunk", powers(6, 12), 512, unit="tokens")
+
+
+def _view(name: str, title: str, about: str, state: type[ViewState]) -> PageView[ViewState]:
+    calls = partial(_calls, name)
+    return PageView(name=name, title=title, about=about, state=state, calls=calls, draw=_draw)
+
+
+VIEWS = (
+    _view(
+        "collective",
+        "Collectives",
+        "A collective hop by hop: who sends which block to whom, and over which links.",
+        CollectiveState,
     ),
-    slider("bytes", "Bytes", [1e3, 1e4, 1e5, 1e6, 8e6, 64e6, 512e6], 8e6, unit="bytes"),
-    slider("bandwidth", "Bytes/s of a link", (1e10, 4.5e10, 9e10, 4.5e11), 4.5e10, unit="bytes/s"),
-    steps=16,
-)
-PIPELINE = _view(
-    "pipeline",
-    "Pipeline schedules",
-    "Forward and backward passes of every rank, and what idles.",
-    choice(
-        "schedule",
-        "Schedule",
-        PIPELINE_KINDS,
-        PIPELINE_KINDS[2],
+    _view(
+        "pipeline",
+        "Pipeline schedules",
+        "Forward and backward passes of every rank, and what idles.",
+        PipelineState,
     ),
-    slider("stages", "Stages", (2, 4, 6, 8), 4),
-    slider("microbatches", "Microbatches", (4, 8, 12, 16, 24, 32), 8),
-    slider("chunks", "Chunks per rank", (1, 2, 4), 2),
-    slider("transfer", "Transfer", (0.0, 0.1, 0.2, 0.5, 1.0), 0.0, unit="s"),
+    _view(
+        "systolic",
+        "Systolic array",
+        "Weights load from above, rows enter skewed from the left, a cycle at a time.",
+        SystolicState,
+    ),
+    _view(
+        "hbm",
+        "HBM pipeline",
+        "Chunks loaded into buffers while the chunk before them is computed with.",
+        HbmState,
+    ),
+    _view(
+        "batching",
+        "Continuous batching",
+        "Requests in the slots of a server: the real scheduler, a step at a time.",
+        BatchingState,
+    ),
 )
-BATCHING = _view(
-    "batching",
-    "Continuous batching",
-    "Requests in the slots of a server: the real scheduler, a step at a time.",
-    choice("policy", "Policy", tuple(POLICIES), "chunked"),
-    slider("slots", "Slots", powers(0, 4), 4),
-    slider("requests", "Requests", (4, 8, 12, 24, 48), 12),
-    slider("prompt", "Prompt", powers(6, 13), 512, unit="tokens"),
-    slider("answer", "Answer", powers(2, 7), 16, unit="tokens"),
-    slider("chunk", "Chunk", powers(6, 12), 512, unit="tokens"),
-)
-VIEWS = (COLLECTIVE, PIPELINE, SYSTOLIC, HBM, BATCHING)
 """One view of each simulator."""

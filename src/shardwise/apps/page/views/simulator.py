@@ -1,9 +1,10 @@
 """A server under a load, request by request: queue, batch, TTFT and TPOT over a trace."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, powers, slider, text
+from shardwise.apps.page.controls import ViewState, choice, powers, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
@@ -24,25 +25,51 @@ UNITS = {"request_throughput": "1/s", "output_throughput": "tokens/s", "request_
 UNITS |= {"duration": "s", "usd": "USD"}
 
 
-def _simulate(state: State, requests: int) -> VerbCall:
-    trace = state["trace"] or None
-    made = {} if trace else {"input": state["input"], "output": state["output"], "cv": state["cv"]}
-    keywords = {"trace": trace, "requests": requests, "rate": state["rate"], **made}
-    keywords |= {"ttft": f"{state['ttft']}s", "tpot": f"{state['tpot']}ms"}
-    more = STATIC if state["policy"] == "static" else {}
-    keywords["sets"] = {"scheduling.policy": state["policy"], **more}
-    return VerbCall(verb="simulate", given=(state["plan"],), keywords=keywords)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorState(ViewState):
+    """The controls of the view."""
+
+    plan: str = text(
+        "Plan",
+        "audit:llama-3-70b-served",
+        about="A file that `plan serve -o` wrote, or audit:NAME.",
+    )
+    rate: float = slider("Rate", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), 0.3, unit="requests/s")
+    requests: int = slider("Requests", (25, 100, 200, 500, 1000, 2000), 500)
+    input: int = slider("Prompt", powers(8, 14), 8192, unit="tokens")
+    output: int = slider("Answer", powers(5, 10), 512, unit="tokens")
+    policy: str = choice("Policy", ALONE, "chunked")
+    cv: float = slider("Burstiness", (0.5, 1.0, 2.0, 4.0), 1.0)
+    ttft: float = slider("TTFT target", (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, unit="s")
+    tpot: int = slider("TPOT target", (10, 20, 30, 50, 100), 20, unit="ms")
+    trace: str = text("Trace file", "", about="Empty: requests of these lengths are made.")
 
 
-def _few(state: State) -> list[VerbCall]:
-    return [_simulate(state, min(FIRST, state["requests"]))]
+def _simulate(state: SimulatorState, requests: int) -> VerbCall:
+    trace = state.trace or None
+    made = {} if trace else {"input": state.input, "output": state.output, "cv": state.cv}
+    more = STATIC if state.policy == "static" else {}
+    keywords = {
+        "trace": trace,
+        "requests": requests,
+        "rate": state.rate,
+        **made,
+        "ttft": f"{state.ttft}s",
+        "tpot": f"{state.tpot}ms",
+        "sets": {"scheduling.policy": state.policy, **more},
+    }
+    return VerbCall(verb="simulate", given=(state.plan,), keywords=keywords)
 
 
-def _all(state: State) -> list[VerbCall]:
-    return [_simulate(state, state["requests"])]
+def _few(state: SimulatorState) -> list[VerbCall]:
+    return [_simulate(state, min(FIRST, state.requests))]
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _all(state: SimulatorState) -> list[VerbCall]:
+    return [_simulate(state, state.requests)]
+
+
+def _draw(state: SimulatorState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, LoadSimulated)
     over, price = found.over_time, f"; {found.price.text}" if found.price else ""
@@ -100,23 +127,7 @@ VIEW = PageView(
     name="simulator",
     title="Simulator",
     about="A plan under a load: queue, batch, TTFT and TPOT over a trace.",
-    controls=(
-        text(
-            "plan",
-            "Plan",
-            "audit:llama-3-70b-served",
-            about="A file that `plan serve -o` wrote, or audit:NAME.",
-        ),
-        slider("rate", "Rate", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), 0.3, unit="requests/s"),
-        slider("requests", "Requests", (25, 100, 200, 500, 1000, 2000), 500),
-        slider("input", "Prompt", powers(8, 14), 8192, unit="tokens"),
-        slider("output", "Answer", powers(5, 10), 512, unit="tokens"),
-        choice("policy", "Policy", ALONE, "chunked"),
-        slider("cv", "Burstiness", (0.5, 1.0, 2.0, 4.0), 1.0),
-        slider("ttft", "TTFT target", (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, unit="s"),
-        slider("tpot", "TPOT target", (10, 20, 30, 50, 100), 20, unit="ms"),
-        text("trace", "Trace file", "", about="Empty: requests of these lengths are made."),
-    ),
+    state=SimulatorState,
     calls=lambda state: (),
     coarse=_few,
     slow=_all,

@@ -1,10 +1,11 @@
 """The training planner: time per strategy against the batch as in ch. 5, and the best plan."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice, powers, slider
+from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
@@ -22,33 +23,46 @@ FIGURE = "fig.5.math_comms"
 SPLIT = "fig.5.interactive"
 
 
-def _torus(state: State) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainViewState(ViewState):
+    """The controls of the view."""
+
+    model: str = choice("Model", MODELS, "llama-3-70b")
+    on: str = choice("Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5p")
+    chips: int = slider("Chips", powers(3, 12), 512, unit="chips")
+    batch: int = slider("Batch", powers(16, 25), 1 << 22, unit="tokens")
+    seq: int = slider("Sequence", powers(10, 17), 4096, unit="tokens")
+    tensor: int = slider("Tensor split drawn", powers(0, 8), 8, unit="chips")
+    remat: str = choice("Recompute", ("any", "none", "matmul_outputs", "block"), "any")
+
+
+def _torus(state: TrainViewState) -> dict[str, str | int]:
     """The sizes of the figures of ch. 5; of a mixture of experts F is that of one expert."""
-    cfg = load_model(state["model"])
+    cfg = load_model(state.model)
     mlp = cfg.groups[-1].mlp
     return {
-        "chips": state["chips"],
+        "chips": state.chips,
         "d_model": cfg.d_model,
         "d_ff": mlp.d_ff if mlp else 0,
-        "chip": state["on"],
+        "chip": state.on,
     }
 
 
-def _calls(state: State) -> list[VerbCall]:
-    slice_name(state["on"], state["chips"])
-    if state["on"] not in TORI:
+def _calls(state: TrainViewState) -> list[VerbCall]:
+    slice_name(state.on, state.chips)
+    if state.on not in TORI:
         return []
     torus = _torus(state)
-    split = {**torus, "tensor": min(state["tensor"], state["chips"])}
+    split = {**torus, "tensor": min(state.tensor, state.chips)}
     return [
         VerbCall(verb="book_figure", given=(FIGURE,), keywords={"sets": torus}),
         VerbCall(verb="book_figure", given=(SPLIT,), keywords={"sets": split}),
     ]
 
 
-def _search(state: State) -> list[VerbCall]:
-    keywords = {"batch": f"{state['batch']}", "seq": state["seq"], "remat": _any(state["remat"])}
-    given = (state["model"], slice_name(state["on"], state["chips"]))
+def _search(state: TrainViewState) -> list[VerbCall]:
+    keywords = {"batch": f"{state.batch}", "seq": state.seq, "remat": _any(state.remat)}
+    given = (state.model, slice_name(state.on, state.chips))
     return [
         VerbCall(
             verb="plan_train",
@@ -62,9 +76,9 @@ def _any(word: str) -> str | None:
     return None if word == "any" else word
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     book = len(_calls(state))
-    figures = [_curves(one, state["batch"]) for one in answers[:book]]
+    figures = [_curves(one, state.batch) for one in answers[:book]]
     if len(answers) == book:
         return Drawn(figures=figures, lines=["The search for the best plan follows."], **SOURCE)
     found = answers[book]
@@ -166,15 +180,7 @@ VIEW = PageView(
     name="training",
     title="Training planner",
     about="Time per strategy against the batch, and the plan that a search finds.",
-    controls=(
-        choice("model", "Model", MODELS, "llama-3-70b"),
-        choice("on", "Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5p"),
-        slider("chips", "Chips", powers(3, 12), 512, unit="chips"),
-        slider("batch", "Batch", powers(16, 25), 1 << 22, unit="tokens"),
-        slider("seq", "Sequence", powers(10, 17), 4096, unit="tokens"),
-        slider("tensor", "Tensor split drawn", powers(0, 8), 8, unit="chips"),
-        choice("remat", "Recompute", ("any", "none", "matmul_outputs", "block"), "any"),
-    ),
+    state=TrainViewState,
     calls=_calls,
     slow=_search,
     draw=_draw,

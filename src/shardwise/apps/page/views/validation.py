@@ -1,10 +1,11 @@
 """Validation: every published run, predicted by a fit that left its group out, beside measured."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import State, choice
+from shardwise.apps.page.controls import ViewState, choice
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
@@ -24,7 +25,7 @@ MANY = 20
 def _counts() -> dict[str, int]:
     """Runs of every source, fewest first, and then of all."""
     found: dict[str, int] = {}
-    trained = [row["source"] for row in read_table(PUBLISHED).rows]
+    trained = [row.get("source", "") for row in read_table(PUBLISHED).rows]
     served = [run.source for run in read_serving(PUBLISHED_SERVING).runs]
     for kind, sources in ((TRAINING, trained), (SERVING, served)):
         names = sorted(set(sources), key=lambda name: (sources.count(name), name))
@@ -39,24 +40,34 @@ NAMES = ("n", "median_abs_error", "p90_abs_error")
 SERVED = ("id", "source", "chip", "model", "predicted", "measured", "error", "engine")
 
 
-def _validate(state: State) -> list[VerbCall]:
-    kind, _, source = state["runs"].partition(": ")
-    keywords = {"serving": True if kind == "serving" else None}
-    keywords["source"] = None if source == EVERY else source
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationState(ViewState):
+    """The controls of the view."""
+
+    runs: str = choice("Runs", tuple(RUNS), f"{TRAINING}torchtitan-h100-2024-12")
+    by: str = choice("Coloured by", ("chip", "source", "model"), "model")
+
+
+def _validate(state: ValidationState) -> list[VerbCall]:
+    kind, _, source = state.runs.partition(": ")
+    keywords = {
+        "serving": True if kind == "serving" else None,
+        "source": None if source == EVERY else source,
+    }
     return [VerbCall(verb="validate", keywords=keywords)]
 
 
-def _calls(state: State) -> list[VerbCall]:
-    return _validate(state) if RUNS[state["runs"]] < MANY else []
+def _calls(state: ValidationState) -> list[VerbCall]:
+    return _validate(state) if RUNS[state.runs] < MANY else []
 
 
-def _many(state: State) -> list[VerbCall]:
-    return [] if RUNS[state["runs"]] < MANY else _validate(state)
+def _many(state: ValidationState) -> list[VerbCall]:
+    return [] if RUNS[state.runs] < MANY else _validate(state)
 
 
-def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
+def _draw(state: ValidationState, answers: Sequence[Answer]) -> Drawn:
     if not answers:
-        return Drawn(lines=[f"{RUNS[state['runs']]:,} runs are being priced."], **_SAID)
+        return Drawn(lines=[f"{RUNS[state.runs]:,} runs are being priced."], **_SAID)
     found = answers[0]
     assert isinstance(found, TrainingValidated | ServingValidated)
     figures = _figures(found.summary, "left out")
@@ -66,7 +77,7 @@ def _draw(state: State, answers: Sequence[Answer]) -> Drawn:
     rows = [[getattr(one, name) for name in columns] for one in found.rows]
     what = "Step time" if isinstance(found, TrainingValidated) else "Time per output token"
     return Drawn(
-        figures=[_plane(found.rows, state["by"], what)],
+        figures=[_plane(found.rows, state.by, what)],
         tables=[
             facts("Errors", figures),
             TableData(
@@ -130,10 +141,7 @@ VIEW = PageView(
     name="validation",
     title="Validation",
     about="Every published run of training and of serving: predicted against measured.",
-    controls=(
-        choice("runs", "Runs", tuple(RUNS), f"{TRAINING}torchtitan-h100-2024-12"),
-        choice("by", "Coloured by", ("chip", "source", "model"), "model"),
-    ),
+    state=ValidationState,
     calls=_calls,
     slow=_many,
     draw=_draw,

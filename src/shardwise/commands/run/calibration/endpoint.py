@@ -171,13 +171,12 @@ def _counted(
 def model_of(endpoint: Endpoint, timeout: float = 30.0) -> str:
     """The first model that a server lists. Raises BadRequest."""
     found = parse_json(text_of(endpoint, "/v1/models", timeout), f"the models of {endpoint}")
-    try:
-        name = found["data"][0]["id"]
-    except (LookupError, TypeError):
-        name = None
-    if not isinstance(name, str) or not (name.isprintable() and 0 < len(name) <= _LONGEST_NAME):
-        raise BadRequest(f"{endpoint} lists no model; name it with --served-model")
-    return name
+    match found:
+        case {"data": [{"id": str(name)}, *_]} if name.isprintable() and (
+            0 < len(name) <= _LONGEST_NAME
+        ):
+            return name
+    raise BadRequest(f"{endpoint} lists no model; name it with --served-model")
 
 
 _LONGEST_NAME = 1000

@@ -25,6 +25,7 @@ from shardwise.hardware.slices import Slice
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
 from shardwise.profiler.micro.job import COLLECTIVES
 from shardwise.roofline.collectives import collective_seconds
+from shardwise.work import CollectiveKind
 
 JOB = "shardwise.profiler.micro.job:machine_job"
 KERNEL = "shardwise.runtime.attention.causal:causal_attention"
@@ -37,7 +38,69 @@ LARGE = 2**25
 UNKNOWN_USE = 0.8
 """Share of the host's memory that a program can use: assumed, the rest is the system's."""
 
-Row = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOp(Record):
+    """One op that was timed on all devices at once; figures are per device."""
+
+    what: str
+    """The kind of op: matmul, memory, elementwise, attention, overhead or a collective."""
+    dtype: str | None = part()
+    """The dtype that it computes in."""
+    size: Sequence[int | str]
+    """Its sizes, or its name."""
+    flops: float | None = part()
+    """FLOPs."""
+    bytes: float | None = part()
+    """Bytes of memory traffic; of a collective V."""
+    seconds: float
+    """Seconds."""
+
+    @property
+    def amount(self) -> float:
+        """Its FLOPs, else its bytes; 0 of an op whose start alone is timed."""
+        return self.flops or self.bytes or 0.0
+
+    @property
+    def rate(self) -> float:
+        """That over its seconds."""
+        return self.amount / self.seconds
+
+    @property
+    def name(self) -> str:
+        """The op in words."""
+        size = "x".join(map(str, self.size))
+        return " ".join(word for word in (self.what, self.dtype, size) if word)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineTimes:
+    """What `profiler.micro.job.machine_job` says of a machine."""
+
+    rows: tuple[TimedOp, ...]
+    kind: str
+    platform: str
+    devices: int
+    memory_bytes: float
+    cores: int
+    versions: Mapping[str, str]
+    reference_seconds: float = 0.0
+
+    @classmethod
+    def read(cls, rows: Sequence[Mapping[str, object]], **said: Any) -> "MachineTimes":
+        """Of the values that the child sends."""
+        return cls(rows=tuple(TimedOp(**row) for row in rows), **said)  # type: ignore[arg-type]
+
+    @property
+    def title(self) -> str:
+        """The machine in words."""
+        return f"{self.devices} x {self.kind} on {self.cores} cores, calibrated"
+
+    @property
+    def provenance(self) -> str:
+        """When it was measured, and with what."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"shardwise calibrate on {date.today().isoformat()}: {self.title}; {versions}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +128,11 @@ class MachineRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A measured machine: its rates, the rows that they were fitted on, and the file's text."""
+    """A measured machine: its rates, the times that they were fitted on, and the file's text."""
 
     name: str
     rates: MachineRates
-    rows: tuple[Row, ...]
-    said: Mapping[str, Any]
+    times: MachineTimes
     text: str
 
 
@@ -96,7 +158,7 @@ def calibrate_machine(
     if cpu_devices is not None and cpu_devices < 1:
         raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
     platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
-    said = run_function(
+    times = run_function(
         JOB,
         {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},
         devices=cpu_devices or 1,
@@ -106,70 +168,71 @@ def calibrate_machine(
         watch=watch,
         what="calibrating",
     )
-    return calibration(name, said)
+    return calibration(name, MachineTimes.read(**times))
 
 
-def calibration(name: str, said: Mapping[str, Any]) -> Calibration:
-    """Fit what `profiler.micro.job.machine_job` said; the text is checked by reading it back."""
-    rows = tuple(said["rows"])
-    rates = fit(rows, said["devices"])
-    text = hardware_text(name, rates, said)
-    return Calibration(name=name, rates=rates, rows=rows, said=said, text=text)
+def calibration(name: str, times: MachineTimes) -> Calibration:
+    """The constants that fit what was timed, and the hardware file of them."""
+    rates = fit(times.rows, times.devices)
+    text = hardware_text(name, rates, times)
+    return Calibration(name=name, rates=rates, times=times, text=text)
 
 
 # ---- fitting -----------------------------------------------------------------------------------
 
 
-def fit(rows: Sequence[Row], devices: int) -> MachineRates:
+def fit(rows: Sequence[TimedOp], devices: int) -> MachineRates:
     """The constants that price the rows best, in relative errors."""
     peaks: dict[str, float] = {}
     kept: dict[str, float] = {}
     ramps: list[float] = []
     errors: dict[str, float] = {}
-    for dtype in dict.fromkeys(r["dtype"] for r in rows if r["what"] == "matmul"):
-        of = [r for r in rows if r["what"] == "matmul" and r["dtype"] == dtype]
+    for dtype in dict.fromkeys(r.dtype or "" for r in _of("matmul", rows)):
+        of = [r for r in _of("matmul", rows) if r.dtype == dtype]
         # seconds = ramp + flops / rate
-        (ramp, inverse), error = _relative([[1.0, r["flops"]] for r in of], of)
+        (ramp, inverse), error = _relative([[1.0, r.amount] for r in of], of)
         ramps.append(ramp)
-        peaks[dtype] = max(1.0 / inverse, *(r["flops"] / r["seconds"] for r in of))
+        peaks[dtype] = max(1.0 / inverse, *(r.rate for r in of))
         kept[dtype] = min(1.0 / (inverse * peaks[dtype]), 1.0)
         errors[f"matmul {dtype}"] = error
-    memory = [r for r in rows if r["what"] == "memory" and r["size"][0] >= LARGE]
-    bandwidth = max(r["bytes"] / r["seconds"] for r in memory)
-    fused = [r["bytes"] / r["seconds"] for r in rows if r["what"] == "elementwise"]
-    attention = [r for r in rows if r["what"] == "attention"]
-    overhead = [r["seconds"] for r in rows if r["what"] == "overhead"]
+    bandwidth = max(r.rate for r in _of("memory", rows) if int(r.size[0]) >= LARGE)
+    fused = geometric_mean(r.rate for r in _of("elementwise", rows)) / bandwidth
+    attention = geometric_mean(r.rate / peaks[r.dtype or ""] for r in _of("attention", rows))
     oneway, hop, error = fit_network(rows, devices)
     if oneway is not None:
-        errors["collectives"] = error
+        errors |= {"collectives": error}
     return MachineRates(
         peaks=peaks,
         kept=kept,
         ramp=ramps[0],
-        attention=min(
-            geometric_mean(r["flops"] / r["seconds"] / peaks[r["dtype"]] for r in attention), 1.0
-        ),
+        attention=min(attention, 1.0),
         bandwidth=bandwidth,
-        fused=min(geometric_mean(fused) / bandwidth, 1.0),
+        fused=min(fused, 1.0),
         oneway=oneway,
         hop=hop,
-        overhead=geometric_mean(overhead),
+        overhead=geometric_mean(r.seconds for r in _of("overhead", rows)),
         errors=errors,
     )
 
 
-def fit_network(rows: Sequence[Row], devices: int) -> tuple[float | None, float, float]:
+def _of(what: str, rows: Sequence[TimedOp]) -> list[TimedOp]:
+    return [row for row in rows if row.what == what]
+
+
+def fit_network(rows: Sequence[TimedOp], devices: int) -> tuple[float | None, float, float]:
     """(bytes/s of a pair's link, seconds of a hop, median error) of a full mesh that price every
     collective best; None on one device. Its price is linear in both: A / oneway + B hop."""
-    of = [r for r in rows if r["what"] in COLLECTIVES]
+    of: list[tuple[CollectiveKind, TimedOp]] = [
+        (kind, row) for row in rows for kind in COLLECTIVES if row.what == kind
+    ]
     if not of:
         return None, 0.0, 0.0
     links = _full_mesh(devices)
     terms = []
-    for r in of:
-        found = collective_seconds(r["what"], r["bytes"], [links], measured=True)
+    for kind, row in of:
+        found = collective_seconds(kind, row.amount, [links], measured=True)
         terms.append([float(found.bandwidth), float(found.latency)])
-    (inverse, hop), error = _relative(terms, of)
+    (inverse, hop), error = _relative(terms, [row for _, row in of])
     if not inverse:
         raise BadRequest("collectives take the same time at every size here; calibrate when idle")
     return 1.0 / inverse, hop, error
@@ -190,25 +253,25 @@ class Saturation(Record):
     """Its best rate, in V per second."""
 
 
-def saturation(rows: Sequence[Row]) -> dict[str, Saturation]:
+def saturation(rows: Sequence[TimedOp]) -> dict[str, Saturation]:
     """Of each collective that was measured, the best rate in V per second and the least V from
     which every measured size reaches `SATURATED` of it."""
     found = {}
     for kind in COLLECTIVES:
-        of = sorted((r for r in rows if r["what"] == kind), key=lambda r: r["bytes"])
+        of = sorted(_of(kind, rows), key=lambda r: r.amount)
         if not of:
             continue
-        rates = [r["bytes"] / r["seconds"] for r in of]
+        rates = [r.rate for r in of]
         short = [i for i, rate in enumerate(rates) if rate < SATURATED * max(rates)]
         least = of[min(max(short, default=-1) + 1, len(of) - 1)]
-        found[kind] = Saturation(bytes=float(least["bytes"]), bytes_per_second=max(rates))
+        found[kind] = Saturation(bytes=float(least.amount), bytes_per_second=max(rates))
     return found
 
 
-def _relative(terms: list[list[float]], rows: Sequence[Row]) -> tuple[np.ndarray, float]:
+def _relative(terms: list[list[float]], rows: Sequence[TimedOp]) -> tuple[np.ndarray, float]:
     """Non-negative factors of the terms for which their sum is nearest each row's seconds, and the
     median relative error."""
-    seconds = np.array([r["seconds"] for r in rows])
+    seconds = np.array([r.seconds for r in rows])
     a = np.array(terms) / seconds[:, None]
     scale = a.max(axis=0)
     found = nnls(a / scale, np.ones(len(rows)))[0] / scale
@@ -217,42 +280,42 @@ def _relative(terms: list[list[float]], rows: Sequence[Row]) -> tuple[np.ndarray
 
 def _full_mesh(devices: int) -> Any:
     """Links of one axis over all devices at 1 byte/s and 1 s a hop."""
-    record = _record("unit", {"f32": 1.0}, devices)
-    network = {"kind": "full_mesh", "domain": devices, "pair_oneway": 1.0, "hop_seconds": 1.0}
-    chip = chip_of({**record, "network": network}, "vendor")
-    chip = replace(chip, network=FullMesh(domain=devices, pair_oneway=1.0, hop_seconds=1.0))
-    return place(Slice(chip=chip, count=1, shape=(devices,)), {"x": devices}).axes["x"]
-
-
-def _record(name: str, peaks: Mapping[str, float], devices: int) -> dict[str, Any]:
-    return {
-        "id": name,
-        "name": name,
+    record = {
+        "id": "unit",
+        "name": "unit",
         "cores": 1,
         "matmul_tile": [1, 1, 1],
         "jax_devices_per_chip": 1,
         "chips_per_host": devices,
-        "peak_flops": dict(peaks),
+        "peak_flops": {"f32": 1.0},
         "efficiency": {"matmul": 1.0, "hbm": 1.0, "network": 1.0},
-        "network": {"kind": "alone"},
+        "network": {
+            "kind": "full_mesh",
+            "domain": devices,
+            "pair_oneway": 1.0,
+            "hop_seconds": 1.0,
+        },
     }
+    chip = chip_of(record, "vendor")
+    chip = replace(chip, network=FullMesh(domain=devices, pair_oneway=1.0, hop_seconds=1.0))
+    return place(Slice(chip=chip, count=1, shape=(devices,)), {"x": devices}).axes["x"]
 
 
 # ---- the file ----------------------------------------------------------------------------------
 
 
-def hardware_text(name: str, rates: MachineRates, said: Mapping[str, Any]) -> str:
+def hardware_text(name: str, rates: MachineRates, times: MachineTimes) -> str:
     """The hardware file (--hw): a source for every number, and every measured row as a comment."""
     first = next(iter(rates.peaks))
-    memory = float(said["memory_bytes"])
-    host = said["platform"] == "cpu"
+    memory = float(times.memory_bytes)
+    host = times.platform == "cpu"
     usable = memory * UNKNOWN_USE if host else memory
     remark = f"; assumed: {UNKNOWN_USE:g} of the host's memory" if host else ""
     lines = [
         "# Made by `shardwise calibrate`; make it again on the machine that it describes.",
         f"id = {json.dumps(name)}",
-        f"name = {json.dumps(_title(said))}",
-        f"core_kind = {json.dumps(said['kind'] + ' device')}",
+        f"name = {json.dumps(times.title)}",
+        f"core_kind = {json.dumps(f'{times.kind} device')}",
         'notes = ["One chip is one JAX device, with all of them at work."]',
         _entry("hbm_bytes", memory, "measured"),
         _entry("hbm_usable_bytes", usable, f"measured{remark}"),
@@ -260,7 +323,7 @@ def hardware_text(name: str, rates: MachineRates, said: Mapping[str, Any]) -> st
         _entry("cores", 1, "by definition: a device"),
         _entry("matmul_tile", [1, 1, 1], "by definition: padding is in the measured rates"),
         _entry("jax_devices_per_chip", 1, "by definition: a device"),
-        _entry("chips_per_host", said["devices"], "measured"),
+        _entry("chips_per_host", times.devices, "measured"),
         "",
         "[peak_flops]",
         *(_entry(d, rate, "measured; best matmul") for d, rate in rates.peaks.items()),
@@ -275,23 +338,23 @@ def hardware_text(name: str, rates: MachineRates, said: Mapping[str, Any]) -> st
         _entry("sustained", 1.0, "by definition: rates are those of long runs"),
         _entry("clock", 1.0, "by definition: rates are measured at it"),
         "",
-        *_network_lines(rates, said),
+        *_network_lines(rates, times),
         "",
         "[sources]",
-        f"measured = {json.dumps(_provenance(said))}",
+        f"measured = {json.dumps(times.provenance)}",
         "",
-        *(f"# {_row_text(r)}" for r in said["rows"]),
+        *(f"# {_row_text(r)}" for r in times.rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _network_lines(rates: MachineRates, said: Mapping[str, Any]) -> list[str]:
+def _network_lines(rates: MachineRates, times: MachineTimes) -> list[str]:
     if rates.oneway is None:
         return ["[network]", 'kind = "alone"']
     return [
         "[network]",
         'kind = "full_mesh"',
-        _entry("domain", said["devices"], "by definition: all devices here"),
+        _entry("domain", times.devices, "by definition: all devices here"),
         _entry("pair_oneway", rates.oneway, "measured; fitted on all collectives"),
         _entry("hop_seconds", rates.hop, "measured; fitted on all collectives"),
     ]
@@ -302,21 +365,10 @@ def _entry(name: str, value: Any, source: str) -> str:
     return f"{name} = {{ value = {number!r}, source = {json.dumps(source)} }}"
 
 
-def _title(said: Mapping[str, Any]) -> str:
-    return f"{said['devices']} x {said['kind']} on {said['cores']} cores, calibrated"
-
-
-def _provenance(said: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{k} {v}" for k, v in said["versions"].items())
-    return f"shardwise calibrate on {date.today().isoformat()}: {_title(said)}; {versions}"
-
-
-def _row_text(row: Row) -> str:
-    size = "x".join(map(str, row["size"]))
-    per = next((k for k in ("flops", "bytes") if k in row), None)
-    rate = f", {row[per] / row['seconds']:.4g} {per}/s" if per else ""
-    name = " ".join(t for t in (row["what"], row.get("dtype", ""), size) if t)
-    return f"{name}: {row['seconds']:.4g} s{rate}"
+def _row_text(row: TimedOp) -> str:
+    per = "flops" if row.flops else "bytes"
+    rate = f", {row.rate:.4g} {per}/s" if row.amount else ""
+    return f"{row.name}: {row.seconds:.4g} s{rate}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +405,8 @@ class MeasuredMachine(Record):
     """Of each collective the size from which it is as fast as it gets."""
     median_errors: Mapping[str, float]
     """Medians of |fitted / measured - 1|, by what was fitted."""
-    rows: Sequence[Row]
-    """What was measured: `what`, its sizes and its `seconds`."""
+    rows: Sequence[TimedOp]
+    """What was measured."""
     file: str | None = part()
     """The hardware file that was written (-o)."""
 
@@ -363,9 +415,9 @@ def measured_machine(c: Calibration) -> MeasuredMachine:
     """The rates, their errors and the measured rows."""
     return MeasuredMachine(
         chip=c.name,
-        slice=f"{c.name}:{c.said['devices']}",
-        kind=c.said["kind"],
-        devices=c.said["devices"],
+        slice=f"{c.name}:{c.times.devices}",
+        kind=c.times.kind,
+        devices=c.times.devices,
         peak_flops=c.rates.peaks,
         matmul=c.rates.kept,
         matmul_ramp_seconds=c.rates.ramp,
@@ -375,7 +427,7 @@ def measured_machine(c: Calibration) -> MeasuredMachine:
         pair_oneway=c.rates.oneway,
         hop_seconds=c.rates.hop,
         op_overhead_seconds=c.rates.overhead,
-        saturation=saturation(c.rows),
+        saturation=saturation(c.times.rows),
         median_errors=c.rates.errors,
-        rows=c.rows,
+        rows=c.times.rows,
     )

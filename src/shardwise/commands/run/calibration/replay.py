@@ -247,12 +247,12 @@ class Knob:
 
 
 _OF_CHIP = {"hbm": 0.1, "sustained": 0.1, "network": 0.2}
+_OF_ENGINE, _OF_WIRES = {"kernel_seconds": 1.0, "sequence_seconds": 2.0}, {"hops": 0.5}
 _SHARE = (EFFICIENCY.least, EFFICIENCY.most)
 KNOBS: Mapping[str, Knob] = {
     **{name: Knob(bounds=_SHARE, apart=apart) for name, apart in _OF_CHIP.items()},
-    "kernel_seconds": Knob(bounds=ENGINE_BOUNDS["kernel_seconds"], share=1.0),
-    "sequence_seconds": Knob(bounds=ENGINE_BOUNDS["sequence_seconds"], share=2.0),
-    "hops": Knob(bounds=ENGINE_BOUNDS["hops"], apart=0.5),
+    **{n: Knob(bounds=ENGINE_BOUNDS[n], share=share) for n, share in _OF_ENGINE.items()},
+    **{n: Knob(bounds=ENGINE_BOUNDS[n], apart=apart) for n, apart in _OF_WIRES.items()},
 }
 """Three of the chip, three of the engine, within what their files may hold; those of links move
 only where a mesh uses them. A number of no record's run stays at its prior."""

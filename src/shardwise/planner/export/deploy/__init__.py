@@ -13,6 +13,7 @@ from functools import partial
 
 from shardwise.hardware import Slice
 from shardwise.planner.export.deploy import k8s, sky_service
+from shardwise.planner.export.deploy.pods import yaml_text
 from shardwise.planner.export.notes import Exporter
 from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.server_program import ServerProgram
@@ -40,4 +41,4 @@ def _lost(piece: Slice) -> Mapping[str, str]:
     return LOST
 
 
-__all__ = ["exporters"]
+__all__ = ["exporters", "yaml_text"]

@@ -105,7 +105,7 @@ def launch_of(text: str) -> Launch | None:
 
 
 def _batch_words(text: str) -> list[str]:
-    lines = re.findall(r"^#SBATCH\s+(.*?)(?:\s#.*)?$", text, re.MULTILINE)
+    lines = re.findall(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", text, re.MULTILINE)
     return [word for line in lines for word in line.split()]
 
 

@@ -39,8 +39,15 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _MOST_STEPS = 20_000
 _STARTS = ("echo", "printf", "cat", "source", ".", "alias", "trap")
 """Commands that print or read the words of others."""
+_SHELLS = ("bash", "sh", "sbatch", "srun", "ssh")
+"""Programs that run the script that they are given."""
 Started = tuple[list[str], dict[str, Value]]
 """The words of a command, and the variables as they were then."""
+
+
+def _bare(word: str) -> str:
+    """A file's name without its folder."""
+    return word.rpartition("/")[2]
 
 
 class _Leaves(Exception):
@@ -57,6 +64,7 @@ class ScriptRun:
         self.scope = ShellScope({}, [])
         self.started: list[Started] = []
         self.functions: dict[str, Block] = {}
+        self.written: dict[str, str] = {}  # here-documents by the file that they were written to
         self.steps, self.depth = 0, 0
         self.text = text
 
@@ -79,8 +87,8 @@ class ScriptRun:
         if self.steps > _MOST_STEPS:
             raise BadRequest(f"the script takes over {_MOST_STEPS:,} steps; shorten its loops")
         match statement:
-            case ShellCommand(words):
-                return self.simple(list(words))
+            case ShellCommand(words, documents, files):
+                return self.with_documents(list(words), documents, files)
             case ShellChain(first, joined):
                 return self.chain(first, joined)
             case ShellGroup(body):
@@ -199,6 +207,17 @@ class ScriptRun:
             return None if held is None else not held
         return self.command([f for word in raw for f in self.scope.fields(word)], before)
 
+    def with_documents(
+        self, words: list[str], documents: tuple[str, ...], files: tuple[str, ...]
+    ) -> bool | None:
+        """Run a command, and a here-document that it is given as a script."""
+        for file, text in zip(files, documents, strict=False):
+            self.written[_bare(self.scope.text(file))] = text
+        found = self.simple(words)
+        if documents and not files and _bare(words[0]) in _SHELLS:
+            self.nested(documents[-1])
+        return found
+
     def assigned(self, found: re.Match[str]) -> Value:
         name, index, adds, raw = found.groups()
         old = self.scope.look_up(name)
@@ -247,13 +266,19 @@ class ScriptRun:
 
     def starts(self, words: list[str], before: dict[str, Value]) -> bool | None:
         for i, word in enumerate(words[:-1]):
-            shell = word.rpartition("/")[2] in ("bash", "sh")
-            if shell and re.fullmatch(r"-[a-z]*c", words[i + 1]) and len(words) > i + 2:
+            at = i + 1
+            while at < len(words) and re.fullmatch(r"-[abd-z]+", words[at]):
+                at += 1
+            shell = _bare(word) in ("bash", "sh")
+            if shell and len(words) > at + 1 and re.fullmatch(r"-[a-z]*c", words[at]):
                 many = len(self.started)
-                self.nested(as_written(words[i + 2]))
+                self.nested(as_written(words[at + 1]))
                 self.started[many:] = [(words[:i] + w, v) for w, v in self.started[many:]]
                 return None
         self.started.append((words, self.scope.values | before))
+        for word in words:
+            if text := self.written.pop(_bare(word), ""):
+                self.nested(text)
         return None
 
     def nested(self, text: str) -> None:
@@ -261,7 +286,8 @@ class ScriptRun:
         self.depth += 1
         if self.depth > 20:
             raise BadRequest("the script calls itself more than 20 times; shorten it")
-        self.block(block_of(tokens_of(text)))
+        with contextlib.suppress(_Leaves):
+            self.block(block_of(tokens_of(text)))
         self.depth -= 1
 
     def called(self, name: str, arguments: list[str]) -> bool | None:
@@ -391,7 +417,7 @@ def _exits(block: Block) -> bool:
 def _words(block: Block) -> Iterator[str]:
     for statement in block:
         match statement:
-            case ShellCommand(words):
+            case ShellCommand(words=words):
                 yield from words
             case ShellChain(first, joined):
                 yield from _words((first, *(s for _, s in joined)))

@@ -1,7 +1,8 @@
 """A bash script as tokens: words with their quotes and expansions still in them, and operators.
 
-An array (`A=(x y)`), `$(...)`, `${...}` and `$((...))` are part of their word. Comments,
-redirections and the text of here-documents are left out: they start no program.
+An array (`A=(x y)`), `$(...)`, `${...}` and `$((...))` are part of their word. Comments and
+redirections are left out, as they start no program; but a here-document and the file that a command
+writes are words that begin with `HERE` and `INTO`, for what is written may be a script.
 """
 
 import re
@@ -13,6 +14,7 @@ _OPERATORS = (";;", "&&", "||", ";", "&", "|", "(", ")", "\n")
 _CLOSES = {"(": ")", "{": "}"}
 _REDIRECT = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|>>|>\||>&|<&|&>>?|[<>])(?!\()")
 _DESCRIPTOR = re.compile(r"\d+|-")
+HERE, INTO = "\0<<", "\0>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ def tokens_of(text: str) -> list[ShellToken]:
 class _Lexer:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
-        self.heredocs: list[str] = []
+        self.documents_end = 0  # where the here-documents of this line end
 
     def tokens(self):
         text, in_test = self.text, False
@@ -43,15 +45,15 @@ class _Lexer:
             elif text[self.at] == "#":
                 self.at = self._line_end()
             elif text[self.at] == "\n":
-                self.at += 1
-                self._skip_heredocs()
+                self.at = max(self.at + 1, self.documents_end)
                 if not in_test:
                     yield ShellToken("\n", is_word=False)
             elif text.startswith("((", self.at) and not in_test:
                 begin, self.at = self.at, self.balanced(self.at)
                 yield ShellToken(text[begin : self.at])
             elif not in_test and (found := _REDIRECT.match(text, self.at)):
-                self._redirect(found)
+                if token := self._redirect(found):
+                    yield ShellToken(token)
             elif operator := next((o for o in _OPERATORS if text.startswith(o, self.at)), ""):
                 self.at += len(operator)
                 yield ShellToken(operator, is_word=in_test)
@@ -64,22 +66,30 @@ class _Lexer:
         end = self.text.find("\n", self.at)
         return len(self.text) if end < 0 else end
 
-    def _redirect(self, found: re.Match[str]) -> None:
+    def _redirect(self, found: re.Match[str]) -> str:
+        """Past a redirection: the word that stands for it, "" where it writes and holds nothing."""
         self.at = found.end()
         while self.at < len(self.text) and self.text[self.at] in " \t":
             self.at += 1
         target = self._word(in_test=False)
-        if found[0].rstrip("-").endswith("<<"):
-            self.heredocs.append(target.strip("'\"\\"))
+        sign = found[0].lstrip("0123456789")
+        if sign in ("<<", "<<-"):
+            return HERE + self._document(target.strip("'\"\\"))
+        return INTO + target if sign in (">", ">>", ">|") and found[0] == sign else ""
 
-    def _skip_heredocs(self) -> None:
-        for end in self.heredocs:
-            while self.at < len(self.text):
-                stop = self._line_end()
-                line, self.at = self.text[self.at : stop].strip("\t"), stop + 1
-                if line == end:
-                    break
-        self.heredocs.clear()
+    def _document(self, end: str) -> str:
+        """The here-document up to the line `end`, the next one after this line."""
+        begin = at = max(self._line_end() + 1, self.documents_end)
+        while at < len(self.text):
+            stop = self.text.find("\n", at)
+            stop = len(self.text) if stop < 0 else stop
+            line = self.text[at:stop].strip("\t")
+            if line == end:
+                self.documents_end = stop + 1
+                return self.text[begin:at]
+            at = stop + 1
+        self.documents_end = at
+        return self.text[begin:at]
 
     def _word(self, in_test: bool) -> str:
         """The word that begins here, with all that is quoted or bracketed in it."""

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.script.tokens import ShellToken
+from shardwise.planner.export.script.tokens import HERE, INTO, ShellToken
 
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """One command: its words as they are written, assignments first."""
+    """One command: its words as they are written, assignments first; the here-documents that it
+    reads, and the files that it writes."""
 
     words: tuple[str, ...]
+    documents: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,19 @@ class _Parser:
         return tuple(found)
 
     def chain(self) -> Statement:
-        first, joined = self.statement(), []
+        first, joined = self.redirected(), []
         while (sign := self.peek()) in ("&&", "||", "|") and sign:
             self.at += 1
             self.skip(("\n",))
-            joined.append((sign, self.statement()))
+            joined.append((sign, self.redirected()))
         return ShellChain(first, tuple(joined)) if joined else first
+
+    def redirected(self) -> Statement:
+        """A statement; where a loop or a group writes to starts no program."""
+        found = self.statement()
+        while self.peek().startswith((HERE, INTO)):
+            self.at += 1
+        return found
 
     def statement(self) -> Statement:
         word = self.peek()
@@ -145,7 +155,10 @@ class _Parser:
             self.at += 1
         if not words:
             raise self.wrong()
-        return ShellCommand(tuple(words))
+        documents = tuple(w.removeprefix(HERE) for w in words if w.startswith(HERE))
+        files = tuple(w.removeprefix(INTO) for w in words if w.startswith(INTO))
+        plain = tuple(w for w in words if not w.startswith((HERE, INTO)))
+        return ShellCommand(plain, documents, files)
 
     def function(self, name: str) -> ShellFunction:
         self.skip(("(", ")", "\n"))

@@ -6,7 +6,7 @@ reduce-scatter (ch. 5.1.2). Which axes store is the plan's choice (`storage_axes
 lie apart over `expert`, so they are gathered over the other storage axes only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,15 +18,17 @@ from shardwise.work import CollectiveKind, Op, Quantity, exchange, total
 
 
 def parameter_gathers(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
-    """The all-gathers of some rows' parameters before one use, in the dtype of the matmuls."""
-    return _over_storage("gather", "all_gather", "parameters", rows, shape, shape.weights)
+    """The all-gathers of some rows' parameters before one use, in the dtype of the matmuls, or
+    quantised as they are stored."""
+    of = shape.gathered_bytes
+    return _over_storage("gather", "all_gather", "parameters", rows, shape, of)
 
 
 def gradient_scatters(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
     """The reduce-scatters of some rows' gradients after a backward pass."""
     trained = [r for r in rows if shape.trains(r)]
-    grad = shape.dtypes.grad
-    return _over_storage("scatter", "reduce_scatter", "gradients", trained, shape, grad)
+    grad = dtype_bytes(shape.dtypes.grad)
+    return _over_storage("scatter", "reduce_scatter", "gradients", trained, shape, lambda row: grad)
 
 
 def _over_storage(
@@ -35,13 +37,13 @@ def _over_storage(
     component: str,
     rows: Sequence[Parameter],
     shape: TrainShape,
-    dtype: str,
+    element: Callable[[Parameter], float],
 ) -> tuple[Op, ...]:
     """One collective per way of cutting storage, of what the rows are while in use."""
     ops = []
     for name, part in split(rows):
         axes = gather_axes(part[0], shape.storage_axes)
-        size = in_use(part, shape) * dtype_bytes(dtype)
+        size = total(in_use([row], shape) * element(row) for row in part)
         if shape.has(*axes) and np.any(size):
             ops.append(exchange(f"{step}.{name}", kind, component, axes, size))
     return tuple(ops)

@@ -24,9 +24,11 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.activations import Activation, saved_activations, saved_scores, statuses
+from shardwise.models.parameters import parameters
 from shardwise.models.remat import REMAT_KINDS, Saved
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.step.shape import TrainShape, Yield
+from shardwise.planner.step.shape import TrainShape, Yield, kv_heads
+from shardwise.planner.step.strategies.lora import kept_beside
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity, make_op, total
 
@@ -40,7 +42,42 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
         saved += tuple(replace(a, name=f"{CORE}, quantised", fed=True) for a in saved if _core(a))
     if shape.attention_kernel == "scores":
         saved += saved_scores(layer, float(shape.sequence_length))
-    return saved
+    if shape.library_row.f32_norms:
+        saved = in_f32(cfg, layer, saved, shape)
+    if shape.library_row.whole_qkv:
+        saved += whole_qkv(layer)
+    if not shape.lora_rank:
+        return saved
+    group = cfg.groups.index(layer)
+    rows = [r for r in parameters(cfg) if r.group == group and r.role == "matmul"]
+    return kept_beside(saved, rows, shape)
+
+
+def in_f32(
+    cfg: ModelConfig, layer: Layer, saved: Sequence[Activation], shape: TrainShape
+) -> tuple[Activation, ...]:
+    """What layers keep whose RMSNorms work on an f32 copy of their input: the copy, and where the
+    norm is trained what it scales. The stream itself is kept for a block that runs again alone."""
+    if layer.norm_bias:
+        return tuple(saved)
+    heads = [a.width for a in saved if a.name in ("normed queries", "normed keys")]
+    width = cfg.d_model * len(layer.norms) + sum(heads)
+    copies = [Activation(name="norm inputs", width=width, letter="", kind="norm", f32=True)]
+    if not shape.lora_rank:
+        scaled = replace(copies[0], name="norms before their scale", f32=False)
+        copies.append(scaled)
+    whole = statuses(shape.remat, shape.remat_kinds)["norm"] == "keep"
+    copied = {"stream after mixer", *(["block input"] if whole else [])}
+    return (*(a for a in saved if a.name not in copied), *copies)
+
+
+def whole_qkv(layer: Layer) -> tuple[Activation, ...]:
+    """The queries and keys of the product that values are a view of, beside the rotated ones."""
+    mixer = layer.attention
+    if mixer is None:
+        return ()
+    width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim
+    return (Activation(name="queries and keys", width=width, letter="N", kind="qkv"),)
 
 
 def _core(activation: Activation) -> bool:

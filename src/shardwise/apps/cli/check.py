@@ -1,0 +1,37 @@
+"""`shardwise check`: a launch script or a recipe read, priced, and what to change in it."""
+
+from dataclasses import replace
+
+from shardwise.apps.cli.command import command, given, request_of
+from shardwise.apps.cli.output import show_answer
+from shardwise.apps.cli.outputs import Outputs
+
+
+@command(
+    "check",
+    "file csv_path show_detail as_json",
+    file="Write the file with the change of --apply here, not to stdout.",
+)
+def check(out: Outputs) -> None:
+    """Whether the plan of a launch script or recipe fits, how long its step takes, and the few
+    changes of the file that help most.
+
+    PATH is a script or recipe of Megatron-LM, Megatron-Bridge, TorchTitan or MaxText as people
+    write it.
+    """
+    from shardwise.boundary import write_text
+    from shardwise.commands.plan_file.check import CheckRequest
+    from shardwise.errors import BadRequest
+
+    asked, file = request_of(CheckRequest), out.file
+    if file is not None and asked.apply is None:
+        raise BadRequest("-o writes the file with a change; say which with --apply")
+    answer = asked.answer()
+    if file is not None:
+        write_text(file, answer.text, option="-o")
+    show_answer(
+        replace(answer, output=file and str(file)),
+        out,
+        given(asked),
+        page=[f"wrote {file}"] if file else None,
+    )

@@ -1,0 +1,182 @@
+"""What to change in somebody's launch file: plans near the one that it says, each written into the
+file and read out of it again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwise.boundary.records import Record, hidden
+from shardwise.commands.plan_file.check_words import change_text, risks_of
+from shardwise.commands.plan_file.failure import room_after
+from shardwise.errors import BadRequest
+from shardwise.planner.export import EXPORTERS, parse_export
+from shardwise.planner.export.edit import diff_of, edited
+from shardwise.planner.nearby import NearPlan, priced_near
+from shardwise.planner.out_of_memory import MemoryFailure
+from shardwise.planner.training import TrainAnswer, evaluate_train
+from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.roofline.bounds import Bounds
+from shardwise.roofline.resolution import read_resolution
+
+MOST_CHANGES = 3
+_TRIES = 30
+"""Plans that are written into the file, at most: most are, at once."""
+_FASTER = 0.99
+"""A change is worth its risk where a step takes at most this share of what it did (ours)."""
+_LEANER = 0.05
+"""The share of usable memory that a change must free where it makes no step shorter (ours)."""
+_COSTS = 1.15
+"""A step that takes longer than this times what it did is no price for memory (ours)."""
+_MORE = 1.02
+"""By how much a step must be shorter for another choice to change beside the first (ours)."""
+_SAME = 1e-6
+"""Times and bytes of one plan differ by rounding alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChange(Record):
+    """A change of a launch file, priced as the changed file is read."""
+
+    choices: Sequence[str]
+    """Choices of the plan that change."""
+    says: str
+    """The change in a line."""
+    step_seconds: Bounds
+    """Seconds of a step with it."""
+    gain_seconds: float
+    """Expected seconds that a step takes less; negative where it takes longer."""
+    gain: float
+    """The same as a share of the step without it."""
+    peak_bytes_per_chip: float
+    """Bytes per chip at the peak with it."""
+    saved_bytes_per_chip: float
+    """Bytes that the peak is lower; negative where it is higher."""
+    fits: bool
+    """Whether memory then holds it."""
+    risks: Sequence[str]
+    """What it may cost beside that."""
+    diff: str
+    """The change of the file as a unified diff."""
+
+    text: str = hidden("")
+    short_diff: str = hidden("")
+
+
+def usable_of(answer: TrainAnswer) -> float:
+    """Bytes of a chip that a program can use."""
+    return answer.piece.chip.require("hbm_usable_bytes")
+
+
+def margin_of(answer: TrainAnswer) -> float:
+    """The share of usable memory that a plan has to leave free to fit in 19 of 20 cases."""
+    known = read_resolution()
+    return known.margin(answer.plan.stack, answer.piece.chip.vendor).value
+
+
+def changes_of(
+    text: str,
+    file: str,
+    target: str,
+    answer: TrainAnswer,
+    failure: MemoryFailure | None = None,
+) -> list[FileChange]:
+    """The best few changes of a file whose plan was priced, the best first; of each kind the best.
+
+    What makes a step shorter comes first, then what frees memory; where the plan does not fit, or
+    ran into a `failure`, only what makes it fit.
+    """
+    usable, peak = usable_of(answer), answer.peak_bytes_per_chip
+    room = usable * (1 - margin_of(answer))
+    if failure is not None:
+        room = room_after(failure, answer, room)
+    elif peak <= usable:
+        room = max(room, peak)
+    near = priced_near(answer, room)
+    fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room]
+    if not fitting and failure is None:
+        fitting = [n for n in near if n.answer.peak_bytes_per_chip <= usable]
+    ranked, found = list(_in_order(fitting, answer, room)), list[FileChange]()
+    kinds: set[str] = set()
+    tried: set[int] = set()
+    for alike in (False, True):  # changes of one axis where there are not enough others
+        for one in ranked:
+            if len(found) == MOST_CHANGES or len(tried) == _TRIES:
+                return found
+            mine = _kinds_of(one, answer)
+            known = {kind for kind in mine & kinds if not (alike and kind.startswith("-"))}
+            if known or id(one) in tried:
+                continue
+            tried.add(id(one))
+            if change := _written(one, text, file, target, answer):
+                found.append(change)
+                kinds |= mine
+    return found
+
+
+def _kinds_of(near: NearPlan, given: TrainAnswer) -> set[str]:
+    """What a plan changes, a mesh by the axes that grow (+) and those that shrink (-)."""
+    degrees = ((a, near.answer.plan.degree(a), given.plan.degree(a)) for a in MESH_AXES)
+    moved = {("+" if new > old else "-") + axis for axis, new, old in degrees if new != old}
+    return moved | {choice for choice in near.choices if choice != "mesh"}
+
+
+def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iterator[NearPlan]:
+    """Plans worth a change, best first; `room` is the memory that there is."""
+    before, peak = given.step_seconds.expected, given.peak_bytes_per_chip
+    by_time = sorted(near, key=lambda n: n.answer.step_seconds.expected * _MORE ** len(n.choices))
+    if peak > room:
+        yield from by_time
+        return
+    yield from (n for n in by_time if n.answer.step_seconds.expected <= _FASTER * before)
+
+    def price(one: NearPlan) -> float:
+        """Seconds for a byte less; one that takes none of the step costs as much as the least."""
+        longer = max(one.answer.step_seconds.expected - before, (1 - _FASTER) * before)
+        return longer / (peak - one.answer.peak_bytes_per_chip)
+
+    leaner = (n for n in near if n.answer.peak_bytes_per_chip <= peak - _LEANER * usable_of(given))
+    slow = (n for n in leaner if n.answer.step_seconds.expected <= _COSTS * before)
+    yield from sorted(slow, key=price)
+
+
+def _written(
+    near: NearPlan, text: str, file: str, target: str, given: TrainAnswer
+) -> FileChange | None:
+    """The change that makes the file say a plan; None where no edit reads back as promised."""
+    exporter, cfg, piece = EXPORTERS[target], given.cfg, given.piece
+
+    def reads(changed: str) -> TrainPlan:
+        return parse_export(changed, target, model=(given.plan.model, cfg), piece=piece)
+
+    def same(plan: TrainPlan) -> bool:
+        try:
+            found = evaluate_train(plan, cfg, piece)
+        except BadRequest:
+            return False
+        pairs = (
+            (found.step_seconds.expected, near.answer.step_seconds.expected),
+            (found.peak_bytes_per_chip, near.answer.peak_bytes_per_chip),
+        )
+        return all(abs(mine / other - 1) <= _SAME for mine, other in pairs)
+
+    changed = edited(
+        text, target, near.answer.plan, lambda plan: exporter.write(plan, cfg, piece), reads, same
+    )
+    if changed is None:
+        return None
+    plan = reads(changed)
+    after = evaluate_train(plan, cfg, piece).at(given.shift)
+    gain = given.step_seconds.expected - after.step_seconds.expected
+    return FileChange(
+        choices=near.choices,
+        says=change_text(given.plan, plan, near.choices),
+        step_seconds=after.step_seconds,
+        gain_seconds=gain,
+        gain=gain / given.step_seconds.expected,
+        peak_bytes_per_chip=after.peak_bytes_per_chip,
+        saved_bytes_per_chip=given.peak_bytes_per_chip - after.peak_bytes_per_chip,
+        fits=after.peak_bytes_per_chip <= usable_of(after),
+        risks=risks_of(given, after, near.choices, margin_of(given)),
+        diff=diff_of(text, changed, file),
+        text=changed,
+        short_diff=diff_of(text, changed, file, around=0),
+    )

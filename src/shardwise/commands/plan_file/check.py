@@ -1,0 +1,126 @@
+"""`check`: a launch script or a recipe read, priced, and what to change in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from shardwise.boundary import Command, read_text
+from shardwise.boundary.options import option, place
+from shardwise.commands.base.answer import Resolved
+from shardwise.commands.base.inputs import FAMILY, Hardware, whole_number
+from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.plan_file.changes import (
+    MOST_CHANGES,
+    FileChange,
+    changes_of,
+    margin_of,
+    usable_of,
+)
+from shardwise.commands.plan_file.export import EXPORT_BYTES
+from shardwise.commands.plan_file.exported import parse_text
+from shardwise.commands.plan_file.failure import failed_step, failure_in
+from shardwise.commands.plan_file.file_checked import FileChecked
+from shardwise.commands.pricing.plans import price_plan
+from shardwise.errors import BadRequest, Remark
+from shardwise.models.zoo import with_family
+from shardwise.planner.export import EXPORTERS
+from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.training import TrainAnswer
+from shardwise.plans import TrainPlan
+from shardwise.plans.files import flat_plan
+from shardwise.results.train import priced_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest(Command):
+    """Whether a launch file's plan fits, how long its step takes, and what to change in it.
+
+    `path` is a bash script, or a recipe in YAML, TOML or Python, of a program that `export --from`
+    reads. Raises BadRequest for a file that says no training plan, and by name for what it lacks.
+    """
+
+    COMMAND: ClassVar[str] = "check"
+
+    path: str | Path = field(kw_only=False, metadata=place(kind="file"))
+    from_: str | None = option(
+        "The program that the file is for, where its keys do not say it.",
+        metavar="TARGET",
+        group="Files",
+        meaning="the software that wrote an export",
+    )
+    model: str | Path | None = option("The model, where the file does not say it.")
+    on: str | None = option("The chips, where the file does not say them.")
+    as_: str | None = option(FAMILY, before="on")
+    error: str | Path | None = option(
+        "The text of an out-of-memory error that it ran into: a file, or - for standard input.",
+        metavar="FILE",
+        group="Files",
+    )
+    apply: int | str | None = option(
+        "Write the file with the change of this number, from 1.",
+        metavar="N",
+        group="Files",
+    )
+
+    def answer(self, progress: Progress | None = None) -> FileChecked:
+        """Read, price, and look at the plans near it."""
+        path = Path(self.path)
+        text = read_text(path, "the launch file", most=EXPORT_BYTES)
+        target = self.from_ or target_of(text)
+        if target is None or target not in EXPORTERS:
+            raise BadRequest(_no_program(path, target))
+        number = None if self.apply is None else _number(self.apply)
+        model = None if self.model is None else with_family(self.model, self.as_)
+        plan = parse_text(text, target, model, self.on)
+        if not isinstance(plan, TrainPlan):
+            raise BadRequest(f"'{path}' starts a server; check reads files that train")
+        priced = price_plan(plan, Hardware(constants=plan.constants))
+        answer: TrainAnswer = priced.answer
+        failure = None if self.error is None else failure_in(self.error)
+        changes = changes_of(text, path.name, target, answer, failure)
+        notes = unread_notes(text, target)
+        return FileChecked.of(
+            priced_plan(answer),
+            file=str(path),
+            program=target,
+            model=plan.model,
+            tokens_per_step=plan.tokens,
+            sequence_length=plan.sequence_length,
+            global_batch_sequences=plan.global_batch_sequences,
+            fits=failure is None and answer.peak_bytes_per_chip <= usable_of(answer),
+            failed=failure and failed_step(failure, answer),
+            margin=margin_of(answer),
+            not_understood=[str(line) for line in notes if not isinstance(line, Remark)],
+            without_effect=[str(line) for line in notes if isinstance(line, Remark)],
+            changes=changes,
+            priced_answer=answer,
+            text=_applied(changes, number),
+            resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(plan).items()},
+            warnings=priced.warnings,
+        )
+
+
+def _no_program(path: Path, target: str | None) -> str:
+    known = ", ".join(EXPORTERS)
+    if target is None:
+        return (
+            f"'{path}' is no file of a program that is known; say whose it is with --from ({known})"
+        )
+    return f"--from is '{target}'; of programs that train it takes {known}"
+
+
+def _number(given: int | str) -> int:
+    return whole_number(given, "--apply", least=1, most=MOST_CHANGES)
+
+
+def _applied(changes: Sequence[FileChange], number: int | None) -> str:
+    """The file with a change; BadRequest where there are not so many."""
+    if number is None:
+        return ""
+    if number > len(changes):
+        raise BadRequest(f"--apply is {number}; {len(changes)} changes were found")
+    return changes[number - 1].text
+
+
+check = verb("check", CheckRequest)

@@ -1,0 +1,98 @@
+"""Words of `check`: what a change is, and what it may cost that no price has in it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.planner.training import TrainAnswer
+from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.units import sig
+
+_NAMES = {
+    "pipeline_schedule": "schedule",
+    "offload_optimizer": "optimizer in host memory",
+    "zero": "ZeRO stage",
+    "logit_chunks": "pieces of the loss",
+    "compiled": "compiled layers",
+    "overlap": "transfers beside compute",
+}
+_CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
+_RISKS: Mapping[str, str] = {
+    "microbatches": "sums run in another order: losses differ in the last digits",
+    "zero": "the optimizer's checkpoint is cut otherwise",
+    "sequence_parallel": "none for the result",
+    "pipeline_schedule": "layers lie on other stages (convert checkpoints), more messages between",
+    "overlap": "transfers take multiprocessors from products; tensor's needs user buffers",
+    "weight_gather": "weights stay gathered longer",
+    "context_method": "another attention kernel: compare losses over the first steps",
+    "compiled": "the first steps compile for minutes; what cannot be traced falls back",
+    "expert_over_tensor": _CHECKPOINT,
+    "dispatcher": "DeepEP is a library of its own, which has to be built for the cluster",
+    "offload_optimizer": "the host needs the memory; its cores and link set the time of updates",
+    "logit_chunks": "none for the result",
+}
+"""What may go wrong, by choice (ours)."""
+
+
+def change_text(old: TrainPlan, new: TrainPlan, choices: Sequence[str]) -> str:
+    """The change in a line."""
+    parts = [text for choice in choices for text in _changed(old, new, choice)]
+    return ", ".join(parts)
+
+
+def _changed(old: TrainPlan, new: TrainPlan, choice: str) -> list[str]:
+    if choice == "mesh":
+        moved = [a for a in MESH_AXES if old.degree(a) != new.degree(a)]
+        return [f"{axis} {old.degree(axis)} -> {new.degree(axis)}" for axis in moved]
+    if choice == "microbatches":
+        sizes = [p.global_batch_sequences // (p.batch_shards * p.microbatches) for p in (old, new)]
+        return [f"sequences of a microbatch {sizes[0]} -> {sizes[1]}"]
+    if choice == "remat":
+        return [f"remat {_remat(old)} -> {_remat(new)}"]
+    if choice == "overlap":
+        more = sorted(new.hidden - old.hidden)
+        return [f"transfers of {' and '.join(more)} beside compute"]
+    if choice == "pipeline_schedule":
+        return [f"schedule {_schedule(old)} -> {_schedule(new)}"]
+    values = [_word(getattr(plan, choice)) for plan in (old, new)]
+    return [f"{_NAMES.get(choice, choice.replace('_', ' '))} {values[0]} -> {values[1]}"]
+
+
+def _word(value: Any) -> str:
+    words = {True: "on", False: "off", None: "the program's own"}
+    return words.get(value, str(value)) if value is None or isinstance(value, bool) else str(value)
+
+
+def _remat(plan: TrainPlan) -> str:
+    kinds = ", ".join(f"{kind} {place}" for kind, place in plan.remat_kinds.items())
+    return f"{plan.remat} ({kinds})" if kinds else plan.remat
+
+
+def _schedule(plan: TrainPlan) -> str:
+    chunks = plan.virtual_stages
+    return plan.pipeline_schedule + (f" of {chunks} chunks" if chunks > 1 else "")
+
+
+def risks_of(
+    old: TrainAnswer, new: TrainAnswer, choices: Sequence[str], margin: float
+) -> list[str]:
+    """What a change may cost that its price does not have, and that little memory stays free."""
+    said = []
+    need, usable = new.peak_bytes_per_chip, new.piece.chip.require("hbm_usable_bytes")
+    if need > old.peak_bytes_per_chip and usable - need < margin * usable:
+        said.append(f"only {sig((usable - need) / 2**30)} GiB a chip stay free")
+    for choice in choices:
+        if choice == "mesh":
+            moved = {a for a in MESH_AXES if old.plan.degree(a) != new.plan.degree(a)}
+            said.append(_RESHARDED if moved <= _COPIES else _CHECKPOINT)
+        elif choice == "remat":
+            kept = new.peak_bytes_per_chip > old.peak_bytes_per_chip
+            said.append(_KEPT if kept else "none for the result")
+        else:
+            said.append(_RISKS[choice])
+    return list(dict.fromkeys(said))
+
+
+_KEPT = "activations are kept: longer sequences or uneven experts would need still more"
+_COPIES = {"data", "fsdp", "replica", "context"}
+"""Axes that cut no weight while it is used."""
+_RESHARDED = "the optimizer's state is cut otherwise: its checkpoint has to be resharded"

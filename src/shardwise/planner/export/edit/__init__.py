@@ -1,0 +1,225 @@
+"""Edits of other programs' files: a script or a recipe changed so that it says another plan, in its
+own words and at the place where each stands.
+
+`edited` asks what the exporter writes for the plan that the file says and for the other one: the
+keys in which those differ are what changes. `script.py` edits launch scripts, `keys.py` YAML, TOML,
+JSON and Python. An edit is an attempt until the reader finds in it what it should, and nothing else
+changed; there is no other knowledge of a program here than its exporter and its reader.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import unified_diff
+from itertools import chain
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.planner.export.edit.keys import (
+    left_out_of_python,
+    left_out_of_toml,
+    left_out_of_yaml,
+    set_in_json,
+    set_in_python,
+    set_in_toml,
+    set_in_yaml,
+)
+from shardwise.planner.export.edit.script import (
+    in_environment,
+    left_out_of_script,
+    set_in_script,
+)
+from shardwise.planner.export.known_flags import values_in
+from shardwise.planner.export.megatron_yaml import recipe_keys
+from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
+from shardwise.plans import TrainPlan
+
+Values = Mapping[str, Any]
+_ROUNDS = 3
+"""A key that hangs on another one is written in a later round."""
+_NEIGHBOURS = 12
+"""Neighbours that a new flag is tried beside."""
+_RIVALS = {
+    "--num-virtual-stages-per-pipeline-rank": (
+        "--num-layers-per-virtual-pipeline-stage",
+        "--pipeline-model-parallel-layout",
+    ),
+    "--pipeline-model-parallel-layout": (
+        *("--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank"),
+        *("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"),
+    ),
+}
+"""Keys that another one replaces."""
+
+
+def edited(
+    text: str,
+    target: str,
+    goal: TrainPlan,
+    write: Callable[[TrainPlan], str],
+    read: Callable[[str], TrainPlan],
+    reached: Callable[[TrainPlan], bool],
+) -> str | None:
+    """The text, changed so that its plan is as good as the `goal` (`reached`); None where no edit
+    comes to that. `write` is the program's exporter and `read` its reader."""
+    wanted, changed, now = values_in(write(goal), target), text, read(text)
+    done: list[tuple[str, Any]] = []
+    for _ in range(_ROUNDS):
+        changes = _changes(values_in(write(now), target), wanted, values_in(changed, target))
+        for key, value in changes.items():
+            following = _with_value(changed, target, key, value, list(wanted))
+            if following is None:
+                return None
+            changed = following
+        done += changes.items()
+        try:
+            now = read(changed)
+        except BadRequest:
+            return None
+        if reached(now):
+            fewest = _fewest(text, target, done, list(wanted), read, reached)
+            return in_environment(fewest or changed, target, read(text), now)
+    return None
+
+
+def diff_of(old: str, new: str, name: str, around: int = 1) -> str:
+    """A unified diff of a file of that name, with so many lines around each change."""
+    before, after = (text.splitlines(keepends=True) for text in (old, new))
+    lines = unified_diff(before, after, f"a/{name}", f"b/{name}", n=around)
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def _changes(now: Values, goal: Values, said: Values) -> dict[str, Any]:
+    """Keys whose value must become another one, None where the key must go; `said` is the file."""
+    found = {k: v for k, v in goal.items() if now.get(k) != v and said.get(k) != v}
+    found = {k: v for k, v in found.items() if not isinstance(v, list) or k in said}
+    gone = {k: None for k in now if k not in goal and k in said}
+    rivals = {r: None for k in found for r in _RIVALS.get(k, ()) if r in said}
+    return {**gone, **rivals, **found}
+
+
+def _fewest(
+    text: str,
+    target: str,
+    done: list[tuple[str, Any]],
+    order: list[str],
+    read: Callable[[str], TrainPlan],
+    reached: Callable[[TrainPlan], bool],
+) -> str | None:
+    """The text with as few new values of what it says as come to the same: what says -1 for the
+    rest, say, needs none. What is added or left out stays so: a program may need it, and no plan
+    says that."""
+    best, kept, said = None, list(done), values_in(text, target)
+    for one in [d for d in done[::-1] if d[0] in said and d[1] is not None]:
+        fewer, changed = [d for d in kept if d is not one], text
+        for key, value in fewer:
+            following = _with_value(changed, target, key, value, order)
+            changed = changed if following is None else following
+        try:
+            if reached(read(changed)):
+                best, kept = changed, fewer
+        except BadRequest:
+            continue
+    return best
+
+
+def _with_value(text: str, target: str, key: str, value: Any, order: list[str]) -> str | None:
+    """The text with a key's value changed, or the key left out (None), and no other's; None where
+    no attempt does that."""
+    before = values_in(text, target)
+    if before.get(key) == value:
+        return text
+    near = _neighbours(key, order, before)
+    for attempt in _attempts(text, target, key, before.get(key), value, near[:_NEIGHBOURS]):
+        after = values_in(attempt, target)
+        differ = {k for k in {*before, *after} if before.get(k) != after.get(k)}
+        others = {k for k in differ if k != key and not k.startswith(f"{key}.")}
+        if after.get(key) == value and not others:
+            return attempt
+    return None
+
+
+def _neighbours(key: str, order: list[str], said: Values) -> list[str]:
+    """Keys of the file beside which a new one belongs: those with most words in common, of equals
+    those that the exporter writes nearest before it."""
+    at = order.index(key) if key in order else len(order)
+    near = [other for other in chain(order[:at][::-1], order[at:]) if other in said]
+    return sorted(near, key=lambda other: -len(_words(key) & _words(other)))
+
+
+def _words(key: str) -> set[str]:
+    return set(re.split(r"[-_.]", key)) - {"", "num", "per", "size", "use", "model"}
+
+
+def _attempts(
+    text: str, target: str, key: str, old: Any, new: Any, near: list[str]
+) -> Iterator[str]:
+    form = _form(text)
+    if form == "toml":
+        return _in_toml(text, key, new)
+    if form == "python":
+        return left_out_of_python(text, key) if new is None else _in_python(text, key, new, near)
+    if form == "json":
+        return set_in_json(text, key, new, out=new is None)
+    if form == "yaml":
+        return _in_yaml(text, target, key, new, near)
+    dashed = target == "torchtitan"
+    name, beside = (f"--{key}", [f"--{n}" for n in near]) if dashed else (key, near)
+    was = None if old is None else str(old)
+    if new is None:
+        return left_out_of_script(text, name, was or "")
+    return set_in_script(text, name, was, str(new), beside)
+
+
+def _form(text: str) -> str:
+    """The language of a file."""
+    if text.startswith("#!"):
+        return "script"
+    if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE):
+        return "toml"
+    if re.search(r"^\s*(def|import|from)\s", text, re.MULTILINE):
+        return "python"
+    if text.lstrip().startswith("{"):
+        return "json"
+    return "yaml" if re.search(r"^[A-Za-z_]\w*:(\s|$)", text, re.MULTILINE) else "script"
+
+
+def _in_toml(text: str, key: str, new: Any) -> Iterator[str]:
+    """Under today's name, or the one of before that the file uses."""
+    if key == "activation_checkpoint":
+        word = next((mode for mode, policy in POLICIES.items() if policy == new), "none")
+        yield from set_in_toml(text, "activation_checkpoint.mode", f'"{word}"')
+        return
+    names = [*(old for old, now in RENAMED.items() if now == key), key]
+    for name in names:
+        if new is None:
+            yield from left_out_of_toml(text, name)
+            continue
+        if name != key and not re.search(rf"(?m)^\s*{name.rpartition('.')[2]}\s*=", text):
+            continue
+        word = str(new).lower() if isinstance(new, bool) else str(new)
+        yield from set_in_toml(text, name, f'"{new}"' if isinstance(new, str) else word)
+
+
+def _in_python(text: str, key: str, new: Any, near: list[str]) -> Iterator[str]:
+    policy = key == "activation_checkpoint"
+    word = (str(new) if new == "None" else f"{new}.Config()") if policy else repr(new)
+    return set_in_python(text, key, word, near)
+
+
+def _in_yaml(text: str, target: str, key: str, new: Any, near: list[str]) -> Iterator[str]:
+    if target != "megatron":
+        if new is None:
+            yield from left_out_of_yaml(text, key)
+        else:
+            yield from set_in_yaml(text, key, _yaml_word(new), near)
+        return
+    beside = [name for other in near for name, _ in recipe_keys(other, "")]
+    for name, word in recipe_keys(key, new):
+        yield from set_in_yaml(text, name, word, beside)
+    if new is None:
+        for name, _ in recipe_keys(key, ""):
+            yield from left_out_of_yaml(text, name)
+
+
+def _yaml_word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

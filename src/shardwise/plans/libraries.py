@@ -1,0 +1,42 @@
+"""Whose layers, loss and optimizer a PyTorch program runs op by op, as rows: what they make and
+keep beside what the plan's stack does. Under a compiler they all do the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Library = Literal["plain", "transformers", "lit_gpt"]
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryRow:
+    """`f32_norms`: an RMSNorm works on an f32 copy of its input, which stays for the backward pass.
+    `output_logits`: the f32 logits of the model's output live through the backward pass of the
+    loss, beside what the cross entropy makes. `listed_moments`: Adam makes the square roots of all
+    second moments at once (torch/optim/adamw.py, _multi_tensor_adamw). `whole_qkv`: values are a
+    view of one product of queries, keys and values, which keeps all of it. `keeps_inputs`:
+    quantised matrices keep their inputs, although nothing reads them."""
+
+    name: Library
+    f32_norms: bool = False
+    output_logits: bool = False
+    listed_moments: bool = False
+    whole_qkv: bool = False
+    keeps_inputs: bool = False
+
+
+_ROWS = (
+    LibraryRow(name="plain"),
+    # Hugging Face's (PEFT, TRL, axolotl, ms-swift): LlamaRMSNorm and its like, ForCausalLMLoss, and
+    # `adamw_torch`. bitsandbytes keeps no inputs since 0.43 (MatMul4Bit of autograd/_functions.py).
+    LibraryRow(name="transformers", f32_norms=True, output_logits=True, listed_moments=True),
+    # LitGPT of 2023 (lit_gpt/model.py, lora.py) with bitsandbytes 0.41.
+    LibraryRow(name="lit_gpt", listed_moments=True, whole_qkv=True, keeps_inputs=True),
+)
+_BY_NAME: Mapping[str, LibraryRow] = {row.name: row for row in _ROWS}
+
+
+def library_row(name: Library) -> LibraryRow:
+    """The row of a library."""
+    return _BY_NAME[name]

@@ -1,0 +1,66 @@
+"""What makes a plan fit that does not, as options that do it: here as keywords of Python."""
+
+import re
+from typing import Any
+
+import pytest
+
+import shardwise as sw
+from shardwise.errors import NoFeasiblePlan
+
+JOB: dict[str, Any] = {
+    "model": "llama-3.1-8b",
+    "on": "h100:1",
+    "batch": "1seq",
+    "seq": 2048,
+    "remat": "block",
+}
+
+
+def refused(**words):
+    with pytest.raises(NoFeasiblePlan) as error:
+        sw.plan_train(**JOB, **words)
+    return str(error.value)
+
+
+def test_full_fine_tuning_of_8b_on_one_gpu_names_what_fits():
+    said = refused(software="any")
+    for options in ("optimizer adam8bit (", "offload optimizer (", "lora=16 ("):
+        assert options in said
+    assert "master none" not in said  # it is not needed
+    assert said.endswith("or use h100:2 (2 chips) or more")
+    assert "it fits with" in said
+
+
+def test_what_is_named_fits_with_the_memory_that_is_named():
+    said = refused(software="any")
+    named: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"optimizer": "adam8bit"}, "optimizer adam8bit"),
+        ({"offload": "optimizer"}, "offload optimizer"),
+    )
+    for words, options in named:
+        (gib,) = re.findall(rf"{options} \(([\d.]+) GiB\)", said)
+        found = sw.plan_train(**JOB, software="any", **words)
+        assert found.result["peak_bytes_per_chip"] / 2**30 == pytest.approx(float(gib), rel=0.01)
+
+
+def test_two_changes_where_one_is_not_enough():
+    """Megatron-LM sums gradients in f32, and runs no adam8bit."""
+    said = refused(software="megatron")
+    assert "master none optimizer adam8bit software any (" in said
+
+
+def test_a_program_that_does_not_run_it_is_left():
+    assert "offload optimizer software any (" in refused(software="torchtitan")
+
+
+def test_quantised_weights_where_16_bits_do_not_fit():
+    with pytest.raises(NoFeasiblePlan) as error:
+        sw.plan_train("llama-3-70b", "h100:1", batch="1seq", seq=512, remat="block", lora=16)
+    assert "it fits with quantize nf4 (" in str(error.value)
+
+
+def test_many_chips_get_more_of_them():
+    with pytest.raises(NoFeasiblePlan) as error:
+        sw.plan_train("llama-3.1-405b", "h100:16", batch="16seq", seq=2048, remat="block")
+    assert "it fits with" not in str(error.value)
