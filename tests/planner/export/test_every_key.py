@@ -1,19 +1,24 @@
 """No key of another program's file is lost: changed, it changes the plan, or a message names it."""
 
+import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.planner.export.recipes import PLANS, recipe_text
+from tests.tiers import spread
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.models import load_model
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.script import launch_of
+from shardwise.planner.export.trainer.files import parts
 
 SCRIPTS = Path(__file__).parent / "scripts"
 Changed = Iterator[tuple[str, str]]
@@ -41,19 +46,37 @@ def of_flags(text: str) -> Changed:
         yield words[begin], head + " ".join(f"'{word}'" for word in rest)
 
 
+def replaced(table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A key at any depth, and the table with another value of it."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            for inner, changed in replaced(value):
+                yield inner, {**table, key: changed}
+        else:
+            yield str(key), {**table, key: other(value)}
+
+
 def of_yaml(text: str) -> Changed:
-    given = yaml.safe_load(text)
-    for key, value in given.items():
-        yield key, yaml.safe_dump({**given, key: other(value)})
+    main, held = parts(text)
+    rest = text[len(main) :] if held else ""
+    for key, changed in replaced(yaml.safe_load(main)):
+        yield key, yaml.safe_dump(changed) + rest
 
 
-def of_toml(text: str) -> Changed:
-    for section, values in tomllib.loads(text).items():
-        for key, value in values.items():
-            new = str(other(value)).lower() if isinstance(value, bool) else repr(other(value))
-            at = text.index(f"[{section}]")
-            changed = re.sub(rf"(?m)^{key} = .*$", f"{key} = {new}", text[at:], count=1)
-            yield key, text[:at] + changed
+def of_json(text: str) -> Changed:
+    for key, changed in replaced(json.loads(text)):
+        yield key, json.dumps(changed)
+
+
+def of_toml(text: str, section: str = "", table: Mapping[str, Any] | None = None) -> Changed:
+    for key, value in (tomllib.loads(text) if table is None else table).items():
+        if isinstance(value, Mapping):
+            yield from of_toml(text, f"{section}.{key}".removeprefix("."), value)
+            continue
+        new = str(other(value)).lower() if isinstance(value, bool) else repr(other(value))
+        at = text.index(f"[{section}]")
+        changed = re.sub(rf"(?m)^{key} = .*$", f"{key} = {new}", text[at:], count=1)
+        yield key, text[:at] + changed
 
 
 @pytest.mark.parametrize(
@@ -69,17 +92,35 @@ def of_toml(text: str) -> Changed:
 def test_a_changed_key_changes_the_plan_or_is_named(
     name: str, on: str, changes: Callable[[str], Changed]
 ):
-    text = (SCRIPTS / name).read_text()
+    assert silent((SCRIPTS / name).read_text(), on, None, changes) == []
+
+
+KINDS = {".yaml": of_yaml, ".yml": of_yaml, ".json": of_json, ".toml": of_toml}
+QUICK = ("axolotl_llama3_8b_lora.yaml", "accelerate_fsdp2.yaml", "zero2.json")
+
+
+@pytest.mark.parametrize(
+    "name", spread(PLANS, [[*PLANS].index(n) for n in QUICK], len(PLANS) - len(QUICK))
+)
+def test_so_it_is_in_recipes(name: str):
+    asked = PLANS[name]
+    assert silent(recipe_text(name), asked.on, asked.model, KINDS[Path(name).suffix]) == []
+
+
+def silent(text: str, on: str, model: str | None, changes: Callable[[str], Changed]) -> list[str]:
+    """Keys whose change nobody notices."""
     target, piece = target_of(text), parse_slice(on)
     assert target is not None
-    plan, said = parse_export(text, target, piece=piece), unread_notes(text, target)
-    silent = []
+    named = None if model is None else (model, load_model(model))
+    plan, said = parse_export(text, target, model=named, piece=piece), unread_notes(text, target)
+    found = []
     for key, changed in changes(text):
         try:
-            again = parse_export(changed, target, piece=piece)
+            again = parse_export(changed, target, model=named, piece=piece)
         except BadRequest:
             continue
-        named = any(key in line for line in (*said, *unread_notes(changed, target)))
-        if again == plan and not named:
-            silent.append(key)
-    assert not silent
+        lines = [*said, *unread_notes(changed, target)]
+        told = any(k in line for line in lines for k in (key, key.replace("_", "-")))
+        if again == plan and not told:
+            found.append(key)
+    return found

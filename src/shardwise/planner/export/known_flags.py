@@ -19,6 +19,7 @@ from shardwise.errors import BadRequest, Remark, shown
 from shardwise.planner.export import maxtext_read, megatron_read, torchtitan_read
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import vocabulary
+from shardwise.planner.export.megatron_yaml import idle_keys, recipe_of
 from shardwise.planner.export.notes import heading
 from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import is_idle
@@ -53,7 +54,7 @@ _GIVEN: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
     "maxtext": maxtext_read.own_flags,
     "megatron": lambda text: megatron_read.parsed(text).given,
     "torchtitan": torchtitan_read.given_values,
-    **dict.fromkeys(TRAINERS, lambda text: dict.fromkeys(given_of(text).sections)),
+    **dict.fromkeys(TRAINERS, lambda text: dict.fromkeys(given_of(text, whole=False).sections)),
 }
 """What a text of each program says, by key."""
 
@@ -93,6 +94,9 @@ def unread_notes(text: str, target: str) -> list[str]:
 
 def _of_megatron(text: str) -> list[str]:
     given = megatron_read.parsed(text)
+    if "--num-layers" not in given and recipe_of(text) is not None:
+        said = "the recipe that this file changes is not in it"
+        return [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults"]
     try:
         if "--num-layers" not in given or vocabulary(given) is not None:
             return []
@@ -119,12 +123,17 @@ def _not_read(text: str, target: str) -> list[str]:
         other = torchtitan_read.not_understood(text)
         known = known | {k for k in given if k.partition(".")[0] not in _sections(known)}
         idle = [key for key, value in given.items() if is_idle(key, value)]
+        idle += torchtitan_read.without_effect(given)
     else:
         row = _keys()[target]
         read, usual = row["read"].split(), row["usual"]
         idle = [k for k in given if re.match(row["idle"], k) and k not in (*read, *usual)]
         idle += [k for k, value in given.items() if str(value) in usual.get(k, ())]
+        if target == megatron_read.TARGET:
+            idle += idle_keys(text)
         if target == maxtext_read.TARGET:
+            dropless = given.get("sparse_matmul", "true") == "true" and "capacity_factor" in given
+            idle += ["capacity_factor"] if dropless else []
             model = maxtext_read.own_models().get(str(given.get("model_name")), {})
             idle += [k for k, value in given.items() if k in model and written(model[k]) == value]
         degrees = re.compile(r"(ici|dcn)_\w+_parallelism|--nproc-per-node|--nnodes")

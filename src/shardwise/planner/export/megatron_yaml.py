@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
+from shardwise.planner.export.torchtitan_keys import flat
 
 _OTHERWISE: Mapping[str, str] = {
     "num_moe_experts": "--num-experts",
@@ -38,11 +39,19 @@ _FALSE: Mapping[str, str] = {
     "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
     "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion",
     "overlap_p2p_comm": "--no-overlap-p2p-communication",
+    "grad_reduce_in_fp32": "--grad-reduce-in-bf16",
 }
 """Keys whose false is an argument."""
 _IDLE_SECTIONS = (
     *("scheduler", "logger", "checkpoint", "tokenizer", "rng", "profiling", "exp_manager", "run"),
-    *("validation", "straggler", "nvrx_straggler", "inprocess_restart", "fault_tolerance"),
+    *(
+        "ENV_VARS",
+        "validation",
+        "straggler",
+        "nvrx_straggler",
+        "inprocess_restart",
+        "fault_tolerance",
+    ),
 )
 
 
@@ -64,25 +73,43 @@ def recipe_of(text: str) -> dict[str, str] | None:
             continue
         for key, inner in _leaves(value, str(section)):
             _add(found, key, inner)
+    if "train" in table and not any(flag in found for flag in ("--bf16", "--fp16")):
+        found["--bf16"] = ""  # Megatron-Bridge's recipes: bf16_mixed
     if "--num-query-groups" in found:
         found["--group-query-attention"] = ""
     return found
 
 
+def idle_keys(text: str) -> list[str]:
+    """Keys of a recipe's sections that say nothing of a plan, by dotted name."""
+    if recipe_of(text) is None:
+        return []
+    dotted = flat(parse_yaml(text, "megatron: the recipe"))
+    said = {key: key.split(".") for key in dotted}
+    return [k for k, names in said.items() if {*names} & {*_IDLE_SECTIONS} or names[-1][0] == "_"]
+
+
 def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
+    if name in _IDLE_SECTIONS:
+        return []
     if not isinstance(value, Mapping):
         return [(name.rpartition(".")[2], value)]
     return [leaf for key, inner in value.items() for leaf in _leaves(inner, str(key))]
 
 
 def _add(found: dict[str, str], key: str, value: Any) -> None:
-    if key in _FALSE:
+    if key.startswith("--"):  # arguments as they are
+        if value is not False and value is not None:
+            found[key] = "" if value is True else str(value)
+    elif key in _FALSE:
         if value is False:
             found[_FALSE[key]] = ""
     elif key in ("mixed_precision", "precision", "precision_config"):
         found |= _precision(str(value))
     elif key == "activation_func" and value in ("swiglu", "silu"):
         found["--swiglu"] = ""
+    elif key == "pipeline_model_parallel_layout" and isinstance(value, list):
+        found["--pipeline-model-parallel-layout"] = "|".join(map(_chunk, value))
     elif key == "optimizer_type":
         found["--optimizer"] = str(value)
     elif value is None or value is False or key.startswith("_"):
@@ -91,7 +118,17 @@ def _add(found: dict[str, str], key: str, value: Any) -> None:
         named = key if key.startswith("-") else f"--{key.replace('_', '-')}"
         flag = _OTHERWISE.get(key, named)
         words = value if isinstance(value, list) else [value]
-        found[flag] = "" if value is True else " ".join(map(str, words))
+        text = "" if value is True else " ".join(map(str, words))
+        if flag == "--seq-length" and found.get(flag, text) != text:
+            raise BadRequest(f"megatron: {key} is {found[flag]} and {text}; make them equal")
+        found[flag] = text
+
+
+def _chunk(parts: Any) -> str:
+    """The layers of a chunk as the argument writes them: Et*3, t*2L."""
+    words = {"embedding": "E", "decoder": "t", "loss": "L", "mtp": "m"}
+    listed = parts if isinstance(parts, list) else [parts]
+    return "".join(words.get(str(part), str(part)) for part in listed)
 
 
 def _precision(text: str) -> dict[str, str]:

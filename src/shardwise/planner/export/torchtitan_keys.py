@@ -113,6 +113,8 @@ def of_today(given: Mapping[str, Any]) -> dict[str, Any]:
     names = named.split(",") if isinstance(named, str) else list(named)
     for name in filter(None, names):
         found |= _converter(str(name).strip(), found)
+    if found.pop("training.fp8_linear", ""):  # of 2024
+        found |= _converter("float8", found)
     if found.get("float8.enable_float8_linear"):  # before there were converters
         found |= _converter("float8", found)
     return found

@@ -142,6 +142,14 @@ def not_understood(text: str) -> dict[str, Any]:
     }
 
 
+def without_effect(given: Mapping[str, Any]) -> list[str]:
+    """Keys of what is off: parts that nothing compiles, a schedule without stages."""
+    found = [] if given.get("compile.enable") else ["compile.components"]
+    if given.get("parallelism.pipeline_parallel_degree", 1) == 1:
+        found += ["parallelism.pipeline_parallel_schedule", _MICROBATCHES]
+    return [key for key in found if key in given]
+
+
 _DEGREES = tuple(
     f"parallelism.{name}_parallel_degree"
     for name in ("pipeline", "data_parallel_replicate", "context", "tensor", "expert")

@@ -127,7 +127,7 @@ def _number(value: Any) -> float | None:
 def of_trainer(text: str) -> str | None:
     """The model of the zoo with the Hugging Face id, or the name, of a Trainer's text; one of
     another owner is taken for the same where the last part of the id is."""
-    name = given_of(text).take(*MODEL)
+    name = given_of(text, whole=False).take(*MODEL)
     if name is None:
         return None
     return str(name) if str(name) in zoo_names() else of_hub(str(name))

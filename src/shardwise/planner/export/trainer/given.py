@@ -103,13 +103,14 @@ class Given:
         return name in self.values
 
 
-def given_of(text: str, target: str = "trl") -> Given:
+def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
     """What a text and the files that it holds say. What a launch line says goes before its files.
 
-    Raises BadRequest for a file that is named and not there, as it says how the model is cut.
+    Raises BadRequest for a file that is named and not there, as it says how the model is cut; not
+    where the text need not be `whole`.
     """
     main, held = parts(text)
-    if missing := named_files(text):
+    if whole and (missing := named_files(text)):
         raise BadRequest(
             f"{target}: the text names the file {shown(missing[0])}, whose keys count; put it "
             "beside this one"

@@ -18,7 +18,7 @@ from shardwise.plans.train import STORAGE_AXES
 LENGTH = ("max_length", "max_seq_length", "sequence_len", "model_max_length", "block_size")
 _LENGTH, _AXOLOTL_LENGTH = 1024, 512
 """Tokens of a sequence where nobody says them: TRL's SFTConfig, axolotl's schema."""
-_EACH = (
+EACH = (
     *("per_device_train_batch_size", "micro_batch_size"),
     "deepspeed.train_micro_batch_size_per_gpu",
 )
@@ -178,18 +178,28 @@ def _sharded(given: Given) -> str | None:
     """What FSDP shards, None where it does not run."""
     kind = str(given.take("distributed_type", default="")).upper().replace("NO", "")
     words = given.take("fsdp", "use_fsdp", default=None)
-    version = given.take("fsdp_version", default=None)
+    version = _version(given, "fsdp_version")
     config = any(name.startswith("fsdp_config.") for name in given.values)
     if kind not in ("FSDP", "") or not (kind == "FSDP" or words or version):
         return None
-    given.take("fsdp_config.fsdp_version", "fsdp_config.version")
+    _version(given, "fsdp_config.fsdp_version", "fsdp_config.version")
     listed = words if isinstance(words, list) else str(words or "").split()
     found = [str(word).lower() for word in listed if str(word).lower() in _SHARDING]
-    keys = ("fsdp_sharding_strategy", "sharding_strategy")
-    keys = (*keys, "fsdp_reshard_after_forward", "reshard_after_forward")
-    said = given.take(*(f"fsdp_config.{key}" for key in keys)) if config else None
+    keys = ("fsdp_reshard_after_forward", "reshard_after_forward")
+    again = given.take(*(f"fsdp_config.{key}" for key in keys)) if config else None
+    keys = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.sharding_strategy")
+    said = again if again is not None else given.take(*keys)
+    if again is True:
+        given.known({"full_shard": ""}, *keys)
     word = str(said).lower() if said is not None else next(iter(found), "full_shard")
     return meant(given.target, "the sharding of FSDP", word, _inverse()) and _SHARDING[word]
+
+
+def _version(given: Given, *names: str) -> int | None:
+    """Which FSDP runs: they store and send alike, so that it is not read."""
+    said = next((given.values[name] for name in names if name in given), None)
+    known = {number: str(number) for number in (1, 2)}
+    return None if said is None else meant(given.target, names[0], str(said), known)
 
 
 def _inverse() -> dict[str, str]:
@@ -212,7 +222,6 @@ def _per_node(given: Given) -> int:
 def _world(given: Given, devices: int | None) -> int:
     """How many processes there are, as told or by the launcher."""
     told = given.take("num_processes", "world_size")
-    given.take("num_machines")
     launch = given.launch
     if launch is not None and launch.each.isdigit() and (launch.nodes or "1").isdigit():
         told = int(launch.nodes or "1") * int(launch.each)
@@ -234,7 +243,7 @@ def _world(given: Given, devices: int | None) -> int:
 
 def _batch(given: Given, cut: Cut, rounds: int) -> Fields:
     axolotl = "base_model" in given
-    each = given.same("the sequences of a device", *_EACH, default=1 if axolotl else 8)
+    each = given.same("the sequences of a device", *EACH, default=1 if axolotl else 8)
     shards = prod(cut.mesh.get(axis, 1) for axis in ("data", "fsdp"))
     total = each * rounds * shards
     if (told := given.take("deepspeed.train_batch_size")) not in (None, total):
@@ -295,18 +304,21 @@ def _kernels(given: Given) -> Fields:
     }
 
 
+_PRECISED = {"no": None, "bf16": "bf16", "fp16": "f16", "fp8": "bf16"}
+_PRECISION = {word: word for word in _PRECISED}
+"""Of accelerate's mixed_precision, the dtype of autocast."""
+
+
 def _mixed(given: Given) -> str | None:
     """The dtype of autocast, None without it."""
-    named = given.take("mixed_precision", default="no")
+    named = str(given.take("mixed_precision", default="no"))
     asked = {"bf16": "bf16", "fp16": "f16", "bfloat16": "bf16", "float16": "f16"}
-    for key, dtype in asked.items():
-        if str(given.take(key, default="")).lower() == "true":
-            return dtype
-    if str(given.values.get("bf16")) == "auto" or (named == "no" and is_trl(given)):
-        given.take("bf16")
-        off = str(given.take("bf16", default="")).lower() == "false"
-        return None if off else "bf16"
-    return {"bf16": "bf16", "fp16": "f16", "fp8": "bf16"}.get(str(named))
+    switch = {True: True, False: False, "true": True, "false": False, "auto": None}
+    said = {key: given.known(switch, key) for key in asked if key in given}
+    chosen = [asked[key] for key, on in said.items() if on]
+    if chosen or "bf16" in said or (named == "no" and is_trl(given)):
+        return next(iter(chosen), None if said.get("bf16") is False else "bf16")
+    return meant(given.target, "mixed_precision", named, _PRECISION) and _PRECISED[named]
 
 
 def _dtypes(given: Given, cut: Cut) -> Fields:
@@ -315,6 +327,8 @@ def _dtypes(given: Given, cut: Cut) -> Fields:
     mixed = _mixed(given)
     loaded = given.known(_DTYPES, "dtype", "torch_dtype")
     narrow = given.take("mixed_precision") == "fp8" or ("fp8" in given and given.on("fp8"))
+    if is_open(given) and mixed is None:
+        mixed = "bf16"
     own = [d for key, d in (("bf16", "bf16"), ("fp16", "f16")) if _enabled(given, key, mixed == d)]
     kind = (own[0] if own else "f32") if cut.kind == "deepspeed" else mixed
     grad = given.known(_DTYPES, "deepspeed.data_types.grad_accum_dtype")
@@ -324,6 +338,12 @@ def _dtypes(given: Given, cut: Cut) -> Fields:
     if grad is not None:
         found["dtypes.grad"] = grad
     return found | ({"dtypes.compute": "fp8"} if narrow else {})
+
+
+def is_open(given: Given) -> bool:
+    """Whether DeepSpeed leaves its dtype to a Trainer that the text has nothing of."""
+    asked = any(key in given for key in ("bf16", "fp16", "mixed_precision", *MODEL))
+    return not asked and given.values.get("deepspeed.bf16.enabled") == "auto"
 
 
 def _enabled(given: Given, name: str, mixed: bool) -> bool:
@@ -360,7 +380,7 @@ def _offloads(given: Given, cut: Cut) -> bool:
         "deepspeed_config.offload_optimizer_device",
         "deepspeed.zero_optimization.offload_optimizer.device",
     )
-    return cut.kind == "deepspeed" and str(given.take(*places, default="none")) == "cpu"
+    return cut.kind == "deepspeed" and bool(given.known({"none": False, "cpu": True}, *places))
 
 
 def _context(given: Given) -> str:

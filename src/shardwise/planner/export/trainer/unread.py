@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 
 from shardwise.errors import BadRequest, Remark, shown
-from shardwise.planner.export.trainer.given import Given, given_of
-from shardwise.planner.export.trainer.read import LENGTH, fields_of
+from shardwise.models.zoo import of_hub, zoo_names
+from shardwise.planner.export.trainer.given import MODEL, Given, given_of
+from shardwise.planner.export.trainer.read import EACH, LENGTH, fields_of, is_open
 
 _ANY = 1
 """Devices for which a text is read where only its keys are asked for."""
@@ -17,7 +18,7 @@ def notes(text: str, idle: re.Pattern[str], known: Collection[str]) -> list[str]
     where it is none; what is read as the nearest that a plan can say; and the keys without effect
     on a plan as one remark."""
     try:
-        given = given_of(text)
+        given = given_of(text, whole=False)
     except BadRequest:
         return []
     _read(given)
@@ -56,8 +57,17 @@ def _says_nothing(value: object) -> bool:
 def _nearly(given: Given) -> Iterator[str]:
     """What is read as the nearest that a plan can say."""
     packed = [key for key in ("packing", "sample_packing") if given.on(key)]
-    if not any(key in given for key in LENGTH):
-        yield "no max_length: read as the program's default"
+    lacks = [keys[0] for keys in (LENGTH, EACH) if not any(key in given for key in keys)]
+    name = str(given.take(*MODEL, default=""))
+    if name and of_hub(name) is None and name not in zoo_names():
+        key = next(key for key in MODEL if key in given)
+        yield f"{key} = {shown(name)} is no known model; read for the one given"
+    if given.values.get("bf16") is False and not given.on("fp16"):
+        yield "bf16 = False: matmuls run in the dtype in which the model is loaded"
+    if is_open(given):
+        yield "bf16.enabled is auto, and nothing says the dtype: read as bf16"
+    if lacks:
+        yield f"not in the text, read as the program's default: {', '.join(lacks)}"
     if packed:
         yield (
             f"{packed[0]}: the lengths of documents are not in the text; a sequence is read as one "
