@@ -149,11 +149,7 @@ def other_program(path: str | Path) -> tuple[str | None, str]:
     return target_of(text), text
 
 
-<<<<<<< HEAD
 def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
-=======
-def program_text(path: Path, what: str, most: int = DOCUMENT_BYTES) -> str:
->>>>>>> doors
     """The text of another program's file, with the files of keys that it names and that lie beside
     it (`planner/export/trainer/files.py`)."""
 
