@@ -11,6 +11,7 @@ from tests.apps.commands import SERVED, flat, over
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import serve
+from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
@@ -335,6 +336,45 @@ def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
     assert load_plan(again) == plan
 
 
+def test_depths_of_guessing_are_requests_of_a_search():
+    words = {"input": 512, "output": 32}
+    for acceptance, depths in (("0.8,0.6,0.4", [0, 1, 2, 3]), ("0.7", list(range(9)))):
+        asked = ServePlanRequest("llama-3-8b", "h100:1", acceptance=acceptance, **words)
+        made = asked.requests("h100:1", asked.demand())
+        assert [r.speculation.tokens if r.speculation else 0 for r in made] == depths
+        assert [r.scheduling.guesses for r in made] == depths
+    (only,) = ServePlanRequest("llama-3-8b", "h100:1", **words).requests("h100:1", asked.demand())
+    assert only.speculation is None
+
+
+@pytest.mark.slow
+def test_the_depth_of_guessing_is_searched_and_kept_in_the_plan(tmp_path, capsys):
+    """At 9 ms a token steps of one token each hold less than steps that check guesses."""
+    tight = (*SMALL, "--tpot", "9ms")
+    path, out = tmp_path / "plan.yaml", tmp_path / "serve.sh"
+    plain = found(*tight)["result"]["requests_per_second"]
+    run(*tight, "--acceptance", "0.8,0.6,0.1", "-o", str(path))
+    plan, load = load_plan(path), load_plan(path).scheduling
+    assert load.acceptances == (0.8, 0.6, 0.1)
+    assert load.guesses in (2, 3)
+    assert plan.workload.rate > 1.5 * plain
+    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
+    assert f'"num_speculative_tokens": {load.guesses}' in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--acceptance", "0.5,0.7"), "give a share of the steps for each guess"),
+        (("--acceptance", "1.2"), "--acceptance is '1.2'"),
+        (("--draft-cost", "0.1"), "--draft-cost is of guesses, and none are made"),
+    ],
+)
+def test_guesses_that_make_no_sense_are_refused(words, what):
+    with pytest.raises(BadRequest, match=what):
+        run(*SMALL, *RATE, *words)
+
+
 def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):
     path = tmp_path / "plan.yaml"
     run(*SMALL, *RATE, "-o", str(path))
@@ -409,6 +449,38 @@ def test_two_pools(capsys):
     assert result["prefill_replicas"] >= 1
     assert result["chips"] >= 2
     assert result["holds"]
+
+
+def test_answers_on_another_chip(tmp_path, capsys):
+    path, words = tmp_path / "plan.yaml", ("--on", "h100:2", "--decode-on", "h200:2")
+    run(*SMALL[:2], *words, *SMALL[4:], *RATE, "-o", str(path))
+    page = flat(capsys.readouterr().out)
+    plan = load_plan(path)
+    assert plan.slice.startswith("h200")
+    assert plan.prefill is not None
+    assert plan.prefill.slice.startswith("h100")
+    assert plan.replicas <= 2
+    assert plan.prefill_replicas <= 2
+    prefill, answer = plan.prefill_replicas, plan.replicas
+    hour = prefill * load_chip("h100").price.usd_per_chip_hour
+    hour += answer * load_chip("h200").price.usd_per_chip_hour
+    assert f"of h100 and {answer} of h200" in page
+    assert f"${hour:,.2f}/h" in page
+    shown = json.loads(said(capsys, "plan", "show", str(path), "--json")[0])["result"]
+    assert shown["usd_per_hour"] == pytest.approx(hour)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--on", "h100,b200", "--decode-on", "h200"), "name one chip or slice each"),
+        (("--on", "h100", "--decode-on", "v5e"), "of nvidia and google"),
+        (("--on", "h100", "--decode-on", "rtx4090"), "rtx4090 has no data-centre network"),
+    ],
+)
+def test_two_chips_that_share_no_caches_are_refused(words, what):
+    with pytest.raises(BadRequest, match=what):
+        run(*SMALL[:2], *words, *SMALL[4:], *RATE)
 
 
 def test_one_token_of_output_has_no_time_between_tokens(capsys):

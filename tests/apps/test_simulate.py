@@ -46,6 +46,38 @@ def plan_file(tmp_path):
     return save
 
 
+def test_a_benchmark_is_simulated_beside_what_was_measured(plan_file, tmp_path, capsys):
+    """What was simulated, as measured: no error; a time to the first token of twice that: half."""
+    path, bench, rows = plan_file(), tmp_path / "bench.json", tmp_path / "rows.csv"
+    run(capsys, "simulate", str(path), *MADE, "--csv", str(rows))
+    with rows.open() as file:
+        made = list(csv.DictReader(file))
+    value = {name: [float(row[name]) for row in made] for name in made[0] if name != "refusal"}
+    ttft, whole = value["ttft_seconds"], value["e2el_seconds"]
+    columns = {
+        "input_lens": [500] * 60,
+        "output_lens": [40] * 60,
+        "start_times": [7 + at for at in value["arrival_seconds"]],
+        "ttfts": [2 * one for one in ttft],
+        "itls": [[(b - a) / 39] * 39 for a, b in zip(ttft, whole, strict=True)],
+    }
+    bench.write_text(json.dumps(columns))
+    words = ("simulate", str(path), "--replay", str(bench))
+    code, out, _ = run(capsys, *words, "--csv", str(rows), "--force")
+    assert code == 0
+    assert "Each request beside what was measured" in out
+    found = json.loads(run(capsys, *words, "--json")[1])["result"]["replayed"]
+    errors = {one["name"]: (one["median_error"], one["p90_error"]) for one in found}
+    assert errors["tpot"] == pytest.approx((0, 0), abs=1e-9)
+    assert errors["ttft"] == pytest.approx((0.5, 0.5))
+    with rows.open() as file:
+        first = next(csv.DictReader(file))
+    assert float(first["measured_ttft_seconds"]) == pytest.approx(2 * float(first["ttft_seconds"]))
+    assert float(first["ttft_error"]) == pytest.approx(-0.5)
+    said = refused(capsys, str(path), "--replay", str(bench), "--rate", "3")
+    assert "--rate takes no effect with --replay" in said
+
+
 def test_prompts_that_begin_alike_are_found(plan_file, capsys):
     words = (str(plan_file()), *MADE, "--prefix", "384", "--json")
     result = json.loads(run(capsys, "simulate", *words)[1])["result"]

@@ -16,7 +16,10 @@ from llama_folder import write_llama
 from tests.clients.served import ours, served
 
 RECORD = Path(__file__).with_name("record.json")
-NAMES = ("openai_sdk", "curl", "lm_eval_harness", "vllm_bench", "guidellm_load", "vllm_oracle")
+NAMES = (
+    *("openai_sdk", "curl", "lm_eval_harness", "vllm_bench", "guidellm_load", "vllm_oracle"),
+    *("aider_edit", "sglang_bench"),
+)
 
 
 def main() -> None:

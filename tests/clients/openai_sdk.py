@@ -19,6 +19,7 @@ def run(url: str, folder: Path, programs: Path | None = None) -> dict:
         _chats(sdk, model)
         _tools(sdk, model)
         _responses(sdk, model)
+        _embeddings(sdk, model)
         refused = _errors(sdk, model)
     return {"version": version("openai"), "logprobs": logprobs, "errors": refused}
 
@@ -124,6 +125,19 @@ def _responses(sdk: openai.OpenAI, model: str) -> None:
     with sdk.responses.stream(**asked) as stream:
         (call,) = stream.get_final_response().output
     assert json.loads(call.arguments)["where"] in ("here", "there")
+
+
+def _embeddings(sdk: openai.OpenAI, model: str) -> None:
+    """Vectors as bytes, which the package asks for, and as floats."""
+    texts = ["What bounds a matmul?", "the"]
+    found = [one.embedding for one in sdk.embeddings.create(model=model, input=texts).data]
+    floats = sdk.embeddings.create(model=model, input=texts, encoding_format="float").data
+    for one, vector in zip(floats, found, strict=True):
+        assert one.embedding == pytest.approx(vector)
+    assert all(sum(x * x for x in vector) == pytest.approx(1) for vector in found)
+    with pytest.raises(openai.BadRequestError) as error:
+        sdk.embeddings.create(model=model, input=texts, dimensions=8)
+    assert error.value.param == "dimensions"
 
 
 def _errors(sdk: openai.OpenAI, model: str) -> int:

@@ -23,6 +23,8 @@ FIGURES = {
     "vllm_bench": {"random", "prefix_repetition"},
     "guidellm_load": {"successful", "errored", "output_tokens_per_second"},
     "lm_eval_harness": {"local-completions", "local-chat-completions"},
+    "sglang_bench": {"completions", "chat"},
+    "aider_edit": {"no_stream", "stream"},
     "vllm_oracle": {"prompts", "equal", "ties", "places", "farthest_logprob"},
 }
 

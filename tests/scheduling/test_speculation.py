@@ -18,6 +18,19 @@ def test_tokens_per_step_are_those_of_the_paper(acceptance, expected):
     assert mean == pytest.approx(expected, rel=0.02)
 
 
+def test_shares_by_position_are_those_of_the_steps():
+    """vLLM counts in how many steps each guess held: 1 + 0.8 + 0.5 + 0.3 tokens a step."""
+    found = Speculation(tokens=3, positions=(0.8, 0.5, 0.3, 0.2))
+    assert found.tokens_per_step == pytest.approx(2.6)
+    draw = Random(1)
+    counts = [found.accepted(draw) for _ in range(20_000)]
+    for place, share in enumerate((0.8, 0.5, 0.3), 1):
+        assert sum(n >= place for n in counts) / len(counts) == pytest.approx(share, abs=0.01)
+    for bad in ((0.5,), (0.5, 0.6, 0.1), (1.2, 0.5, 0.1)):
+        with pytest.raises(BadRequest, match="give a share of the steps for each guess"):
+            Speculation(tokens=3, positions=bad)
+
+
 def test_n_grams_guess_what_followed_the_last_time():
     assert PastTokens([1, 2, 3, 9, 1, 2, 4, 9, 1, 2]).guess(3) == [4, 9, 1]
     assert PastTokens([1, 2, 3]).guess(3) == []

@@ -17,7 +17,8 @@ from shardwise.planner.training import evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan, is_of
 from shardwise.plans.train import CHOICES, spread
 
-_JOB = {"lora_rank", "frozen", "packed_lengths", "remat_kinds", "stack", "constants"}
+_JOB = {"lora_rank", "lora_targets", "quantize", "library", "frozen", "packed_lengths"}
+_JOB |= {"remat_kinds", "stack", "constants"}
 """Choices that say what is trained or how it is priced, or another one in more detail."""
 _FIELDS = ("microbatches", "layers_per_stage", *(name for name in CHOICES if name not in _JOB))
 

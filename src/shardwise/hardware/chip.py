@@ -234,7 +234,9 @@ class Chip:
         needed = ["hbm_usable_bytes", "hbm_bandwidth"]
         if self.jax_devices_per_chip > 1:
             needed.append("device_link_oneway")
-        return tuple(name for name in needed if getattr(self, name) is None)
+        lacking = [name for name in needed if getattr(self, name) is None]
+        known = {"bf16", "f16", "f32"} & {*self.peak_flops}
+        return tuple(lacking if known else [*lacking, "peak_flops.bf16"])
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for a dtype of `units.DTYPE_BYTES`; BadRequest lists what the chip has."""

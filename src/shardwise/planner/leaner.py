@@ -11,8 +11,8 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.plans.optimizers import optimizer_row
-from shardwise.plans.software import SOFTWARE, candidates_of_plan, usual_stack
-from shardwise.units import dtype_bytes
+from shardwise.plans.software import SOFTWARE, candidates_of_plan, usual_library, usual_stack
+from shardwise.units import dtype_bytes, format_seconds
 
 Needs = Callable[[TrainPlan], float]
 """Peak bytes per device of a plan."""
@@ -22,24 +22,34 @@ SHOWN = 3
 """Changes that are named of one kind."""
 
 
-def leaner(plan: TrainPlan, cfg: ModelConfig, piece: Slice, room: float, needs: Needs) -> str:
-    """What makes the plan fit into the room of a device, in words; "" where nothing does. What the
-    plan's program does not run is for no program in particular, and counted so."""
+def leaner(
+    plan: TrainPlan, cfg: ModelConfig, piece: Slice, room: float, needs: Needs, state: float
+) -> str:
+    """What makes the plan fit into the room of a device, in words; "" where nothing does. `state`
+    are the bytes of its optimizer, of which an offload says the time. What the plan's program does
+    not run is for no program in particular, and counted so."""
 
     def counted(changed: TrainPlan) -> float:
         return needs(changed if _runs(changed, cfg, piece) else _for_any(changed, piece))
 
     found = [*_fewest(plan, room, counted)][:SHOWN]
-    others = _on_host(plan, piece, room, counted), _adapted(plan, room, counted)
+    others = _on_host(plan, piece, room, counted), _adapted(plan, piece, room, counted)
     found += [one for one in others if one]
-    said = (
-        f"{options}{'' if _runs(changed, cfg, piece) else ANY} ({counted(changed) / 2**30:.3g} GiB)"
-        for options, changed in found
-    )
-    return ", or ".join(said)
+
+    def said(options: str, changed: TrainPlan) -> str:
+        other = "" if _runs(changed, cfg, piece) else " --for any"
+        moved = changed.offload_optimizer and not plan.offload_optimizer
+        more = f", {_both_ways(state, piece)} a step over the host link" if moved else ""
+        return f"{options}{other} ({counted(changed) / 2**30:.3g} GiB{more})"
+
+    return ", or ".join(said(*one) for one in found)
 
 
-ANY = " --for any"
+def _both_ways(state: float, piece: Slice) -> str:
+    """Seconds of an optimizer's state from host memory and back."""
+    chip = piece.chip
+    bytes_per_chip = 2 * state * chip.jax_devices_per_chip
+    return format_seconds(bytes_per_chip / chip.require("host_link_oneway"))
 
 
 def _runs(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> bool:
@@ -99,14 +109,15 @@ def _on_host(plan: TrainPlan, piece: Slice, room: float, needs: Needs) -> Change
     return ("--offload optimizer", changed) if needs(changed) <= room else None
 
 
-def _adapted(plan: TrainPlan, room: float, needs: Needs) -> Change | None:
+def _adapted(plan: TrainPlan, piece: Slice, room: float, needs: Needs) -> Change | None:
     """Adapters, beside quantised weights where it takes that."""
     rank = plan.lora_rank or 16
     options = "" if plan.lora_rank else f"--lora {rank}"
     for quantize in ("none", "nf4"):
         if quantize == plan.quantize and plan.lora_rank:
             continue
-        changed = replace(plan, lora_rank=rank, quantize=quantize, library="transformers")
+        library = usual_library(usual_stack(piece.chip, rank), rank)
+        changed = replace(plan, lora_rank=rank, quantize=quantize, library=library)
         said = options if quantize == "none" else f"{options} --quantize {quantize}".strip()
         if needs(changed) <= room:
             return said, changed

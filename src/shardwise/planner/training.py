@@ -272,9 +272,8 @@ def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
     unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
     fits = plan_of(request, unpinned[0]) if unpinned else None
     few = request.part is None and request.piece.chips <= FEW_CHIPS
-    others = (
-        leaner(leanest, request.cfg, request.piece, request.max_hbm_bytes, needs) if few else ""
-    )
+    optimizer, room = float(kinds["optimizer"]), request.max_hbm_bytes
+    others = leaner(leanest, request.cfg, request.piece, room, needs, optimizer) if few else ""
     return nearest_miss(request, report.nearest, leanest, kinds, fits, others)
 
 
@@ -443,7 +442,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
-        software=request.software.name if request.software else "any",
+        software=request.software.name if request.software else "any",  # type: ignore[arg-type]
         chips=request.chips,
         **found.structure.choices,
     )

@@ -45,11 +45,12 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """A plan as plain values, `kind` first; `chips` only where they are not the catalogue's,
-    choices of fine-tuning where they are made, and of its load only the parts that it has."""
+    choices of fine-tuning where they are made, and of its load and its scheduling only the parts
+    that they have."""
     kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
     values = _plain(asdict(plan)) | {"chips": plan.chips.given}
-    if isinstance(plan, ServePlan) and plan.workload is not None:
-        values["workload"] = _plain(plain(plan.workload))
+    if isinstance(plan, ServePlan):
+        values |= {"scheduling": plain(plan.scheduling), "workload": plain(plan.workload)}
     said = {"chips": bool(values["chips"])}
     said |= {k: values[k] != _plain(getattr(USUAL, k)) for k in _SELDOM if k in values}
     keys = [key for key in keys_of(cls) if said.get(key, True)]

@@ -32,6 +32,7 @@ from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.software import (
     SoftwareRow,
     software_row,
+    usual_library,
     usual_software,
     usual_stack,
 )
@@ -51,7 +52,7 @@ WORD_OF = {"global_batch_sequences": "batch", "sequence_length": "length"}
 WORDS = tuple(WORD_OF.values())
 COMPUTED = (
     *("model_hash", "slices", "box", "global_batch_sequences", "sequence_length", "microbatches"),
-    *("layers_per_stage", "software", "stack"),
+    *("layers_per_stage", "software", "stack", "library"),
 )
 """Keys that are worked out where the file does not have them."""
 _ALSO = {
@@ -123,6 +124,7 @@ def worked_out(
         "software": row.name if row else "any",
         "stack": row.stack_on(piece.chip) if row else usual_stack(piece.chip, _rank(data)),
         **usual_choices(row, cfg),
+        "library": usual_library(usual_stack(piece.chip, _rank(data)), 0 if row else _rank(data)),
         "model_hash": model_hash(cfg),
         "mesh": mesh,
         "sequence_length": length,

@@ -34,6 +34,8 @@ _ROWS = (
     # LitGPT of 2023 (lit_gpt/model.py, lora.py) with bitsandbytes 0.41.
     LibraryRow(name="lit_gpt", listed_moments=True, whole_qkv=True, keeps_inputs=True),
 )
+TRANSFORMERS: Library = "transformers"
+"""What trains adapters on GPUs, where nobody says otherwise."""
 _BY_NAME: Mapping[str, LibraryRow] = {row.name: row for row in _ROWS}
 
 

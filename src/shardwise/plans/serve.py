@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest, shown
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.train import check_mesh
+from shardwise.scheduling.speculation import check_positions
 from shardwise.units import dtype_bytes
 
 CHECKPOINT = "checkpoint"
@@ -102,7 +103,8 @@ class ServeScheduling:
     newest known), and without `graphs` it captures no graphs of its steps. Of the hosts' memory
     evicted prefixes take `host_cache_share`, and what is left takes preempted sequences where
     `swap` is set. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed
-    a step, each right with probability `acceptance`, at `guess_cost` steps each.
+    a step, each right with probability `acceptance` after one that was, or by its position in such
+    a share of the steps (`acceptances`), at `guess_cost` steps each.
     """
 
     policy: Policy = "chunked"
@@ -122,6 +124,7 @@ class ServeScheduling:
     guesses: int = 0
     acceptance: float = 0.0
     guess_cost: float = 0.0
+    acceptances: tuple[float, ...] | None = part()
 
     def __post_init__(self) -> None:
         for name in ("margin", "memory_share", "host_cache_share", "acceptance"):
@@ -135,7 +138,11 @@ class ServeScheduling:
                 "static batches share no prefixes and preempt nobody; with policy static set "
                 "prefix_cache to false and admission to reserve"
             )
-        if not self.guesses and (self.acceptance or self.guess_cost):
+        if self.acceptances is not None:
+            if self.acceptance:
+                raise BadRequest("acceptance and acceptances both say how often guesses hold")
+            check_positions(self.acceptances, self.guesses)
+        if not self.guesses and (self.acceptance or self.guess_cost or self.acceptances):
             raise BadRequest("acceptance and guess_cost take no effect without guesses")
 
 

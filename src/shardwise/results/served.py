@@ -344,7 +344,8 @@ def boxes_of(served: Served) -> WholeBoxes | None:
     chip = served.piece.chip
     each = chip.chips_per_host
     boxed = isinstance(chip.network, Switched) and not chip.network.cards
-    if not boxed or served.chips % each == 0:
+    two = served.prefill_piece.chip.id != chip.id
+    if two or not boxed or served.chips % each == 0:
         return None
     chips = -(-served.chips // each) * each
     usd = None if chip.price is None else chips * chip.price.usd_per_chip_hour

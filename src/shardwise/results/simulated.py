@@ -41,6 +41,31 @@ class FollowingFleet(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplayedTime(Record):
+    """A time of a benchmark's requests, measured and simulated; an error is |simulated / measured -
+    1| of a request."""
+
+    name: str
+    """ttft, tpot or e2el."""
+    requests: int
+    """Requests that have it."""
+    measured_median_seconds: float
+    """Median of the measured."""
+    simulated_median_seconds: float
+    """Median of the simulated."""
+    measured_p90_seconds: float
+    """90th percentile of the measured."""
+    simulated_p90_seconds: float
+    """90th percentile of the simulated."""
+    median_error: float
+    """Median error of a request."""
+    p90_error: float
+    """90th percentile of the errors."""
+    too_high: float
+    """Share of the requests whose simulated time is above the measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WholeLoadFigures(RunFigures):
     """What a plan did under a load that was run from its first request to its last."""
 
@@ -52,6 +77,8 @@ class WholeLoadFigures(RunFigures):
     """What waits and runs, and for how long, over the run."""
     following: Sequence[FollowingFleet] | None = part()
     """Fleets that follow the load of the trace, by their start-up."""
+    replayed: Sequence[ReplayedTime] | None = part()
+    """Times of the requests of a benchmark, measured and simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
+from shardwise.runtime.adapters import AdaptedEntry, adapted
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stacked_shape, stored_rows
 from shardwise.runtime.names import Piece, pieces
 from shardwise.runtime.quant import Quantized, quantise, summed_axes
@@ -33,6 +34,7 @@ TOWER = re.compile(r"^(model\.)?(vision_tower|multi_modal_projector|audio_tower)
 """Tensors of the parts of a model that are not its text."""
 
 Index = tuple[slice, ...]
+Held = Entry | AdaptedEntry
 
 
 def load(
@@ -41,18 +43,21 @@ def load(
     dtype: Any = None,
     shardings: Any = None,
     kept: str | None = None,
+    adapter: Path | None = None,
 ) -> Tree:
     """The parameter tree of a checkpoint, in `dtype` (None: as stored), laid out by `shardings`;
     its matmuls' weights and tables `kept` in small numbers (`quant.NARROW`) from the first on: one
-    layer's or expert's matrix at a time is there in full.
+    layer's or expert's matrix at a time is there in full. An `adapter` is added (`adapters.py`).
 
     `path` is a file or a folder with model.safetensors or an index. Raises BadRequest, before any
     tensor is read, with the name and the shape of a tensor that is missing, left over or different.
     """
-    entries = read_folder(Path(path))
+    entries: Mapping[str, Held] = read_folder(Path(path))
     found = pieces(cfg, stored_rows(cfg))
     spelt = _spelling(found, entries)
     check(cfg, found, entries, spelt)
+    if adapter is not None:
+        entries = adapted(entries, adapter)
     by_row = {(piece.row.group, piece.row.name): piece for piece in found}
     if shardings is None:
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -77,7 +82,7 @@ def verify(path: Path | str, cfg: ModelConfig) -> None:
 
 
 def check(
-    cfg: ModelConfig, found: tuple[Piece, ...], entries: Mapping[str, Entry], spelt: Any
+    cfg: ModelConfig, found: tuple[Piece, ...], entries: Mapping[str, Held], spelt: Any
 ) -> None:
     """Raise BadRequest unless the checkpoint holds exactly the tensors of the model."""
     expected = {spelt(name): piece.shape() for piece in found for _, name in _tensors(cfg, piece)}
@@ -173,7 +178,7 @@ def view(piece: Piece, tensor: np.ndarray) -> np.ndarray:
     return cut.transpose([letters.index(x) for x in piece.letters if x in letters])
 
 
-def _whole(piece: Piece, entry: Entry) -> np.ndarray:
+def _whole(piece: Piece, entry: Held) -> np.ndarray:
     """The row inside a tensor of the file, with its own dims."""
     found = view(piece, entry.open())
     sizes = [size for _, size in piece.row.dims][int(piece.per_expert) :]
@@ -221,7 +226,7 @@ class _HostBuffer:
 def _place(
     piece: Piece,
     cfg: ModelConfig,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Held],
     spelt: Any,
     dtype: Any,
     sharding: jax.sharding.Sharding,
@@ -248,7 +253,7 @@ def _place(
 def _place_small(
     piece: Piece,
     cfg: ModelConfig,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Held],
     spelt: Any,
     kept: str,
     sharding: jax.sharding.Sharding,
@@ -295,7 +300,7 @@ def _fill(
     block: np.ndarray,
     piece: Piece,
     names: Mapping[tuple[int, int | None], str],
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Held],
     index: Index,
 ) -> None:
     """Write the array's part at `index` into the first places of `block`; a padded dim has more."""
@@ -312,7 +317,7 @@ def _fill(
             out[i, j] = _whole(piece, entries[names[layer, expert]])[tuple(rest[1:])]
 
 
-def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
+def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Held]) -> Any:
     """GPT-2 and OPT checkpoints also come without the first part of every name; the text of a model
     with towers stands under `language_model.`, or newer under `model.language_model.`."""
     first = next(piece.template for piece in found if piece.row.name == "embedding")

@@ -7,6 +7,7 @@ brings (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., arXiv 2211.1
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import Literal
 
@@ -15,7 +16,8 @@ from shardwise.errors import BadRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """`tokens` guesses a step, each accepted with probability `acceptance`.
+    """`tokens` guesses a step, each accepted with probability `acceptance` after one that was, or
+    by `positions` in such a share of the steps, as vLLM counts them ("per-position acceptance").
 
     `cost` is the time of one guess as a share of a decoding step of the model (c of the paper);
     n-grams are free.
@@ -23,10 +25,13 @@ class Speculation:
 
     method: Literal["draft", "ngram"] = "ngram"
     tokens: int
-    acceptance: float
+    acceptance: float = 0.0
     cost: float = 0.0
+    positions: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.positions:
+            check_positions(self.positions, self.tokens)
         if self.tokens < 1:
             raise BadRequest(f"speculation of {self.tokens} tokens guesses nothing; give 1 or more")
         if not 0 <= self.acceptance <= 1:
@@ -39,15 +44,32 @@ class Speculation:
     @property
     def tokens_per_step(self) -> float:
         """Tokens that a step brings on average, the model's own included."""
+        if self.positions:
+            return 1.0 + sum(self.positions[: self.tokens])
         a, k = self.acceptance, self.tokens
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
     def accepted(self, draw: Random) -> int:
         """Guesses accepted in one step: up to the first that is not."""
         count = 0
+        if self.positions:
+            drawn = draw.random()
+            return sum(drawn < share for share in self.positions[: self.tokens])
         while count < self.tokens and draw.random() < self.acceptance:
             count += 1
         return count
+
+
+def check_positions(positions: Iterable[float], tokens: int) -> None:
+    """Raise BadRequest for shares of steps that so many guesses cannot have."""
+    shares = tuple(positions)
+    falling = all(a >= b for a, b in pairwise((1.0, *shares, 0.0)))
+    if len(shares) < tokens or not falling:
+        told = ", ".join(f"{share:g}" for share in shares)
+        raise BadRequest(
+            f"acceptance by position is {told} for {tokens} guesses; give a share of the steps for "
+            "each guess, from 0 to 1 and none above the one before it"
+        )
 
 
 class PastTokens:

@@ -52,7 +52,7 @@ def test_adapters_can_be_written_by_hand(tmp_path):
         "lora_rank: 16\nquantize: nf4\n"
     )
     shown = sw.plan_show(file)
-    assert shown.best.plan.stack == "fsdp"
+    assert (shown.best.plan.stack, shown.best.plan.library) == ("fsdp", "transformers")
     assert shown.result["adapters"]["rank"] == 16
     assert shown.result["runs_in"] == ""
 
@@ -92,3 +92,9 @@ def test_showing_and_exporting_refuse_adapters_in_one_sentence(tmp_path):
     with pytest.raises(BadRequest) as refused:
         sw.export(file_lora, to="torchtitan")
     assert str(refused.value) in note
+
+
+def test_a_compiler_for_tpus_has_no_layers_of_transformers():
+    found = sw.plan_train("qwen3-0.6b", "v5e:1x1", batch="1seq", seq=256, remat="block", lora=8)
+    assert found.best.plan.library == "plain"
+    assert "no program in particular" in str(found)

@@ -8,6 +8,7 @@ from shardwise.commands.pricing.predict import plan_training
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
+from shardwise.hardware.names import DATA
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
 
@@ -66,8 +67,12 @@ def test_a_slower_die_link_is_no_faster():
     assert slower.step_seconds.expected > fast.step_seconds.expected
 
 
-def test_an_unknown_die_link_is_asked_for_and_can_be_given():
-    with pytest.raises(BadRequest, match=r"chip 'v3'.*--set chip.device_link_oneway=NUMBER"):
-        plan("v3:4x4")
+def test_an_unknown_die_link_is_asked_for_and_can_be_given(tmp_path):
+    text = (DATA / "v3.toml").read_text(encoding="utf-8").replace('id = "v3"', 'id = "lab"')
+    lines = [s for s in text.splitlines() if not s.startswith(("device_link", "aliases", "cloud"))]
+    lab = tmp_path / "lab.toml"
+    lab.write_text("\n".join(lines))
+    with pytest.raises(BadRequest, match=r"chip 'lab'.*--set chip.device_link_oneway=NUMBER"):
+        plan("lab:4x4", hw_files=[lab])
     given = {"chip.device_link_oneway": 1e11}
-    assert plan("v3:8x8", sets=given).best.plan.devices == 128
+    assert plan("lab:8x8", hw_files=[lab], sets=given).best.plan.devices == 128

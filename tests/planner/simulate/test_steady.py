@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet
+from shardwise.planner.serve.replica import averaged
 from shardwise.planner.simulate.cost import Lag
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives, latencies, request_rows
@@ -21,6 +22,7 @@ from shardwise.planner.simulate.steady import (
     steady_outcome,
     steady_run,
 )
+from shardwise.scheduling import Speculation
 
 DEMAND = Demand(prompts=(64, 128), outputs=(32, 32))
 GOAL = Objectives(ttft=0.5, tpot=0.03)
@@ -75,6 +77,28 @@ def test_the_same_beginning_of_all_prompts_is_computed_once():
     assert float(np.median(same.times[0])) < float(np.median(run.times[0]))
     quick = steady_run(servers(), shared, 20.0, counted=50)
     assert np.array_equal(quick.times, same.times)
+
+
+@pytest.mark.parametrize("positions", [(), (0.8, 0.5, 0.3)])
+def test_guesses_in_the_mean_are_guesses_that_are_drawn(positions):
+    """2.60 tokens a step by position, 2.53 by 0.7 each; every guess takes a tenth of a step."""
+    guess = Speculation(
+        method="draft",
+        tokens=3,
+        cost=0.1,
+        positions=positions,
+        acceptance=0.0 if positions else 0.7,
+    )
+    pool = servers().pool
+    ahead = replace(pool, config=replace(pool.config, lookahead=3))
+    drawn = replace(servers(), pool=ahead, speculation=guess)
+    demand, rate = Demand(prompts=(64,), outputs=(200,)), 20.0
+    mean = averaged(drawn)
+    assert mean.speculation is None
+    assert mean.pool.config.lookahead == 0
+    times = [steady_run(one, demand, rate, counted=200).times.mean(axis=1) for one in (drawn, mean)]
+    assert times[1][1:] == pytest.approx(times[0][1:], rel=0.04)
+    assert times[1][1] < steady_run(servers(), demand, rate, counted=200).times[1].mean()
 
 
 def test_requests_that_are_refused_are_never_under_way():

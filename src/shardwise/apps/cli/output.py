@@ -107,7 +107,7 @@ def _spelt(text: str) -> str:
     return text
 
 
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write the table of --csv. Raises BadRequest where the file cannot be written."""
     header = list(dict.fromkeys(name for row in rows for name in row))
     write_csv(path, header, [[row.get(name, "") for name in header] for row in rows])

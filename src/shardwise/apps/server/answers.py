@@ -111,6 +111,8 @@ class Wish:
     echo: bool = False
     silent: bool = False
     priority: int = 0
+    variant: int = 0
+    """Of the weights: 0 or that of an adapter."""
 
     @property
     def reported(self) -> int:
@@ -211,7 +213,11 @@ class Answering:
         for prompt in wish.prompts:
             self._asked.append(
                 state.thread.ask(
-                    prompt, wish.sampling, answers=wish.answers, priority=wish.priority
+                    prompt,
+                    wish.sampling,
+                    answers=wish.answers,
+                    priority=wish.priority,
+                    variant=wish.variant,
                 )
             )
         for asked in self._asked:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from shardwise.apps.server.body import fields_of
 from shardwise.apps.server.chat import chat
 from shardwise.apps.server.completions import complete
+from shardwise.apps.server.embeddings import embeddings
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
 from shardwise.apps.server.gate import Gate
@@ -103,6 +104,7 @@ def server_app(state: ServerState) -> Gate:
         "/v1/completions": complete,
         "/v1/chat/completions": chat,
         "/v1/responses": respond,
+        "/v1/embeddings": embeddings,
         "/tokenize": tokenize,
         "/detokenize": detokenize,
     }
@@ -133,7 +135,7 @@ def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitab
 
     async def answered(state: ServerState, request: Request, fields: ApiModel) -> Response:
         name = getattr(fields, "model", None)
-        if name is not None and name != state.replica.name:
+        if name is not None and name not in state.replica.names:
             raise _no_model(state, name)
         return await post(state, request, fields)
 
@@ -146,7 +148,8 @@ def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitab
 
 
 def _no_model(state: ServerState, name: str) -> ApiError:
-    said = f"there is no model '{name[:200]}'; this one is '{state.replica.name}'"
+    known = " and ".join(f"'{one}'" for one in state.replica.names)
+    said = f"there is no model '{name[:200]}'; this one is {known}"
     return ApiError(404, said, "model")
 
 
@@ -177,22 +180,27 @@ async def _left(_: Request, __: Exception) -> Response:
 
 
 async def models(request: Request) -> Response:
-    """The one model, as a list of one or by its name."""
+    """The model and its adapters, as a list or by a name."""
     state = _state(request)
-    card = {
-        "id": state.replica.name,
-        "object": "model",
-        "created": int(state.started),
-        "owned_by": "shardwise",
-        "root": state.replica.name,
-        "max_model_len": state.thread.most_tokens,
-    }
+    base, names = state.replica.name, state.replica.names
+    cards = [
+        {
+            "id": name,
+            "object": "model",
+            "created": int(state.started),
+            "owned_by": "shardwise",
+            "root": base,
+            "parent": None if name == base else base,
+            "max_model_len": state.thread.most_tokens,
+        }
+        for name in names
+    ]
     name = request.path_params.get("name")
     if name is None:
-        return JSONResponse({"object": "list", "data": [card]})
-    if name != state.replica.name:
+        return JSONResponse({"object": "list", "data": cards})
+    if name not in names:
         raise _no_model(state, name)
-    return JSONResponse(card)
+    return JSONResponse(cards[names.index(name)])
 
 
 async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Response:

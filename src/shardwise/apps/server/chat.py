@@ -124,6 +124,7 @@ async def chat_wish(state: ServerState, fields: ChatFields) -> Wish:
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False and not marked(state, fields),
         priority=fields.priority or 0,
+        variant=state.replica.variant(fields.model),
     )
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
-from shardwise.apps.server.prompts import check_room, check_tokens, tokens_of
+from shardwise.apps.server.prompts import check_room, prompts_of
 from shardwise.apps.server.reply import ChoiceWriter, reply
 from shardwise.apps.server.reports import Spelling, completion_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
@@ -45,9 +45,8 @@ class CompletionForm:
 async def complete(state: ServerState, request: Request, fields: CompletionFields) -> Response:
     """The completions of one request."""
     text = state.replica.text
-    prompts, shown = await _prompts(state, fields)
-    for prompt in prompts:
-        check_tokens(state, prompt, "prompt")
+    special = fields.add_special_tokens is not False
+    prompts, shown = await prompts_of(state, fields.prompt, "prompt", special=special)
     most = DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
     if not most and not fields.echo:
         raise bad("max_tokens", "max_tokens is 0; it makes sense with echo only")
@@ -64,19 +63,7 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
         echo=echo,
         silent=not most,
         priority=fields.priority or 0,
+        variant=state.replica.variant(fields.model),
     )
     form = CompletionForm(spelling_of(fields, text), fields.logprobs)
     return await reply(state, request, fields, wish, ChoiceWriter(state, request, fields, form))
-
-
-async def _prompts(
-    state: ServerState, fields: CompletionFields
-) -> tuple[list[list[int]], list[str | None]]:
-    """Each prompt's tokens, and its text where it came as text."""
-    given: list[Any] = fields.prompt if isinstance(fields.prompt, list) else [fields.prompt]
-    if isinstance(given[0], int):
-        return [given], [None]
-    if not isinstance(given[0], str):
-        return given, [None] * len(given)
-    special, room = fields.add_special_tokens is not False, state.thread.most_tokens
-    return await tokens_of(state, given, "prompt", special=special, room=room), given

@@ -370,10 +370,28 @@ class ResponseFields(SamplingFields):
     prompt: None = None
 
 
+class EmbeddingFields(ApiModel):
+    """The body of POST /v1/embeddings."""
+
+    model: str | None = None
+    input: (
+        str
+        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+        | Tokens
+        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1, lt=2**31)
+    add_special_tokens: bool | None = None
+    user: str | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description=UNUSED)
+
+
 BODIES: Mapping[str, type[ApiModel]] = {
     "/v1/completions": CompletionFields,
     "/v1/chat/completions": ChatFields,
     "/v1/responses": ResponseFields,
+    "/v1/embeddings": EmbeddingFields,
     "/tokenize": TokenizeFields,
     "/detokenize": DetokenizeFields,
 }

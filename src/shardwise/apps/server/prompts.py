@@ -40,6 +40,23 @@ async def tokens_of(
         return await state.replica.text.jobs.encode(texts, special=special, room=room)
 
 
+async def prompts_of(
+    state: ServerState, given: Any, param: str, *, special: bool
+) -> tuple[list[list[int]], list[str | None]]:
+    """Each prompt's tokens, and its text where it came as text: of one or several texts or lists of
+    tokens. Raises ApiError."""
+    asked: list[Any] = given if isinstance(given, list) else [given]
+    shown: list[str | None] = [None] * len(asked)
+    if isinstance(asked[0], int):
+        asked, shown = [asked], [None]
+    elif isinstance(asked[0], str):
+        room, shown = state.thread.most_tokens, list(asked)
+        asked = await tokens_of(state, asked, param, special=special, room=room)
+    for prompt in asked:
+        check_tokens(state, prompt, param)
+    return asked, shown
+
+
 @contextmanager
 def refused(param: str) -> Iterator[None]:
     """What is done with a client's text, whose refusals are about the field that it came in."""

@@ -85,7 +85,7 @@ class ChoiceWriter:
         self._envelope = {
             "id": f"{form.prefix}-{request.state.request_id}",
             "created": int(time.time()),
-            "model": state.replica.name,
+            "model": fields.model or state.replica.name,
             "object": form.kind_of_part if fields.stream else form.kind,
         }
 
@@ -144,6 +144,12 @@ async def _document(
     document = partial(writer.document, answers, answering.usage)
     tokens = sum(len(piece.tokens) for piece in answers)
     data = await _written(document, tokens, _plain)
+    return Response(data, media_type="application/json")
+
+
+async def as_json(document: Any, numbers: int) -> Response:
+    """A document of so many numbers, written beside the loop where they are many."""
+    data = await _written(lambda: document, numbers, _plain)
     return Response(data, media_type="application/json")
 
 

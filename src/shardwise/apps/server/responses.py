@@ -52,7 +52,7 @@ async def respond(state: ServerState, request: Request, fields: ResponseFields) 
     text = state.replica.text
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
     form = ChatForm(spelling_of(asked, text), text, logprobs, reader_of(state, asked, wish))
-    said = {**_said(fields, request.state.request_id), "model": state.replica.name}
+    said = {**_said(fields, request.state.request_id), "model": fields.model or state.replica.name}
     return await reply(state, request, fields, wish, ResponseWriter(form, said))
 
 

@@ -47,6 +47,8 @@ class ServerState:
     pace: RefusalPace = field(default_factory=RefusalPace)
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Of whose large body is read."""
+    embedding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of whose vectors are made."""
     held: int = 0
     """Bytes of bodies that are on their way."""
     reported: int = 0

@@ -4,7 +4,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
@@ -55,7 +54,7 @@ def pairs(given: Words, flag: str, form: str, like: str) -> dict[str, str]:
     return once(found, flag)
 
 
-def compiler_options(given: Words) -> dict[str, Any]:
+def compiler_options(given: Words) -> dict[str, str | int | float]:
     """Options of a compiler by name; texts that are numbers are numbers, as XLA takes no others.
 
     >>> compiler_options(["xla_a=true", "exec_time_optimization_effort=-1.0", "xla_b=8"])
@@ -67,7 +66,7 @@ def compiler_options(given: Words) -> dict[str, Any]:
     return numbers(once(((n.removeprefix("--"), text) for n, text in texts.items()), "--option"))
 
 
-def numbers(options: Mapping[str, str]) -> dict[str, Any]:
+def numbers(options: Mapping[str, str]) -> dict[str, str | int | float]:
     """The same options, texts that are numbers as numbers."""
     return {name: _as_number(text) for name, text in options.items()}
 

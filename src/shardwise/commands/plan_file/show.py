@@ -164,6 +164,7 @@ class PlanShowRequest(HardwareWords, Command):
 
 
 JOB = {"model", "slice", "global_batch_sequences", "sequence_length", "mtp_layers", "lora_rank"}
+JOB |= {"lora_targets", "quantize"}
 """Fields of a plan that say what is trained on what, not how."""
 
 

@@ -30,6 +30,7 @@ from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.figures import RunFigures
 from shardwise.planner.simulate.metrics import Objectives, over_time, summary
 from shardwise.planner.simulate.rates import about_rate, largest_rate
+from shardwise.planner.simulate.replays import Replay
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
@@ -77,9 +78,11 @@ def simulate_plan(
     objectives: Objectives | None = None,
     find_rate: bool = False,
     keep_steps: bool = False,
+    replay: Replay | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Simulated:
-    """Run a load through the replicas of a serving plan, priced by its own engine and chip.
+    """Run a load through the replicas of a serving plan, priced by its own engine and chip; the
+    requests of a benchmark where there is a `replay`.
 
     Where the plan has a workload and no other load is given, and to find the largest rate within
     the objectives, it is simulated in the steady state (`planner/simulate/steady.py`).
@@ -93,7 +96,7 @@ def simulate_plan(
     hardware = replace(chips, constants=load.constants or plan.constants).of_plan(plan)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
     given = objectives if objectives is not None and objectives.given else targets(plan)
-    steady = find_rate or (plan.workload is not None and load.plain)
+    steady = find_rate or (replay is None and plan.workload is not None and load.plain)
     up = plan.worst if steady else plan
     fleet = fleet_of(up, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     if steady:
@@ -102,7 +105,11 @@ def simulate_plan(
         kept = hardware.kept_of(*places_of(plan))
         return replace(found, chips=kept)
     objectives = given
-    requests = requests_of(load, plan)
+    if replay is None:
+        requests = requests_of(load, plan)
+    else:
+        shared = load.shared(plan, min(replay.prompts))
+        requests = replay.requests(plan.scheduling.page_size, shared)
     check_size(requests, plan)
     outcome = simulate(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress

@@ -16,6 +16,7 @@ from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_serve.follow import fleets_that_follow
 from shardwise.commands.plan_serve.load import Load, targets
 from shardwise.commands.plan_serve.loaded import Simulated, simulate_plan
+from shardwise.commands.plan_serve.replay import beside, replay_rows, replay_table
 from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import GivenPlan, given_plan
 from shardwise.errors import BadRequest, ThresholdMissed
@@ -27,6 +28,7 @@ from shardwise.planner.simulate.metrics import (
     Objectives,
     request_rows,
 )
+from shardwise.planner.simulate.replays import Replay, read_replay
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE
@@ -67,6 +69,13 @@ class SimulateRequest(Load, Command):
         group="The load",
         meaning="seconds from asking for a server to its first answer",
     )
+    replay: Path | str | None = option(
+        "Requests of a benchmark, measured beside simulated: the JSON of vllm bench serve "
+        "--save-detailed, or a line of sglang.bench_serving --output-details.",
+        kind="file",
+        group="The load",
+        meaning="a benchmark's file, whose requests are simulated beside what was measured",
+    )
     check: float | str | None = option(
         "Exit with 4 where fewer meet the objectives, such as 99%.",
         metavar="SHARE",
@@ -93,14 +102,18 @@ class SimulateRequest(Load, Command):
             objectives=objectives,
             find_rate=self.find_rate,
             keep_steps=keep_steps,
+            replay=(replay := self._replay()),
             progress=progress,
         )
+        if replay is not None:
+            found = beside(found, replay)
         if self.start_up is not None:
             late = [parse_seconds(text, "--start-up") for text in self.start_up.split(",")]
             found = fleets_that_follow(found, self, late)
         return SIMULATED[type(found.result)].of(
             found.result,
             simulated=found,
+            replay=replay,
             asked=self if isinstance(self.path, str | Path) else replace(self, path="plan.yaml"),
             objectives=found.objectives,
             least=least,
@@ -111,6 +124,20 @@ class SimulateRequest(Load, Command):
             warnings=found.warnings,
             provenance={"definitions": DEFINITIONS},
         )
+
+    def _replay(self) -> Replay | None:
+        """The benchmark; BadRequest beside another load."""
+        if self.replay is None:
+            return None
+        for name in ("trace", "requests", "rate", "speed", "cv", "input", "output", "lengths"):
+            if getattr(self, name) is not None:
+                raise BadRequest(f"--{name} takes no effect with --replay, whose file says it")
+        if self.find_rate or self.start_up is not None or self.whole("tile") != 1:
+            raise BadRequest(
+                "--replay runs the requests of a benchmark once, as they came; leave out "
+                "--find-rate, --start-up and --tile"
+            )
+        return read_replay(Path(self.replay), self.first_seed)
 
     def _objectives(self) -> Objectives:
         given = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2e}
@@ -146,6 +173,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
     asked: SimulateRequest = hidden()
     objectives: Objectives = hidden()
     least: float | None = hidden(None)
+    replay: Replay | None = hidden(None)
 
     def verify(self) -> None:
         """Raise ThresholdMissed where fewer requests than `least` met the objectives."""
@@ -158,7 +186,9 @@ class LoadSimulated(Answer, WholeLoadFigures):
             )
 
     def table(self) -> list[Row]:
-        """A row for each request."""
+        """A row for each request, of a benchmark's with what was measured."""
+        if self.replay is not None:
+            return replay_rows(self.simulated, self.replay)
         rows = request_rows(self.simulated.outcome)
         return [dict(zip(REQUEST_COLUMNS, row, strict=True)) for row in rows]
 
@@ -173,6 +203,9 @@ class LoadSimulated(Answer, WholeLoadFigures):
             hanging=2,
         )
         yield from self._verdict()  # with the first lines, which --brief shows
+        if self.replayed:
+            yield ""
+            yield replay_table(self.replayed)
         if self.following is not None:
             yield "\nservers that follow this trace, 99 of 100 requests within what they hold"
             yield TextTable(FOLLOWING, [_following_row(fleet) for fleet in self.following])

@@ -15,7 +15,7 @@ from shardwise.commands.base.inputs import (
     parse_pins,
 )
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Spelling
+from shardwise.hardware import Chip, Slice, Spelling
 from shardwise.models import load_model
 from shardwise.models.zoo import with_family
 from shardwise.planner.serve.choices import candidate_slices, parts_of
@@ -28,6 +28,7 @@ from shardwise.plans.engine_memory import engine_memory
 from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
+from shardwise.scheduling import Speculation
 from shardwise.units import parse_seconds
 
 MOST_LENGTH = 2**24
@@ -35,6 +36,9 @@ MOST_LENGTH = 2**24
 Scout's 10,485,760 (ours)."""
 
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
+MOST_GUESSES = 8
+"""Guesses of a step that are looked at where one rate is given for all (ours)."""
+
 _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
 
@@ -61,6 +65,11 @@ class ServeWords(HardwareWords):
     on: str = field(
         kw_only=False,
         metadata=required("A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."),
+    )
+    decode_on: str | None = option(
+        "Chips of servers that only answer, where those of --on prefill for them.",
+        group="What is planned",
+        meaning="chips or a slice of the servers that answer, where prompts have others",
     )
     as_: str | None = option(FAMILY, before="on")
     input: float | str | None = option(
@@ -117,6 +126,18 @@ class ServeWords(HardwareWords):
     )
     kv: str | None = option("Dtype of the KV cache. [default: bf16]", group="Choices of the plan")
     batch: int | str | None = option("The most sequences of a server at once.")
+    acceptance: str | float | None = option(
+        "How often a guessed token holds after one that did (0.7), or the share of steps in which "
+        "each does (0.8,0.6,0.4): as many are guessed a step as is cheapest.",
+        group="Choices of the plan",
+        metavar="SHARE[,...]",
+        meaning="how often guessed tokens hold, by their position or all",
+    )
+    draft_cost: float | str | None = option(
+        "Time of one guess as a share of a decode step. [default: 0, as of n-grams]",
+        group="Choices of the plan",
+        meaning="time of one guess, as a share of a decode step",
+    )
     prefill_chunk: float | str | None = option(
         "The most tokens of a step.",
         group="Choices of the plan",
@@ -150,6 +171,8 @@ class ServeWords(HardwareWords):
     def places(self) -> list[str]:
         """The slices and chips of `on`, one or several."""
         names = [name.strip() for name in self.on.split(",")]
+        if self.decode_on is not None and (len(names) > 1 or "," in self.decode_on):
+            raise BadRequest("--decode-on and --on name one chip or slice each for two pools")
         if len(set(names)) < len(names) or not all(names):
             raise BadRequest(f"--on {self.on} names a chip twice or none; give each once: h100,v5p")
         return names
@@ -183,12 +206,16 @@ class ServeWords(HardwareWords):
         Raises BadRequest for a word that has none or takes no effect."""
         check_choice(self.pools, "--pools", POOLS)
         model = with_family(self.model, self.as_)
-        cfg, target = load_model(model), self.hardware.target(place)
+        cfg = load_model(model)
         most = inf if self.max_chips is None else _count(self.max_chips, "--max-chips")
-        if isinstance(target, Spelling):
-            pieces, most = parts_of(target.slice), min(most, target.slice.chips)
-        else:
-            pieces = candidate_slices(target)
+        pieces, chips = self._pieces(place)
+        prefill, prefill_chips = (), inf
+        if self.decode_on is not None:
+            prefill, prefill_chips = pieces, chips
+            pieces, chips = self._pieces(self.decode_on)
+            _check_pools(prefill[0].chip, pieces[0].chip)
+        most = min(most, chips + (prefill_chips if prefill else 0))
+        places = tuple(dict.fromkeys(str(some[0]) for some in (pieces, prefill) if some))
         rows = self._storing(_for_chip(self.software or VLLM.name, pieces[0].chip))
         return [
             ServeRequest(
@@ -204,20 +231,55 @@ class ServeWords(HardwareWords):
                 engine=load_engine(row.engine_on(pieces[0].chip)),
                 constants=self.hardware.constants,
                 goal=self.goal(),
-                pools=self.pools,  # type: ignore[arg-type]
+                pools="two" if prefill else self.pools,  # type: ignore[arg-type]
                 max_chips=most,
-                fill=isinstance(target, Spelling),
+                fill=chips < inf,
+                prefill_pieces=prefill,
+                prefill_chips=prefill_chips,
+                decode_chips=chips if prefill else inf,
                 batch=self._batch(),
                 rate=self._rate(),
                 spare=self._spare(),
                 prefix=demand.prefix,
-                chips=self.hardware.kept_of(str(pieces[0])),
+                chips=self.hardware.kept_of(*places),
                 shares=self._shares(rows, pieces[0].chip),
                 release=self.release or "",
                 graphs=not self.eager,
+                speculation=guess,
             )
             for row in rows
+            for guess in self._guesses()
         ]
+
+    def _pieces(self, place: str) -> tuple[tuple[Slice, ...], float]:
+        """The slices that a server may lie on, and the chips of all; infinite of a bare chip."""
+        target = self.hardware.target(place)
+        if isinstance(target, Spelling):
+            return parts_of(target.slice), target.slice.chips
+        return candidate_slices(target), inf
+
+    def _guesses(self) -> list[Speculation | None]:
+        """Depths of guessing to choose from, with how often guesses hold."""
+        if self.acceptance is None:
+            if self.draft_cost is not None:
+                raise BadRequest("--draft-cost is of guesses, and none are made; give --acceptance")
+            return [None]
+        cost = number(self.draft_cost or 0, "--draft-cost", least=0, most=100)
+        texts = str(self.acceptance).split(",")
+        shares = tuple(number(text, "--acceptance", least=0, most=1) for text in texts)
+        method, several = "draft" if cost else "ngram", len(shares) > 1
+        depths = range(1, (len(shares) if several else MOST_GUESSES) + 1)
+        made = (
+            Speculation(
+                method=method,
+                tokens=depth,
+                cost=cost,
+                acceptance=0.0 if several else shares[0],
+                positions=shares if several else (),
+            )
+            for depth in depths
+        )
+        return [None, *made]
 
     def _spare(self) -> int:
         """Servers that may be lost, of a rate that was given."""
@@ -312,6 +374,21 @@ def traced(path: Path) -> tuple[Demand, float]:
             f"all requests of '{path}' come at once; give --input, --output and --rate"
         )
     return demand_of(found), (len(found) - 1) / span
+
+
+def _check_pools(prefill: Chip, decode: Chip) -> None:
+    """Raise BadRequest where caches do not go from one chip to the other."""
+    for chip in (prefill, decode):
+        if chip.data_centre is None:
+            raise BadRequest(
+                f"--decode-on: {chip.id} has no data-centre network in the catalogue, so a cache "
+                "cannot be handed over; use a chip that has one, or give its rate with --hw FILE"
+            )
+    if prefill.vendor != decode.vendor:
+        raise BadRequest(
+            f"--decode-on: {prefill.id} and {decode.id} are of {prefill.vendor} and "
+            f"{decode.vendor}; servers hand caches over between chips of one vendor, so name two"
+        )
 
 
 def _for_chip(name: str, chip: Chip) -> list[ServingSoftware]:

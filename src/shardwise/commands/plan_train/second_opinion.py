@@ -125,7 +125,7 @@ def second_opinion(
     answer, tuning = found[best].answer, None
     if tune:
 
-        def with_flags(flags: Mapping[str, str]) -> Candidate:
+        def with_flags(flags: Mapping[str, object]) -> Candidate:
             return _compiled(answer, replace(compiling, options={**compiling.options, **flags}))
 
         tuning = tuned(found[best], answer.piece.chip, with_flags, PROCESS_BYTES)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.boundary.records import Record, part
 from shardwise.commands.plan_train.deadline import SliceChoice
@@ -178,7 +177,7 @@ def chip_row(choice: SliceChoice, tokens: float) -> ChipPlan | ChipJob:
     )
 
 
-def _at(name: str, price: Price | None, choice: SliceChoice, tokens: float) -> dict[str, Any]:
+def _at(name: str, price: Price | None, choice: SliceChoice, tokens: float) -> dict[str, object]:
     """A price of a chip, and the dollars at it, as keywords."""
     if price is None:
         return {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import is_file, read_text, spelt
+from shardwise.boundary.files import DOCUMENT_BYTES
 from shardwise.commands.base.inputs import (
     ChipWords,
     Hardware,
@@ -148,7 +149,7 @@ def other_program(path: str | Path) -> tuple[str | None, str]:
     return target_of(text), text
 
 
-def program_text(path: Path, what: str, **most: int) -> str:
+def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
     """The text of another program's file, with the files of keys that it names and that lie beside
     it (`planner/export/trainer/files.py`)."""
 
@@ -156,9 +157,9 @@ def program_text(path: Path, what: str, **most: int) -> str:
         inside = not (Path(name).is_absolute() or ".." in Path(name).parts)
         places = [path.parent / name] if inside else []
         found = next(filter(is_file, [*places, path.parent / Path(name).name]), None)
-        return read_text(found, f"the file that '{path}' names", **most) if found else None
+        return read_text(found, f"the file that '{path}' names", most=most) if found else None
 
-    return with_files(read_text(path, what, **most), beside)
+    return with_files(read_text(path, what, most=most), beside)
 
 
 def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> TrainPlan:

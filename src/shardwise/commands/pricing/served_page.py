@@ -42,8 +42,17 @@ def headline(served: Served, result: ServedPlan) -> str:
     prefix = served.demand.prefix
     shared = f" ({prefix:,} of them the same)" if prefix else ""
     lengths = f"{mean}{served.demand.prompt:,.0f} in{shared}, {served.demand.output:,.0f} out"
-    place = f"{result.model} on {many(result.chips, 'chip')} of {result.chip}"
+    place = f"{result.model} on {_chips(served)}"
     return ", ".join([place, lengths, *limits])
+
+
+def _chips(served: Served) -> str:
+    """The chips of all servers, of each pool where they are others."""
+    chip, other = served.piece.chip.id, served.prefill_piece.chip.id
+    if chip == other or not served.prefill_chips:
+        return f"{many(served.chips, 'chip')} of {chip}"
+    answering = served.chips - served.prefill_chips
+    return f"{many(served.prefill_chips, 'chip')} of {other} and {answering:,} of {chip}"
 
 
 def servers_line(served: Served, result: ServedPlan) -> str:
@@ -142,9 +151,13 @@ def _cost(served: Served, result: ServedPlan) -> list[Fact]:
         return [Fact("cost", f"{said}; no price is known")]
     usd = result.usd_per_million_tokens
     each = f"per million tokens {usd_text(usd.input)} in, {usd_text(usd.output)} out"
-    said = f"${result.usd_per_hour:,.2f}/h; {each}, {usd_text(usd.all)} all; at {price}"
+    other = served.prefill_piece.chip.price
+    two = other is not None and served.prefill_piece.chip.id != served.piece.chip.id
+    both = f"{other} and {price}" if two and served.prefill_chips else str(price)
+    said = f"${result.usd_per_hour:,.2f}/h; {each}, {usd_text(usd.all)} all; at {both}"
     boxes = result.whole_boxes
-    found = range_beside(served.piece.chip.id, price) if result.price_range else None
+    one = result.price_range and not two
+    found = range_beside(served.piece.chip.id, price) if one else None
     only = only_provider(price, found) if found else ""
     facts = [Fact("cost", f"{said}; {only}" if only else said)]
     if boxes:

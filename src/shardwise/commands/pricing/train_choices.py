@@ -30,7 +30,13 @@ from shardwise.plans import TrainDtypes
 from shardwise.plans.adapters import QUANTIZED, parse_targets
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
+from shardwise.plans.software import (
+    SoftwareRow,
+    software_row,
+    usual_library,
+    usual_software,
+    usual_stack,
+)
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
@@ -211,7 +217,7 @@ class TrainChoices(HardwareWords):
             lora_rank=int(self.lora),
             lora_targets=parse_targets(self.targets),
             quantize=self.quantize or "none",  # type: ignore[arg-type]
-            library="transformers",
+            library=usual_library(structure.stack, int(self.lora)),
         )
 
     def programs(self, chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:

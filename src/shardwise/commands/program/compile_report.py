@@ -50,7 +50,7 @@ def write_report(
     folder: Path,
     programs: Sequence[PlanProgram],
     plan: TrainPlan | ServePlan | None,
-    doc: Mapping[str, Any],
+    doc: Mapping[str, object],
     followed: Sequence["Followed"] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
@@ -169,7 +169,7 @@ def _op_row(row: OpRow) -> list[Any]:
 # ---- the trace ---------------------------------------------------------------------------------
 
 
-def timeline_events(program: PlanProgram) -> dict[str, Any]:
+def timeline_events(program: PlanProgram) -> dict[str, object]:
     """The timeline of a program in the Trace Event Format: a track per stream, a counter of HBM.
 
     Times are microseconds from the start of the step. Raises BadRequest without a timeline.
@@ -192,11 +192,11 @@ def timeline_events(program: PlanProgram) -> dict[str, Any]:
     }
 
 
-def _named(what: str, track: int, name: str) -> dict[str, Any]:
+def _named(what: str, track: int, name: str) -> dict[str, object]:
     return {"ph": "M", "ts": 0, "pid": 1, "tid": track, "name": what, "args": {"name": name}}
 
 
-def _spans(line: HloTimeline, tracks: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _spans(line: HloTimeline, tracks: Mapping[str, int]) -> Iterator[dict[str, object]]:
     rows = {row.op.name: row for row in line.rows}
     for span in line.spans:
         # Whole nanoseconds at both ends: else rounding lets neighbours overlap.
@@ -213,7 +213,7 @@ def _spans(line: HloTimeline, tracks: Mapping[str, int]) -> Iterator[dict[str, A
         }
 
 
-def _about(row: OpRow) -> dict[str, Any]:
+def _about(row: OpRow) -> dict[str, object]:
     item, op = row.op, row.op.op
     found: dict[str, Any] = {"bound by": row.bound_by, "of roofline": round(row.of_roofline, 3)}
     found |= {"runs per step": float(op.count), "FLOPs": row.flops, "HBM bytes": op.hbm_bytes}
@@ -228,7 +228,7 @@ def _about(row: OpRow) -> dict[str, Any]:
     return {key: float(v) if key == "HBM bytes" else v for key, v in found.items()}
 
 
-def _memory(line: HloTimeline, occupancy: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+def _memory(line: HloTimeline, occupancy: Sequence[tuple[str, int]]) -> Iterator[dict[str, object]]:
     """HBM in use; an instruction without a time of its own changes it when the one before runs."""
     starts: dict[str, float] = {}
     for span in line.spans:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from shardwise.boundary import Command, number
 from shardwise.boundary.options import Option, described, option, place
@@ -20,6 +20,8 @@ from shardwise.commands.program.explaining import compile_live
 from shardwise.errors import BadRequest
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import made_elsewhere
+from shardwise.profiler.ahead import Limits
+from shardwise.profiler.child import Watch
 from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
 
@@ -36,6 +38,14 @@ class Programs:
     def plan(self) -> TrainPlan | ServePlan | None:
         """The plan, if it is one."""
         return self.priced and self.priced.plan
+
+
+class HowCompiled(TypedDict):
+    """What every compile takes, as keywords."""
+
+    options: Mapping[str, str | int | float]
+    limits: Limits
+    watch: Watch | None
 
 
 PHASES = ("train", "decode", "prefill")
@@ -135,7 +145,7 @@ class ProgramRequest(Command):
             plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common
         )
 
-    def _common(self, watch: Any, stages: Path | None = None) -> dict[str, Any]:
+    def _common(self, watch: Any, stages: Path | None = None) -> HowCompiled:
         """What every compile takes."""
         kept = int(parse_bytes(self.cache_size, "--cache-size"))
         limits = limits_of(
@@ -145,7 +155,7 @@ class ProgramRequest(Command):
         )
         if stages is not None:
             limits = replace(limits, stages=stages)
-        return {"options": compiler_options(self.xla), "limits": limits, "watch": watch}
+        return HowCompiled(options=compiler_options(self.xla), limits=limits, watch=watch)
 
     @property
     def _hardware(self) -> Hardware:

@@ -102,7 +102,7 @@ class Tuning:
 def tuned(
     base: CompiledCandidate[Any],
     chip: Chip,
-    compiled: Callable[[Mapping[str, str]], CompiledCandidate[Any]],
+    compiled: Callable[[Mapping[str, object]], CompiledCandidate[Any]],
     room: int,
 ) -> Tuning:
     """Compile the plan of `base` with each set of its chip, in parallel as memory allows.

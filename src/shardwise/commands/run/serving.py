@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from shardwise.boundary import Command
 from shardwise.boundary.options import option, place
 from shardwise.commands.base.inputs import Hardware, Words, check_choice, whole_number
 from shardwise.commands.pricing.plans import load_plan
+from shardwise.commands.run.served_model import ServedModel
 from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import engine_cost
@@ -20,6 +21,7 @@ from shardwise.plans.serve import CHECKPOINT, ENGINE_CACHES, ENGINE_WEIGHTS
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
+from shardwise.runtime.engine.embedding import Embedder
 from shardwise.runtime.engine.generation import (
     Finish,
     FormError,
@@ -46,7 +48,6 @@ from shardwise.runtime.text.reasoning import (
     AfterThought,
     AnswerReader,
     ChannelReader,
-    ReasoningFormat,
     ThoughtReader,
     reasoning_format,
 )
@@ -66,6 +67,7 @@ __all__ = [
     "ChannelReader",
     "Constraint",
     "Delta",
+    "Embedder",
     "Engine",
     "EngineThread",
     "Finish",
@@ -86,42 +88,6 @@ __all__ = [
     "open_replica",
     "read_model_text",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
-    """A model that can be asked: its `name` to clients, its text, its engine. `predict` gives the
-    seconds that a step should take, where the plan says so."""
-
-    name: str
-    text: ModelText
-    engine: Engine
-    predict: Callable[[StepRecord], float] | None = None
-    tool_format: str = NO_TOOLS
-    """How the model writes calls of tools."""
-    reasoning: str = NO_REASONING
-    """How it marks what it thinks."""
-    serves: Mapping[str, Any] = field(default_factory=dict)
-    """How: mesh, replicas, dtypes, pages, slots."""
-    close: Callable[[], None] = lambda: None
-    """Lets other hosts end."""
-
-    @property
-    def tools(self) -> ToolFormat | None:
-        """The row of its `tool_format`."""
-        return TOOL_FORMATS.get(self.tool_format)
-
-    @property
-    def thoughts(self) -> ReasoningFormat | None:
-        """The row of its `reasoning`."""
-        return REASONING_FORMATS.get(self.reasoning)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether a program is compiled behind, on which no answer depends."""
-        executors = (replica.executor for replica in self.engine.replicas)
-        own = (e.compiler for e in executors if isinstance(e, ModelExecutor))
-        return any(compiler is not None and compiler.busy for compiler in own)
 
 
 WARMINGS = ("lazy", "all")
@@ -169,6 +135,14 @@ class ServeModelRequest:
     draft: str | None = option(
         "Checkpoint that guesses; default: by n-grams.", metavar="DIR", group="A server"
     )
+    lora_modules: tuple[str, ...] = option(
+        "Adapter that is a model of its own; may be repeated.",
+        default=(),
+        kind="several",
+        metavar="NAME=DIR",
+        group="A server",
+        meaning="a LoRA adapter (PEFT's folder) that clients ask for by its name",
+    )
     tool_format: str | None = option(
         "How calls are written; default by template.",
         metavar="NAME",
@@ -210,6 +184,23 @@ class ServeModelRequest:
             whole_number(self.sequences, "--sequences", least=1, most=4096)
 
     @property
+    def adapters(self) -> Mapping[str, Path]:
+        """Folders by name. Raises BadRequest."""
+        found: dict[str, Path] = {}
+        for word in self.lora_modules:
+            name, _, folder = word.partition("=")
+            if not (name and folder):
+                raise BadRequest(
+                    f"--lora-modules {word} is no NAME=DIR; give a name and an adapter's folder"
+                )
+            if name in found:
+                raise BadRequest(
+                    f"--lora-modules gives '{name}' twice; each adapter has a name of its own"
+                )
+            found[name] = Path(folder)
+        return found
+
+    @property
     def plan(self) -> ServePlan | None:
         """The plan that it names."""
         if not self.path.endswith(PLAN_ENDINGS):
@@ -238,6 +229,7 @@ class ServeModelRequest:
             batch=batch,
             budget=max(self.prefill_chunk or asked.budget, batch + 1),
             draft=None if self.draft is None else Path(self.draft),
+            adapters=tuple(self.adapters.values()),
             scheduling=replace(asked.scheduling, guesses=guesses, acceptance=0.0, guess_cost=0.0),
             most_tokens=self.seq,
             memory_share=self.memory_share,
@@ -371,16 +363,28 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     tools = tool_format(asked.tool_format, text.template)
     reasoning = reasoning_format(asked.reasoning_parser, text.template)
     formats = {"tool_format": tools, "reasoning_parser": reasoning}
+    name = asked.served_model or folder.resolve().name
+    if name in asked.adapters:
+        raise BadRequest(f"--lora-modules {name}=DIR has the model's own name; give another")
     return ServedModel(
-        name=asked.served_model or folder.resolve().name,
+        name=name,
+        adapters=tuple(asked.adapters),
         text=text,
         engine=engine,
         tool_format=tools,
         reasoning=reasoning,
+        embedder=cache(partial(_embedder, engine, folder)),
         predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
         serves={**_serves(settings, folder, engine), **formats},
         close=partial(_close, text, hosts),
     )
+
+
+def _embedder(engine: Engine, folder: Path, variant: int) -> Embedder:
+    prefilling = sum(replica.prefills for replica in engine.replicas)
+    executor = engine.replicas[prefilling + variant].executor
+    assert isinstance(executor, ModelExecutor)
+    return executor.embedder(folder)
 
 
 def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
@@ -389,7 +393,7 @@ def _close(text: ModelText, hosts: LeadingHost | FollowingHost | None) -> None:
         hosts.close()
 
 
-def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, Any]:
+def _serves(settings: EngineSettings, folder: Path, engine: Engine) -> Mapping[str, object]:
     """How a checkpoint is served, what was chosen for it included."""
     formats, guesses = formats_of(settings, load_model(folder)), settings.scheduling.guesses
     found = {

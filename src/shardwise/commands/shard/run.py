@@ -9,9 +9,10 @@ run at small ones that are cut alike. `to_source` gives the same programs as tex
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from shardwise.boundary.records import Record, hidden
+from shardwise.boundary.typed import record_of
 from shardwise.errors import BadRequest, unknown
 from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
@@ -122,7 +123,10 @@ def run_all(
     )
     third = iter(answers[len(programs) :])
     each = zip(programs, answers, typed, strict=False)
-    return tuple(read_answer(p, {**a, **(next(third) if case else {})}) for p, a, case in each)
+    return tuple(
+        read_answer(p, record_of(ProgramAnswer, a | (next(third) if case else {})))
+        for p, a, case in each
+    )
 
 
 def to_source(program: Program, form: Literal["jax", "explicit"]) -> str:
@@ -141,7 +145,7 @@ def check_runnable(program: Program) -> None:
         raise BadRequest(f"mesh {program.mesh} has {program.mesh.size:,} devices; {rule}")
 
 
-def case_of(program: Program, *, gradients: bool) -> dict[str, Any]:
+def case_of(program: Program, *, gradients: bool) -> dict[str, object]:
     """What `profiler.jobs.run_programs` takes for one program."""
     styles: tuple[Style, ...] = ("shard_map", "jit")
     return {
@@ -152,7 +156,7 @@ def case_of(program: Program, *, gradients: bool) -> dict[str, Any]:
     }
 
 
-def explicit_case(program: Program) -> dict[str, Any] | None:
+def explicit_case(program: Program) -> dict[str, object] | None:
     """Like `case_of` for the explicit style, without gradients; None where it has no word for a
     step, or its result would be partial sums."""
     if program.output.unreduced:
@@ -170,15 +174,37 @@ def explicit_case(program: Program) -> dict[str, Any] | None:
     }
 
 
-def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StyleAnswer:
+    """What the child says of one style of a program: the compiled text, and how far its result and
+    its gradients are off."""
+
+    hlo: str
+    error: float = 0.0
+    gradient_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramAnswer:
+    """What the child says of one program, by style; `unsaid` is the error of JAX where the explicit
+    style must be told more."""
+
+    shard_map: StyleAnswer
+    jit: StyleAnswer
+    explicit: StyleAnswer | None = None
+    unsaid: str = ""
+
+
+def read_answer(program: Program, answer: ProgramAnswer) -> ShardRun:
     """The child's answer for one program as the two runs side by side."""
     styles: tuple[Style, ...] = ("shard_map", "jit", "explicit")
     runs: dict[Style, StyleRun] = {
-        style: _style_run(program, style, answer[style]) for style in styles if style in answer
+        style: _style_run(program, style, said)
+        for style in styles
+        if (said := getattr(answer, style)) is not None
     }
     predicted = predicted_collectives(program)
     rows = _rows(predicted, runs)
-    ambiguous = answer.get("unsaid", "")
     return ShardRun(
         program=program,
         run_sizes=small_sizes(program),
@@ -186,8 +212,8 @@ def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
         collectives=rows,
         as_predicted=not runs["shard_map"].partial
         and all(row.predicted.bytes == row.shard_map.bytes for row in rows),
-        ambiguous=ambiguous,
-        notes=(*_notes(program, rows, runs), *_said(runs, ambiguous)),
+        ambiguous=answer.unsaid,
+        notes=(*_notes(program, rows, runs), *_said(runs, answer.unsaid)),
     )
 
 
@@ -201,18 +227,18 @@ def sums(collectives: Sequence[Collective]) -> dict[Key, tuple[int, float]]:
     return found
 
 
-def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> StyleRun:
-    compiled = read_collectives(answer["hlo"])
+def _style_run(program: Program, style: Style, answer: StyleAnswer) -> StyleRun:
+    compiled = read_collectives(answer.hlo)
     # A group of one device sends nothing; a compiler may leave such a collective in.
     compiled = tuple(c for c in compiled if any(len(set(g)) > 1 for g in c.groups))
     plain = [at_dtype(c, program.dtype) for c in compiled]
     placed = [on_mesh(c, program.mesh) for c in plain]
     pairs = list(zip(compiled, plain, strict=True))
-    worst = max(answer.get("error", 0.0), answer.get("gradient_error", 0.0))
+    worst = max(answer.error, answer.gradient_error or 0.0)
     return StyleRun(
         style=style,
-        error=answer.get("error", 0.0),
-        gradient_error=answer.get("gradient_error"),
+        error=answer.error,
+        gradient_error=answer.gradient_error,
         equal=worst <= RESOLUTION[program.dtype],
         collectives=tuple(p[0] for p, c in zip(placed, plain, strict=True) for _ in range(c.count)),
         compiled=compiled,

@@ -81,7 +81,7 @@ class BookRuleRequest(Command):
             if value:
                 raise BadRequest(f"{flag} is for one rule; name it: shardwise book rule NAME")
 
-    def _implied(self, found: ClosedForm, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _implied(self, found: ClosedForm, given: Mapping[str, object]) -> dict[str, object]:
         """What the chip and the edition say of arguments that are not given."""
         wanted = [name for name in found.parameters if name not in given]
         implied: dict[str, object] = {}
@@ -103,8 +103,8 @@ class BookRuleRequest(Command):
         return implied
 
     def _swept(
-        self, found: ClosedForm, arguments: Mapping[str, Any]
-    ) -> tuple[str, list[dict[str, Any]]]:
+        self, found: ClosedForm, arguments: Mapping[str, object]
+    ) -> tuple[str, list[dict[str, object]]]:
         """The argument that is swept, and the rule's value at each of its points."""
         name, points = _points(self.sweep or "")
         if name in found.parameters and is_counted(found.parameters[name]):
@@ -251,7 +251,7 @@ def _row(one: ClosedForm) -> RuleRow:
     return RuleRow.part_of(one, function=f"shardwise.book.{one.name}")
 
 
-def _parameters(found: ClosedForm, arguments: Mapping[str, Any]) -> list[RuleArgument]:
+def _parameters(found: ClosedForm, arguments: Mapping[str, object]) -> list[RuleArgument]:
     rows = []
     for name, parameter in found.parameters.items():
         default = None if parameter.default is Parameter.empty else parameter.default
@@ -260,14 +260,14 @@ def _parameters(found: ClosedForm, arguments: Mapping[str, Any]) -> list[RuleArg
     return rows
 
 
-def _lacking(found: ClosedForm, arguments: Mapping[str, Any]) -> bool:
+def _lacking(found: ClosedForm, arguments: Mapping[str, object]) -> bool:
     return any(
         parameter.default is Parameter.empty and name not in arguments
         for name, parameter in found.parameters.items()
     )
 
 
-def _named(found: ClosedForm, value: Any) -> dict[str, Any]:
+def _named(found: ClosedForm, value: Any) -> dict[str, object]:
     """A value as columns: its fields, or one with the rule's name."""
     if isinstance(value, Mapping):
         return {str(name): item for name, item in value.items()}

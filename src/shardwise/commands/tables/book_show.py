@@ -161,7 +161,7 @@ class BookShown(Answer):
 book_show = verb("book_show", BookShowRequest)
 
 
-def read_sets(sets: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+def read_sets(sets: Sequence[str] | Mapping[str, object]) -> dict[str, object]:
     """Values by name, of texts NAME=VALUE. Raises BadRequest for a text without =, and for a name
     that comes twice with two values."""
     if isinstance(sets, Mapping):

@@ -26,7 +26,7 @@ from shardwise.commands.tables.hw_result import (
 )
 from shardwise.hardware import Chip, chip_ids, slices_of
 from shardwise.hardware.catalogue import aliases
-from shardwise.hardware.chip import FIELDS, Field, field_of
+from shardwise.hardware.chip import Field, field_of
 from shardwise.hardware.network import Switched
 from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, many, sig
@@ -127,7 +127,7 @@ def _unplanned(chips: Sequence[ChipSummary]) -> Page:
             lacking.setdefault(name, []).append(c.chip)
     for name, without in lacking.items():
         yield wrapped(
-            f"not planned: {', '.join(without)}, whose {name} ({FIELDS[name].about}) no source "
+            f"not planned: {', '.join(without)}, whose {name} ({field_of(name).about}) no source "
             f"read gives; with --set chip.{name}=NUMBER they are",
             0,
             2,
@@ -211,7 +211,7 @@ class ChipNumbers(Answer):
         for note in self.notes:
             yield wrapped(f"- {note}", 2, 4)
         for name in chip.unplanned:
-            lacks = f"no slice is planned: no source read gives {name} ({FIELDS[name].about})"
+            lacks = f"no slice is planned: no source read gives {name} ({field_of(name).about})"
             yield wrapped(f"- {lacks}; plan with --set chip.{name}=NUMBER", 2, 4)
 
     def sections(self) -> Mapping[str, Page]:

@@ -265,7 +265,7 @@ def _batch_table(rows: Sequence[RooflineRow], title: str) -> TextTable:
     return TextTable(header, cells, title=title, left=0)
 
 
-def _provenance(chip: Chip, dtype: str, level: str) -> dict[str, Any]:
+def _provenance(chip: Chip, dtype: str, level: str) -> dict[str, object]:
     """Every number of the chip that was used, with its source."""
     numbers = chip.numbers()
     paths = (f"peak_flops.{dtype}", level_path(chip, level), "efficiency.matmul")

@@ -60,6 +60,7 @@ LOST: dict[str, str] = {
     "prefill_replicas": "start so many of these besides",
     "routing": "set it in the router",
     "scheduling.acceptance": "it is measured, not chosen",
+    "scheduling.acceptances": "they are measured, not chosen",
 }
 """What no flag of one server says."""
 

@@ -201,11 +201,14 @@ def _search(request: ServeRequest, running: np.ndarray, progress: Progress | Non
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
             here = grids(request, piece, dtypes, running)
-            if piece.chip.data_centre is not None and request.pools != "one":
+            own = request.pools != "one" and not request.prefill_pieces
+            if piece.chip.data_centre is not None and own:
                 pools += prefillers(request, piece, dtypes)
             if here:
                 fitted.append(piece)
                 found += here
+        for piece in request.prefill_pieces:
+            pools += prefillers(request, piece, dtypes)
         if progress is not None:
             progress(number + 1, len(request.dtypes))
     return FleetSearch(request=request, grids=tuple(found), prefillers=tuple(pools))
@@ -239,7 +242,8 @@ def ranked(
     for grid in searched.grids:
         columns = [_mixed(grid, goal)] if "mixed" in layouts else []
         if "disaggregated" in layouts and grid.server.piece.chip.data_centre is not None:
-            columns += [_parted(grid, goal, choice) for choice in (None, other)]
+            choices = (other,) if searched.request.prefill_pieces else (None, other)
+            columns += [_parted(grid, goal, choice) for choice in choices]
         for fleets in columns:
             inside = np.flatnonzero(fleets.excess <= 1)
             good += [fleets.at(index) for index in fleets.one_per_mesh(inside)]
@@ -320,7 +324,11 @@ def _fleets(
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(np.maximum(ttft / goal.ttft, tpot / goal.tpot), e2e / goal.e2el)
     chips = np.rint(figures["chip_seconds"] * figures["rate"])
-    excess = np.where(chips > grid.server.request.max_chips, np.inf, excess)
+    request = grid.server.request
+    answering = replicas * grid.server.chips
+    beyond = (chips > request.max_chips) | (answering > request.decode_chips)
+    beyond |= chips - answering > request.prefill_chips
+    excess = np.where(beyond, np.inf, excess)
     counts = {
         "chunk": grid.chunks,
         "slots": slots,
@@ -370,7 +378,7 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
 def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
     """Prompts on servers of their own, as busy as TTFT lets them be."""
     request, own = grid.server.request, grid.server.chips
-    answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
+    answers = np.asarray(grid.load.running) / (grid.load.steps * grid.decode)
     by = prefill_columns(grid, choice)
     # Infinite seconds of a column without a prefill server would become NaN in what follows.
     prefill = np.minimum(by.seconds, _FOREVER)
@@ -385,7 +393,7 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         x = x[np.arange(len(x)), pick]
         y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
     else:
-        y, x, rate = _ratio(prompts, answers, by.chips, own, request.max_chips)
+        y, x, rate = _ratio(prompts, answers, by.chips, own, request)
     chips = by.chips * x + own * y
     steps = max(request.output_length - 1, 1)
     return _fleets(
@@ -434,9 +442,13 @@ def _prompts(
 
 
 def _ratio(
-    prompts: np.ndarray, answers: np.ndarray, prefill_chips: np.ndarray, chips: int, most: float
+    prompts: np.ndarray,
+    answers: np.ndarray,
+    prefill_chips: np.ndarray,
+    chips: int,
+    request: ServeRequest,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of pools of at most so many chips (the smallest pair where none has so few) the fewest
+    """Of pools of at most the request's chips (the smallest pair where none has so few) the fewest
     replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves least idle, and
     what they answer; `prompts` by the number that prefill."""
     rates = np.minimum(prompts[:, None, :], (POOLS * answers[:, None])[:, :, None])
@@ -444,7 +456,10 @@ def _ratio(
     both = (POOLS[:, None] + POOLS).ravel()
     paid = chips * POOLS[:, None] + prefill_chips[:, None, None] * POOLS
     paid = paid.reshape(len(rates), -1)
-    allowed = (paid <= most) | (paid <= np.min(paid, axis=1, keepdims=True))
+    within = (chips * POOLS <= request.decode_chips)[:, None] & np.ones(len(POOLS), bool)
+    prefill = prefill_chips[:, None, None] * POOLS <= request.prefill_chips
+    within = (within & prefill).reshape(len(rates), -1)
+    allowed = ((paid <= request.max_chips) & within) | (paid <= np.min(paid, axis=1, keepdims=True))
     cost = np.where(allowed, paid / rates, np.inf)
     near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
     tie = paid / rates / np.max(paid / rates)

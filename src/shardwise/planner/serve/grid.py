@@ -89,15 +89,17 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     one = steady(request, pairs[1], 1)
     steps = zip(one.decode_step(), one.decode_step(more=True), strict=True)
     doubled: list[Any] = [np.append(a, b) if np.ndim(a) else a for a, b in steps]
-    decode, more = np.split(twice.seconds(StepShape(*doubled)), 2)
+    alone = twice.seconds(StepShape(*doubled))
+    decode, more = np.split(alone + one.guessing * alone, 2)
     slope = (more - decode) / np.sqrt(pairs[1])
-    keep = decode[back] <= request.goal.tpot
+    keep = decode[back] <= request.goal.tpot * one.yields
     mesh, n, chunk, back = mesh[keep], n[keep], chunk[keep], back[keep]
     if not len(mesh):
         return None
     columns, load = server.take(mesh), steady(request, n, chunk)
     decode, slope = decode[back], slope[back]
-    mixed = mixed_times(load, decode, slope, columns.seconds(load.mixed_step()))
+    guessing = decode * (load.guessing / (1 + load.guessing))
+    mixed = mixed_times(load, decode, slope, columns.seconds(load.mixed_step()) + guessing)
     alone, swing = slow_step(load, decode, slope)
     together, apart = (replace(load, swing=s) for s in (mixed.swing, swing))
     return Grid(
@@ -105,7 +107,7 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
         load=load,
         mixed=replace(mixed, tpot=np.where(holds(columns, together), mixed.tpot, inf)),
         decode=decode,
-        alone_tpot=np.where(holds(columns, apart), alone, inf),
+        alone_tpot=np.where(holds(columns, apart), alone / load.yields, inf),
         alone_slots=np.asarray(apart.slots),
         mixed_slots=np.asarray(together.slots),
     )
@@ -120,7 +122,21 @@ def steady(request: ServeRequest, running: Quantity, chunk: Quantity) -> Steady:
         chunk=chunk,
         percentile=request.percentile,
         prefix=request.prefix,
+        **_guessing(request),
     )
+
+
+def _guessing(request: ServeRequest) -> dict[str, Any]:
+    """What guesses make of a step."""
+    guess = request.speculation
+    if guess is None:
+        return {}
+    each = guess.tokens
+    return {
+        "queries": each + 1,
+        "yields": guess.tokens_per_step,
+        "guessing": each * guess.cost,
+    }
 
 
 def _fitting(server: Server, running: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,7 +157,7 @@ def holds(columns: Server, load: Steady) -> np.ndarray:
         shape = columns.take(here).shape(load.slots[here], int(chunk))  # type: ignore[index]
         room = columns.cache_tokens(shape, request.memory_share)
         held = np.maximum(load.cached, request.input_length + request.output_length)[here]
-        fits[here] = (room >= held) & (np.asarray(load.running)[here] < chunk)
+        fits[here] = (room >= held) & (np.asarray(load.running)[here] * load.queries < chunk)
     most = request.batch or np.inf
     return fits & (np.asarray(load.slots) <= most)
 

@@ -53,6 +53,8 @@ class Alternative:
 
 def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     """The rows, those that there are; `others` are chips to compare with."""
+    if serving.request.prefill_pieces:  # of two chips, of which a row has one price
+        return []
     found = [*_fewer_and_more(serving)]
     request, chip = serving.request, serving.served.piece.chip
     small = smaller_dtypes(request.software, request.cfg, chip)
@@ -230,6 +232,8 @@ def serving_front(serving: Serving) -> list[Alternative]:
     """The front of time per output token and cost within the targets: the answer as simulated, and
     closed forms that neither beat it, as the simulation refutes those, nor are beaten."""
     served, request = serving.served, serving.request
+    if request.prefill_pieces:
+        return [answer_row(serving)]
     factor, tpot = correction(serving), served.held.times[1]
     cost = served.chips / served.rate
     points = [

@@ -108,7 +108,9 @@ def limits(request: ServeRequest, fleet: Fleet, goal: Objectives) -> dict[str, f
     gains = {}
     for name, scaled in RESOURCES.items():
         chip = scaled(fleet.piece.chip, MORE)
-        other = None if fleet.prefiller is None else fleet.prefiller.on(chip)
+        other = fleet.prefiller
+        if other is not None:
+            other = other.on(scaled(other.server.piece.chip, MORE))
         server = replace(fleet.server, piece=replace(fleet.piece, chip=chip))
         more = replace(fleet, server=server, prefiller=other)
         gains[name] = 1 - _cost(request, more, goal) / now

@@ -41,7 +41,9 @@ from shardwise.work import Quantity
 class Steady:
     """A replica with `running` sequences decoding at the mean, in steps of at most `chunk` tokens;
     numbers or arrays over candidates. `percentile` is a share, such as 0.9; `swing` is 1 / (1 - e),
-    known once steps are priced. All prompts begin with the same `prefix` tokens, cached once."""
+    known once steps are priced. All prompts begin with the same `prefix` tokens, cached once.
+    A step checks `queries` tokens of a sequence and yields `yields` of them; making the guesses
+    takes `guessing` times a step that only decodes."""
 
     running: Quantity
     input_length: int
@@ -50,6 +52,14 @@ class Steady:
     percentile: float
     swing: Quantity = 1.0
     prefix: int = 0
+    queries: int = 1
+    yields: float = 1.0
+    guessing: float = 0.0
+
+    @property
+    def steps(self) -> float:
+        """Steps of an answer."""
+        return self.output_length / self.yields
 
     @property
     def z(self) -> float:
@@ -90,7 +100,7 @@ class Steady:
     @property
     def room(self) -> Quantity:
         """Prompt tokens that fit into a step beside the decodes."""
-        return np.maximum(self.chunk - self.running, 0.0)
+        return np.maximum(self.chunk - self.running * self.queries, 0.0)
 
     @property
     def chunks(self) -> Quantity:
@@ -102,13 +112,19 @@ class Steady:
     def together(self) -> Quantity:
         """k: prompts in the step of a prompt."""
         most = np.maximum(self.room / self.fresh, 1.0)
-        return np.minimum(1 + self.running / self.output_length, most)
+        return np.minimum(1 + self.running / self.steps, most)
 
     def decode_step(self, *, more: bool = False) -> StepShape:
         """The sequences that decode, at the mean or one deviation more of them; one at least, as a
         step without any is none."""
         n = np.maximum(self.running, 1.0) + np.sqrt(self.running) * more
-        return StepShape(decodes=n, decode_tokens=n, decode_context=n * self.context, samples=n)  # type: ignore[arg-type]
+        checked = n * self.queries
+        return StepShape(
+            decodes=n,  # type: ignore[arg-type]
+            decode_tokens=checked,  # type: ignore[arg-type]
+            decode_context=n * self.context,  # type: ignore[arg-type]
+            samples=checked,  # type: ignore[arg-type]
+        )
 
     def mixed_step(self) -> StepShape:
         """The mean decode step with mean chunks of `together` prompts in it."""
@@ -155,7 +171,7 @@ def mixed_times(load: Steady, decode: Quantity, slope: Quantity, mixed: Quantity
     """Prompts and answers on one replica, from the seconds of `decode_step()` and `mixed_step()`;
     `slope` is what one more sequence adds to a decode step. TTFT is infinite where prompts come
     faster than they are answered."""
-    chunks, prompts = load.chunks, load.running / load.output_length
+    chunks, prompts = load.chunks, load.running / load.steps
     with np.errstate(divide="ignore", invalid="ignore"):  # where decodes leave no room
         added = chunks * np.maximum(mixed - decode, 0.0) / load.together
         step = decode + prompts * added
@@ -164,11 +180,11 @@ def mixed_times(load: Steady, decode: Quantity, slope: Quantity, mixed: Quantity
         wait = waiting(served, rate * served, load.percentile)
         ttft = wait + load.percentile * step + chunks * decode + added
         share = prompts * added / step
-        tpot, swing = slow_step(load, step, slope + added / load.output_length)
+        tpot, swing = slow_step(load, step, slope + added / load.steps)
     return LoadTimes(
         rate=rate,
         ttft=np.where(np.isnan(ttft), np.inf, ttft),
-        tpot=np.where(np.isnan(tpot), np.inf, tpot),
+        tpot=np.where(np.isnan(tpot), np.inf, tpot / load.yields),
         prompt_share=share,
         swing=swing,
         output_length=load.output_length,

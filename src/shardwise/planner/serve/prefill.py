@@ -101,6 +101,16 @@ def prefill_columns(grid: Grid, choice: Choice | None) -> PrefillColumns:
             if dtypes == grid.server.dtypes:
                 here = grid.chunks == chunk
                 seconds[here], chips[here] = p.seconds, p.server.chips
+    chip = grid.server.piece.chip.id
+    ends = {
+        p.server.chips: handover(p.server, p.server.chips)
+        for p in (choice or {}).values()
+        if p.server.piece.chip.id != chip
+    }
+    if ends:  # of two chips the slower end bounds it
+        mine = handover(grid.server, own)
+        slower = np.array([max(mine, ends.get(n, mine)) for n in chips.tolist()])
+        return PrefillColumns(seconds=seconds, chips=chips, handover=slower)
     numbers, back = np.unique(np.minimum(chips, own), return_inverse=True)
     slower = np.array([handover(grid.server, n) for n in numbers.tolist()])
     return PrefillColumns(seconds=seconds, chips=chips, handover=slower[back])

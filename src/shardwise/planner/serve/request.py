@@ -13,6 +13,7 @@ from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
+from shardwise.scheduling import Speculation
 
 Pools = Literal["one", "two", "any"]
 POOLS: tuple[Pools, ...] = ("one", "two", "any")
@@ -37,12 +38,14 @@ class ServeRequest:
     most one of `chunks` tokens. Prompts and answers share its servers, or have `pools` of their
     own. `batch` is the most sequences of a server, where it is not 0. `pins` fix degrees of the
     mesh. The load is held with `spare` servers of each pool lost; all prompts begin with the same
-    `prefix` tokens.
+    `prefix` tokens. With `prefill_pieces`, slices of another chip, prompts have servers there, on
+    at most `prefill_chips`, and answers take at most `decode_chips` of `pieces`.
 
     `software` says what can be laid out, `engine` has its constants, and `constants` says how
     `pieces` were read ("vendor" or "book"), `chips` what a plan keeps of that beside. Servers take
     the first of `shares` of the memory, as their engine means it, with which some keep the goal;
     the engine is of `release` (empty: the newest known), and without `graphs` it captures none.
+    With `speculation` each step checks guesses of it.
     """
 
     cfg: ModelConfig
@@ -70,6 +73,10 @@ class ServeRequest:
     shares: tuple[float, ...] = (ServeScheduling().memory_share,)
     release: str = ""
     graphs: bool = True
+    speculation: Speculation | None = None
+    prefill_pieces: tuple[Slice, ...] = ()
+    prefill_chips: float = inf
+    decode_chips: float = inf
 
     @property
     def memory_share(self) -> float:
@@ -78,9 +85,19 @@ class ServeRequest:
 
     @property
     def scheduling(self) -> ServeScheduling:
-        """What a plan says of its engine's memory."""
-        return ServeScheduling(
+        """What a plan says of its engine's memory, and of guesses."""
+        found = ServeScheduling(
             memory_share=self.memory_share, release=self.release, graphs=self.graphs
+        )
+        guess = self.speculation
+        if guess is None:
+            return found
+        return replace(
+            found,
+            guesses=guess.tokens,
+            acceptance=guess.acceptance,
+            guess_cost=guess.cost,
+            acceptances=guess.positions or None,
         )
 
     @property

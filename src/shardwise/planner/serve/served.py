@@ -23,7 +23,7 @@ from shardwise.planner.serve.fleet import (
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
-from shardwise.planner.serve.replica import fleet_of, scaled
+from shardwise.planner.serve.replica import averaged, fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
@@ -67,10 +67,22 @@ class Served:
         return self.rate * self.demand.output
 
     @property
+    def prefill_chips(self) -> int:
+        """Of the servers that only prefill."""
+        return self.chips - chips_of(
+            replace(self.plan, prefill_replicas=0, prefill=None), self.piece, self.piece
+        )
+
+    @property
     def usd_per_hour(self) -> float | None:
         """Of all chips; None where no price is known."""
-        price = self.piece.chip.price
-        return None if price is None else self.chips * price.usd_per_chip_hour
+        price, other = self.piece.chip.price, self.prefill_piece.chip.price
+        if self.piece.chip.id == self.prefill_piece.chip.id or not self.prefill_chips:
+            return None if price is None else self.chips * price.usd_per_chip_hour
+        if price is None or other is None:
+            return None
+        prefill = self.prefill_chips * other.usd_per_chip_hour
+        return (self.chips - self.prefill_chips) * price.usd_per_chip_hour + prefill
 
     def per_million(self, per_hour: float) -> dict[str, float]:
         """What an hour costs, per million tokens of prompts, of answers, and of both together."""
@@ -108,6 +120,17 @@ def chips_of(plan: ServePlan, piece: Slice, prefill_piece: Slice) -> int:
     return own + prod(plan.prefill_plan.box) * prefill_piece.count * plan.prefill_replicas
 
 
+def _beyond(request: ServeRequest, plan: ServePlan, pieces: tuple[Slice, Slice]) -> bool:
+    """Whether a plan, with the servers that may be lost, takes more chips than there are."""
+    whole = plan.with_more(request.spare)
+    chips, answering = chips_of(whole, *pieces), whole.replicas * _each(plan, pieces)
+    return (
+        chips > request.max_chips
+        or answering > request.decode_chips
+        or chips - answering > request.prefill_chips
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """What a search found: the cheapest plan that holds, as simulated, and its closed form."""
@@ -137,7 +160,7 @@ def cheapest_serving(
     miss: NoFeasiblePlan | None = None
     apart = [
         replace(request, pools=pools)
-        for request in requests
+        for request in _likely(requests)
         for pools in (("one", "two") if request.pools == "any" else (request.pools,))
     ]
     for request in apart:
@@ -152,6 +175,22 @@ def cheapest_serving(
         assert miss is not None
         raise miss
     return found
+
+
+_DEPTHS = 2
+"""Depths of guessing that are simulated: the cheapest by their closed forms."""
+
+
+def _likely(requests: Sequence[ServeRequest]) -> Sequence[ServeRequest]:
+    """The requests, of several depths of guessing those that are cheapest in closed form."""
+    if not any(request.speculation for request in requests):
+        return requests
+    costs = dict[int, float]()
+    for place, request in enumerate(requests):
+        searched = search_fleets(request)
+        best = cheapest(searched, request.within) if searched.grids else None
+        costs[place] = best.chip_seconds if best and best.meets(request.within) else inf
+    return [requests[place] for place in sorted(costs, key=costs.__getitem__)[:_DEPTHS]]
 
 
 def _cheapest(
@@ -263,7 +302,7 @@ def contender(
     end where they say how many servers hold the request's."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = roomy(fleet.plan(), request)
-    simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
+    simulated, rate = averaged(fleet_of(plan, request.cfg, *pieces)), fleet.rate
     if (decode, prefill) != (1.0, 1.0):
         simulated = scaled(simulated, decode, prefill)
         rate /= max(decode, prefill)
@@ -283,7 +322,7 @@ def contender(
     if request.rate:
         plan = _scaled(plan, request.rate / rate, most)
     chips = chips_of(plan.with_more(request.spare), *pieces)
-    if chips > request.max_chips:
+    if _beyond(request, plan, pieces):
         return None
     return Contender(
         request=request,
@@ -333,7 +372,8 @@ _ROOMY = 2.0
 def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
     """The plan with room for more sequences than the closed form asks for: a server that turns them
     away lets them wait, and the simulation says whether a longer step is worse."""
-    most = request.batch or min(ceil(_ROOMY * plan.batch), plan.prefill_chunk - 1)
+    checked = plan.scheduling.guesses + 1
+    most = request.batch or min(ceil(_ROOMY * plan.batch), (plan.prefill_chunk - 1) // checked)
     return replace(plan, batch=max(plan.batch, most))
 
 
@@ -379,8 +419,7 @@ def _fewest(
     plan = found.plan
     while not held(plan).kept:
         plan = _more(plan, held(plan), request.goal)
-        chips = chips_of(plan.with_more(request.spare), *found.pieces)
-        if len(tried) == _TRIES or chips > request.max_chips:
+        if len(tried) == _TRIES or _beyond(request, plan, found.pieces):
             return None
     for pool in ("replicas", "prefill_replicas"):
         less = max(1, getattr(plan, pool) // _COARSE)
@@ -424,7 +463,7 @@ def served_plan(
     assert load is not None
     given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
     goal = Objectives(**{name: time for name, time in given.items() if time is not None})
-    fleet = fleet_of(plan.worst, cfg, piece, prefill_piece)
+    fleet = averaged(fleet_of(plan.worst, cfg, piece, prefill_piece))
     held = hold(fleet, demand, load.rate, goal, runs=RUNS, patient=True)
     return Served(
         plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held

@@ -13,7 +13,15 @@ import numpy as np
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
-__all__ = ["DecodeLine", "Lag", "ReplicaModel", "ScaledCost", "StepCost", "StepShape"]
+__all__ = [
+    "DecodeLine",
+    "GuessingCost",
+    "Lag",
+    "ReplicaModel",
+    "ScaledCost",
+    "StepCost",
+    "StepShape",
+]
 
 
 class DecodeLine(NamedTuple):
@@ -79,6 +87,58 @@ class ScaledCost:
         """Steps that only decode."""
         line = self.cost.decode_line(decodes, context)
         return DecodeLine(self.decode * line.base, self.decode * line.per_token, line.until)
+
+    def transfer_seconds(self, tokens: int) -> float:
+        """As of the cost below."""
+        return self.cost.transfer_seconds(tokens)
+
+    def host_seconds(self, tokens: int) -> float:
+        """As of the cost below."""
+        return self.cost.host_seconds(tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuessingCost:
+    """The steps of a `cost` in which each sequence checks `queries` tokens and keeps `yields` of
+    them in the mean, told for each token that is kept; making the guesses takes `guessing` times a
+    step that only decodes. What prompts add to a step is theirs alone."""
+
+    cost: StepCost
+    queries: int
+    yields: float
+    guessing: float
+
+    def seconds(self, shape: StepShape) -> float:
+        """One step of any batch, over the tokens that a sequence keeps of it."""
+        if not shape.decodes:
+            return self.cost.seconds(shape)
+        decodes, context = shape.decodes, shape.decode_context
+        each = self._alone(decodes, context)
+        if not shape.prefill_tokens:
+            return each
+        more = decodes * (self.queries - 1)
+        whole = shape._replace(
+            decode_tokens=shape.decode_tokens + more, samples=shape.samples + more
+        )
+        return each + self.cost.seconds(whole) - self._step(decodes, context, self.queries)
+
+    def decode_line(self, decodes: int, context: int) -> DecodeLine:
+        """Steps that only decode: a line from this context to one a quarter longer."""
+        far = context + max(context // 4, decodes)
+        first, last = self._alone(decodes, context), self._alone(decodes, far)
+        slope = (last - first) / (far - context)
+        return DecodeLine(first - slope * context, slope, far)
+
+    def _alone(self, decodes: int, context: int) -> float:
+        checked = self._step(decodes, context, self.queries)
+        drafts = self.guessing * self._step(decodes, context, 1) if self.guessing else 0.0
+        return (checked + drafts) / self.yields
+
+    def _step(self, decodes: int, context: int, queries: int) -> float:
+        tokens = decodes * queries
+        return self.cost.seconds(
+            StepShape(decodes=decodes, decode_tokens=tokens, decode_context=context, samples=tokens)
+        )
 
     def transfer_seconds(self, tokens: int) -> float:
         """As of the cost below."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from shardwise.errors import entry_of
 from shardwise.hardware import Chip
+from shardwise.plans.libraries import TRANSFORMERS, Library
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.software.candidates import Candidates, candidates_of_plan, matters
 from shardwise.plans.software.jax import JAX
@@ -21,8 +22,8 @@ from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.torchtitan import TORCHTITAN
-from shardwise.plans.stacks import StackName
-from shardwise.plans.train import TrainPlan
+from shardwise.plans.stacks import StackName, stack_row
+from shardwise.plans.train import USUAL, TrainPlan
 
 SOFTWARE: Mapping[str, SoftwareRow] = {
     row.name: row for row in (MAXTEXT, MEGATRON, TORCHTITAN, JAX)
@@ -58,6 +59,12 @@ def usual_stack(chip: Chip, lora_rank: int = 0) -> StackName:
     return usual_software(chip)[0][0].stack_on(chip)
 
 
+def usual_library(stack: StackName, lora_rank: int) -> Library:
+    """Whose layers run where nobody says it: adapters are trained with those of Transformers where
+    the stack runs op by op."""
+    return TRANSFORMERS if lora_rank and stack_row(stack).eager else USUAL.library
+
+
 __all__ = [
     "SOFTWARE",
     "Candidates",
@@ -68,6 +75,7 @@ __all__ = [
     "made_elsewhere",
     "matters",
     "software_row",
+    "usual_library",
     "usual_software",
     "usual_stack",
 ]

@@ -114,7 +114,8 @@ class Engine:
     `end_ids` are the model's own stop tokens, `most_tokens` its longest sequence (prompt and answer
     together), `multi_step` how many decoding steps may run without the host in between. `ahead`
     gives a step to the executor before the last one's tokens are read. Where `config.lookahead`
-    tokens are guessed, that is by the sequence's own past, or `drafted` by the executors.
+    tokens are guessed, that is by the sequence's own past, or `drafted` by the executors. With
+    several `variants` of the weights executor i has number i mod `variants`.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Engine:
         multi_step: int = 1,
         ahead: bool = True,
         drafted: bool = False,
+        variants: int = 1,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
@@ -155,7 +157,11 @@ class Engine:
                 replica.guess = made(replica.lookahead, self.end_ids)
         self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
         self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
-        self._route = make_router(routing, len(self._entry))
+        self._variants = [
+            [pool for pool in self._entry if self.replicas.index(pool.replica) % variants == i]
+            for i in range(variants)
+        ]
+        self._routes = [make_router(routing, len(pools)) for pools in self._variants]
         self._moving: dict[int, tuple[EnginePool, Job]] = {}  # its pages are where it was prefilled
         self._ended: list[int] = []  # generations to forget once the step has let go of them
         self._draw = random.Random(seed)
@@ -205,10 +211,12 @@ class Engine:
         answers: int = 1,
         priority: int = 0,
         deadline: float = float("inf"),
+        variant: int = 0,
     ) -> list[Generation]:
-        """Take in a prompt; one Generation for each of its `answers`. Those that can never run, or
-        that the queue has no room for, come back refused. Raises BadRequest for an empty prompt,
-        for one that is longer than the model takes, and for tokens that it does not have."""
+        """Take in a prompt; one Generation for each of its `answers`, by a `variant` of the
+        weights. Those that can never run, or that the queue has no room for, come back refused.
+        Raises BadRequest for an empty prompt, for one that is longer than the model takes, and for
+        tokens that it does not have."""
         now = self.clock()
         room = self.most_tokens - len(prompt)
         if not prompt:
@@ -238,7 +246,7 @@ class Engine:
             )
             for generation in made
         ]
-        pool, jobs = self._enter(requests, now)
+        pool, jobs = self._enter(requests, now, variant)
         for generation, job in zip(made, jobs, strict=True):
             generation.job, generation.pool = job, pool
             self._generations[generation.id] = generation
@@ -345,11 +353,14 @@ class Engine:
 
     # Between replicas.
 
-    def _enter(self, requests: Sequence[Request], now: float) -> tuple[EnginePool, list[Job]]:
+    def _enter(
+        self, requests: Sequence[Request], now: float, variant: int
+    ) -> tuple[EnginePool, list[Job]]:
         """The answers to one prompt, as jobs of one pool. Who only prefills keeps no forks: the
         second answer finds the prompt in its cache."""
-        targets = [pool.scheduler for pool in self._entry]
-        pool = self._entry[self._route(requests[0], targets)]
+        pools = self._variants[variant]
+        targets = [pool.scheduler for pool in pools]
+        pool = pools[self._routes[variant](requests[0], targets)]
         scheduler = pool.scheduler
         if pool.replica.prefills:
             jobs = [scheduler.add(request, now) for request in requests]

@@ -16,18 +16,21 @@ of its parts (`step_parts.py`), padded to one of fewer shapes, while its own is 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shardwise.errors import MissingPart
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
 from shardwise.plans.served_steps import QUERY_BLOCK, power
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import held_as
 from shardwise.runtime.engine.compiling import BackgroundCompiler
+from shardwise.runtime.engine.embedding import Embedder, vectors_of
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
     StepInputs,
@@ -228,6 +231,17 @@ class ModelExecutor:
         at = np.array(_padded(self._global(pool, group, pages)), np.int32)
         device = self._of(group, self._state.pages)
         return jax.tree.map(lambda array: array[:, at], device)
+
+    def embedder(self, folder: Path) -> Embedder:
+        """Makes vectors with the same weights, as the checkpoint's folder says. Raises BadRequest,
+        and MissingPart where they are cut over devices."""
+        program, params = self._program, self._params
+        if program.layout is not None:
+            raise MissingPart("vectors are made on one device; serve the model without a mesh")
+        params = params if program.draft is None else params["model"]
+        fields = vectors_of(folder, self.cfg.embedding_dim or self.cfg.d_model)
+        compute, budget = program.options.compute, self.shapes.budget
+        return Embedder(params=params, cfg=self.cfg, compute=compute, budget=budget, **fields)
 
     def warm(self) -> Iterator[StepKey]:
         """Compile every program that there can be, one at a time."""

@@ -74,6 +74,8 @@ class EngineSettings:
     prefill_mesh: Mapping[str, int] = field(default_factory=dict)
     routing: Routing = "shortest_queue"
     draft: Path | None = None
+    adapters: Sequence[Path] = ()
+    """Each is added to a copy of the weights, which answers beside the model itself."""
     scheduling: ServeScheduling = field(default_factory=partial(ServeScheduling, page_size=PAGE))
 
     @property
@@ -126,12 +128,22 @@ def open_engine(
         )
     if hosts is not None:
         _check_hosts(settings, len(devices))
+    if settings.adapters and (hosts is not None or settings.prefill_replicas):
+        raise BadRequest(
+            "adapters are served by one host, and by replicas that compute prompts themselves; "
+            "leave out --lora-modules, or plan without prefill replicas"
+        )
     _check_guesses(settings, cfg, cache_groups(cfg, _most_tokens(cfg, settings.most_tokens)), hosts)
     opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder), hosts)
-    answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
+    answering = [
+        server
+        for _ in range(settings.replicas)
+        for server in opening.servers(settings.mesh, devices)
+    ]
     prefilling = [
-        opening.server(settings.prefill_mesh, devices, prefills=True)
+        server
         for _ in range(settings.prefill_replicas)
+        for server in opening.servers(settings.prefill_mesh, devices, prefills=True)
     ]
     return Engine(
         answering[0].config,
@@ -142,6 +154,7 @@ def open_engine(
         end_ids=opening.end_ids,
         most_tokens=opening.most_tokens,
         multi_step=settings.multi_step,
+        variants=1 + len(settings.adapters),
         drafted=settings.draft is not None,
         seed=settings.seed,
     )
@@ -215,19 +228,32 @@ class _Opening:
         self._used, self._hosts = 0, hosts
         self._draft = None if settings.draft is None else self._read_draft(settings.draft)
 
-    def server(
+    def servers(
         self, degrees: Mapping[str, int], devices: Sequence[Any], *, prefills: bool = False
-    ) -> _LoadedServer:
-        """Load one on the next of the devices."""
+    ) -> list[_LoadedServer]:
+        """Load one on the next of the devices, and beside it one with each of the adapters."""
         settings, first = self._settings, self._used
         self._used += prod(degrees.values())
         own = devices[first : self._used]
         layout = server_layout(self._cfg, degrees, settings.kv_sharding, settings.batch, own)
         if layout is not None:
             layout.check_pages(settings.scheduling.page_size)
-        params = self._params(layout)
+        loaded = [self._params(layout, adapter) for adapter in (None, *settings.adapters)]
         groups = cache_groups(self._cfg, self.most_tokens)
         config = self._config(groups, layout, own, prefills)
+        return [
+            _LoadedServer(self._executor(params, config, groups, layout, prefills), config)
+            for params in loaded
+        ]
+
+    def _executor(
+        self,
+        params: Mapping[str, Any],
+        config: SchedulerConfig,
+        groups: Sequence[CacheGroup],
+        layout: ServerLayout | None,
+        prefills: bool,
+    ) -> ModelExecutor:
         leads = isinstance(self._hosts, LeadingHost)
         executor = (LeadingExecutor if leads else ModelExecutor)(
             params,
@@ -244,16 +270,17 @@ class _Opening:
             compute=self._compute,
             host_pages=(config.host_pages, *(0 for _ in config.kept)),
             end_ids=self.end_ids,
-            multi_step=settings.multi_step,
+            multi_step=self._settings.multi_step,
             layout=layout,
         )
         if isinstance(executor, LeadingExecutor) and isinstance(self._hosts, LeadingHost):
             executor.tell = self._hosts.tell
-        return _LoadedServer(executor, config)
+        return executor
 
-    def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
+    def _params(self, layout: ServerLayout | None, adapter: Path | None) -> Mapping[str, Any]:
         lies = None if layout is None else layout.weight_shardings(self._cfg)
-        params = load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
+        dtype = dtype_of(self._compute)
+        params = load(self._folder, self._cfg, dtype, lies, self._narrow, adapter)
         if layout is None:
             return params
         return jax.device_put(params, layout.weight_formats(self._cfg, params))
@@ -281,6 +308,7 @@ class _Opening:
         )
         host = settings.memory_share or HOST_SHARE
         free = _free_bytes(devices, settings.devices, wanted.memory_share, host)
+        free /= 1 + len(settings.adapters)
         if settings.pages:
             pages = ceil(settings.pages / pools)
         else:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
@@ -107,9 +107,9 @@ class Asked:
         prompt: Sequence[int],
         sampling: Sampling,
         answers: int,
-        priority: int,
+        how: Mapping[str, int],
     ) -> None:
-        self.prompt, self.sampling, self.priority = prompt, sampling, priority
+        self.prompt, self.sampling, self.how = prompt, sampling, how
         self.loop = asyncio.get_running_loop()
         self.answers = [AnswerStream(self.loop) for _ in range(answers)]
         self.taken: asyncio.Future[None] = self.loop.create_future()
@@ -174,10 +174,10 @@ class EngineThread:
         return time.monotonic() - begun if begun else 0.0
 
     def ask(
-        self, prompt: Sequence[int], sampling: Sampling, *, answers: int = 1, priority: int = 0
+        self, prompt: Sequence[int], sampling: Sampling, *, answers: int = 1, **how: int
     ) -> Asked:
-        """Give a prompt to the engine, from the event loop."""
-        asked = Asked(self, prompt, sampling, answers, priority)
+        """Give a prompt to the engine, from the event loop; `how` are its priority and variant."""
+        asked = Asked(self, prompt, sampling, answers, how)
         self.open.add(asked)
         self.call(lambda engine: self._add(engine, asked))
         return asked
@@ -253,9 +253,7 @@ class EngineThread:
 
     def _add(self, engine: Engine, asked: Asked) -> None:
         try:
-            made = engine.add(
-                asked.prompt, asked.sampling, answers=len(asked.answers), priority=asked.priority
-            )
+            made = engine.add(asked.prompt, asked.sampling, answers=len(asked.answers), **asked.how)
         except BadRequest as error:
             _tell(asked.loop, _refuse, asked.taken, error)
             return

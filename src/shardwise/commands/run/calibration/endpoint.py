@@ -162,7 +162,7 @@ _ADDED = 64
 
 
 def _counted(
-    endpoint: Endpoint, usage: Mapping[str, Any], name: str, otherwise: int, most: int
+    endpoint: Endpoint, usage: Mapping[str, object], name: str, otherwise: int, most: int
 ) -> int:
     """Tokens as the server counts them. Raises BadRequest where there cannot be so many."""
     return whole(usage.get(name, otherwise), f"{name} of {endpoint}", least=1, most=most)

@@ -19,7 +19,10 @@ from shardwise.planner.export.own_server import OWN_SERVER
 from shardwise.planner.export.server_program import ServerProgram
 from shardwise.plans.servers import JAX
 
-LOST = {"scheduling.acceptance": "it is measured, not chosen"}
+LOST = {
+    "scheduling.acceptance": "it is measured, not chosen",
+    "scheduling.acceptances": "they are measured, not chosen",
+}
 """What neither has a word for."""
 
 

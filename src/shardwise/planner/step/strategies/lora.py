@@ -22,6 +22,8 @@ from shardwise.work import Op, Quantity, largest, make_op
 
 MIXERS = ("attention", "linear_attention")
 """Components of the matrices of a layer's mixer."""
+GROUPED = ("experts", "dispatched")
+"""How the names of activations begin that routed experts read."""
 RANK = "r"
 """The letter of the rank, which no axis cuts."""
 
@@ -53,7 +55,7 @@ def kept_beside(
 ) -> tuple[Activation, ...]:
     """What a layer with these matrices keeps where adapters are trained: what every A yields, for
     the gradient of its B, and not what matmuls alone read, none of which has an adapter, unless
-    quantised matrices keep their inputs."""
+    quantised matrices keep their inputs. Grouped products of experts keep theirs."""
     read = [r for r in rows if targeted(r, shape.lora_targets)]
     own = (
         Activation(
@@ -66,7 +68,12 @@ def kept_beside(
     )
     if shape.quantize != "none" and shape.library_row.keeps_inputs:
         return (*saved, *own)
-    return (*(a for a in saved if not a.fed or any(_reads(r, a) for r in read)), *own)
+    return (*(a for a in saved if _stays(a, read)), *own)
+
+
+def _stays(activation: Activation, read: Sequence[Parameter]) -> bool:
+    grouped = activation.name.startswith(GROUPED)
+    return grouped or not activation.fed or any(_reads(row, activation) for row in read)
 
 
 def _reads(row: Parameter, activation: Activation) -> bool:
@@ -77,8 +84,8 @@ def _reads(row: Parameter, activation: Activation) -> bool:
         side = activation.name.partition(" ")[0]
         return not yields_d and (side not in ("attention", "mlp") or side == block)
     if activation.kind == "activation":
-        return yields_d and block == "mlp" and not activation.name.startswith("experts")
-    return activation.kind != "dispatch"
+        return yields_d and block == "mlp"
+    return True
 
 
 def with_unpacking(ops: Sequence[Op], rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
