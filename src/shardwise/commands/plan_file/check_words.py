@@ -61,8 +61,9 @@ def _changed(old: TrainPlan, new: TrainPlan, choice: str) -> list[str]:
 
 
 def _word(value: Any) -> str:
-    words = {True: "on", False: "off", None: "the program's own"}
-    return words.get(value, str(value)) if value is None or isinstance(value, bool) else str(value)
+    if value is None:
+        return "the program's own"
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _remat(plan: TrainPlan) -> str:
@@ -92,6 +93,8 @@ def risks_of(
             said.append(_KEPT if kept else _NONE)
         else:
             said.append(_RISKS[choice])
+    if "tensor" in new.plan.hidden - old.plan.hidden and new.plan.stack_row.eager:
+        said.append(_RISKS["overlap"])  # a compiler cuts products into rings itself
     said = list(dict.fromkeys(said))
     return [one for one in said if one != _NONE] or [_NONE]
 
