@@ -210,6 +210,23 @@ def test_one_page_says_what_was_read_and_what_to_change(tmp_path):
     assert found.result["changes"][0]["diff"].startswith("--- a/small.sh\n+++ b/small.sh\n@@")
 
 
+def test_what_a_script_leaves_to_its_caller_is_given(tmp_path):
+    """The change stands in the script, not in what was given."""
+    text = SMALL.replace("MICRO=4\n", "")
+    (tmp_path / "run.sh").write_text(text)
+    with pytest.raises(
+        BadRequest, match="--micro-batch-size is \\$MICRO, which the script does not"
+    ):
+        sw.check(tmp_path / "run.sh", on="h100:1")
+    found = sw.check(tmp_path / "run.sh", on="h100:1", given={"MICRO": 4})
+    whole = checked(tmp_path, "small.sh")
+    assert found.step_seconds == whole.step_seconds
+    sizes = [change for change in found.changes if "microbatches" in change.choices]
+    assert all("$MICRO" not in change.text for change in sizes)
+    assert all("MICRO=" not in change.text for change in found.changes)
+    assert sizes
+
+
 def test_an_error_is_held_against_the_plan(tmp_path):
     """The logits that PyTorch could not have, and a change with which there is that much room."""
     logits = 4 * 2048 * 50304 * 4 / 2**30

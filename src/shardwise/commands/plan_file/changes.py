@@ -9,7 +9,7 @@ from shardwise.commands.plan_file.check_words import change_text, risks_of
 from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS, parse_export
-from shardwise.planner.export.edit import diff_of, edited
+from shardwise.planner.export.edit import diff_of, edited, without_given
 from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
 from shardwise.planner.training import TrainAnswer, evaluate_train
@@ -200,6 +200,6 @@ def _written(
         fits=after.peak_bytes_per_chip <= usable_of(after),
         risks=risks_of(given, after, near.choices, margin_of(given)),
         diff=diff_of(text, changed, file),
-        text=changed,
+        text=without_given(changed),
         short_diff=diff_of(text, changed, file, around=0),
     )

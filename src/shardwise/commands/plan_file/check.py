@@ -8,7 +8,7 @@ from typing import ClassVar
 from shardwise.boundary import Command, spelt
 from shardwise.boundary.options import option, place
 from shardwise.commands.base.answer import Resolved
-from shardwise.commands.base.inputs import FAMILY, Hardware, whole_number
+from shardwise.commands.base.inputs import FAMILY, Hardware, Words, pairs, whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_file.changes import (
     MOST_CHANGES,
@@ -25,6 +25,7 @@ from shardwise.commands.pricing.plans import price_plan, program_text
 from shardwise.errors import BadRequest, Remark
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
+from shardwise.planner.export.edit import with_given, without_given
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.trainer import taken_apart
 from shardwise.planner.training import TrainAnswer
@@ -53,6 +54,15 @@ class CheckRequest(Command):
     model: str | Path | None = option("The model, where the file does not say it.")
     on: str | None = option("The chips, where the file does not say them.")
     as_: str | None = option(FAMILY, before="on")
+    given: Words = option(
+        "What the file leaves to its caller: a variable of a script, or a key of a YAML file; may "
+        "be repeated.",
+        default=(),
+        kind="several",
+        flag="--given",
+        metavar="NAME=VALUE",
+        group="Files",
+    )
     error: str | Path | None = option(
         "The text of an out-of-memory error that it ran into: a file, or - for standard input.",
         metavar="FILE",
@@ -70,6 +80,8 @@ class CheckRequest(Command):
             raise BadRequest("--as says how --model is read; give that too")
         path = Path(self.path)
         text = program_text(path, "the launch file", most=EXPORT_BYTES)
+        if given := pairs(self.given, "--given", "NAME=VALUE", "TP=8"):
+            text = with_given(text, given)
         target = self.from_ or target_of(text)
         if target is None or target not in EXPORTERS:
             raise BadRequest(_no_program(path, target))
@@ -125,7 +137,10 @@ def _applied(changes: Sequence[FileChange], number: int | None, text: str, name:
         return ""
     if number > len(changes):
         raise BadRequest(f"--apply is {number}; {len(changes)} changes were found")
-    before, after = taken_apart(text, name), taken_apart(changes[number - 1].text, name)
+    before, after = (
+        taken_apart(without_given(text), name),
+        taken_apart(changes[number - 1].text, name),
+    )
     others = [file for file in before if before[file] != after[file] and file != name]
     if others:
         raise BadRequest(

@@ -17,12 +17,13 @@ _NAMES = {
 }
 _NONE = "none for the result"
 _CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
+_BESIDE = "transfers take multiprocessors from products; tensor's needs user buffers"
 _RISKS: Mapping[str, str] = {
     "microbatches": "sums run in another order: losses differ in the last digits",
     "zero": "the optimizer's checkpoint is cut otherwise",
     "sequence_parallel": _NONE,
     "pipeline_schedule": "layers lie on other stages (convert checkpoints), more messages between",
-    "overlap": "transfers take multiprocessors from products; tensor's needs user buffers",
+    "overlap": _BESIDE,
     "weight_gather": "weights stay gathered longer",
     "context_method": "another attention kernel: compare losses over the first steps",
     "compiled": "the first steps compile for minutes; what cannot be traced falls back",
@@ -94,7 +95,7 @@ def risks_of(
         else:
             said.append(_RISKS[choice])
     if "tensor" in new.plan.hidden - old.plan.hidden and new.plan.stack_row.eager:
-        said.append(_RISKS["overlap"])  # a compiler cuts products into rings itself
+        said.append(_BESIDE)  # a compiler cuts products into rings itself
     said = list(dict.fromkeys(said))
     return [one for one in said if one != _NONE] or [_NONE]
 

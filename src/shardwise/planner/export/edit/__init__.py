@@ -80,8 +80,28 @@ def edited(
             return None
         if reached(now):
             fewest = _fewest(text, target, done, list(wanted), read, reached)
-            return in_environment(fewest or changed, target, read(text), now)
+            whole = fewest or changed
+            return in_environment(whole, target, read(text), now, len(_given(whole)))
     return None
+
+
+def with_given(text: str, given: Mapping[str, str]) -> str:
+    """The text below what a caller gives it: variables of a script, keys of a YAML file. No edit
+    changes those."""
+    sign = ": " if _form(text) == "yaml" else "="
+    return "".join(f"{name}{sign}{value}\n" for name, value in given.items()) + _GIVEN + text
+
+
+def without_given(text: str) -> str:
+    """The text alone."""
+    return text[len(_given(text)) :]
+
+
+def _given(text: str) -> str:
+    return text[: text.find(_GIVEN) + len(_GIVEN)] if _GIVEN in text else ""
+
+
+_GIVEN = "# above is what the caller gives\n"
 
 
 def keys_in(text: str, target: str) -> Values:
@@ -98,7 +118,7 @@ def keys_in(text: str, target: str) -> Values:
 def diff_of(old: str, new: str, name: str, around: int = 1) -> str:
     """A unified diff of a file of that name and of those that it takes along, with so many lines
     around each change."""
-    before, after = taken_apart(old, name), taken_apart(new, name)
+    before, after = (taken_apart(without_given(text), name) for text in (old, new))
     lines = chain.from_iterable(
         unified_diff(
             before[file].splitlines(keepends=True),
@@ -157,7 +177,8 @@ def _with_value(text: str, target: str, key: str, value: Any, order: list[str]) 
         after = keys_in(attempt, target)
         differ = {k for k in {*before, *after} if before.get(k) != after.get(k)}
         others = {k for k in differ if k != key and not k.startswith(f"{key}.")}
-        if after.get(key) == value and not others:
+        kept = attempt.startswith(_given(text))
+        if after.get(key) == value and not others and kept:
             return attempt
     return None
 
@@ -198,6 +219,7 @@ def _attempts(
 
 def _form(text: str) -> str:
     """The language of a file."""
+    text = without_given(text)
     if text.startswith("#!"):
         return "script"
     if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE):

@@ -136,8 +136,11 @@ def _behind(text: str, begin: int, at: int, joined: str) -> Iterator[str]:
         yield f"{text[:end]} {joined}{text[end:]}"
 
 
-def in_environment(text: str, target: str, old: TrainPlan, plan: TrainPlan) -> str | None:
-    """The script with the variable that Megatron wants for a plan, and did not for the old one.
+def in_environment(
+    text: str, target: str, old: TrainPlan, plan: TrainPlan, begin: int = 0
+) -> str | None:
+    """The script, which begins somewhere in a text, with the variable that Megatron wants for a
+    plan, and did not for the old one.
     None for Megatron-FSDP where it did not run: a script may set the variable as that refuses it,
     and a recipe has sections of which nothing is known here."""
     if target != "megatron":
@@ -147,6 +150,6 @@ def in_environment(text: str, target: str, old: TrainPlan, plan: TrainPlan) -> s
     if runs_fsdp(plan) and not runs_fsdp(old) and said == "1":
         return None
     missing = [] if said or environment(old) else environment(plan)
-    head = re.match(r"(?:#[^\n]*\n)*", text)
-    at = head.end() if head else 0
+    head = re.compile(r"(?:#[^\n]*\n)*").match(text, begin)
+    at = head.end() if head else begin
     return text[:at] + "".join(f"export {line}\n" for line in missing) + text[at:]
