@@ -67,7 +67,7 @@ def commands(
 
 def groups() -> Mapping[str, Mapping[str, tuple[str, list[str]]]]:
     """Of each group its options, by their longest names, each with its meaning and its commands."""
-    from shardwise.apps.cli.option_fields import GROUPS, row_of  # reads the data, which may be old
+    from shardwise.apps.cli.options import GROUPS, row_of  # reads the data, which may be old
 
     found: dict[str, dict[str, tuple[str, list[str]]]] = {group: {} for group in GROUPS}
     for path, command in commands():

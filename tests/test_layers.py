@@ -206,7 +206,7 @@ def test_a_room_of_commands_imports_only_those_before_it():
 
 def test_planning_loads_neither_jax_nor_a_server():
     code = (
-        "import sys, shardwise, shardwise.planner, shardwise.apps.cli.plan\n"
+        "import sys, shardwise, shardwise.planner, shardwise.apps.cli.plan_train\n"
         "import shardwise.apps.cli.serve, shardwise.apps.cli.generate\n"
         "heavy = {'jax', 'starlette', 'uvicorn', 'jinja2', 'prometheus_client'}\n"
         "sys.exit(f'loaded: {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)"

@@ -8,7 +8,7 @@ from tests.apps.commands import answered, refused, run
 
 import shardwise as sw
 from shardwise.apps.cli import COMMANDS, cli
-from shardwise.apps.cli.outputs import OutputFile, OutputFolder
+from shardwise.apps.cli.options import OutputFile, OutputFolder
 
 PLAN = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "64seq")
 PLAN += ("--seq", "4096")

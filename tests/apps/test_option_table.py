@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import options  # noqa: E402
 
-from shardwise.apps.cli.option_fields import (  # noqa: E402
+from shardwise.apps.cli.options import (  # noqa: E402
     GROUPS,
     FieldOption,
     read,

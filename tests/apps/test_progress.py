@@ -2,7 +2,7 @@
 
 import io
 
-from shardwise.apps.cli import progress
+from shardwise.apps.cli import output
 
 
 class Terminal(io.StringIO):
@@ -12,9 +12,9 @@ class Terminal(io.StringIO):
 
 def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
     now, terminal = [0.0], Terminal()
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress.sys, "stderr", terminal)
-    show = progress.progress_line("searching")
+    monkeypatch.setattr(output.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(output.sys, "stderr", terminal)
+    show = output.progress_line("searching")
     assert show is not None
     for seconds in (0.5, 1.9, 2.5, 2.55, 2.7):
         now[0] = seconds
@@ -26,13 +26,13 @@ def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
 
 
 def test_without_a_terminal_nobody_is_told(monkeypatch):
-    monkeypatch.setattr(progress.sys, "stderr", io.StringIO())
-    assert progress.progress_line("searching") is None
+    monkeypatch.setattr(output.sys, "stderr", io.StringIO())
+    assert output.progress_line("searching") is None
 
 
 def test_quiet_draws_nothing(monkeypatch):
-    monkeypatch.setattr(progress.sys, "stderr", Terminal())
-    monkeypatch.setattr(progress, "wanted", lambda much: much == "quiet")
-    assert progress.progress_line("searching") is None
-    with progress.stage_line() as watch:
+    monkeypatch.setattr(output.sys, "stderr", Terminal())
+    monkeypatch.setattr(output, "wanted", lambda much: much == "quiet")
+    assert output.progress_line("searching") is None
+    with output.stage_line() as watch:
         assert watch is None

@@ -7,7 +7,7 @@ import pytest
 from tests.apps.commands import document, run
 from tests.evidence.training.test_runs import TABLE
 
-from shardwise.apps.cli import pages
+from shardwise.apps.cli import output
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
 
@@ -78,8 +78,8 @@ def test_what_was_not_read_stands_before_the_page(tmp_path, capfd):
     path.write_text("\n".join([f"{header},colour", *(f"{row},red" for row in rows)]) + "\n")
     order = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "print_page", lambda parts: order.append("page"))
-        patch.setattr(pages, "say", order.append)
+        patch.setattr(output, "print_page", lambda parts: order.append("page"))
+        patch.setattr(output, "say", order.append)
         run(capfd, "validate", path)
     assert order == [
         "warning: not read: unknown column 'colour'; nothing known is spelt like it",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.apps.cli.pages import print_page
+from shardwise.apps.cli.output import print_page
 from shardwise.commands.base.layout import (
     WIDTH,
     Fact,

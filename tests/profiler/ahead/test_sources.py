@@ -44,7 +44,7 @@ def edited(tree, monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        *("apps/cli/compile.py", "apps/cli/outputs.py", "apps/page/view.py"),
+        *("apps/cli/compile.py", "apps/cli/options.py", "apps/page/view.py"),
         *("commands/program/compile.py", "planner/training.py", "__init__.py"),
     ],
 )

@@ -1,43 +1,43 @@
 """The command line. `main` is the entry point; each command lives in a file of its own.
 
-`COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
-when its command runs, so that `--help` stays fast. Read `plan_show.py` first: it is short.
+`COMMANDS` and `PLANS` say what each is for, and a command's module is imported only when it runs,
+so that `--help` stays fast (`LazyGroup`). Read `plan_show.py` first: it is short.
 
-Each makes a request (`commands/`) of its options, by name, answers it, writes the files that
-were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`,
-`plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_diff.py` and `plan_schema.py`;
-`next_steps.py` is what to type then. `simulate.py` puts a load on a serving plan, `export.py`
-writes a plan for other software and `check.py` says what to change in its files.
-Programs: `compile.py` (`report.py` reads what it wrote),
-`compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work: `serve.py` (the server
-itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The page: `ui.py` (what it
-shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`.
-Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
+Each makes a request (`commands/`) of its options, by name, answers it, writes the files that were
+asked for, and shows the answer. Planning: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`,
+`plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
+`simulate.py` puts a load on a serving plan, `export.py` writes a plan for other software and
+`check.py` says what to change in its files. Programs: `compile.py` (`report.py` reads what it
+wrote), `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work: `serve.py` (the
+server itself is `apps/server/`), `generate.py` (a text, a chat), `bench.py`. The page: `ui.py`
+(what it shows is `apps/page/`). Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`,
+`book.py`. Documents: `schema.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`), `serve_chart.py`, `simulate_chart.py`,
 `sweep_chart.py`, `roofline_chart.py`, `compile_plot.py`, `validate_plot.py`, `shard_views.py`, and
 of the book's machines `simulation_pictures.py`. `player.py` writes the page that plays them, which
-lies in `data/`.
-What all share: `lazy.py`, `command.py` (a command, and groups of options in `--help`),
-`option_fields.py` (options made of requests, of data that `scripts/options.py` writes, and their
-types), `outputs.py` (options of the command line alone: files to write, how much is shown),
-`completion.py` (what a shell offers),
-`parts.py` (packages that the plain install leaves out), `output.py` shows answers as documents and
-`pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
+lies in `data/`. What all share: `command.py` (a command, and groups of options in `--help`),
+`options.py` (options made of requests, and those of the command line alone: files to write, how
+much is shown), `completion.py` (what a shell offers), `parts.py` (packages that the plain install
+leaves out), `output.py` shows answers as documents and as pages, and how far a run is; `streams.py`
+errors.
 """
 
+import importlib
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 
-from shardwise.apps.cli.lazy import LazyGroup
 from shardwise.apps.cli.streams import (
     InterruptedRunError,
     ReaderGoneError,
     discard,
     finish,
     full,
+    reader_left,
     say,
     settle,
 )
@@ -70,9 +70,89 @@ COMMANDS = {
 }
 """Every command and what it is for; its module has its name."""
 
+PLANS = {
+    "train": "The simplest training plan as fast as any, and why.",
+    "serve": "The cheapest servers that hold a load.",
+    "sweep": "Every slice, batch and length; what scaling is worth.",
+    "show": "Price the plan in a file; the book's rules beside it.",
+    "diff": "What changes between two plans, and what it does.",
+    "schema": "The JSON Schema of plan files.",
+}
+"""The commands of `plan`; their modules have `plan_` in front."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is asked for.
+
+    `lazy` says of each command what it is for. Its module is `home` with the command's name behind
+    it, or with the name that `elsewhere` has. The command has its own name there, or `NAME_`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        lazy: Mapping[str, str],
+        home: str,
+        elsewhere: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.lazy, self.home, self.elsewhere = lazy, home, elsewhere or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is no text before it reaches a message, which could not be printed."""
+        from shardwise.boundary.arguments import check_arguments
+
+        check_arguments(args)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return None
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        module = importlib.import_module(self.home + self.elsewhere.get(cmd_name, cmd_name))
+        return getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        return _outside_click(super().make_context, *args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return _outside_click(super().invoke, ctx)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and args[0] not in self.lazy:
+            from shardwise.errors import unknown
+
+            raise unknown("command", args[0], self.lazy, f"see `{ctx.command_path} --help`")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lazy.items()))
+
+
+def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call it; a pipe that is closed and Ctrl-C end as we say, not as click does."""
+    try:
+        return function(*args, **options)
+    except BrokenPipeError as error:
+        raise reader_left(error) from None
+    except KeyboardInterrupt:
+        raise InterruptedRunError from None
+
+
+@click.command(cls=LazyGroup, lazy=PLANS, home=f"{__name__}.plan_")
+def plan() -> None:
+    """Choose and price a plan, or price one from a file."""
+
 
 @click.command(
     cls=LazyGroup,
+    commands={"plan": plan},
     lazy=COMMANDS,
     home=f"{__name__}.",
     elsewhere={"chat": "generate"},

@@ -3,9 +3,8 @@
 import click
 
 from shardwise.apps.cli.command import AnswerGroup, command, given, request_of
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import progress_line, show_answer
 
 
 @click.group(cls=AnswerGroup)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.apps.cli.command import AnswerGroup, command, given, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:

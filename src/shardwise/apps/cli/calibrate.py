@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwise.apps.cli.command import command, given, on_command_line, refuse, request_of
-from shardwise.apps.cli.option_fields import is_marked, read
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.options import Outputs, is_marked, read
+from shardwise.apps.cli.output import progress_line, show_answer, stage_line
 from shardwise.apps.cli.parts import needed_for
-from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:

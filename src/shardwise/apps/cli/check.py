@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.options import Outputs
 
 
 @command(

@@ -12,9 +12,17 @@ from typing import Any, TypeVar
 import click
 
 from shardwise.apps.cli.completion import complete
-from shardwise.apps.cli.option_fields import GROUPS, click_options, is_marked, row_of
-from shardwise.apps.cli.outputs import PICTURE, OutputFile, OutputFolder, Outputs
-from shardwise.apps.cli.pages import how_much_options
+from shardwise.apps.cli.options import (
+    GROUPS,
+    PICTURE,
+    OutputFile,
+    OutputFolder,
+    Outputs,
+    click_options,
+    is_marked,
+    row_of,
+)
+from shardwise.apps.cli.output import how_much_options
 from shardwise.errors import BadRequest, shown
 
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardwise.apps.cli.command import command, given, request_of
-from shardwise.apps.cli.output import document_of, show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import stage_line
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import document_of, show_answer, stage_line
 from shardwise.boundary.records import plain
 from shardwise.errors import NoFeasiblePlan
 

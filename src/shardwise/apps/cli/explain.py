@@ -2,9 +2,8 @@
 
 from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.compile import program_inputs, refuse_misses
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import stage_line
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import show_answer, stage_line
 
 
 @command("explain", "show_detail as_json graph", graph="Its dearest ops as a graph: .svg or .dot.")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.apps.cli.command import command, refuse, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import tell
-from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.streams import printable
 from shardwise.errors import BadRequest

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.apps.cli.command import AnswerGroup, command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 
 if TYPE_CHECKING:
     from shardwise.commands.tables.model import ContextRequest

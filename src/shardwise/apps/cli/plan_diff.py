@@ -1,8 +1,8 @@
 """`shardwise plan diff`: what changes between two plan files, and what it does to the estimate."""
 
 from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 
 
 @command("plan diff", "show_detail as_json")

@@ -1,8 +1,8 @@
 """`shardwise plan schema`: the JSON Schema of plan files."""
 
 from shardwise.apps.cli.command import command, request_of
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.pages import print_page
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import print_page
 
 
 @command("plan schema")

@@ -1,9 +1,8 @@
 """`shardwise plan serve`: the cheapest servers for a load within its targets."""
 
 from shardwise.apps.cli.command import command, given, request_of
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import progress_line, stage_line
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import progress_line, show_answer, stage_line
 
 
 @command(

@@ -1,9 +1,8 @@
 """`shardwise plan show`: price a plan from a file, as written or edited by hand."""
 
 from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.timeline import write_timeline
 
 
 @command(
@@ -32,4 +31,7 @@ def show(out: Outputs) -> None:
     inputs = {"path": str(asked.path), "set": asked.sets}
     more = shown_lines(asked, answer.priced.plan, out.plan_path)
     show_answer(answer, out, inputs, more=("", *more) if more else ())
-    write_timeline(answer.best, out)
+    if out.plot_path or out.trace_path:
+        from shardwise.apps.cli.timeline import write_timeline
+
+        write_timeline(answer.best, out)

@@ -2,9 +2,8 @@
 
 from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.next_steps import next_lines
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import progress_line, show_answer
 
 
 @command(

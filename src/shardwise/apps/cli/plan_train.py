@@ -2,10 +2,8 @@
 
 from shardwise.apps.cli.command import command, given, request_of
 from shardwise.apps.cli.next_steps import next_lines
-from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
-from shardwise.apps.cli.progress import progress_line, stage_line
-from shardwise.apps.cli.timeline import write_timeline
+from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import progress_line, show_answer, stage_line
 
 
 @command(
@@ -30,4 +28,7 @@ def train(out: Outputs) -> None:
         save_plan(answer.best.plan, out.plan_path)
     more = next_lines(asked, out.plan_path, answer.best)
     show_answer(answer, out, given(asked, out), more=more)
-    write_timeline(answer.best, out)
+    if out.plot_path or out.trace_path:
+        from shardwise.apps.cli.timeline import write_timeline
+
+        write_timeline(answer.best, out)

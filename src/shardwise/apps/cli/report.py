@@ -1,8 +1,8 @@
 """`shardwise report`: what a report folder of `shardwise compile` holds."""
 
 from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 
 
 @command("report", "show_detail show_stages as_json csv_path")

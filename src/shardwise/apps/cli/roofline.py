@@ -1,8 +1,8 @@
 """`shardwise roofline`: one matmul on one chip, its bytes, intensity, times and critical batch."""
 
 from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 
 
 @command(

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import click
 
 from shardwise.apps.cli.command import command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import tell
-from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.server.memory import share_arena
 from shardwise.errors import BadRequest

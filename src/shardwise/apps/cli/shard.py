@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardwise.apps.cli.command import by_name, command, refuse, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
-from shardwise.apps.cli.outputs import Outputs
 from shardwise.errors import BadRequest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.apps.cli.player import PALETTE, write_player
 from shardwise.book.simulators.collective import animate

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.options import Outputs
+from shardwise.commands.pricing.plans import plan_timeline
 
 
 def write_timeline(answer: Any, out: Outputs) -> None:
@@ -11,10 +12,6 @@ def write_timeline(answer: Any, out: Outputs) -> None:
     Raises BadRequest for a serving plan and for a file that cannot be written.
     """
     plot, trace = out.plot_path, out.trace_path
-    if plot is None and trace is None:
-        return
-    from shardwise.commands.pricing.plans import plan_timeline  # slow to load, for --help
-
     line = plan_timeline(answer)
     if plot is not None:
         from shardwise.apps.cli.pipeline_chart import draw_pipeline

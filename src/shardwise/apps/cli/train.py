@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardwise.apps.cli.command import by_name, command, request_of
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer, spoken, tell
-from shardwise.apps.cli.outputs import Outputs
 from shardwise.apps.cli.parts import needed_for
 from shardwise.errors import Caution
 

@@ -5,7 +5,7 @@ import webbrowser
 import click
 
 from shardwise.apps.cli.command import command, request_of
-from shardwise.apps.cli.outputs import Outputs
+from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.parts import needed_for
 
 

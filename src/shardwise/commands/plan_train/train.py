@@ -214,7 +214,8 @@ class TrainPlanRequest(TrainChoices, Command):
         opinion_of: Callable[[TrainPlanning], "SecondOpinion"] | None = None,
     ) -> "TrainPlanned":
         """Search, and price what was asked for beside it; an opinion may choose another plan."""
-        self = replace(self, evidence=read_own_runs(self.evidence))
+        if self.evidence is not None:
+            self = replace(self, evidence=read_own_runs(self.evidence))
         if "," in self.on:
             raise BadRequest(
                 f"--on {self.on} names several chips; `shardwise plan sweep` with the same options "
