@@ -94,7 +94,8 @@ def _list_page(chips: Sequence[ChipSummary], constants: str) -> Page:
         [
             c.chip,
             c.name,
-            tera(c.bf16_flops or c.f16_flops) + ("" if c.bf16_flops else " (f16)"),
+            tera(c.bf16_flops or c.f16_flops)
+            + (" (f16)" if c.f16_flops and not c.bf16_flops else ""),
             tera(c.fp8_flops),
             tera(c.int8_flops),
             gib(c.hbm_bytes),
