@@ -450,7 +450,7 @@ def _ratio(
     paid = chips * POOLS[:, None] + prefill_chips[:, None, None] * POOLS
     paid = paid.reshape(len(rates), -1)
     beyond = server.request.beyond(chips * POOLS[:, None], prefill_chips[:, None, None] * POOLS)
-    allowed = ~beyond.reshape(len(rates), -1) | (paid <= np.min(paid, axis=1, keepdims=True))
+    allowed = ~np.reshape(beyond, (len(rates), -1)) | (paid <= np.min(paid, axis=1, keepdims=True))
     cost = np.where(allowed, paid / rates, np.inf)
     near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
     tie = paid / rates / np.max(paid / rates)
