@@ -535,6 +535,17 @@ def test_no_server_can_be_left_out(tmp_path, capsys):
     assert "when simulated, but " in " ".join(out.split())
 
 
+def test_a_step_that_is_too_long_is_said_with_whose_constants_it_is():
+    """The book's chapter 8 on 16 v5e: by our server's compiled steps even one sequence takes more
+    than 20 ms."""
+    words = ("--model", "llama-3-70b", "--on", "v5e:4x4", "--input", "8192", "--output", "512")
+    words += ("--weights", "int8", "--kv", "int8", "--for", "jax", "--tpot", "20ms")
+    with pytest.raises(
+        NoFeasiblePlan, match=r"the shortest takes 2\d\.\d ms by the constants of jax"
+    ):
+        run(*words)
+
+
 def test_what_to_type_next(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     run(*SMALL, *RATE, "-o", str(path))

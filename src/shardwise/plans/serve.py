@@ -25,9 +25,9 @@ ones)."""
 TTFT_TARGET = 2.0
 """Seconds to the first token that are asked for where no target is given."""
 
-SERVE_AXES = ("data", "fsdp", "expert", "tensor")
-"""Mesh axes that a server uses: copies of the weights, D of weights that stay in place
-(`planner/step/strategies/stationary.py`), experts, and heads and widths."""
+SERVE_AXES = ("stage", "data", "fsdp", "expert", "tensor")
+"""Mesh axes that a server uses: layers one after the other, copies of the weights, D of weights
+that stay in place (`planner/step/strategies/stationary.py`), experts, and heads and widths."""
 
 KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
 KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
@@ -47,6 +47,12 @@ def check_serve_mesh(mesh: Mapping[str, int]) -> None:
         raise BadRequest(
             f"mesh axes 'fsdp' of {width} and 'expert' of {expert}: experts that lie apart are "
             "not cut along D, too; set one of them to 1"
+        )
+    others = [axis for axis in ("data", "fsdp", "expert") if mesh.get(axis, 1) > 1]
+    if mesh.get("stage", 1) > 1 and others:
+        raise BadRequest(
+            f"mesh axes 'stage' of {mesh['stage']} and '{others[0]}' of {mesh[others[0]]}: stages "
+            "of a server are cut by tensor alone; set one of them to 1"
         )
 
 
@@ -201,11 +207,12 @@ class ServePlan:
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
     of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
     `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
-    long. `fsdp` cuts D of weights that never move; each of its devices attends for some of the
-    sequences. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by
-    heads over `tensor`; beyond one KV head per device the heads are replicated ("heads"), or the
-    sequences are spread ("heads_then_batch"), and where they are fewer than the devices, each is
-    cut along its tokens, too ("heads_then_batch_then_sequence").
+    long. `stage` cuts the layers: as many parts of the batch are under way, one on each stage, and
+    a step is one pass of all of them. `fsdp` cuts D of weights that never move; each of its devices
+    attends for some of the sequences. `box` is the part of each physical axis that the mesh uses.
+    The KV cache is cut by heads over `tensor`; beyond one KV head per device the heads are
+    replicated ("heads"), or the sequences are spread ("heads_then_batch"), and where they are fewer
+    than the devices, each is cut along its tokens, too ("heads_then_batch_then_sequence").
 
     `engine` is the software that serves, whose measured constants add to the chip's times
     (`roofline/engines.py`; "ideal" adds nothing).
@@ -253,6 +260,11 @@ class ServePlan:
             raise BadRequest(
                 f"workload.spare is {self.workload.spare} of {fewest} servers; at least one must "
                 "be left, so raise replicas or lower it"
+            )
+        if self.engine in _OURS and self.degree("stage") > 1:
+            raise BadRequest(
+                f"mesh axis 'stage' of {self.degree('stage')}: engine {self.engine} has no "
+                "pipeline stages; name the engine that serves, such as vllm, or set it to 1"
             )
         prefix = (self.workload and self.workload.prefix) or 0
         if prefix and not (prefix < self.input_length and self.scheduling.prefix_cache):

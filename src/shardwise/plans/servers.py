@@ -26,8 +26,8 @@ class ServingSoftware:
     """One server.
 
     `engine` names the constants that it is priced by, measured on chips of the vendors `measured`,
-    and `tpu_engine` those that it has on TPUs, if these are others.
-    It cuts a KV cache in one of `kv_shardings`, D of weights that stay in place where
+    and `tpu_engine` those that it has on TPUs, if these are others. It cuts layers into stages
+    where `stages`, a KV cache in one of `kv_shardings`, D of weights that stay in place where
     `cuts_width`, and the heads of attention beside experts that are cut, too, where
     `heads_beside_experts`; on chips of the vendors `tensor_alone` nothing but heads and widths.
     `weights` and `caches` are the dtypes that it stores them in. It runs on chips of the vendors
@@ -40,6 +40,7 @@ class ServingSoftware:
     tpu_engine: str = ""
     measured: tuple[str, ...] = ()
     kv_shardings: tuple[KvSharding, ...] = ("heads",)
+    stages: bool = False
     cuts_width: bool = False
     heads_beside_experts: bool = False
     tensor_alone: tuple[str, ...] = ()
@@ -61,12 +62,13 @@ class ServingSoftware:
         return engine in (self.engine, self.tpu_engine)
 
 
-VLLM = ServingSoftware(name="vllm", title="vLLM", engine="vllm", measured=("nvidia",))
+VLLM = ServingSoftware(name="vllm", title="vLLM", engine="vllm", measured=("nvidia",), stages=True)
 SGLANG = ServingSoftware(
     name="sglang",
     title="SGLang",
     engine="sglang",
     measured=("nvidia",),
+    stages=True,
     tensor_alone=("google",),
 )
 TRTLLM = ServingSoftware(
@@ -74,6 +76,7 @@ TRTLLM = ServingSoftware(
     title="TensorRT-LLM",
     engine="trtllm",
     measured=("nvidia",),
+    stages=True,
     vendors=("nvidia",),
 )
 JAX = ServingSoftware(

@@ -449,6 +449,11 @@ def _check_slices(plan: ServePlan, hw_files: Words) -> None:
     says nothing of that."""
     hardware = Hardware(constants=plan.constants, files=hw_files).of_plan(plan)
     for own in (plan, plan.prefill_plan):
+        if own.degree("stage") > 1:
+            raise BadRequest(
+                f"the plan's mesh {mesh_text(own.mesh)} has pipeline stages, which are not served "
+                "here; plan with --for jax, or export it to the server that it is for"
+            )
         try:
             piece = hardware.slice(own.slice).slice
         except ShardwiseError:

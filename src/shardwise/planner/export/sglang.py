@@ -40,10 +40,11 @@ ROLE = "--disaggregation-mode"
 CACHES = {"bf16": "auto", "fp8": "fp8_e4m3"}
 ORDERS = {"fcfs": "fcfs"}
 
+STAGES = "--pp-size"
 TENSOR, DATA, EXPERT, ATTENTION = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
 _KNOWN = (
     LENGTHS[TARGET],
-    *(TENSOR, DATA, EXPERT, ATTENTION, "--max-running-requests"),
+    *(TENSOR, STAGES, DATA, EXPERT, ATTENTION, "--max-running-requests"),
     *("--chunked-prefill-size", "--page-size", "--mem-fraction-static", "--kv-cache-dtype"),
     *("--quantization", "--dtype", "--disable-radix-cache", "--schedule-policy"),
     *("--enable-mixed-chunk", "--speculative-algorithm", "--speculative-num-draft-tokens"),
@@ -95,13 +96,16 @@ def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     copies, experts = plan.degree("data"), plan.degree("expert")
     values: dict[str, Any] = {"--device": "tpu"} if is_tpu(pool.piece) else {}
     values[TENSOR] = plan.degree("tensor") * experts
+    stages = plan.degree("stage")
+    if stages > 1:
+        values[STAGES] = stages
     if copies * experts > 1:
         values[DATA] = copies * experts
     if experts > 1:
         values |= {ATTENTION: "", EXPERT: experts}
     values |= {
         "--max-running-requests": -(-plan.batch // copies),
-        "--chunked-prefill-size": -(-plan.prefill_chunk // copies),
+        "--chunked-prefill-size": -(-plan.prefill_chunk // (copies * stages)),
         "--page-size": wanted.page_size,
         "--mem-fraction-static": wanted.memory_share,
         "--kv-cache-dtype": CACHES[plan.dtypes.kv],
@@ -155,10 +159,15 @@ def read(flags: Flags) -> Fields:
         "engine": TARGET,
         "kv_sharding": "heads",
         "mesh": mesh_of(
-            {"data": copies, "expert": experts, "tensor": flags.number(TENSOR, "1") // experts}
+            {
+                "stage": (stages := flags.number(STAGES, "1")),
+                "data": copies,
+                "expert": experts,
+                "tensor": flags.number(TENSOR, "1") // experts,
+            }
         ),
         "batch": copies * flags.number("--max-running-requests", "256"),
-        "prefill_chunk": copies * flags.number("--chunked-prefill-size", "8192"),
+        "prefill_chunk": copies * stages * flags.number("--chunked-prefill-size", "8192"),
         "prefill_replicas": int(ROLE in flags),
         "scheduling.page_size": flags.number("--page-size", "1"),
         "scheduling.memory_share": flags.number("--mem-fraction-static", "0.9", float),

@@ -31,12 +31,12 @@ from shardwise.plans.servers import TRTLLM as ROW
 from shardwise.plans.software import Obstacle
 
 TARGET, VERSION = ROW.name, "1.2.0"
-TENSOR, EXPERT = "--tp_size", "--ep_size"
+TENSOR, STAGES, EXPERT = "--tp_size", "--pp_size", "--ep_size"
 SEQUENCES, TOKENS, CHUNKED = "--max_batch_size", "--max_num_tokens", "--enable_chunked_prefill"
 SHARE, OPTIONS = "--kv_cache_free_gpu_memory_fraction", "--extra_llm_api_options"
 CACHES = {"bf16": "auto", "fp8": "fp8"}
 ADMISSIONS = {"optimistic": "MAX_UTILIZATION", "reserve": "GUARANTEED_NO_EVICT"}
-_KNOWN = (LENGTHS[TARGET], TENSOR, EXPERT, SEQUENCES, TOKENS, CHUNKED, SHARE, OPTIONS)
+_KNOWN = (LENGTHS[TARGET], TENSOR, STAGES, EXPERT, SEQUENCES, TOKENS, CHUNKED, SHARE, OPTIONS)
 
 
 def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
@@ -71,11 +71,16 @@ def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
 def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     """The flags of one server."""
     plan = pool.plan
-    experts = plan.degree("expert")
+    experts, stages = plan.degree("expert"), plan.degree("stage")
     values: dict[str, Any] = {TENSOR: plan.degree("tensor") * experts}
+    if stages > 1:
+        values[STAGES] = stages
     if experts > 1:
         values[EXPERT] = experts
-    values |= {SEQUENCES: -(-plan.batch // experts), TOKENS: -(-plan.prefill_chunk // experts)}
+    values |= {
+        SEQUENCES: -(-plan.batch // experts),
+        TOKENS: -(-plan.prefill_chunk // (experts * stages)),
+    }
     if length := longest(pool, cfg):
         values[LENGTHS[TARGET]] = length
     return values | {CHUNKED: ""}
@@ -108,6 +113,7 @@ def read(flags: Flags) -> Fields:
     said = _options(flags)
     cache, order = (_table(said, key) for key in ("kv_cache_config", "scheduler_config"))
     experts, tensor = flags.number(EXPERT, "1"), flags.number(TENSOR, "1")
+    stages = flags.number(STAGES, "1")
     apart = bool(said.get("enable_attention_dp"))
     if apart != (experts > 1) or (apart and experts != tensor):
         raise BadRequest(
@@ -120,9 +126,9 @@ def read(flags: Flags) -> Fields:
     return {
         "engine": TARGET,
         "kv_sharding": "heads",
-        "mesh": mesh_of({"expert": experts, "tensor": tensor // experts}),
+        "mesh": mesh_of({"stage": stages, "expert": experts, "tensor": tensor // experts}),
         "batch": experts * flags.number(SEQUENCES, "2048"),
-        "prefill_chunk": experts * flags.number(TOKENS, "8192"),
+        "prefill_chunk": experts * stages * flags.number(TOKENS, "8192"),
         "dtypes.kv": meant(TARGET, "dtype", str(cache.get("dtype", "auto")), CACHES),
         "dtypes.matmuls": "stored",
         "dtypes.activations": meant(TARGET, "dtype", str(said.get("dtype", "bfloat16")), DTYPES),

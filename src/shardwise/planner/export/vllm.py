@@ -54,13 +54,22 @@ TPU_TRANSFER = json.dumps(
     }
 )
 
-TENSOR, DATA, EXPERT, OF_TPUS = (
-    *("--tensor-parallel-size", "--data-parallel-size"),
+TENSOR, STAGES, DATA, EXPERT, OF_TPUS = (
+    *("--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"),
     *("--enable-expert-parallel", "--additional-config"),
 )
 _KNOWN = (
     LENGTHS[TARGET],
-    *(TENSOR, DATA, EXPERT, OF_TPUS, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
+    *(
+        TENSOR,
+        STAGES,
+        DATA,
+        EXPERT,
+        OF_TPUS,
+        "--max-num-seqs",
+        "--max-num-batched-tokens",
+        "--block-size",
+    ),
     *("--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduling-policy"),
     *("--speculative-config", "--kv-transfer-config", "--enable-chunked-prefill"),
@@ -93,6 +102,9 @@ def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     plan, wanted = pool.plan, pool.plan.scheduling
     experts, ranks = plan.degree("expert"), plan.degree("data") * plan.degree("expert")
     values: dict[str, Any] = {TENSOR: plan.degree("tensor")}
+    stages = plan.degree("stage")
+    if stages > 1:
+        values[STAGES] = stages
     if experts > 1 and is_tpu(pool.piece):  # one engine for all: its limits are of them together
         values[TENSOR], ranks = experts, 1
         apart = {"enable_dp_attention": True, "attn_dp_size": experts}
@@ -103,7 +115,7 @@ def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
         values[EXPERT] = ""
     values |= {
         "--max-num-seqs": -(-plan.batch // ranks),
-        "--max-num-batched-tokens": -(-plan.prefill_chunk // ranks),
+        "--max-num-batched-tokens": -(-plan.prefill_chunk // (ranks * stages)),
         "--block-size": wanted.page_size,
         "--gpu-memory-utilization": wanted.memory_share,
         "--kv-cache-dtype": CACHES[plan.dtypes.kv],
@@ -131,7 +143,7 @@ def hosts(pool: ServerPool, words: HostWords) -> list[str]:
     if is_tpu(pool.piece):
         return ["--distributed-executor-backend=ray"]
     found = [f"--nnodes={pool.hosts}", f"--node-rank={words.rank}", f"--master-addr={words.leader}"]
-    if pool.plan.degree("tensor") < pool.plan.devices:
+    if pool.plan.degree("tensor") * pool.plan.degree("stage") < pool.plan.devices:
         found.append(f"--data-parallel-address={words.leader}")
     return [*found, words.others]
 
@@ -147,14 +159,15 @@ def environment(pool: ServerPool) -> dict[str, str]:
 def read(flags: Flags) -> Fields:
     """The fields that the flags say."""
     ranks, cut = flags.number(DATA, "1"), EXPERT in flags
-    tensor = flags.number(TENSOR, "1")
+    tensor, stages = flags.number(TENSOR, "1"), flags.number(STAGES, "1")
     mesh = {"expert": ranks * tensor} if cut else {"data": ranks, "tensor": tensor}
+    mesh = {"stage": stages, **mesh}
     return dtype_fields(flags, CACHES) | {
         "engine": TARGET,
         "mesh": mesh_of(mesh),
         "kv_sharding": "heads",
         "batch": ranks * flags.number("--max-num-seqs", "256"),
-        "prefill_chunk": ranks * flags.number("--max-num-batched-tokens", "8192"),
+        "prefill_chunk": ranks * stages * flags.number("--max-num-batched-tokens", "8192"),
         "prefill_replicas": int("--kv-transfer-config" in flags),
         "scheduling.page_size": flags.number("--block-size", "16"),
         "scheduling.memory_share": flags.number("--gpu-memory-utilization", "0.92", float),
@@ -194,7 +207,7 @@ VLLM = ServerProgram(
     short={
         "-tp": TENSOR,
         "-dp": DATA,
-        "-pp": "--pipeline-parallel-size",
+        "-pp": STAGES,
         "-ep": EXPERT,
         "-dcp": "--decode-context-parallel-size",
         "-pcp": "--prefill-context-parallel-size",

@@ -106,7 +106,7 @@ def _served(
         # A layer waits for the one before it: the last op of the previous round.
         body = [replace(first, after=(body[-1].id,)), *rest]
         ops += _looped(body, phase, f"layers.{group}", layers * times)
-    ops += _looped(_first_ops(cfg, inner), phase, "embed", times)
+    ops += _looped([*_first_ops(cfg, inner), *_next_stages(cfg, inner)], phase, "embed", times)
     last = replace(inner, tokens=sampled)
     return Work((*ops, *_looped(_last_ops(cfg, shape, inner, last), phase, "sample", 1.0)))
 
@@ -211,6 +211,16 @@ def _first_ops(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
     return list(
         chain([lookup, *tensor_step("embed.sum", "reduce_scatter", "embedding", cfg, inner)])
     )
+
+
+def _next_stages(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
+    """The stream on its way from stage to stage, a share of each rank of `tensor`."""
+    stages = inner.degree("stage")
+    if not np.any(np.asarray(stages) > 1):
+        return []
+    size = inner.tokens / inner.degree("tensor") * cfg.d_model * dtype_bytes(inner.activations)
+    op = exchange("transfer.stage", "permute", "pipeline", ("stage",), size)
+    return [replace(op, count=stages - 1)]
 
 
 def _last_ops(

@@ -40,7 +40,7 @@ MIB = 2.0**20
 
 def outside(row: EngineMemory, shape: ServeShape) -> Quantity:
     """Bytes that its allocator does not see: context, libraries, buffers of collectives."""
-    ranks = shape.degree("tensor") * shape.degree("expert") * shape.degree("data")
+    ranks = shape.degree("tensor") * shape.splits
     return np.where(np.asarray(ranks) > 1, row.ranks, row.alone)[()]
 
 

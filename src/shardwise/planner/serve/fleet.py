@@ -201,14 +201,13 @@ def _search(request: ServeRequest, running: np.ndarray, progress: Progress | Non
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
             here = grids(request, piece, dtypes, running)
-            own = request.pools != "one" and not request.prefill_pieces
-            if piece.chip.data_centre is not None and own:
+            apart = request.pools != "one" and not request.prefill_pieces
+            if apart and piece.chip.data_centre is not None:
                 pools += prefillers(request, piece, dtypes)
             if here:
                 fitted.append(piece)
                 found += here
-        for piece in request.prefill_pieces:
-            pools += prefillers(request, piece, dtypes)
+        pools += [p for piece in request.prefill_pieces for p in prefillers(request, piece, dtypes)]
         if progress is not None:
             progress(number + 1, len(request.dtypes))
     return FleetSearch(request=request, grids=tuple(found), prefillers=tuple(pools))
@@ -324,11 +323,8 @@ def _fleets(
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(np.maximum(ttft / goal.ttft, tpot / goal.tpot), e2e / goal.e2el)
     chips = np.rint(figures["chip_seconds"] * figures["rate"])
-    request = grid.server.request
     answering = replicas * grid.server.chips
-    beyond = (chips > request.max_chips) | (answering > request.decode_chips)
-    beyond |= chips - answering > request.prefill_chips
-    excess = np.where(beyond, np.inf, excess)
+    excess = np.where(grid.server.request.beyond(answering, chips - answering), np.inf, excess)
     counts = {
         "chunk": grid.chunks,
         "slots": slots,
@@ -393,7 +389,7 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         x = x[np.arange(len(x)), pick]
         y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
     else:
-        y, x, rate = _ratio(prompts, answers, by.chips, own, request)
+        y, x, rate = _ratio(prompts, answers, by.chips, grid.server)
     chips = by.chips * x + own * y
     steps = max(request.output_length - 1, 1)
     return _fleets(
@@ -442,24 +438,19 @@ def _prompts(
 
 
 def _ratio(
-    prompts: np.ndarray,
-    answers: np.ndarray,
-    prefill_chips: np.ndarray,
-    chips: int,
-    request: ServeRequest,
+    prompts: np.ndarray, answers: np.ndarray, prefill_chips: np.ndarray, server: Server
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of pools of at most the request's chips (the smallest pair where none has so few) the fewest
     replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves least idle, and
     what they answer; `prompts` by the number that prefill."""
+    chips = server.chips
     rates = np.minimum(prompts[:, None, :], (POOLS * answers[:, None])[:, :, None])
     rates = rates.reshape(len(rates), -1)
     both = (POOLS[:, None] + POOLS).ravel()
     paid = chips * POOLS[:, None] + prefill_chips[:, None, None] * POOLS
     paid = paid.reshape(len(rates), -1)
-    within = (chips * POOLS <= request.decode_chips)[:, None] & np.ones(len(POOLS), bool)
-    prefill = prefill_chips[:, None, None] * POOLS <= request.prefill_chips
-    within = (within & prefill).reshape(len(rates), -1)
-    allowed = ((paid <= request.max_chips) & within) | (paid <= np.min(paid, axis=1, keepdims=True))
+    beyond = server.request.beyond(chips * POOLS[:, None], prefill_chips[:, None, None] * POOLS)
+    allowed = ~np.reshape(beyond, (len(rates), -1)) | (paid <= np.min(paid, axis=1, keepdims=True))
     cost = np.where(allowed, paid / rates, np.inf)
     near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
     tie = paid / rates / np.max(paid / rates)

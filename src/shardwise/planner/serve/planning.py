@@ -3,6 +3,8 @@
 from dataclasses import replace
 from math import inf, prod
 
+import numpy as np
+
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice, boxes
 from shardwise.planner.serve.answer import mesh_text
@@ -86,9 +88,12 @@ def _nowhere(request: ServeRequest) -> str:
                 f"per server on {chip.id}: arrivals come unevenly, so that even one running on "
                 f"average needs room for more; use --batch {batch} or more"
             )
+    tried = (grids(free, piece, dtypes) for piece in (request.pieces[0], last))
+    least = min(float(np.min(grid.decode)) for found in tried for grid in found)
     return (
         f"no slice of {chip.id} that was looked at (up to {last}) has a step of "
-        f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}: allow a longer "
+        f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}; the shortest takes "
+        f"{format_seconds(least)} by the constants of {request.engine.name}: allow a longer "
         "--tpot, use another chip, or smaller dtypes (--weights, --kv)"
     )
 

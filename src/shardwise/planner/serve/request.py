@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
+import numpy as np
+
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.simulate.metrics import Objectives
@@ -14,6 +16,7 @@ from shardwise.plans.serve import ServeDtypes, ServeScheduling
 from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, load_engine
 from shardwise.scheduling import Speculation
+from shardwise.work import Quantity
 
 Pools = Literal["one", "two", "any"]
 POOLS: tuple[Pools, ...] = ("one", "two", "any")
@@ -107,6 +110,11 @@ class ServeRequest:
         return Objectives(
             **{name: getattr(goal, name) * (1 - ROOM) for name in ("ttft", "tpot", "e2el")}
         )
+
+    def beyond(self, answering: Quantity, prefill: Quantity) -> Quantity:
+        """Whether servers that answer and that prefill on so many chips are more than there are."""
+        either = np.logical_or(answering > self.decode_chips, prefill > self.prefill_chips)
+        return np.logical_or(either, answering + prefill > self.max_chips)
 
     def on(self, pieces: tuple[Slice, ...]) -> "ServeRequest":
         """The same on other slices, by what prices the software there."""

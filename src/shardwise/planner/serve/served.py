@@ -123,12 +123,8 @@ def chips_of(plan: ServePlan, piece: Slice, prefill_piece: Slice) -> int:
 def _beyond(request: ServeRequest, plan: ServePlan, pieces: tuple[Slice, Slice]) -> bool:
     """Whether a plan, with the servers that may be lost, takes more chips than there are."""
     whole = plan.with_more(request.spare)
-    chips, answering = chips_of(whole, *pieces), whole.replicas * _each(plan, pieces)
-    return (
-        chips > request.max_chips
-        or answering > request.decode_chips
-        or chips - answering > request.prefill_chips
-    )
+    answering = whole.replicas * _each(plan, pieces)
+    return bool(request.beyond(answering, chips_of(whole, *pieces) - answering))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ only where experts are not cut and no chip has a copy.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -166,12 +167,28 @@ class Server:
         arrival = self.request.engine.arrival
         handover = float(arrival.handover_seconds) if pools else 0.0
         return Lag(
-            seconds=float(arrival.request_seconds) + handover,
+            seconds=float(arrival.request_seconds) + handover + self._through_stages(),
             per_token=TOKEN_SECONDS if arrival.sources else 0.0,
             steps=max(float(arrival.poll_steps) - 0.5, 0.0),
             beside=float(arrival.beside_seconds),
             least=self._started(float(arrival.start_seconds)),
         )
+
+    def _through_stages(self) -> float:
+        """Seconds by which a chunk of a prompt leaves the last stage later than the share of a step
+        that it has: it passes one stage after the other. Of several meshes the longest."""
+        stages, request = self.degrees["stage"], self.request
+        if not np.any(np.asarray(stages) > 1):
+            return 0.0
+        tokens = min(request.input_length, max(request.chunks) / float(np.max(stages)))
+        each: Any = {
+            "prefills": stages,  # one prompt on each stage
+            "prefill_tokens": stages * tokens,
+            "prefill_pairs": stages * tokens**2 / 2,
+            "samples": stages,
+        }
+        whole = self.seconds(StepShape(**each))
+        return float(np.max((1 - 1 / np.asarray(stages, float)) * whole))
 
     def _started(self, each: float) -> Quantity:
         """Seconds in which the host starts the kernels of a prompt, `each` for one: their number is
@@ -222,14 +239,14 @@ class Server:
     def requests_held(self, shape: ServeShape, memory_share: float) -> Quantity:
         """Requests of the longest length that the cache of one rank holds: the "maximum
         concurrency" that vLLM prints."""
-        return self.cache_tokens(shape, memory_share) / shape.splits / shape.longest
+        return self.cache_tokens(shape, memory_share) / shape.parts / shape.longest
 
     def line_tokens(self, shape: ServeShape, memory_share: float) -> Quantity:
         """Tokens of its "GPU KV cache size", which an engine prints of each rank."""
         if shape.engine is None or not shape.engine.whole_windows:
-            return self.cache_tokens(shape, memory_share) / shape.splits
+            return self.cache_tokens(shape, memory_share) / shape.parts
         one = token_bytes_per_device(self.request.cfg, shape)
-        return self.cache_bytes(shape, memory_share) / one
+        return self.cache_bytes(shape, memory_share) / one * shape.degree("stage")
 
     def budget(self, shape: ServeShape, memory_share: float) -> Quantity:
         """Bytes of a device that a share of the memory is: of the usable, or as its engine has
@@ -373,6 +390,8 @@ def legal_degrees(
 ) -> dict[str, np.ndarray]:
     """Every legal mesh of a box as columns of degrees."""
     devices = prod(box) * piece.count * piece.chip.jax_devices_per_chip
+    stages = request.pins.get("stage", 1)
+    devices = devices // stages if devices % stages == 0 and stages <= request.cfg.layers else 0
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
     tensor = [d for d in divisors if heads_divide(request.cfg, d)]
     expert = [d for d in divisors if experts_of(request.cfg) % d == 0]
@@ -382,8 +401,9 @@ def legal_degrees(
     product = grid[0] * grid[1] * grid[2]
     still = (grid[1] == 1) & (grid[0] <= grid[2]) & (product == devices)
     fits = ((grid[0] == 1) | still) & (devices % product == 0)
-    degrees = {a: g[fits] for a, g in zip(SERVE_AXES[1:], grid, strict=True)}
+    degrees = {a: g[fits] for a, g in zip(SERVE_AXES[2:], grid, strict=True)}
     degrees = {"data": devices // np.prod(list(degrees.values()), axis=0), **degrees}
+    degrees = {"stage": np.full_like(degrees["data"], stages), **degrees}
     keep = _laid_out(request, piece, degrees)
     for axis, pinned in request.pins.items():
         if axis not in SERVE_AXES:
@@ -402,10 +422,12 @@ def _laid_out(request: ServeRequest, piece: Slice, degrees: Mapping[str, np.ndar
     1 unless it is pinned."""
     software, expert, data = request.software, degrees["expert"], degrees["data"]
     keep = (data == 1) | ("data" in request.pins)
+    alone = (data * degrees["fsdp"] * expert == 1) & software.stages
+    keep &= (degrees["stage"] == 1) | alone
     if not software.heads_beside_experts:
         keep &= (expert == 1) | (data * degrees["tensor"] == 1)
     if piece.chip.vendor in software.tensor_alone:
-        keep &= data * expert == 1
+        keep &= data * expert * degrees["stage"] == 1
     return keep
 
 

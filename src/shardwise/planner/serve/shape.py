@@ -48,9 +48,14 @@ class ServeShape:
         return self.degrees.get(axis, 1)
 
     @property
-    def splits(self) -> Quantity:
+    def parts(self) -> Quantity:
         """Into how many parts `data` and `expert` cut the batch, or the prompt."""
         return self.degree("data") * self.degree("expert")
+
+    @property
+    def splits(self) -> Quantity:
+        """Into how many they are cut with those that are under way on each stage."""
+        return self.parts * self.degree("stage")
 
     @property
     def stationary(self) -> Quantity:
@@ -80,7 +85,7 @@ class ServeShape:
     @property
     def chunk_tokens(self) -> Quantity:
         """Tokens of one chunk on one device, before tensor."""
-        return np.ceil(self.input_length / self.chunks / self.splits)
+        return np.ceil(self.input_length / self.chunks / self.parts)
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""
@@ -134,7 +139,8 @@ class ServeShape:
 
     def held_share(self, row: Parameter) -> Quantity:
         """Share of a parameter in a device's memory."""
-        return self.share(row) / (self.stationary if cut_by_width(row) else 1.0)
+        cut = self.stationary if cut_by_width(row) else 1.0
+        return self.share(row) / cut / self.degree("stage")
 
 
 def served_rows(cfg: ModelConfig) -> tuple[Parameter, ...]:
