@@ -364,7 +364,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     reasoning = reasoning_format(asked.reasoning_parser, text.template)
     formats: dict[str, Any] = {"tool_format": tools, "reasoning_parser": reasoning}
     if asked.adapters:
-        formats["adapters"] = [f"{name}={path}" for name, path in asked.adapters.items()]
+        formats |= {"adapters": [f"{name}={path}" for name, path in asked.adapters.items()]}
     name = asked.served_model or folder.resolve().name
     if name in asked.adapters:
         raise BadRequest(f"--lora-modules {name}=DIR has the model's own name; give another")
