@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -82,24 +83,24 @@ def test_patterns_and_ranks_scale_it(base, tmp_path):
         assert np.allclose(change, scale * more.T, atol=1e-4)
 
 
+PROMPT = [0, 34, 279, 270, 78, 387, 340]
+GREEDILY = [[77, 17, 113, 17, 424, 464], [266, 104, 281, 79, 201, 201]]
+"""What follows by transformers 5.24 in float32: of the base, and with PEFT 0.21.2's PeftModel."""
+
+
 @pytest.mark.slow
 def test_requests_get_the_weights_that_they_name(base, tmp_path):
-    weights = write_adapter(tmp_path / "adapter", base)
-    right = merged(tmp_path / "merged", base, weights)
-    settings = {"batch": 2, "budget": 32, "most_tokens": 64, "pages": 16}
-    both = open_engine(base, EngineSettings(**settings, adapters=[tmp_path / "adapter"]))
-    alone = [open_engine(folder, EngineSettings(**settings)) for folder in (base, right)]
-    prompt = list(range(20, 40))
+    write_adapter(tmp_path, base)
+    sizes = {"batch": 2, "budget": 32, "most_tokens": 64, "pages": 16}
+    engine = open_engine(base, EngineSettings(**sizes, adapters=[tmp_path]))
 
-    def answer(engine, **which):
-        (generation,) = engine.add(prompt, GREEDY, **which)
+    def answer(variant):
+        (generation,) = engine.add(PROMPT, replace(GREEDY, max_tokens=6), variant=variant)
         while not engine.idle:
             engine.step()
         return generation.tokens
 
-    wanted = [answer(engine) for engine in alone]
-    assert wanted[0] != wanted[1]
-    assert [answer(both, variant=i) for i in (0, 1, 0)] == [*wanted, wanted[0]]
+    assert [answer(variant) for variant in (0, 1, 0)] == [*GREEDILY, GREEDILY[0]]
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,9 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         _warm(engine, tell)
     tools = tool_format(asked.tool_format, text.template)
     reasoning = reasoning_format(asked.reasoning_parser, text.template)
-    formats = {"tool_format": tools, "reasoning_parser": reasoning}
+    formats: dict[str, Any] = {"tool_format": tools, "reasoning_parser": reasoning}
+    if asked.adapters:
+        formats |= {"adapters": [f"{name}={path}" for name, path in asked.adapters.items()]}
     name = asked.served_model or folder.resolve().name
     if name in asked.adapters:
         raise BadRequest(f"--lora-modules {name}=DIR has the model's own name; give another")
