@@ -24,7 +24,8 @@ from shardwise.evidence.serving.validation_result import serving_runs
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.roofline.engines import ENGINE_CONSTANTS
 
-DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.20, 0.15, 0.40, 0.30
+DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.16, 0.125, 0.36, 0.30
+MODEL, MODEL_P90, APART = 0.11, 0.33, 0.15
 RANGES = (0.75, 0.85)
 RUNS = 2400
 
@@ -71,6 +72,21 @@ def test_time_per_output_token_left_out(runs, left, fold):
     assert np.median(error[mixture]) <= MIXTURES
     assert np.median(error) <= ALL
     assert np.quantile(error, 0.9) <= P90
+
+
+def test_time_per_output_token_of_a_model_that_no_fit_has_seen(runs, left):
+    error = np.abs(left.tpot["model"] / np.array([run.tpot for run in runs]) - 1)
+    assert np.median(error) <= MODEL
+    assert np.quantile(error, 0.9) <= MODEL_P90
+
+
+def test_attention_of_parts_of_the_batch_left_out(runs, left):
+    """Attention by the batch, mostly with experts apart over the same devices."""
+    apart = np.array([run.data > 1 for run in runs])
+    error = np.abs(left.tpot["model"] / np.array([run.tpot for run in runs]) - 1)[apart]
+    assert apart.sum() > 200
+    assert np.median(error) <= APART
+    assert np.quantile(error, 0.9) <= MODEL_P90
 
 
 @pytest.mark.parametrize("fold", FOLDS)
