@@ -1,6 +1,6 @@
 """Files as people have them: of each program some, of several years. They become plans, or are
 refused by the key that no plan can say; what is read is what the program's own parser makes of them
-(scripts/recipes_parsed.py)."""
+(scripts/probes/recipes.py)."""
 
 import json
 import tomllib
