@@ -94,6 +94,20 @@ def test_show_and_export_say_the_same_of_every_target(data):
         assert takes["trl"] or not takes[target]
 
 
+def test_a_page_of_adapters_names_the_export_that_takes_them(tmp_path):
+    file = tmp_path / "p.yaml"
+    asked = {"batch": "16seq", "seq": 1024, "lora": 16, "pins": {"stage": 1}}
+    found = sw.plan_train("qwen3-0.6b", "h100:2", remat="block", **asked)
+    save_plan(found.best.plan, file)
+    assert "PEFT and what builds on it (export --to trl)" in str(found)
+    assert "--lora_target_modules all-linear" in sw.export(file, to="trl").text
+    shown = sw.plan_show(file, sets={"remat": "matmul_outputs"})
+    assert "for which no export writes this plan" in str(shown)
+    save_plan(replace(found.best.plan, remat="matmul_outputs"), file)
+    with pytest.raises(BadRequest, match="trl cannot express remat matmul_outputs"):
+        sw.export(file, to="trl")
+
+
 def test_what_is_not_written_yet_is_not_what_a_program_cannot_run():
     lora = {"lora_rank": 8, "dtypes": LOADED, "zero": 0, "gradient_reduce": "per_microbatch"}
     plan, cfg, piece = a_plan("dense", "h100:8", {"fsdp": 8}, **lora)
