@@ -4,6 +4,8 @@ axolotl's and DeepSpeed's own parsers: every way to run one, of three models."""
 from collections.abc import Iterator
 from typing import Any
 
+from exports_serving import stripped
+
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
@@ -16,8 +18,10 @@ TAKEN_BY |= {"deepspeed": ("deepspeed",)}
 """Targets whose files a program's probe reads."""
 MIXED = TrainDtypes(param="f32", compute="bf16", grad="f32", master="none")
 ONE = TrainDtypes(grad="bf16", master="none", moments="bf16")
+FOUR = {"quantize": "nf4", "lora_targets": ("q", "v")}
 WAYS: tuple[dict[str, Any], ...] = (
     {"mesh": {"data": 16}, "dtypes": ONE, "lora_rank": 16, "zero": 0, "optimizer": "adam8bit"},
+    {"mesh": {"data": 16}, "dtypes": ONE, "lora_rank": 64, "zero": 0, **FOUR},
     {"mesh": {"fsdp": 16}, "dtypes": MIXED, "gradient_reduce": "per_step", "fused_loss": True},
     {"mesh": {"fsdp": 16}, "dtypes": MIXED, "gradient_reduce": "per_step", "optimizer": "adam8bit"},
     {"mesh": {"data": 2, "fsdp": 8}, "dtypes": MIXED, "gradient_reduce": "per_step", "zero": 0},
@@ -28,7 +32,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 def texts(program: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files that a program's probe reads, each with its model and slice."""
+    """The files that a program's probe reads, without our notes, each with its model and slice."""
     for model in MODELS:
         cfg, piece = load_model(model), parse_slice("2*h100:8")
         for way in WAYS:
@@ -38,7 +42,7 @@ def texts(program: str) -> Iterator[tuple[str, dict[str, Any]]]:
                     text = export_plan(plan, cfg, piece, target)
                 except BadRequest:
                     continue  # DeepSpeed's alone
-                yield text, {"model": model, "slice": plan.slice}
+                yield stripped(text), {"model": model, "slice": plan.slice}
 
 
 def _plan(model: str, layers: int, known_by: str, **way: Any) -> TrainPlan:

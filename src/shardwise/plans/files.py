@@ -52,12 +52,13 @@ def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     if isinstance(plan, ServePlan):
         values |= {"scheduling": plain(plan.scheduling), "workload": plain(plan.workload)}
     said = {"chips": bool(values["chips"])}
-    said |= {k: values[k] != _plain(getattr(USUAL, k)) for k in _SELDOM if k in values}
+    said |= {k: values[k] != _plain(getattr(USUAL, k)) for k in SELDOM if k in values}
     keys = [key for key in keys_of(cls) if said.get(key, True)]
     return {"kind": kind, **{key: values[key] for key in keys}}
 
 
-_SELDOM = ("lora_targets", "quantize", "library")
+SELDOM = ("lora_targets", "quantize", "library")
+"""Choices that a file has only where they are not as usual."""
 
 
 def keys_of(cls: type) -> list[str]:

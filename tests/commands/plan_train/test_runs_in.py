@@ -2,6 +2,7 @@
 trainer (tests/runtime/test_trainer_row.py)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import strategies as st
@@ -12,9 +13,10 @@ import shardwise as sw
 from drawn import on_drawn
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest
-from shardwise.planner.export import export_plan, refusal, target_for
+from shardwise.planner.export import EXPORTERS, export_plan, refusal, target_for
 from shardwise.plans import TrainDtypes, save_plan
 from shardwise.plans.software import JAX, SOFTWARE
+from shardwise.results.train import runs_in
 
 DTYPES = ("bf16", "f32", "f16", "f64", "fp8", "int8", "int4")
 CHOICES = {
@@ -37,6 +39,7 @@ CHOICES = {
     "schedules": ["1f1b", "gpipe", "interleaved", "zb_h1"],
     "uneven": True,
 }
+LOADED = TrainDtypes(master="none", moments="bf16")
 PROGRAMS = st.sampled_from(sorted(SOFTWARE))
 
 
@@ -65,6 +68,55 @@ def test_a_program_that_is_named_writes_the_plan(data):
     elif program != JAX.name:
         with pytest.raises(BadRequest):
             export_plan(plan, cfg, piece, program)
+
+
+LAUNCHED = {"xpk": lambda piece: "maxtext", "skypilot": lambda piece: _MINE[piece.chip.vendor]}
+_MINE = {"google": "maxtext", "nvidia": "megatron"}
+
+
+@on_drawn(160, st.data())
+def test_show_and_export_say_the_same_of_every_target(data):
+    """What `plan show` says a plan runs in is what its export takes; a launcher takes no plan that
+    the program which it starts refuses, and Slurm every one that some program takes."""
+    (plan, cfg, piece), kinds = data.draw(drawn_plan(data.draw(st.booleans()), CHOICES))
+    plan = replace(plan, dtypes=data.draw(st.sampled_from([kinds, TrainDtypes(), LOADED])))
+    takes = {target: not refusal(plan, cfg, piece, target) for target in EXPORTERS}
+    for program in sorted(SOFTWARE):
+        named = replace(plan, software=program)
+        shown = runs_in(SimpleNamespace(plan=named, cfg=cfg, piece=piece))
+        assert shown == (SOFTWARE[program].title if takes[program] else "")
+    for target, program in LAUNCHED.items():
+        assert takes[program(piece)] or not takes[target]
+    able = any(takes[name] for name in (*SOFTWARE, "trl"))
+    gpus = piece.chip.vendor != "google"
+    assert takes["slurm"] == (gpus and able)
+    for target in ("trl", "axolotl", "accelerate", "deepspeed"):
+        assert takes["trl"] or not takes[target]
+
+
+def test_a_page_of_adapters_names_the_export_that_takes_them(tmp_path):
+    file = tmp_path / "p.yaml"
+    asked = {"batch": "16seq", "seq": 1024, "lora": 16, "pins": {"stage": 1}}
+    found = sw.plan_train("qwen3-0.6b", "h100:2", remat="block", **asked)
+    save_plan(found.best.plan, file)
+    assert "PEFT and what builds on it (export --to trl)" in str(found)
+    assert "--lora_target_modules all-linear" in sw.export(file, to="trl").text
+    shown = sw.plan_show(file, sets={"remat": "matmul_outputs"})
+    assert "for which no export writes this plan" in str(shown)
+    save_plan(replace(found.best.plan, remat="matmul_outputs"), file)
+    with pytest.raises(BadRequest, match="trl cannot express remat matmul_outputs"):
+        sw.export(file, to="trl")
+
+
+def test_what_is_not_written_yet_is_not_what_a_program_cannot_run():
+    lora = {"lora_rank": 8, "dtypes": LOADED, "zero": 0, "gradient_reduce": "per_microbatch"}
+    plan, cfg, piece = a_plan("dense", "h100:8", {"fsdp": 8}, **lora)
+    said = refusal(plan, cfg, piece, "torchtitan")
+    assert "lora_rank 8: what is written for it says 0" in said
+    assert "(the program may run it; it is not written yet)" in said
+    said = refusal(replace(plan, lora_rank=0, optimizer="adafactor"), cfg, piece, "torchtitan")
+    assert "optimizer adafactor: it knows adam" in said
+    assert "not written yet" not in said
 
 
 @on_drawn(200, dtypes())

@@ -1,6 +1,6 @@
 """Files as people have them: of each program some, of several years. They become plans, or are
 refused by the key that no plan can say; what is read is what the program's own parser makes of them
-(scripts/recipes_parsed.py)."""
+(scripts/probes/recipes.py)."""
 
 import json
 import tomllib
@@ -59,8 +59,8 @@ EXPECTED = {
     "accelerate_deepspeed_zero3.yaml": {"mesh": {"fsdp": 8}, "zero": 0},
     "accelerate_deepspeed_zero2.yaml": {"mesh": {"data": 8}, "zero": 2},
     "accelerate_context_parallel_2gpu.yaml": {"mesh": {"context": 2}},
-    "axolotl_llama3_8b_lora.yaml": {"lora_rank": 32, "optimizer": "adam8bit", "microbatches": 4},
-    "axolotl_llama3_70b_qlora_fsdp.yaml": {"mesh": {"fsdp": 8}, "offload_optimizer": True},
+    "axolotl_llama3_8b_lora.yaml": {"lora_rank": 32, "optimizer": "adam8bit", "quantize": "int8"},
+    "axolotl_llama3_70b_qlora_fsdp.yaml": {"quantize": "nf4", "offload_optimizer": True},
     "axolotl_mixtral_zero3.yaml": {"zero": 2, "offload_optimizer": True, "lora_rank": 32},
     "axolotl_gpt_oss_20b_fsdp2.yaml": {"remat": "offload", "sequence_length": 4096},
     "bridge_qwen3_30b.yaml": {"mesh": {"stage": 2, "tensor": 4}, "sequence_parallel": True},

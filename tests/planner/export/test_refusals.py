@@ -69,7 +69,7 @@ def test_what_a_target_cannot_run_is_refused(target, mesh, choices, field):
     plan, cfg, piece = a_plan("dense", "2*h100:8" if gpu else "v5e:4x4", mesh, **values)
     with pytest.raises(BadRequest) as refused:
         export_plan(plan, cfg, piece, target)
-    assert re.search(rf"^{target} cannot express", str(refused.value))
+    assert re.search(rf"^(shardwise's export to )?{target} cannot express", str(refused.value))
     assert re.search(rf"( |^  ){field}\b.*; \w", str(refused.value), re.MULTILINE)
 
 

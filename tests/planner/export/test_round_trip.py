@@ -98,6 +98,7 @@ TRAINER = ABOUT | {
     "optimizer": ["adam", "adam8bit", "adafactor", "muon", "sgd"],
     "offload_optimizer": [True, False],
     "lora_rank": [0, 8],
+    "library": ["plain", "transformers"],
     "fused_loss": [None, True],
     "dtypes": [MIXED, STORED_F32, LOADED],
 }

@@ -64,10 +64,10 @@ def test_an_axolotl_yaml():
     assert target_of(AXOLOTL) == "axolotl"
     assert (plan.model, plan.lora_rank, plan.optimizer) == ("llama-3-8b", 32, "adam8bit")
     assert (plan.attention_kernel, plan.sequence_length) == ("fa2", 4096)
+    assert (plan.quantize, plan.lora_targets, plan.library) == ("nf4", (), "transformers")
     said = [s for s in unread_notes(AXOLOTL, "axolotl") if not isinstance(s, Remark)]
-    assert said[0] == "load_in_4bit = True is not understood, and was not read"
-    assert "sample_packing: the lengths of documents are not in the text" in said[1]
-    assert len(said) == 2
+    assert "sample_packing: the lengths of documents are not in the text" in said[0]
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,18 @@ def test_flags_of_accelerate(more, mesh, field, value):
     assert (plan.mesh, getattr(plan, field)) == (mesh, value)
 
 
+_SOME = ("q", "k", "down")
+
+
 @pytest.mark.parametrize(
     ("more", "field", "value"),
     [
         ("--use_peft --lora_r 8 --lora_target_modules all-linear", "lora_rank", 8),
         ("--use_peft", "lora_rank", 16),
+        ("--use_peft", "lora_targets", ("q", "v")),
+        ("--use_peft --lora_target_modules q_proj k_proj down_proj", "lora_targets", _SOME),
+        ("--use_peft --load_in_8bit", "quantize", "int8"),
+        ("--use_peft --load_in_4bit --bnb_4bit_quant_type nf4", "quantize", "nf4"),
         ("--optim paged_adamw_8bit", "optimizer", "adam8bit"),
         ("--attn_implementation flash_attention_3", "attention_kernel", "fa3"),
         ("--attn_implementation eager", "attention_kernel", "scores"),
@@ -143,7 +150,8 @@ def test_what_no_plan_says_is_refused_by_name(text, said):
         (f"{LINE} --load_in_4bit", "load_in_4bit = True is not understood"),
         (f"{LINE} --lora_rr 3", "lora_rr = 3 is not understood.*; did you mean 'lora_r'?"),
         (f"{LINE} --attn_implementation flex_attention", "attn_implementation = 'flex_attention'"),
-        (f"{LINE} --use_peft --lora_target_modules q_proj v_proj", "lora_target_modules = "),
+        (f"{LINE} --use_peft", "read as the program's default: lora_target_modules"),
+        (f"{LINE} --use_peft --load_in_4bit --bnb_4bit_quant_type fp4", "_quant_type = 'fp4'"),
         (LINE.replace("launch", "launch --use_deepspeed --zero_stage 3 --offload_param_device cpu"),
          "deepspeed_config.offload_param_device = 'cpu'"),
         (f"{LINE} --auto_find_batch_size true", "auto_find_batch_size = True"),

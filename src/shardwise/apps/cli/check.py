@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from shardwise.apps.cli.command import command, given, request_of
-from shardwise.apps.cli.output import show_answer
 from shardwise.apps.cli.options import Outputs
+from shardwise.apps.cli.output import show_answer
 
 
 @command(

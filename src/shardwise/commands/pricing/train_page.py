@@ -13,9 +13,9 @@ from shardwise.commands.pricing.run_page import MEASURE, own_text, seconds_betwe
 from shardwise.evidence.measured import MeasuredRun
 from shardwise.models.parameters import first_matmuls
 from shardwise.planner.expected import ExpectedRange
+from shardwise.planner.export import target_for
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
-from shardwise.plans.libraries import TRANSFORMERS
 from shardwise.plans.software import software_row
 from shardwise.plans.train import USUAL, mesh_text
 from shardwise.results.train import AdaptersTrained, MathDtype, PricedPlan, StageMemory, TrainOp
@@ -57,7 +57,7 @@ def train_page(
         hanging=2,
     )
     yield wrapped(plan_text(plan, result), 2, 4)
-    ran = [*_trains(result.adapters), _runs_in(plan, result, runs_in), _step(result)]
+    ran = [*_trains(result.adapters), _runs_in(answer, result, runs_in), _step(result)]
     yield Facts([*ran, *wide, _memory(result), *_load(plan), *seen, *more])
     yield from between
     yield ""
@@ -84,11 +84,13 @@ def _kinds_text(plan: TrainPlan) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _runs_in(plan: TrainPlan, result: PricedPlan, runs_in: str) -> Fact:
+def _runs_in(answer: TrainAnswer, result: PricedPlan, runs_in: str) -> Fact:
     """The program that runs the plan."""
     none = "no program in particular (--for any)"
-    if result.adapters and plan.library == TRANSFORMERS:
-        none = "PEFT and what builds on it, of which nothing is written here"
+    if result.adapters:
+        taken = target_for(answer.plan, answer.cfg, answer.piece)
+        written = f" (export --to {taken})" if taken else ", for which no export writes this plan"
+        none = f"PEFT and what builds on it{written}"
     if result.software != "any":
         none = f"nothing: {software_row(result.software).title}, which it is for, refuses it"
     return Fact("runs in", runs_in or none)

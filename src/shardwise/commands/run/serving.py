@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from shardwise.boundary import Command
 from shardwise.boundary.options import option, place

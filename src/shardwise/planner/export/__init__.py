@@ -70,8 +70,6 @@ def _no_obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
 def _in_slurm(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A batch script that starts the plan's program, of a plan for none the first that runs it."""
     program = plan.software if plan.software != "any" else target_for(plan, cfg, piece)
-    if not program and not refusal(plan, cfg, piece, "trl"):
-        program = "trl"
     if not program:
         raise BadRequest(
             "slurm cannot express software any: no known program runs this plan; "
@@ -194,9 +192,10 @@ def refusal(plan: TrainPlan, cfg: ModelConfig, piece: Slice, program: str) -> st
 
 def target_for(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """The program that a plan is for, where it runs it; of a plan for none in particular the first
-    that does, of what the chip's users run first; "" where there is none."""
+    that does, of what the chip's users run first, and TRL after all; "" where there is none."""
     usual = [row.name for group in usual_software(piece.chip) for row in group]
-    names = dict.fromkeys([*usual, *SOFTWARE]) if plan.software == "any" else [plan.software]
+    every = dict.fromkeys([*usual, *SOFTWARE, TRAINER.name])
+    names = every if plan.software == "any" else [plan.software]
     return next((name for name in names if not refusal(plan, cfg, piece, name)), "")
 
 

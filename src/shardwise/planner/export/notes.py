@@ -19,7 +19,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, is_of, model_hash
-from shardwise.plans.files import flat_plan, plan_from
+from shardwise.plans.files import SELDOM, flat_plan, plan_from
 from shardwise.plans.software import Obstacle, SoftwareRow
 from shardwise.plans.train import STORAGE_AXES
 
@@ -60,6 +60,7 @@ ABOUT_THE_PLAN = frozenset(
         *("model", "model_hash", "slice", "slices", "box", "placement", "software", "stack"),
         *("constants", "chips"),
         *("expert_imbalance", "packed_lengths", "gradient_accumulation", "overlap", "compiled"),
+        "library",
     )
 )
 """Where the plan is from and what it was priced for: no framework has to carry these out."""
@@ -73,6 +74,8 @@ def plan_fields(plan: TrainPlan | ServePlan) -> Fields:
     each."""
     whole = {name: dict(getattr(plan, name)) for name in _WHOLE if hasattr(plan, name)}
     whole |= {"chips": plan.chips.given} if plan.chips.given else {}
+    seldom = {name: getattr(plan, name) for name in SELDOM if hasattr(plan, name)}
+    whole |= {k: list(v) if isinstance(v, tuple) else v for k, v in seldom.items()}
     flat = {k: v for k, v in flat_plan(plan).items() if k.partition(".")[0] not in whole}
     del flat["kind"]
     return flat | whole
@@ -124,14 +127,21 @@ def note_lines(changes: list[tuple[str, Any]], said: Fields, lost: Lost) -> list
     return lines
 
 
+_YET = " (the program may run it; it is not written yet)"
+
+
 def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
-    """Raise BadRequest with every obstacle and its smallest change, if there is one."""
+    """Raise BadRequest with every obstacle and its smallest change, if there is one: what the
+    target cannot run, and what it may run and shardwise does not write."""
     if not obstacles:
         return
     changes = "change the plan, or export to another target"
     if len(obstacles) == 1:
-        raise BadRequest(f"{target} cannot express {obstacles[0]}; {changes}")
-    lines = [f"  {obstacle}" for obstacle in obstacles]
+        ours = f"shardwise's export to {target}" if obstacles[0].ours else target
+        raise BadRequest(
+            f"{ours} cannot express {obstacles[0]}{_YET * obstacles[0].ours}; {changes}"
+        )
+    lines = [f"  {obstacle}{_YET * obstacle.ours}" for obstacle in obstacles]
     head = f"{target} cannot express {len(obstacles)} choices of this plan; {changes}:"
     raise BadRequest("\n".join([head, *lines]))
 

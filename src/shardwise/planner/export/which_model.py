@@ -138,7 +138,7 @@ def check_trainer(text: str, cfg: ModelConfig) -> None:
     name = of_trainer(text)
     if name is not None and params_total(load_model(name)) != params_total(cfg):
         raise BadRequest(
-            f"trainer: the model is '{name}' in the text, which has other parameters than "
+            f"the model is '{name}' in the text, which has other parameters than "
             f"'{cfg.name}'; give the --model that the text is for"
         )
 

@@ -133,6 +133,7 @@ MAXTEXT = SoftwareRow(
     title="MaxText",
     stack="xla",
     vendors=("google", "nvidia", "amd"),
+    unwritten=("lora_rank",),  # enable_lora of its configs/types.py
     words={
         "remat": {"matmul_outputs": "minimal", "block": "full", "offload": "custom"},
         "pipeline_schedule": {"gpipe": "gpipe", "interleaved": "circular"},

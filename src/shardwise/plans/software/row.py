@@ -23,6 +23,7 @@ class SoftwareRow:
     describe, None for all that shardwise itself can run; a model that it has a name for (`named`)
     it builds by that. `stack` is the row of `stacks.py` that prices it, `tpu_stack` that on TPUs
     where it is another. `usual` are the choices, by dotted name, that its users leave as they are.
+    Of `unwritten` choices it runs more values than those that `words` have.
     """
 
     name: str
@@ -35,6 +36,7 @@ class SoftwareRow:
     named: Callable[[ModelConfig], str | None] = lambda _: None
     usual: Mapping[str, Any] = field(default_factory=dict)
     tpu_stack: StackName | None = None
+    unwritten: Collection[str] = ()
 
     def stack_on(self, chip: Chip) -> StackName:
         """What prices its plans on a chip."""
@@ -43,7 +45,7 @@ class SoftwareRow:
     @property
     def limits(self) -> tuple[Limit, ...]:
         """All that a plan must keep to be run by it."""
-        worded = [_worded(field, words) for field, words in self.words.items()]
+        worded = [_worded(f, w, ours=f in self.unwritten) for f, w in self.words.items()]
         return (self._chips, self._model, *worded, *self.own)
 
     @property
@@ -89,15 +91,17 @@ class SoftwareRow:
                 )
 
 
-def _worded(field: str, words: Mapping[Any, str]) -> Limit:
+def _worded(field: str, words: Mapping[Any, str], *, ours: bool) -> Limit:
     """That a choice, where it makes a difference, has a word."""
     known = ", ".join(value_text(value) for value in words)
+    told = "what is written for it says" if ours else "it knows"
     return Limit(
         field=field,
         about=about_of(field),
         holds=lambda c: (c.value(field) in words) | ~matters(field, c),
-        rule=f"it knows {known}",
+        rule=f"{told} {known}",
         remedy=lambda c: f"set {field} to {value_text(next(iter(words)))}",
+        ours=ours,
     )
 
 

@@ -183,6 +183,7 @@ TORCHTITAN = SoftwareRow(
         ),
     ),
     builds=None,
+    unwritten=("lora_rank",),  # components/lora.py
     usual={
         "expert_dispatch": "ragged",
         "dtypes.param": "f32",

@@ -12,6 +12,7 @@ from math import prod
 from shardwise.errors import BadRequest, Gives, Lacking, shown
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
 from shardwise.planner.export.trainer.given import MODEL, Given, given_of
+from shardwise.plans.adapters import parse_targets
 from shardwise.plans.software.trainer import OPTIM_WORDS, stored_dtypes
 from shardwise.plans.train import STORAGE_AXES
 
@@ -91,7 +92,9 @@ def fields_of(given: Given, devices: int | None) -> Fields:
         "mtp_layers": 0,
         "frozen": [],
         "offload_optimizer": _offloads(given, cut),
-        "lora_rank": _rank(given),
+        "lora_rank": (rank := _rank(given)),
+        "library": "transformers",
+        **_adapters(given, rank),
     }
     said |= _batch(given, cut, rounds) | _memory(given, cut) | _kernels(given)
     said |= _dtypes(given, cut) | _optimizer(given)
@@ -359,8 +362,24 @@ def _optimizer(given: Given) -> Fields:
     return {"optimizer": next(kind for kind, row in OPTIM_WORDS.items() if word in row)}
 
 
-_TARGETS = ("lora_target_linear", "lora_target_modules")
-"""What has adapters: in a plan every matrix."""
+PEFT_TARGETS = ("q", "v")
+"""What PEFT puts adapters beside where nobody says it, of Llama and its like (its
+TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)."""
+
+
+def _adapters(given: Given, rank: int) -> Fields:
+    """Which matrices have adapters, and how the frozen ones are stored."""
+    if not rank:
+        return {"lora_targets": [], "quantize": "none"}
+    linear = "lora_target_linear" in given and given.on("lora_target_linear")
+    named = given.take("lora_target_modules", default=None)
+    targets = () if linear else parse_targets(named) if named else PEFT_TARGETS
+    given.known({"nf4": ""}, "bnb_4bit_quant_type")
+    four, eight = ((key in given and given.on(key)) for key in ("load_in_4bit", "load_in_8bit"))
+    if four and eight:
+        raise BadRequest(f"{given.target}: load_in_4bit and load_in_8bit are both on; give one")
+    kind = "nf4" if four else "int8" if eight else "none"
+    return {"lora_targets": list(targets), "quantize": kind}
 
 
 def _rank(given: Given) -> int:
@@ -368,7 +387,6 @@ def _rank(given: Given) -> int:
     adapter = str(given.take("adapter", default="")).lower()
     if not (adapter in ("lora", "qlora") or given.on("use_peft", "use_lora")):
         return 0
-    given.known({True: "", "all-linear": "", "all_linear": ""}, *_TARGETS)
     return given.count_of("lora_r", given.take("lora_r", "lora_rank", default=16))
 
 

@@ -66,6 +66,9 @@ def _nearly(given: Given) -> Iterator[str]:
         yield "bf16 = False: matmuls run in the dtype in which the model is loaded"
     if is_open(given):
         yield "bf16.enabled is auto, and nothing says the dtype: read as bf16"
+    adapted = any(given.on(key) for key in ("use_peft", "use_lora") if key in given)
+    if adapted and "lora_target_modules" not in given:
+        lacks.append("lora_target_modules")
     if lacks:
         yield f"not in the text, read as the program's default: {', '.join(lacks)}"
     if packed:

@@ -80,7 +80,10 @@ def write_axolotl(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
         "torch_compile": plan.fuses_elementwise,
     }
     if plan.lora_rank:
-        values |= {"adapter": "lora", "lora_r": plan.lora_rank, "lora_target_linear": True}
+        adapter = "qlora" if plan.quantize == "nf4" else "lora"
+        values |= {"adapter": adapter, "lora_r": plan.lora_rank} | _quantized(plan)
+        names = [f"{name}_proj" for name in plan.lora_targets]
+        values |= {"lora_target_modules": names} if names else {"lora_target_linear": True}
     if plan.fused_loss:
         values["liger_fused_linear_cross_entropy"] = True
     engine = _engine(plan)
@@ -148,9 +151,15 @@ def _arguments(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     if plan.fused_loss:
         values["use_liger_kernel"] = True
     if plan.lora_rank:
-        lora = {"lora_r": plan.lora_rank, "lora_target_modules": "all-linear"}
-        values |= {"use_peft": True} | lora
+        names = " ".join(f"{name}_proj" for name in plan.lora_targets) or "all-linear"
+        lora = {"lora_r": plan.lora_rank, "lora_target_modules": names}
+        values |= {"use_peft": True} | lora | _quantized(plan)
     return values
+
+
+def _quantized(plan: TrainPlan) -> dict[str, Any]:
+    """How the frozen matrices are loaded."""
+    return {"nf4": {"load_in_4bit": True}, "int8": {"load_in_8bit": True}}.get(plan.quantize, {})
 
 
 def _accelerate(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
@@ -244,7 +253,7 @@ def _flags(values: Mapping[str, Any]) -> list[str]:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value == "" else shlex.quote(str(value))
+    return " ".join(map(shlex.quote, str(value).split()))
 
 
 def _command(words: list[str], arguments: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 """What TRL's, accelerate's, axolotl's and DeepSpeed's own parsers make of the recipes of
 tests/planner/export/recipes: parsed.json there.
 
-    PYTHON scripts/recipes_parsed.py
+    PYTHON -P scripts/probes/recipes.py
 
 PYTHON is one of an environment that check_exports.py made (`--keep`), or several in turn: a file is
 parsed where its program is installed, and kept as it was where not.
@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "tests" / "planner" / "export" / "recipes"
+FOLDER = Path(__file__).parents[2] / "tests" / "planner" / "export" / "recipes"
 RECORD = FOLDER / "parsed.json"
 
 
