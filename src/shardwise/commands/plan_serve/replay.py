@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -38,13 +37,13 @@ def replay_rows(found: Simulated, replay: Replay) -> list[Row]:
     """A row for each request: simulated, measured, and simulated over measured less one."""
     made: list[Row] = []
     for values in request_rows(found.outcome):
-        row: dict[str, Any] = dict(zip(REQUEST_COLUMNS, values, strict=True))
+        more: dict[str, float | None] = {}
         for name in TIMES:
-            was, now = float(getattr(replay, name)[row["id"]]), row[f"{name}_seconds"]
-            known = not np.isnan(was)
-            row[f"measured_{name}_seconds"] = was if known else None
-            row[f"{name}_error"] = now / was - 1 if known and now is not None and was else None
-        made.append(row)
+            was = float(getattr(replay, name)[values[0]])
+            now, known = values[REQUEST_COLUMNS.index(f"{name}_seconds")], not np.isnan(was)
+            more[f"measured_{name}_seconds"] = was if known else None
+            more[f"{name}_error"] = now / was - 1 if known and now is not None and was else None
+        made.append({**dict(zip(REQUEST_COLUMNS, values, strict=True)), **more})
     return made
 
 
