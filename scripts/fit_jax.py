@@ -413,24 +413,22 @@ def _cells(row: Mapping[str, Any], shown: Sequence[str] = CLASSES) -> list[str]:
 
 def toml(doc: Mapping[str, Any]) -> str:
     """The constants of both stacks."""
-    said = f"compiled programs of {len(doc['rows'])} training plans (docs/lab/fit_jax.md)"
-    lines = [
-        f"{name} = {{ value = {doc['constants'][name]:.4g}, source = "
-        f'"{said if name != "launch_seconds" else "that of the stack xla"}" }}'
-        for name in COMPILED_CONSTANTS
-    ]
+    programs = f"compiled programs of {len(doc['rows'])} training plans (docs/lab/fit_jax.md)"
+    compiled = f'source = "{programs}", basis = "compiler"'
+    shared = 'source = "that of the stack xla", basis = "fitted"'
+    lines = []
+    for name in COMPILED_CONSTANTS:
+        said = shared if name == "launch_seconds" else compiled
+        lines.append(f"{name} = {{ value = {doc['constants'][name]:.4g}, {said} }}")
     for generation, own in doc["generations"].items():
         lines += ["", f"[jax.generations.{generation}]"]
-        lines += [f'{n} = {{ value = {v:.4g}, source = "{said}" }}' for n, v in own.items()]
-    measured = (
-        f"measured steps of {len(doc['gpu']['rows'])} plans on one H200 (docs/lab/fit_jax.md)"
-    )
+        lines += [f"{n} = {{ value = {v:.4g}, {compiled} }}" for n, v in own.items()]
+    steps = f"measured steps of {len(doc['gpu']['rows'])} plans on one H200 (docs/lab/fit_jax.md)"
+    measured = f'source = "{steps}", basis = "measured"'
     lines += ["", "[jax_gpu]"]
-    lines += [
-        f"{name} = {{ value = {value:.4g}, source = "
-        f'"{measured if name in GPU_CONSTANTS else "that of the stack xla"}" }}'
-        for name, value in doc["gpu"]["constants"].items()
-    ]
+    for name, value in doc["gpu"]["constants"].items():
+        said = measured if name in GPU_CONSTANTS else shared
+        lines.append(f"{name} = {{ value = {value:.4g}, {said} }}")
     return "\n".join(["[jax]", *lines])
 
 

@@ -42,6 +42,11 @@ class Explained:
         return best if self.information >= WEAK and self.by_group[best] > SINGLE else ""
 
     @property
+    def basis(self) -> str:
+        """What kind of number it is (`hardware.chip.BASES`)."""
+        return "prior" if self.information < WEAK else "fitted"
+
+    @property
     def source(self) -> str:
         """The citation for the catalogue."""
         prior = f"prior {self.prior.value:.3g} ({self.prior.source})"

@@ -66,7 +66,9 @@ def write_constants(
 def generation_toml(generation: str, found: Mapping[str, Explained], date: str) -> str:
     """The constants of one generation."""
     own = {c: e for c in CHIP_KINDS if (e := found.get(f"{generation}.{c}")) is not None}
-    entries = [_entry(constant, e.value, e.source, e.prior.value) for constant, e in own.items()]
+    entries = [
+        _entry(constant, e.value, e.source, e.basis, e.prior.value) for constant, e in own.items()
+    ]
     return "\n".join([MADE.format(date=date), *entries]) + "\n"
 
 
@@ -86,7 +88,7 @@ def _expected(
     hierarchy: Hierarchy, columns: Mapping[str, float], vendor: str, source: str
 ) -> list[str]:
     return [
-        _entry(constant, hierarchy.expected(vendor, constant, columns), source)
+        _entry(constant, hierarchy.expected(vendor, constant, columns), source, "prior")
         for constant in CHIP_KINDS
     ]
 
@@ -98,13 +100,14 @@ def stacks_toml(found: Mapping[str, Explained], date: str) -> str:
         lines += ["", f"[{stack}]"]
         for constant in STACK_KINDS:
             e = found[f"{stack}.{constant}"]
-            lines.append(_entry(constant, e.value, e.source))
+            lines.append(_entry(constant, e.value, e.source, e.basis))
     return "\n".join(lines) + "\n"
 
 
-def _entry(name: str, value: float, source: str, prior: float | None = None) -> str:
+def _entry(name: str, value: float, source: str, basis: str, prior: float | None = None) -> str:
     before = "" if prior is None else f"prior = {prior:.3g}, "
-    return f"{name} = {{ value = {value:.3g}, {before}source = {json.dumps(source)} }}"
+    said = f'source = {json.dumps(source)}, basis = "{basis}"'
+    return f"{name} = {{ value = {value:.3g}, {before}{said} }}"
 
 
 def unseen_runs(

@@ -3,6 +3,8 @@
 import pytest
 
 import shardwise as sw
+from shardwise.commands.base.inputs import Hardware
+from shardwise.errors import BadRequest
 from shardwise.roofline.rests import limit, roofline_share
 
 
@@ -65,3 +67,18 @@ def test_what_stays_wide_in_a_narrow_recipe_is_named():
     detail = " ".join("\n".join(map(str, found.sections()["detail"])).split())
     assert "in bf16 stay attention_core, lm_head, router" in detail
     assert "of the nvfp4 peak" in " ".join(str(found).split())
+
+
+def test_what_kind_of_number_a_constant_is_is_said_beside_it(tmp_path):
+    """A source's words say nothing of it, and a word that is none is refused."""
+    file = tmp_path / "mine.toml"
+    entry = '[efficiency]\nmatmul = { value = 0.7, source = "measured: once", basis = "BASIS" }\n'
+    for basis in ("assumed", "guessed"):
+        file.write_text('id = "mine"\nbase = "h100"\n' + entry.replace("BASIS", basis))
+        if basis == "assumed":
+            assert Hardware(files=[str(file)]).chip("mine").bases["efficiency.matmul"] == basis
+        else:
+            with pytest.raises(BadRequest, match="unknown basis of 'efficiency"):
+                Hardware(files=[str(file)]).chip("mine")
+    chip = Hardware(overrides=["chip.efficiency.matmul=0.7"]).chip("h100")
+    assert "efficiency.matmul" not in chip.bases

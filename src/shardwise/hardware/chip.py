@@ -166,7 +166,8 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One accelerator as the catalogue has it. `sources` maps a number's path to its source.
+    """One accelerator as the catalogue has it. `sources` maps a number's path to its source, and
+    `bases` to what kind of number it is (`BASES`), where that is said.
 
     `generation` is the file of fitted constants that it shares with chips of the same core, empty
     for a chip of a --hw file; `compiler` is None where none runs without the chip.
@@ -213,6 +214,7 @@ class Chip:
     data_centre: DataCentre | None
     constants: str
     sources: Mapping[str, str]
+    bases: Mapping[str, str]
 
     def require(self, field: str) -> float:
         """The number, or BadRequest that names the chip, the field and how to supply it."""
@@ -299,6 +301,17 @@ EFFICIENCIES = (
     "outer_network",
 )
 """The constants of a chip; with `matmul_fp8` at most eight."""
+GIVEN = "given"
+BASES: Mapping[str, str] = {
+    "measured": "a benchmark of a kernel or a link, or steps that were timed",
+    "fitted": "fitted on published runs",
+    "prior": "what its kind lets expect",
+    "compiler": "compiled programs, or the compiler's own estimate",
+    "book's peak": "the book derates nothing",
+    "assumed": "a guess, whose reason its source says",
+    GIVEN: "a user's own",
+}
+"""What kind of number a constant is, and what that means; `GIVEN` where nothing is said."""
 CLOCK = "clock"
 """What a chip's own power limit leaves of the rates of its generation."""
 

@@ -1,8 +1,9 @@
 """A chip's record (one TOML or YAML table) -> Chip: reading, checking, choosing the constants.
 
-An entry is a bare number, or a table {value, source, book, book_source}: `value` is the vendor's
-(or the best-supported) number, `book` what the book's latest table says. `source` is a key of the
-record's [sources] table or the citation itself.
+An entry is a bare number, or a table {value, source, basis, book, book_source, book_basis}: `value`
+is the vendor's (or the best-supported) number, `book` what the book's latest table says. `source`
+is a key of the record's [sources] table or the citation itself, `basis` what kind of number it is
+(`BASES`).
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args
 from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware.chip import (
+    BASES,
     CLOCK,
     EFFICIENCIES,
     FIELDS,
@@ -47,7 +49,7 @@ Record = Mapping[str, Any]
 TEXTS = ("id", "name", "vendor", "release", "status", "core_kind")
 TABLES = ("sources", "peak_flops", "efficiency", "network", "data_centre", "prices")
 KINDS = {"torus": Torus, "switched": Switched, "full_mesh": FullMesh, "alone": Alone}
-ENTRY = ("value", "prior", "source", "book", "book_source")
+ENTRY = ("value", "prior", "source", "basis", "book", "book_source", "book_basis")
 PLATFORMS = ("tpu", "cuda")
 PRICE_ROLES = ("price", "price_low", "price_high")
 
@@ -61,6 +63,7 @@ class RecordReader:
         self.constants = constants
         self.citations = {key: str(text) for key, text in _table(record, "sources").items()}
         self.sources: dict[str, str] = {}
+        self.bases: dict[str, str] = {}
 
     def has(self, table: Record, name: str) -> bool:
         """Whether the entry has a number for these constants; some the book alone gives."""
@@ -80,6 +83,9 @@ class RecordReader:
             if not book and "value" not in entry:
                 raise BadRequest(f"'{path}' of chip '{self.chip}' has no 'value'; write one")
             source = str(entry.get("book_source" if book else "source", ""))
+            if basis := str(entry.get("book_basis" if book else "basis", "")):
+                check_known(f"basis of '{path}' of chip '{self.chip}'", basis, BASES)
+                self.bases[path] = basis
             entry = entry["book" if book else "value"]
         key, *remark = source.split("; ", 1)
         cited = "; ".join([self.citations.get(key, key), *remark])
@@ -126,6 +132,7 @@ def chip_of(record: Record, constants: Constants) -> Chip:
         price_high=prices.get("price_high"),
         constants=constants,
         sources=reader.sources,
+        bases=reader.bases,
     )
 
 
@@ -310,7 +317,8 @@ def _parsed(text: str, kind: str, what: str) -> Any:
 
 
 def _number(value: Any, field: Field, what: str) -> float:
-    bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    bad = isinstance(value, bool) or not isinstance(value, int | float)
+    bad = bad or (isinstance(value, float) and not math.isfinite(value))
     if bad or not field.least <= value <= field.most or (value == 0 and field.least):
         rule = "positive" if field.least else "zero or positive"
         least = f" of at least {field.least:g} and" if field.least not in (0, 1e-6) else " of"

@@ -9,7 +9,7 @@ each with its own source. An op whose start takes longer rests on the software's
 
 from dataclasses import dataclass
 
-from shardwise.hardware.chip import RATE_OF, Chip
+from shardwise.hardware.chip import GIVEN, RATE_OF, Chip
 from shardwise.hardware.placement import Placement
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import HBM, HOST, NETWORK, ROUTED, SUMS, UNFUSED, over_tensor
@@ -20,24 +20,12 @@ START = "start"
 """What takes longest of an op that is short beside the start of its kernel."""
 PEAK = "vendor's peak"
 """What a rate rests on of which nothing is taken off."""
-BASES = (
-    ("measured", "measured"),
-    ("fitted", "fitted"),
-    ("no published run", "prior"),
-    ("expected", "prior"),
-    ("compile", "compiler"),
-    ("that of the stack", "fitted"),
-    ("the book derates nothing", "book's peak"),
-    ("assumed", "assumed"),
-)
-"""How the source of a constant begins, and what the constant then is: of a kernel's or a link's
-benchmark, fitted on published runs, what its kind lets expect, of compiled programs, or a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
     """A constant behind a rate, as `Chip.numbers` calls it or "stack." and its name in `Stack`, its
-    value, and what kind of number it is (`basis`), by its `source`."""
+    value, what kind of number it is (`basis`), and its `source`."""
 
     constant: str
     value: float
@@ -64,25 +52,17 @@ def rests_on(t: OpTime, chip: Chip, placement: Placement, stack: Stack) -> tuple
     """The constants that the op's rate is made of; none where it is the peak itself."""
     numbers, where = chip.numbers(), limit(t)
     found = {
-        path: (numbers[path], chip.sources.get(path, ""))
+        path: (numbers[path], chip.bases.get(path, GIVEN), chip.sources.get(path, ""))
         for path in (f"efficiency.{name}" for name in _of_chip(t, where, chip, placement))
     }
     for name in _of_stack(t, where):
-        value, source = float(getattr(stack, name)), stack.sources.get(name, "")
-        found |= {f"stack.{name}": (value, source)} if value != 1 else {}
+        value, basis = float(getattr(stack, name)), stack.bases.get(name, GIVEN)
+        own = {f"stack.{name}": (value, basis, stack.sources.get(name, ""))}
+        found |= own if value != 1 else {}
     return tuple(
-        Rest(constant=path, value=value, basis=basis_of(source), source=source)
-        for path, (value, source) in found.items()
+        Rest(constant=path, value=value, basis=basis, source=source)
+        for path, (value, basis, source) in found.items()
     )
-
-
-def basis_of(source: str) -> str:
-    """What kind of number a constant is, by its source; one of a user's own is "given".
-
-    >>> basis_of("measured: median of 3 copies"), basis_of("--set")
-    ('measured', 'given')
-    """
-    return next((basis for begins, basis in BASES if source.startswith(begins)), "given")
 
 
 def _of_stack(t: OpTime, where: str) -> tuple[str, ...]:

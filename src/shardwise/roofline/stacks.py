@@ -20,6 +20,7 @@ from typing import Any
 
 from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest, shown, unknown
+from shardwise.hardware.chip import GIVEN
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "stacks.toml"
@@ -55,16 +56,15 @@ class Stack:
     or more. `captured` are the components whose kernels CUDA graphs start ("full": all), and
     `fused_experts` says that the products of a layer's experts are one kernel. The host works
     `host_seconds` for an op, ahead of the device, and `begin_seconds` a step that the device waits
-    for. `products`, `tiles`
-    and all that follow are 1 where nothing is known of them (`COMPILED_CONSTANTS`). `sources` says
-    where each comes from; `generations` has constants that are other ones on some generations of
-    chips (`on`). A serving engine (`engines.py`)
-    launches the experts of a layer as one `grouped` kernel and its collectives as kernels too,
-    exchanges tokens with experts in `dispatch_seconds` beside their bytes, and
-    pays `hops` of the latency that the communication library shows; its products read weights at
-    `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for TPUs
-    scatters sums over one mesh axis after the other, and sums whole what is to be scattered over
-    one of all devices of a slice, from `whole_sums` of them on, by generation
+    for. `products`, `tiles` and all that follow are 1 where nothing is known of them
+    (`COMPILED_CONSTANTS`). `sources` says where each comes from, `bases` what kind of number it is;
+    `generations` has constants that are other ones on some generations of chips (`on`). A serving
+    engine (`engines.py`) launches the experts of a layer as one `grouped` kernel and its
+    collectives as kernels too, exchanges tokens with experts in `dispatch_seconds` beside their
+    bytes, and pays `hops` of the latency that the communication library shows; its products read
+    weights at `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for
+    TPUs scatters sums over one mesh axis after the other, and sums whole what is to be scattered
+    over one of all devices of a slice, from `whole_sums` of them on, by generation
     (`data/whole_sums.toml`); None: over all axes at once.
     """
 
@@ -73,6 +73,7 @@ class Stack:
     launch_seconds: Quantity
     passes: Quantity
     sources: Mapping[str, str]
+    bases: Mapping[str, str] = field(default_factory=dict)
     attention: Quantity = 1.0
     captured: frozenset[str] = frozenset()
     fused_experts: bool = False
@@ -177,12 +178,12 @@ def _with_generations(name: str, row: Mapping[str, Any]) -> Stack:
     return replace(stack_of(name, row, COMPILED_CONSTANTS), generations=apart)
 
 
-def stack_of(
-    name: str, record: Mapping[str, object], about: Mapping[str, str] = CONSTANTS
-) -> Stack:
-    """A Stack from its table of {value, source} entries; BadRequest for what is out of bounds."""
+def stack_of(name: str, record: Mapping[str, Any], about: Mapping[str, str] = CONSTANTS) -> Stack:
+    """A Stack from its table of {value, source, basis} entries. BadRequest for what is out of
+    bounds."""
     values, sources = read_constants(f"stack '{name}'", record, about, _BOUNDS)
-    return Stack(name=name, sources=sources, **values)
+    bases = {name: str(e.get("basis", GIVEN)) for name, e in record.items() if name in sources}
+    return Stack(name=name, sources=sources, bases=bases, **values)
 
 
 _BOUNDS = {
