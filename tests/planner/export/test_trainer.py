@@ -155,6 +155,7 @@ def test_what_no_plan_says_is_refused_by_name(text, said):
         (LINE.replace("launch", "launch --use_deepspeed --zero_stage 3 --offload_param_device cpu"),
          "deepspeed_config.offload_param_device = 'cpu'"),
         (f"{LINE} --auto_find_batch_size true", "auto_find_batch_size = True"),
+        (LINE.replace("launch", "launch --mixed_precision fp16"), "mixed_precision = 'fp16' is"),
         (LINE, "without packing a batch is as long as its longest text"),
     ],
 )  # fmt: skip

@@ -315,13 +315,16 @@ _PRECISION = {word: word for word in _PRECISED}
 def _mixed(given: Given) -> str | None:
     """The dtype of autocast, None without it."""
     named = str(given.take("mixed_precision", default="no"))
+    autocast = _PRECISED[meant(given.target, "mixed_precision", named, _PRECISION)]
     asked = {"bf16": "bf16", "fp16": "f16", "bfloat16": "bf16", "float16": "f16"}
     switch = {True: True, False: False, "true": True, "false": False, "auto": None}
     said = {key: given.known(switch, key) for key in asked if key in given}
     chosen = [asked[key] for key, on in said.items() if on]
+    if chosen and autocast not in (None, chosen[0]):
+        given.read.discard("mixed_precision")  # the Trainer's own goes first
     if chosen or "bf16" in said or (named == "no" and is_trl(given)):
         return next(iter(chosen), None if said.get("bf16") is False else "bf16")
-    return meant(given.target, "mixed_precision", named, _PRECISION) and _PRECISED[named]
+    return autocast
 
 
 def _dtypes(given: Given, cut: Cut) -> Fields:
@@ -329,7 +332,7 @@ def _dtypes(given: Given, cut: Cut) -> Fields:
     in less, and else the Trainer keeps parameters and moments as they were loaded."""
     mixed = _mixed(given)
     loaded = given.known(_DTYPES, "dtype", "torch_dtype")
-    narrow = given.take("mixed_precision") == "fp8" or ("fp8" in given and given.on("fp8"))
+    narrow = given.values.get("mixed_precision") == "fp8" or ("fp8" in given and given.on("fp8"))
     if is_open(given) and mixed is None:
         mixed = "bf16"
     own = [d for key, d in (("bf16", "bf16"), ("fp16", "f16")) if _enabled(given, key, mixed == d)]
