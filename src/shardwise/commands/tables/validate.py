@@ -299,8 +299,8 @@ def _own_runs(found: Validation) -> Page:
     moved = [one.times for one in shifts if one.like]
     if not moved:
         yield wrapped(
-            f"no{' other' * bool(among)} run of {name} is like one of these, so that nothing is moved; add runs of "
-            "such chips and software to it",
+            f"no{' other' * bool(among)} run of {name} is like one of these, so that nothing is "
+            "moved; add runs of such chips and software to it",
             hanging=2,
         )
         return
