@@ -16,11 +16,7 @@ from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.evidence.serving.validate import (
-    ServingValidation,
-    validate_serving,
-    worst,
-)
+from shardwise.evidence.serving.validate import ServingValidation, validate_serving, worst
 from shardwise.evidence.serving.validation_result import ServingRuns, ValidatedServing, serving_runs
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.evidence.training.scores import Summary
@@ -34,7 +30,9 @@ from shardwise.units import format_gib, format_seconds, sig
 
 _WORST, _FEW = 10, 20
 """Runs that --detail names; runs of a table that are each shown, as a user's own are."""
+_NO_COLUMNS = ("interval", "mesh", "inferred", "evidence")
 Efficiency = Literal["fitted", "roofline"]
+_CONSTANTS = {"fitted": "fitted constants", "roofline": "chip rates alone, no fit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +85,8 @@ class ValidateRequest(Command):
         limit = None if self.check is None else _limit(self.check)
         efficiency = "roofline" if self.no_fit else "fitted"
         if self.serving:
-            servers = self._servers(efficiency, progress)
-            told = serving_runs(servers)
-            return ServingValidated.of(told, found=servers, limit=limit, detail=self.detail)
+            told = serving_runs(served := self._servers(efficiency, progress))
+            return ServingValidated.of(told, found=served, limit=limit, detail=self.detail)
         found = self._runs(efficiency, progress)
         return TrainingValidated.of(
             training_runs(found),
@@ -203,11 +200,10 @@ validate = verb("validate", ValidateRequest)
 
 def _rows(runs: Sequence[ValidatedRun] | Sequence[ValidatedServing]) -> list[Row]:
     """Runs as rows; a range as two columns."""
-    left_out = ("interval", "mesh", "inferred", "evidence")
     rows = []
     for run in runs:
         low, high = run.interval or ("", "")
-        flat = {name: value for name, value in plain(run).items() if name not in left_out}
+        flat = {k: v for k, v in plain(run).items() if k not in _NO_COLUMNS}
         rows.append({**flat, "interval_low": low, "interval_high": high})
     return rows
 
@@ -254,8 +250,8 @@ def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
 
 def _training_page(told: TrainingValidated) -> Page:
     found, detail, errors = told.found, told.detail, told.summary
-    constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
-    yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
+    priced = f"runs priced with {_CONSTANTS[found.efficiency]}"
+    yield f"{len(found.rows)} {priced}, {len(found.left_out)} left out"
     yield from _own_runs(found)
     yield ""
     few = len(found.rows) + len(found.left_out) <= _FEW
@@ -302,10 +298,9 @@ def _own_runs(found: Validation) -> Page:
         )
     moved = [one.times for one in shifts if one.like]
     if not moved:
-        other = " other" * bool(among)
         yield wrapped(
-            f"no{other} run of {name} is like one of these, so that nothing is moved; add runs of "
-            "such chips and software to it",
+            f"no{' other' * bool(among)} run of {name} is like one of these, so that nothing is "
+            "moved; add runs of such chips and software to it",
             hanging=2,
         )
         return
@@ -367,8 +362,7 @@ def _checks(told: TrainingRuns) -> Page:
     """Ranges and memory."""
     coverage, memory = told.coverage, told.memory
     rows = [["runs inside their 80 % range", share_text(coverage.all)]]
-    for name, one in coverage.by_class.items():
-        rows.append([f"  {name} ({one.n})", share_text(one.inside)])
+    rows += [[f"  {k} ({one.n})", share_text(one.inside)] for k, one in coverage.by_class.items()]
     if memory.n:
         what = f"peak memory, median |error| of {memory.n} runs that tell it"
         rows.append([what, share_text(memory.median_abs_error)])
@@ -393,7 +387,6 @@ def _orders(told: TrainingRuns) -> Page:
 
 
 def _details(found: Validation) -> Page:
-    worst = sorted(found.rows, key=lambda r: -abs(r.log_ratio))[:_WORST]
     yield ""
     rows = [
         [
@@ -403,7 +396,7 @@ def _details(found: Validation) -> Page:
             signed_text(r.error),
             r.bound_by,
         ]
-        for r in worst
+        for r in sorted(found.rows, key=lambda r: -abs(r.log_ratio))[:_WORST]
     ]
     yield TextTable(["worst", "predicted", "measured", "error", "bound by"], rows)
     if len(found.rows) + len(found.left_out) > _FEW:  # else each is there already
@@ -418,14 +411,10 @@ def _left_out(found: Validation) -> Page:
 
 def _serving_page(told: ServingValidated) -> Page:
     found, errors = told.found, told.summary
-    constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
+    constants = _CONSTANTS[found.efficiency]
     yield f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}"
     yield "\nTime per output token; throughput is concurrency / TPOT"
-    if found.left_out:
-        left = {f"a {fold} left out": one.tpot for fold, one in found.left_out.items()}
-        yield summaries_table("predicted by a fit with", left, "rank")
-        yield ""
-    yield summaries_table("in-sample", {"all": errors}, "rank")
+    yield from _held_out({fold: one.tpot for fold, one in found.left_out.items()}, errors)
     groups = {
         "source": errors.by_source,
         "chip": errors.by_chip,
@@ -437,15 +426,10 @@ def _serving_page(told: ServingValidated) -> Page:
         yield summaries_table(title, sums, "rank")
     if found.coverage is not None:
         yield f"\n{found.coverage:.0%} of them inside their 80 % range"
-    unknown = {r.run.chip for r in found.rows if not load_engine(r.engine).knows(r.run.chip)}
-    if unknown:
+    if unknown := {r.run.chip for r in found.rows if not load_engine(r.engine).knows(r.run.chip)}:
         yield f"no run on {', '.join(sorted(unknown))} is known: their ranges are wide"
     yield "\nTime to the first token"
-    if found.left_out:
-        left = {f"a {fold} left out": one.ttft for fold, one in found.left_out.items()}
-        yield summaries_table("predicted by a fit with", left, "rank")
-        yield ""
-    yield summaries_table("in-sample", {"all": told.ttft}, "rank")
+    yield from _held_out({fold: one.ttft for fold, one in found.left_out.items()}, told.ttft)
     if told.detail:
         yield ""
         yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")
@@ -456,6 +440,15 @@ def _serving_page(told: ServingValidated) -> Page:
     elif found.table.left_out:
         number = sum(found.table.left_out.values())
         yield f"\nleft out: {number:,} rows (--detail says why)"
+
+
+def _held_out(left_out: Mapping[str, Summary], all_runs: Summary) -> Page:
+    """Errors with each kind of group left out of the fit, then those in sample."""
+    if left_out:
+        left = {f"a {fold} left out": one for fold, one in left_out.items()}
+        yield summaries_table("predicted by a fit with", left, "rank")
+        yield ""
+    yield summaries_table("in-sample", {"all": all_runs}, "rank")
 
 
 def _serving_details(found: ServingValidation) -> Page:
