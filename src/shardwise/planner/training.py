@@ -50,6 +50,8 @@ from shardwise.planner.search.misses import nearest_miss, no_legal_plan
 from shardwise.planner.search.request import Ground
 from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
+from shardwise.plans.software import SoftwareRow
+from shardwise.plans.stacks import WANTED, Wanted
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate, Stack
 from shardwise.roofline.bounds import Bounds
@@ -427,6 +429,11 @@ def evaluated(request: TrainRequest, found: Found) -> TrainAnswer:
     return evaluate_train(plan_of(request, found), request.cfg, request.piece).at(request.shift)
 
 
+def _runner(software: SoftwareRow | None) -> Wanted:
+    """The program as a plan's file has it; one that only exports know is none in particular."""
+    return next((name for name in WANTED if software and name == software.name), "any")
+
+
 def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
     """The finished plan of a candidate."""
     stages = found.mesh.get("stage", 1)
@@ -442,7 +449,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
-        software=request.software.name if request.software else "any",  # type: ignore[arg-type]
+        software=_runner(request.software),
         chips=request.chips,
         **found.structure.choices,
     )

@@ -64,6 +64,7 @@ from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.software import JAX
+from shardwise.plans.software.trainer import TRAINER
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import CompiledPlans
 from shardwise.results.run import RunLength, WholeRun, whole_run
@@ -441,7 +442,8 @@ class TrainPlanned(Answer, SearchedPlan):
             said = ["the same mesh", *differs_in(other, self.best)]
         took = format_seconds(other.step_seconds.expected)
         plan = ", ".join(said)
-        return [Fact("faster", f"{took}, but not in {self.runs_in}: {plan} (--for any)")]
+        program = self.runs_in or TRAINER.title
+        return [Fact("faster", f"{took}, but not in {program}: {plan} (--for any)")]
 
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""

@@ -37,6 +37,7 @@ from shardwise.plans.software import (
     usual_software,
     usual_stack,
 )
+from shardwise.plans.software.trainer import TRAINER
 from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
@@ -224,7 +225,7 @@ class TrainChoices(HardwareWords):
         """The programs to plan for, None for no program: the one that was asked for, or those that
         the chip's users train with."""
         if self.software is None and self.lora:
-            return ((None,),)
+            return ((TRAINER if chip.vendor in TRAINER.vendors else None,),)
         if self.software is None:
             return usual_software(chip)
         return ((None if self.software == ANY else software_row(self.software),),)

@@ -73,7 +73,7 @@ def _engine(c: Candidates) -> np.ndarray:
 def _dtypes_hold(c: Candidates) -> np.ndarray:
     kinds = {kind: written_dtypes(c.structure.dtypes, kind) is not None for kind in _KINDS}
     at = _engine(c)
-    return np.select([at == kind for kind in _KINDS], [np.asarray(kinds[k]) for k in _KINDS])
+    return np.select([at == kind for kind in _KINDS], [np.asarray(kinds[k]) for k in _KINDS], False)
 
 
 _KINDS = ("ddp", "fsdp", "deepspeed")
@@ -81,7 +81,7 @@ _KINDS = ("ddp", "fsdp", "deepspeed")
 
 def _reduces(c: Candidates) -> np.ndarray:
     once = c.structure.gradient_reduce == "per_step"
-    rounds = c.stored & (np.asarray(c.microbatches) > 1)
+    rounds = np.asarray(c.stored) & (np.asarray(c.microbatches) > 1)
     return ~rounds | (once == (_engine(c) == "fsdp"))
 
 
@@ -167,7 +167,9 @@ TRAINER = SoftwareRow(
             "weight_gather",
             ("weight_gather", "storage_axes", "dtypes"),
             lambda c: (
-                ~c.stored | (_engine(c) != "deepspeed") | (c.structure.weight_gather == "per_pass")
+                np.logical_not(c.stored)
+                | (_engine(c) != "deepspeed")
+                | (c.structure.weight_gather == "per_pass")
             ),
             "DeepSpeed gathers before every pass",
             "set weight_gather to per_pass",
