@@ -16,6 +16,7 @@ from shardwise.planner.expected import ExpectedRange
 from shardwise.planner.export import target_for
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
+from shardwise.plans.libraries import TRANSFORMERS
 from shardwise.plans.software import software_row
 from shardwise.plans.train import USUAL, mesh_text
 from shardwise.results.train import AdaptersTrained, MathDtype, PricedPlan, StageMemory, TrainOp
