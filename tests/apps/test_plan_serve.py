@@ -475,7 +475,7 @@ def test_answers_on_another_chip(tmp_path, capsys):
     [
         (("--on", "h100,b200", "--decode-on", "h200"), "name one chip or slice each"),
         (("--on", "h100", "--decode-on", "v5e"), "of nvidia and google"),
-        (("--on", "h100", "--decode-on", "rtx4090"), "rtx4090 has no data-centre network"),
+        (("--on", "mi300x", "--decode-on", "mi250x"), "mi250x has no data-centre network"),
     ],
 )
 def test_two_chips_that_share_no_caches_are_refused(words, what):

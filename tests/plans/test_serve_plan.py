@@ -58,7 +58,7 @@ def test_a_misspelt_key_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"mesh": {"stage": 4}}, "mesh axis 'stage' of 4 cannot take effect in a serving plan"),
+        ({"mesh": {"stage": 4}}, "mesh axis 'stage' of 4: engine ideal has no pipeline stages"),
         ({"mesh": {"fsdp": 2, "expert": 2}}, "experts that lie apart are not cut along D, too"),
         ({"mesh": {"tensr": 4}}, "unknown mesh axis 'tensr'; did you mean 'tensor'"),
         ({"mesh": {"tensor": 2, "data": 2}}, "write them outermost first: data, tensor"),
@@ -132,8 +132,8 @@ def test_a_prefill_pool_of_its_own_round_trips(tmp_path):
 def test_a_prefill_pool_that_cannot_take_effect_is_refused():
     with pytest.raises(BadRequest, match="prefill_replicas is 0; set it to 1 or more"):
         plan_of(prefill=POOL)
-    with pytest.raises(BadRequest, match="mesh axis 'stage' of 2 cannot take effect"):
-        PrefillServer(slice="v5e:2x4", mesh={"stage": 2, "tensor": 4}, box=(2, 4))
+    with pytest.raises(BadRequest, match="mesh axis 'context' of 2 cannot take effect"):
+        PrefillServer(slice="v5e:2x4", mesh={"context": 2, "tensor": 4}, box=(2, 4))
 
 
 def test_choices_are_those_of_the_scheduler():

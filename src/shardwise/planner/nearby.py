@@ -16,6 +16,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.laws import BATCH_AXES
+from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.software import SoftwareRow, candidates_of_plan, matters
 from shardwise.plans.software.torchtitan import selective
 from shardwise.plans.stacks import stack_row
@@ -195,9 +196,9 @@ def _of(name: str, *values: Any) -> Callable[[TrainPlan, ModelConfig], Changed]:
 
 
 def _eight_bits(plan: TrainPlan, cfg: ModelConfig) -> Changed:
-    """Adam's moments in 8 bits."""
-    if plan.optimizer == "adam":
-        yield {"optimizer": "adam8bit"}
+    """The optimizer with narrower moments."""
+    if narrow := optimizer_row(plan.optimizer).narrow:
+        yield {"optimizer": narrow}
 
 
 def _chunked(plan: TrainPlan, cfg: ModelConfig) -> Changed:

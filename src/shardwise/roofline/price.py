@@ -277,7 +277,7 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     rates = chip.efficiency
     kept = rates.sustained * rates.clock
     if op.op_class == "attention":
-        wide = min(op.head_dims, default=0) > WIDE
+        wide = min(op.head_dims, default=0) > WIDE and stack.grouped  # only engines decode
         latent = latent_rate(dtype, chip.generation) if wide else None
         if latent is not None:
             return latent * stack.attention

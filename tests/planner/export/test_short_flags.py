@@ -32,7 +32,6 @@ def test_several_short_flags():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-pp 2", "no word for the flag --pipeline-parallel-size"),
         ("-zz 2", "unknown short flag of vLLM '-zz'"),
         ("-tp8", "unknown short flag of vLLM '-tp8'"),
         ("-tp 4 --tensor-parallel-size 8", "--tensor-parallel-size is given twice"),

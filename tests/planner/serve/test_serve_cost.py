@@ -143,6 +143,6 @@ def test_moving_a_cache():
     seconds = chip.data_centre.hop_seconds + 1000 * 327680 / rate
     assert cost.transfer_seconds(1000) == pytest.approx(seconds)
     assert cost.host_seconds(1000) == pytest.approx(1000 * 327680 / 8 / chip.host_link_oneway)
-    alone = Case("llama-3.1-8b", "rtx4090:1", {}, "heads").cost
+    alone = Case("llama-3.1-8b", "mi250x:1", {}, "heads").cost
     with pytest.raises(BadRequest, match="no data-centre network"):
         alone.transfer_seconds(1)

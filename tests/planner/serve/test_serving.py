@@ -326,8 +326,8 @@ def test_pins_hold_and_impossible_pins_are_refused():
     (found,) = [columns for columns, _ in servers_of(request_for(pins={"data": 2}))][:1]
     assert found.at(0).mesh == {"data": 2, "tensor": 2}
     assert not [*servers_of(request_for(pins={"expert": 2}))]
-    with pytest.raises(BadRequest, match="'stage' cannot be pinned for serving"):
-        [*servers_of(request_for(pins={"stage": 2}))]
+    with pytest.raises(BadRequest, match="'context' cannot be pinned for serving"):
+        [*servers_of(request_for(pins={"context": 2}))]
 
 
 def test_copies_of_a_model_are_servers_of_their_own():
