@@ -225,7 +225,7 @@ class TrainChoices(HardwareWords):
         """The programs to plan for, None for no program: the one that was asked for, or those that
         the chip's users train with."""
         if self.software is None and self.lora:
-            return ((TRAINER if chip.vendor in TRAINER.vendors else None,),)
+            return ((TRAINER,), (None,)) if chip.vendor in TRAINER.vendors else ((None,),)
         if self.software is None:
             return usual_software(chip)
         return ((None if self.software == ANY else software_row(self.software),),)
