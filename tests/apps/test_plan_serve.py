@@ -627,3 +627,16 @@ def test_a_trace_lies_beside_the_plan(tmp_path, monkeypatch, capsys):
     out, _, code = said(capsys, "plan", "show", str(tmp_path / "plans" / "plan.yaml"))
     assert code == 0
     assert out.splitlines()[2] == printed.splitlines()[2]
+
+
+LLAMA = ("--model", "llama-3-8b", "--input", "512", "--output", "32")
+
+
+def test_memory_of_a_chip_of_two_devices_is_that_of_a_device(capsys):
+    page = said(capsys, "plan", "serve", *LLAMA, "--on", "tpu7x:2x2x1", "--rate", "5")[0]
+    assert "GiB a device (2 a chip)" in page
+
+
+def test_a_chip_without_a_peak_of_16_bits_serves_nothing():
+    with pytest.raises(BadRequest, match="'tpu8t' has no peak for dtype 'bf16'"):
+        run(*LLAMA, "--on", "tpu8t:2x2x1", "--rate", "5")

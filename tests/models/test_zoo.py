@@ -131,3 +131,20 @@ def test_import_is_light():
         "sys.exit(str(heavy) if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
+        ("Qwen/Qwen3-8B-Base", "qwen3-8b"),
+    ],
+)
+def test_ids_of_tuned_and_renamed_models_have_the_shape_of_the_known_one(hub_id, name):
+    assert load_model(hub_id).name == name
+
+
+def test_an_id_of_another_size_is_no_renamed_one():
+    with pytest.raises(BadRequest, match=r"Llama-3\.1-9B"):
+        load_model("meta-llama/Llama-3.1-9B")

@@ -47,7 +47,23 @@ def of_hub(hub_id: str) -> str | None:
     ids = {known.lower(): name for known, name in _hub_ids().items()}
     ends = {known.rpartition("/")[2]: name for known, name in ids.items()}
     text = hub_id.lower()
-    return ids.get(text) or ends.get(text.rpartition("/")[2])
+    return ids.get(text) or ends.get(text.rpartition("/")[2]) or _renamed(text, ids)
+
+
+def _renamed(text: str, ids: Mapping[str, str]) -> str | None:
+    """The one model of the owner whose id differs from `text` in what says nothing of its shape: a
+    tuned one has that of its base, and owners drop their own name from an id."""
+    owner, _, name = text.rpartition("/")
+    alike = {own for known, own in ids.items() if known.rpartition("/")[0] == owner
+             and _bare(known.rpartition("/")[2]) == _bare(name)}  # fmt: skip
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _bare(name: str) -> str:
+    return _OF_NO_SHAPE.sub("", name.removeprefix("meta-"))
+
+
+_OF_NO_SHAPE = re.compile(r"(-(instruct|it|chat|base|hf|bf16))+$")
 
 
 @lru_cache(maxsize=32)
@@ -158,7 +174,8 @@ def _find(name_or_path: str | Path) -> Path:
     if path.suffix == ".json" or text.startswith((".", "/")):
         raise BadRequest(f"there is no file {shown(text)}; give a config.json or a zoo name")
     ids = _hub_ids() if "/" in text else {}
-    named = {hub_id.lower(): name for hub_id, name in ids.items()}.get(text.lower())
+    known = {hub_id.lower(): name for hub_id, name in ids.items()}
+    named = known.get(text.lower()) or (_renamed(text.lower(), known) if ids else None)
     if named is not None:
         return DATA / f"{named}.json"
     if ids:

@@ -99,8 +99,9 @@ SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {
 
 
 def default_compute(chip: Chip) -> str:
-    """What servers multiply in: bf16 where the chip has it, else f16 or the first of its peaks."""
-    return next((d for d in ("bf16", "f16") if d in chip.peak_flops), next(iter(chip.peak_flops)))
+    """What servers multiply in: bf16 where the chip has it, else f16 or f32. A chip without any of
+    them is refused when its peak is asked for."""
+    return next((d for d in ("bf16", "f16", "f32") if d in chip.peak_flops), "bf16")
 
 
 ANY = "any"

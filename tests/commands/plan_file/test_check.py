@@ -9,6 +9,7 @@ from tests.planner.export.test_recipes import BRIDGE, CORE
 import shardwise as sw
 from shardwise.commands.plan_file.check import FileChecked
 from shardwise.errors import BadRequest
+from shardwise.planner.export.edit import has_use_for
 
 SCRIPTS = Path(__file__).parents[2] / "planner" / "export" / "scripts"
 
@@ -269,3 +270,14 @@ def test_what_a_file_lacks_is_asked_for_by_name(tmp_path, text, more, said):
         return
     with pytest.raises(BadRequest, match=said):
         sw.check(tmp_path / "run", **more)
+
+
+def test_what_a_caller_gives_has_to_decide_something(tmp_path):
+    """A variable that the script sets itself is not the caller's."""
+    text = "TP=1\ntorchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size $TP\n"
+    file = tmp_path / "run.sh"
+    file.write_text(text)
+    with pytest.raises(BadRequest, match="decides nothing: the script sets TP itself"):
+        sw.check(file, given={"TP": "4"}, on="h100:8")
+    assert has_use_for("torchrun t.py --lr ${LR:-1}", "LR")
+    assert not has_use_for("torchrun t.py --lr ${LR:-1}", "TP")

@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.serving import read_script
+from shardwise.planner.export.serving import parse_serve, read_script
 from shardwise.planner.export.vllm import VLLM
 
 START = "vllm serve some/model --max-num-seqs 64 "
@@ -40,3 +40,9 @@ def test_several_short_flags():
 def test_what_is_not_read_is_refused(words, said):
     with pytest.raises(BadRequest, match=said):
         read_script(VLLM, START + words)
+
+
+def test_the_model_of_a_server_is_read_from_its_command():
+    text = "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4"
+    fields = {"slice": "h100:4", "input_length": 1024, "output_length": 128}
+    assert parse_serve(text, "vllm", fields).model == "llama-3.1-70b"

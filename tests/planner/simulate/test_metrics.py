@@ -197,3 +197,8 @@ def test_what_the_decode_pool_cannot_hold_is_refused_before_it_is_prefilled():
     assert "the cache has 10" in outcome.jobs[0].refusal
     assert outcome.jobs[0].prefilled == 0
     assert conserved(outcome.jobs[1])
+
+
+def test_targets_of_a_plan_stay_where_an_option_names_another():
+    own = Objectives(ttft=1.0, tpot=0.04)
+    assert Objectives(ttft=2.0).over(own) == Objectives(ttft=2.0, tpot=0.04)

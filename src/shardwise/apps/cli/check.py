@@ -16,8 +16,8 @@ def check(out: Outputs) -> None:
     """Whether the plan of a launch script or recipe fits, how long its step takes, and the few
     changes of the file that help most.
 
-    PATH is a script or recipe of Megatron-LM, Megatron-Bridge, TorchTitan or MaxText as people
-    write it.
+    PATH is a script or recipe of Megatron-LM, Megatron-Bridge, TorchTitan, MaxText, TRL, axolotl,
+    accelerate or DeepSpeed as people write it.
     """
     from shardwise.boundary import write_text
     from shardwise.commands.plan_file.check import CheckRequest

@@ -25,7 +25,7 @@ from shardwise.commands.pricing.plans import price_plan, program_text
 from shardwise.errors import BadRequest, Remark
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
-from shardwise.planner.export.edit import with_given, without_given
+from shardwise.planner.export.edit import has_use_for, with_given, without_given
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.trainer import taken_apart
 from shardwise.planner.training import TrainAnswer
@@ -81,6 +81,12 @@ class CheckRequest(Command):
         path = Path(self.path)
         text = program_text(path, "the launch file", most=EXPORT_BYTES)
         if given := pairs(self.given, "--given", "NAME=VALUE", "TP=8"):
+            idle = [name for name in given if not has_use_for(text, name)]
+            if idle:
+                raise BadRequest(
+                    f"--given {idle[0]} decides nothing: the script sets {idle[0]} itself, or uses "
+                    "no such variable; change it in the script, or leave it out"
+                )
             text = with_given(text, given)
         target = self.from_ or target_of(text)
         if target is None or target not in EXPORTERS:

@@ -122,7 +122,7 @@ def _fits(checked: FileChecked) -> Fact:
         return Fact("fits", f"no: it failed, where {said} were predicted", "bad")
     if left < 0:
         most = max(checked.memory_by_kind.items(), key=lambda item: item[1])
-        over = f"{sig(-left / 2**30)} GiB too much; most of it is {most[0]}"
+        over = f"{sig(-left / 2**30)} GiB too much; the largest part is {most[0]}"
         return Fact("fits", f"no: {fact.text}, {over} ({sig(most[1] / 2**30)} GiB)", "bad")
     share = f"{percent(checked.margin)} ({sig(kept / 2**30)} GiB)"
     if left < kept:
@@ -135,8 +135,8 @@ def _fits(checked: FileChecked) -> Fact:
         )
     return Fact(
         "fits",
-        f"yes: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip, more than "
-        f"{share} stay free",
+        f"yes: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip; {sig(left / 2**30)} GiB "
+        f"stay free, more than the {share} that predictions may be short by",
         "good",
     )
 

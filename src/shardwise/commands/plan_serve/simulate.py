@@ -93,8 +93,10 @@ class SimulateRequest(Load, Command):
         fields, numbers = plan_changes(self.sets)
         hardware = replace(self, sets=numbers).hardware
         plan = given_plan(self.path, fields, hardware=hardware)
-        own = isinstance(plan, ServePlan) and targets(plan).given
-        if least is not None and not objectives.given and not own:
+        own = targets(plan) if isinstance(plan, ServePlan) else Objectives()
+        if objectives.given:
+            objectives = objectives.over(own)
+        if least is not None and not objectives.given and not own.given:
             raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2e")
         found = simulate_plan(
             plan,

@@ -25,7 +25,7 @@ def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -
     step = f"{shares_text(result.where_it_goes)} of a decode step"
     facts = [
         *_speed(result),
-        *_memory(result, longest),
+        *_memory(result, longest, served.piece.chip.jax_devices_per_chip),
         *more,
         *_cost(served, result),
         Fact("time", step),
@@ -131,12 +131,13 @@ def cache_line(tokens: int, requests: float, length: int) -> str:
     )
 
 
-def _memory(result: ServedPlan, longest: int) -> list[Fact]:
+def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     memory = result.memory
     kinds = {"weights": memory.weights, "cache": memory.cache, "activations": memory.activations}
     kinds |= {"engine": memory.engine} if memory.engine else {}
     parts = ", ".join(f"{kind} {sig(size / 2**30)}" for kind, size in kinds.items())
-    usable = f"{sig(memory.usable / 2**30)} GiB a chip"
+    of = "chip" if parts_of_chip == 1 else f"device ({parts_of_chip} a chip)"
+    usable = f"{sig(memory.usable / 2**30)} GiB a {of}"
     return [
         Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),

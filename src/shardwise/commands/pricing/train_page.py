@@ -125,8 +125,10 @@ def _load(plan: TrainPlan) -> list[Fact]:
         return []
     if plan.expert_imbalance == 1:
         return [Fact("experts", "even load, as benchmarks force it (expert_imbalance 1)")]
-    said = f"the busiest device has {plan.expert_imbalance:g} times the mean load"
-    return [Fact("experts", said)]
+    apart = plan.degree("expert") * (plan.degree("tensor") if plan.expert_over_tensor else 1)
+    said = f"the busiest device has {min(plan.expert_imbalance, apart):g} times the mean load"
+    most = ", the most that it can have" if plan.expert_imbalance > apart else ""
+    return [Fact("experts", said + most)]
 
 
 def _wide(found: ExpectedRange | None) -> list[Fact]:

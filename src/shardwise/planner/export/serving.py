@@ -48,6 +48,7 @@ from shardwise.planner.export.server_program import (
 from shardwise.planner.export.sglang import SGLANG
 from shardwise.planner.export.trtllm import TRTLLM
 from shardwise.planner.export.vllm import VLLM
+from shardwise.planner.export.which_model import of_server
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.servers import SERVING_SOFTWARE
 
@@ -241,6 +242,8 @@ def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePla
     exporter = exporter_of(SERVE_EXPORTERS, target, "export target for serving plans")
     said = fields_read(exporter.read, text, target)
     fields = noted(text, said) | (given or {})
+    if fields.get("model") is None:
+        fields |= {"model": of_server(text)}
     for key, option in ASKED.items():
         if fields.get(key) is None:
             raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")

@@ -5,6 +5,7 @@ shape that is taken which has most other flags in common. Megatron's arguments d
 that nobody knows as well: it is built of them (`megatron_shape.py`).
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -131,6 +132,14 @@ def of_trainer(text: str) -> str | None:
     if name is None:
         return None
     return str(name) if str(name) in zoo_names() else of_hub(str(name))
+
+
+def of_server(text: str) -> str | None:
+    """The model of the zoo that a server's command names: `vllm serve MODEL`, `--model MODEL`,
+    `--model-path MODEL`."""
+    found = re.search(r"(?:vllm\s+serve|--model(?:-path)?)(?:\s+|=)['\"]?([\w./-]+)", text)
+    name = found[1] if found else ""
+    return name if name in zoo_names() else of_hub(name)
 
 
 def check_trainer(text: str, cfg: ModelConfig) -> None:

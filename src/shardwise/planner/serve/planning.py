@@ -88,7 +88,7 @@ def _nowhere(request: ServeRequest) -> str:
                 f"per server on {chip.id}: arrivals come unevenly, so that even one running on "
                 f"average needs room for more; use --batch {batch} or more"
             )
-    tried = (grids(free, piece, dtypes) for piece in (request.pieces[0], last))
+    tried = (grids(free, piece, dtypes) for piece in request.pieces)
     least = min(float(np.min(grid.decode)) for found in tried for grid in found)
     return (
         f"no slice of {chip.id} that was looked at (up to {last}) has a step of "

@@ -6,7 +6,7 @@ be laid beside a simulated one; `DEFINITIONS` says each in a line.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,11 @@ class Objectives:
     def given(self) -> bool:
         """Whether any is set."""
         return any(getattr(self, f.name) < float("inf") for f in fields(self))
+
+    def over(self, own: "Objectives") -> "Objectives":
+        """These, and `own` for times that these say nothing of."""
+        set_ = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) < float("inf")}
+        return replace(own, **set_)
 
     def met(self, ttft: float, tpot: float, e2el: float = 0.0) -> bool:
         """Whether times are within all of them."""

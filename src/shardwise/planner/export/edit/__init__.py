@@ -31,6 +31,7 @@ from shardwise.planner.export.edit.script import (
 )
 from shardwise.planner.export.known_flags import values_in
 from shardwise.planner.export.megatron_yaml import recipe_keys
+from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import given_of, taken_apart
@@ -90,6 +91,23 @@ def with_given(text: str, given: Mapping[str, str]) -> str:
     changes those."""
     sign = ": " if _form(text) == "yaml" else "="
     return "".join(f"{name}{sign}{value}\n" for name, value in given.items()) + _GIVEN + text
+
+
+def has_use_for(text: str, name: str) -> bool:
+    """Whether what a caller gives for a name decides anything of what a script starts; of a text
+    that is no script always."""
+    if _form(text) == "yaml":
+        return True
+    try:
+        alone, given = launch_of(text), launch_of(with_given(text, {name: _UNLIKELY}))
+    except BadRequest:
+        return True
+    said = [(one.arguments, one.nodes, one.each) if one else None for one in (alone, given)]
+    return said[0] != said[1]
+
+
+_UNLIKELY = "7919"
+"""A number that no script has of itself."""
 
 
 def without_given(text: str) -> str:

@@ -167,8 +167,9 @@ def _sizes(name: str) -> tuple[str, ...]:
 def _stage(given: Given) -> int | None:
     """DeepSpeed's stage of ZeRO, None where it does not run."""
     stages = {str(value) for name in _STAGE if (value := given.take(name)) is not None}
+    runs = given.take("use_deepspeed")
     if not stages:
-        return 0 if given.take("use_deepspeed") else None
+        return 0 if runs else None
     return meant(
         given.target,
         "zero_stage",
@@ -388,7 +389,10 @@ def _adapters(given: Given, rank: int) -> Fields:
 def _rank(given: Given) -> int:
     """The rank of LoRA's adapters, 0 where all parameters train."""
     adapter = str(given.take("adapter", default="")).lower()
-    if not (adapter in ("lora", "qlora") or given.on("use_peft", "use_lora")):
+    adapter = "" if adapter == "none" else adapter
+    if adapter not in ("", "lora", "qlora"):
+        raise BadRequest(f"{given.target}: adapter is {shown(adapter)}; a plan can say lora, qlora")
+    if not (adapter or given.on("use_peft", "use_lora")):
         return 0
     return given.count_of("lora_r", given.take("lora_r", "lora_rank", default=16))
 
