@@ -431,7 +431,8 @@ def evaluated(request: TrainRequest, found: Found) -> TrainAnswer:
 
 def _runner(software: SoftwareRow | None) -> Wanted:
     """The program as a plan's file has it; one that only exports know is none in particular."""
-    return next((name for name in WANTED if software and name == software.name), "any")
+    known: dict[str, Wanted] = {name: name for name in WANTED}
+    return known.get(software.name, "any") if software else "any"
 
 
 def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
