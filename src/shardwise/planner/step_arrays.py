@@ -23,11 +23,13 @@ _NEAR = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepArray:
-    """An array that a step makes or holds: `kind` is that of memory it counts as."""
+    """An array that a step makes or holds: `kind` is that of memory it counts as, and `of_loss`
+    says that it is there while the loss is made alone."""
 
     name: str
     kind: str
     size: float
+    of_loss: bool = False
 
 
 def arrays_near(answer: TrainAnswer, size: float) -> list[StepArray]:
@@ -55,7 +57,8 @@ def _logits(answer: TrainAnswer, shape: TrainShape) -> Iterator[StepArray]:
     told = f"({tokens:,.0f} tokens x {entries:,.0f} entries)"
     for width, dtype in ((4, "float32"), (dtype_bytes(shape.layer_shape.activations), "16 bits")):
         name = f"the logits of {where} in {dtype} {told}, or their gradient"
-        yield StepArray(name=name, kind="transient", size=width * tokens * entries)
+        size = width * tokens * entries
+        yield StepArray(name=name, kind="transient", size=size, of_loss=True)
 
 
 def _activations(answer: TrainAnswer, shape: TrainShape) -> Iterator[StepArray]:

@@ -42,7 +42,17 @@ def test_what_is_not_read_is_refused(words, said):
         read_script(VLLM, START + words)
 
 
-def test_the_model_of_a_server_is_read_from_its_command():
-    text = "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size 4"
-    fields = {"slice": "h100:4", "input_length": 1024, "output_length": 128}
-    assert parse_serve(text, "vllm", fields).model == "llama-3.1-70b"
+LOAD = {"slice": "h100:4", "input_length": 1024, "output_length": 128}
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("vllm", "vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 4 --trust-remote-code"),
+        ("vllm", "python -m vllm.entrypoints.openai.api_server --model=llama-3.1-70b -tp 4"),
+        ("sglang", "python -m sglang.launch_server --model-path llama-3.1-70b --tp 4"),
+    ],
+)
+def test_a_server_as_people_start_it(target, text):
+    plan = parse_serve(text, target, LOAD)
+    assert (plan.model, plan.degree("tensor")) == ("llama-3.1-70b", 4)

@@ -97,8 +97,7 @@ def failed_step(failure: MemoryFailure, answer: TrainAnswer) -> FailedStep:
 def _moment(near: Sequence[StepArray], answer: TrainAnswer) -> tuple[str, Mapping]:
     """The point of the step at which an array is there, with what the memory holds then."""
     points = dict(answer.memory.points)
-    loss = bool(near) and near[0].name.startswith("the logits")
-    name = "loss" if loss else answer.memory.peak_point()[0]
+    name = "loss" if near and near[0].of_loss else answer.memory.peak_point()[0]
     return name, points[name]
 
 

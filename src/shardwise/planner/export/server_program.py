@@ -101,7 +101,7 @@ class ServerProgram:
     `command` makes the words before the flags from chips and model; `marks` are how it is told in a
     text. `obstacles` are the choices of a pool's plan that it runs otherwise, `flags` say the
     others, and `read` gives the fields of the plan that they mean. `known` are the flags that it
-    reads, `passed_over` those that are no choice of a plan, `short` maps short ones to long ones.
+    reads, `passed_over` those that are no choice of a plan, `short` maps other spellings to these.
     `hosts` are the flags of a server of several hosts, `environment` the variables that it needs
     besides. `router` starts what spreads
     requests over servers, by the policy that `policies` has for a plan's routing, and `two_pools`
@@ -145,18 +145,20 @@ class ServerProgram:
         return self.read(flags_of(self.name, self._in_full(words), known))
 
     def _in_full(self, words: Sequence[str]) -> list[str]:
-        """The words with every short flag behind the command as the long one that it stands for.
+        """The words with every flag behind the command in the spelling that is known.
         Raises BadRequest for a short flag that the program does not have."""
         found, started = [], False
         for word in words:
             started = started or any(mark.split()[-1] == word for mark in self.marks)
-            match = re.fullmatch(r"(-[A-Za-z]\w*)(=.*)?", word, re.DOTALL)
+            match = re.fullmatch(r"(--?[A-Za-z][\w-]*)(=.*)?", word, re.DOTALL)
             if not (self.short and started and match):
                 found.append(word)
-                continue
-            if match[1] not in self.short:
+            elif match[1] in self.short:
+                found.append(self.short[match[1]] + (match[2] or ""))
+            elif match[1].startswith("--"):
+                found.append(word)
+            else:
                 raise unknown(f"short flag of {self.title}", match[1], self.short)
-            found.append(self.short[match[1]] + (match[2] or ""))
         return found
 
 

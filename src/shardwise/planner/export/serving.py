@@ -243,7 +243,7 @@ def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePla
     said = fields_read(exporter.read, text, target)
     fields = noted(text, said) | (given or {})
     if fields.get("model") is None:
-        fields |= {"model": of_server(text)}
+        fields |= {"model": of_server(target, text)}
     for key, option in ASKED.items():
         if fields.get(key) is None:
             raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")

@@ -198,8 +198,16 @@ SGLANG = ServerProgram(
     passed_over=(
         *("--model-path", "--device", "--host", "--port", "--nnodes", "--node-rank"),
         *("--dist-init-addr", "--disaggregation-transfer-backend"),
-        "--enable-metrics",
+        *("--enable-metrics", "--trust-remote-code", "--served-model-name", "--api-key"),
+        *("--tool-call-parser", "--reasoning-parser", "--chat-template", "--tokenizer-path"),
     ),
+    # Spellings of sglang/srt/server_args.py, and the beginnings of them that people write.
+    short={
+        **dict.fromkeys(("--tp", "--tensor-parallel-size"), "--tp-size"),
+        **dict.fromkeys(("--pp", "--pipeline-parallel-size"), "--pp-size"),
+        **dict.fromkeys(("--dp", "--data-parallel-size"), "--dp-size"),
+        **dict.fromkeys(("--ep", "--expert-parallel-size"), "--ep-size"),
+    },
     hosts=hosts,
     environment=lambda _: {},
     router="python3 -m sglang_router.launch_router",

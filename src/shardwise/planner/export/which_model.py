@@ -5,8 +5,8 @@ shape that is taken which has most other flags in common. Megatron's arguments d
 that nobody knows as well: it is built of them (`megatron_shape.py`).
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
 from typing import Any
 
 from shardwise.errors import BadRequest, Gives, Lacking
@@ -14,7 +14,7 @@ from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
-from shardwise.planner.export.flags import Flags
+from shardwise.planner.export.flags import Flags, arguments_of
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.torchtitan_read import said_model
@@ -134,11 +134,12 @@ def of_trainer(text: str) -> str | None:
     return str(name) if str(name) in zoo_names() else of_hub(str(name))
 
 
-def of_server(text: str) -> str | None:
+def of_server(target: str, text: str) -> str | None:
     """The model of the zoo that a server's command names: `vllm serve MODEL`, `--model MODEL`,
     `--model-path MODEL`."""
-    found = re.search(r"(?:vllm\s+serve|--model(?:-path)?)(?:\s+|=)['\"]?([\w./-]+)", text)
-    name = found[1] if found else ""
+    words = [part for word in arguments_of(target, text) for part in word.split("=", 1)]
+    before = ("serve", "--model", "--model-path")
+    name = next((name for flag, name in pairwise(words) if flag in before), "")
     return name if name in zoo_names() else of_hub(name)
 
 
