@@ -476,7 +476,9 @@ def main() -> int:
     if asked.verb == "write":
         return write(asked.jobs, asked.kind)
     rows, plans = requests()
-    rows = sampled([row for row in rows if not asked.kind or row["kind"] in asked.kind], asked.sample)
+    rows = sampled(
+        [row for row in rows if not asked.kind or row["kind"] in asked.kind], asked.sample
+    )
     first, parts = map(int, asked.part.split("/"))
     return 1 if check(rows[first - 1 :: parts], plans, asked.jobs) else 0
 
