@@ -76,7 +76,7 @@ function legend(data, colour) {
   return made("ul", {className: "legend"}, ...kinds.map((kind) => {
     const key = made("span", {className: "key solid"});
     key.style.setProperty("--key", colour(kind));
-    return made("li", {}, key, kind.replaceAll("_", " "));
+    return made("li", {}, key, data.names?.[kind] ?? kind.replaceAll("_", " "));
   }));
 }
 

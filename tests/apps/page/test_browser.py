@@ -49,10 +49,12 @@ OVERLAPS = """() => {
     if (!node.textContent.trim() || node.parentElement.closest("option, script, .skip")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    const clip = clips(node.parentElement), by = clip && clip.getBoundingClientRect();
+    const bys = [];
+    for (let c = clips(node.parentElement); c; c = clips(c.parentElement))
+      bys.push(c.getBoundingClientRect());
     for (const box of range.getClientRects()) {
       const a = {left: box.left, right: box.right, top: box.top, bottom: box.bottom};
-      if (by) {
+      for (const by of bys) {
         a.left = Math.max(a.left, by.left); a.right = Math.min(a.right, by.right);
         a.top = Math.max(a.top, by.top); a.bottom = Math.min(a.bottom, by.bottom);
       }
@@ -73,6 +75,9 @@ OVERLAPS = """() => {
   if (document.documentElement.scrollWidth > innerWidth) found.push("the page is too wide");
   return found.slice(0, 20);
 }"""
+UNFOLDED = """#root { height: auto !important; }
+.answer, .side { overflow: visible !important; max-height: none !important; }"""
+"""A narrow page as long as all that it has."""
 ANSWERED = """() => {
   const shown = document.querySelector("[data-at]")
   return shown?.dataset.at === location.hash && shown.ariaBusy === "false"
@@ -139,6 +144,10 @@ def test_a_view_is_drawn(browser, address, name, width, theme):
     tab, wrong = opened(browser, address, name, width, theme)
     assert tab.locator("[role=alert]").count() == 0, tab.locator("[role=alert]").inner_text()
     assert tab.evaluate(OVERLAPS) == []
+    if width < 800:  # and what is scrolled to
+        unfolded = tab.add_style_tag(content=UNFOLDED)
+        assert tab.evaluate(OVERLAPS) == []
+        unfolded.evaluate("one => one.remove()")
     tab.evaluate(AXE.read_text())
     found = tab.evaluate("() => axe.run()")["violations"]
     serious = [
@@ -361,7 +370,8 @@ CONFIG = {
 DROP = """(text) => {
   const field = document.getElementById("control-model"), moved = new DataTransfer();
   moved.items.add(new File([text], "config.json", {type: "application/json"}));
-  field.dispatchEvent(new DragEvent("drop", {dataTransfer: moved, bubbles: true, cancelable: true}));
+  const how = {dataTransfer: moved, bubbles: true, cancelable: true};
+  field.dispatchEvent(new DragEvent("drop", how));
 }"""
 
 

@@ -36,8 +36,8 @@ class ServingState(ViewState):
     )
     on: str = choice("Chip", ALL_CHIPS, "v5e")
     chips: int = slider("Chips of a server", powers(0, 8), 16, unit="chips")
-    input: int = slider("Prompt", powers(7, 17), 8192, unit="tokens")
-    output: int = slider("Answer", powers(4, 15), 512, unit="tokens")
+    input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
+    output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
     ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")
     tpot: str = entry("Then a token within", "", about="TPOT of 9 in 10, such as 40ms; or empty.")
     rate: str = entry("Requests per second", "", about="Empty: what one server holds.")
@@ -121,14 +121,17 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
 def sentence(found: ServePlanned) -> str:
     """The answer to quote."""
     servers = f"{many(found.replicas, 'server')} of {found.slice}"
-    usd = found.usd_per_million_tokens.output
+    usd, answer = (
+        found.usd_per_million_tokens.output,
+        "answers" if found.replicas == 1 else "answer",
+    )
     cost = (
         f" for {format_usd(found.usd_per_hour)} an hour, {format_usd(usd)} per million tokens out"
         if found.usd_per_hour is not None and usd is not None
         else "; no price is known"
     )
     return (
-        f"{servers} with {found.software} answer {sig(found.requests_per_second)} requests a "
+        f"{servers} with {found.software} {answer} {sig(found.requests_per_second)} requests a "
         f"second: the first token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, "
         f"each further one within {format_seconds(found.tpot_seconds.expected)}{cost}."
     )
@@ -141,9 +144,16 @@ def where(found: ServePlanned) -> FigureData:
 
 
 def _plan(found: ServePlanned) -> TableData:
-    usd, names = found.usd_per_million_tokens, ("slice", "batch", "prefill_chunk", "kv_sharding")
-    plan = {name: getattr(found, name) for name in (*names, "software", *UNITS)}
-    times = {f"{n} seconds": getattr(found, f"{n}_seconds").expected for n in TIMES}
+    usd = found.usd_per_million_tokens
+    plan: dict[str, object] = {
+        "chips of a server": found.slice,
+        "sequences at once": found.batch,
+        "prompt tokens of a step": found.prefill_chunk,
+        "KV cache cut by": found.kv_sharding,
+        "software": found.software,
+    }
+    plan |= {name: getattr(found, name) for name in UNITS}
+    times = {f"{n.upper()}, 9 in 10": getattr(found, f"{n}_seconds").expected for n in TIMES}
     plan |= {**times, "USD per million input tokens": usd.input}
     plan |= {"USD per million output tokens": usd.output}
     plan |= {"price": found.price.text if found.price else "none is known"}

@@ -18,6 +18,8 @@ from shardwise.scheduling.policies import POLICIES
 
 PLAYED = ("title", "kinds", "rows", "bars", "places", "frames", "reduces", "x_label", "x_unit")
 """What the player needs of an animation."""
+PASSES = {"F": "F: forward", "B": "B: backward", "W": "W: gradients of the weights"}
+"""What the letters of a pipeline say."""
 
 
 def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
@@ -29,7 +31,7 @@ def _draw(state: ViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
     return Drawn(
-        player=plain({name: getattr(found, name) for name in PLAYED}),
+        player=plain({name: getattr(found, name) for name in PLAYED}) | {"names": PASSES},
         figures=[_curves(found)] if found.curves else [],
         tables=[facts("What came out", found.readings, found.units)],
         lines=found.notes,
