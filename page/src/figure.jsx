@@ -3,7 +3,7 @@ import * as Plot from "@observablehq/plot";
 import {useEffect, useRef} from "react";
 import {figureCsv, pngOf, save, svgText} from "./exports.js";
 import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
-import {mountPlayer} from "./player.js";
+import {hue, mountPlayer} from "./player.js";
 
 const COLOURS = 8;
 const colour = (i) => `var(--series-${(i % COLOURS) + 1})`;
@@ -155,7 +155,7 @@ function marks(mark, figure, index) {
       return []; // together, so that they stand one after the other
     case "rect":
       return [
-        Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: stroke, fillOpacity: 0.85, inset: 0.5, title}),
+        Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: mark.hues.length ? (d) => d.fill : stroke, fillOpacity: 0.85, inset: 0.5, title}),
         ...words(points),
       ];
     case "rule":
@@ -217,6 +217,7 @@ export function rowsOf(mark, figure) {
     if (mark.x2.length) row.x2 = mark.x2[i];
     if (mark.y2.length) row.y2 = mark.y2[i];
     if (mark.text.length) row.text = mark.text[i];
+    if (mark.hues.length) row.fill = hue(mark.hues[i]);
     rows.push(row);
   }
   return rows.filter((d) => drawable(d.x, figure.x) && drawable(d.y, figure.y));

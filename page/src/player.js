@@ -19,7 +19,7 @@ function made(name, attributes, ...children) {
 }
 
 const SERIES = 8;
-const hue = (i) => `hsl(${(i * 137.508) % 360} 52% 42%)`;
+export const hue = (i) => `hsl(${(i * 137.508) % 360} 52% 42%)`;
 
 // A colour for each kind: the page's own while there are enough, hues beyond.
 function colours(kinds) {
