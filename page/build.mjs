@@ -5,7 +5,7 @@ import {copyFile, mkdir} from "node:fs/promises";
 const out = process.argv[2] ?? "../src/shardwise/apps/page/bundle";
 await mkdir(out, {recursive: true});
 await build({
-  entryPoints: {app: "src/main.jsx"},
+  entryPoints: {app: "src/main.jsx", player: "src/player_file.js"},
   bundle: true,
   minify: true,
   format: "iife",

@@ -3,11 +3,12 @@
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import console
-from IPython.display import Image, Markdown, display
+from IPython.display import HTML, Image, Markdown, display
 
 import shardwise as sw
 from shardwise.book import book_answer, entry, rule
@@ -56,6 +57,18 @@ def figure(command: str, path: str) -> None:
     """A command that draws, its first lines, and the picture."""
     shell(f"{command} --plot {path} --brief")
     picture(path)
+
+
+def machine(name: str, height: int, **settings: Any) -> None:
+    """One of the book's machines to play, in the page itself, and the command that writes it."""
+    sets = "".join(f" --set {key}={value}" for key, value in settings.items())
+    command, path = f"shardwise book figure {name}{sets} --html {name}.html", Path(f"{name}.html")
+    console.run(f"{command} --brief")
+    page = escape(path.read_text(encoding="utf-8"), quote=True)
+    path.unlink()
+    style = f"width:100%;height:{height}px;border:1px solid #8884;border-radius:6px"
+    display(HTML(f'<iframe title="{name}, to play" style="{style}" srcdoc="{page}"></iframe>'))
+    display(Markdown(f"`{command}`"))
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> None:

@@ -1,25 +1,41 @@
-// Controls from data. Every value is the text that stands in the URL.
-import {short} from "./numbers.js";
+// Controls from data. Every value is the text that stands in the URL. A slider has positions and a box
+// beside it, which takes every number between its ends.
+import {useEffect, useId, useState} from "react";
+import {number, short, typed as typedAs} from "./numbers.js";
+import {writtenOut} from "./config.js";
 
 export function Controls({view, state, change, only}) {
+  const groups = [...new Set(view.controls.map(({group}) => group))];
+  const own = (group) => view.controls.filter((control) => control.group === group).map((control) => (
+    <Control
+      key={control.name}
+      control={control}
+      value={state[control.name]}
+      fixed={only !== undefined && control.name !== only}
+      change={(value, dragged) => change(control.name, value, dragged)}
+    />
+  ));
   return (
     <form className="controls" aria-label="Controls" onSubmit={(event) => event.preventDefault()}>
-      {view.controls.map((control) => (
-        <Control
-          key={control.name}
-          control={control}
-          value={state[control.name]}
-          fixed={only !== undefined && control.name !== only}
-          change={(value) => change(control.name, value)}
-        />
-      ))}
+      {groups.map((group) => (group ? <Folded key={group} title={group} changed={view.controls.some((c) => c.group === group && state[c.name] !== c.default)}>{own(group)}</Folded> : own(group)))}
     </form>
+  );
+}
+
+function Folded({title, changed, children}) {
+  const [open, setOpen] = useState(changed);
+  useEffect(() => { if (changed) setOpen(true); }, [changed]);
+  return (
+    <details className="group" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{title}</summary>
+      {children}
+    </details>
   );
 }
 
 function Control({control, value, change, fixed}) {
   const id = `control-${control.name}`;
-  const shown = control.kind === "slider" ? readable(value, control.unit) : "";
+  const shown = control.kind === "slider" ? readable(value, control) : "";
   return (
     <div className={`control ${control.kind}`}>
       <label htmlFor={id}>
@@ -32,13 +48,22 @@ function Control({control, value, change, fixed}) {
   );
 }
 
-function readable(value, unit) {
-  const number = Number(value);
-  if (Number.isNaN(number)) return value;
-  const power = Math.log2(number);
+function readable(value, {unit, free}) {
+  const size = number(value);
+  if (Number.isNaN(size) || !free) return value;
+  const power = Math.log2(size);
   if (Number.isInteger(power) && power >= 14) return `${2 ** (power % 10)} ${["", "Ki", "Mi", "Gi", "Ti"][Math.floor(power / 10)]} ${unit}`;
   const own = ["bytes", "bytes/s", "s"].includes(unit);
-  return short(number, own ? unit : "") + (unit && !own ? ` ${unit}` : "");
+  return short(size, own ? unit : "") + (unit && !own ? ` ${unit}` : "");
+}
+
+// The position nearest to a value, by ratio where that can be.
+export function nearest(values, value) {
+  const exact = values.indexOf(value);
+  if (exact >= 0) return exact;
+  const wanted = number(value), far = (one) => (wanted > 0 && one > 0 ? Math.abs(Math.log(one / wanted)) : Math.abs(one - wanted));
+  const all = values.map((one) => far(number(one)));
+  return Math.max(0, all.indexOf(Math.min(...all)));
 }
 
 function Input({id, control, value, change, fixed}) {
@@ -46,16 +71,19 @@ function Input({id, control, value, change, fixed}) {
   switch (control.kind) {
     case "slider":
       return (
-        <input
-          {...common}
-          type="range"
-          min={0}
-          max={control.values.length - 1}
-          step={1}
-          value={Math.max(0, control.values.indexOf(value))}
-          aria-valuetext={readable(value, control.unit)}
-          onChange={(event) => change(control.values[Number(event.target.value)])}
-        />
+        <div className="range">
+          <input
+            {...common}
+            type="range"
+            min={0}
+            max={control.values.length - 1}
+            step={1}
+            value={nearest(control.values, value)}
+            aria-valuetext={readable(value, control)}
+            onChange={(event) => change(control.values[Number(event.target.value)], true)}
+          />
+          {control.free && !fixed && <Entry id={`${id}-box`} name={`${control.name}-box`} label={`${control.label}, typed`} value={typedAs(value)} change={change} />}
+        </div>
       );
     case "choice":
       return (
@@ -63,6 +91,8 @@ function Input({id, control, value, change, fixed}) {
           {control.values.map((one) => <option key={one}>{one}</option>)}
         </select>
       );
+    case "name":
+      return <Name common={common} control={control} value={value} change={change} />;
     case "flag":
       return (
         <input
@@ -72,16 +102,84 @@ function Input({id, control, value, change, fixed}) {
           onChange={(event) => change(event.target.checked ? "yes" : "no")}
         />
       );
+    case "entry":
+      return <Entry {...common} value={value} change={change} />;
     default:
-      return (
-        <input
-          {...common}
-          type={control.kind === "number" ? "number" : "text"}
-          step="any"
-          value={value}
-          spellCheck={false}
-          onChange={(event) => change(event.target.value)}
-        />
-      );
+      return <input {...common} type="text" value={value} spellCheck={false} onChange={(event) => change(event.target.value, true)} />;
   }
+}
+
+// A text that counts once it is entered: by Enter, or by leaving the field.
+function Entry({id, name, label, value, change, disabled}) {
+  const [typed, setTyped] = useState(value);
+  useEffect(() => setTyped(value), [value]);
+  const enter = () => { if (typed !== value) change(typed.trim()); };
+  return (
+    <input
+      id={id}
+      name={name}
+      aria-label={label}
+      disabled={disabled}
+      type="text"
+      className="box"
+      value={typed}
+      spellCheck={false}
+      onFocus={(event) => event.target.select()}
+      onChange={(event) => setTyped(event.target.value)}
+      onBlur={enter}
+      onKeyDown={(event) => { if (event.key === "Enter") enter(); }}
+    />
+  );
+}
+
+// A name out of those that are known, or another that the library reads: an id, a path; and the text
+// of a config.json, pasted or dropped, which becomes a model that is written out.
+function Name({common, control, value, change}) {
+  const list = useId(), [typed, setTyped] = useState(value), [wrong, setWrong] = useState("");
+  useEffect(() => setTyped(value), [value]);
+  const enter = (text) => { if (text && text !== value) change(text.trim()); };
+  const config = (text) => {
+    try {
+      const model = writtenOut(text);
+      setWrong("");
+      setTyped(model);
+      change(model);
+    } catch (error) {
+      setWrong(error.message);
+    }
+  };
+  const pasted = (event) => {
+    const text = event.clipboardData.getData("text");
+    if (text.trim().startsWith("{")) { event.preventDefault(); config(text); }
+  };
+  const dropped = async (event) => {
+    event.preventDefault();
+    const file = event.dataTransfer.files[0];
+    config(file ? await file.text() : event.dataTransfer.getData("text"));
+  };
+  const change_ = (event) => {
+    setTyped(event.target.value);
+    if (control.values.includes(event.target.value)) enter(event.target.value);
+  };
+  return (
+    <>
+      <input
+        {...common}
+        type="text"
+        list={list}
+        value={typed}
+        spellCheck={false}
+        autoComplete="off"
+        onFocus={(event) => event.target.select()}
+        onChange={change_}
+        onBlur={() => enter(typed)}
+        onKeyDown={(event) => { if (event.key === "Enter") enter(typed); }}
+        onPaste={pasted}
+        onDrop={dropped}
+        onDragOver={(event) => event.preventDefault()}
+      />
+      <datalist id={list}>{control.values.map((one) => <option key={one} value={one} />)}</datalist>
+      {wrong && <p className="error" role="alert">{wrong}</p>}
+    </>
+  );
 }

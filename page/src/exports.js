@@ -9,24 +9,51 @@ export function save(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-// The drawing by itself: variables of the page become colours.
-export function svgText(svg) {
+// A drawing that can stand alone: title, legend and source in it, variables of the page as colours.
+const SPACE = "http://www.w3.org/2000/svg", TOP = 30, LINE = 20, LETTER = 6.6;
+
+function element(parent, name, attributes, text = "") {
+  const node = document.createElementNS(SPACE, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.textContent = text;
+  parent.append(node);
+  return node;
+}
+
+function alone({svg, title, labels, source}) {
+  const {width, height} = svg.getBoundingClientRect();
+  const whole = document.createElementNS(SPACE, "svg");
+  element(whole, "rect", {width: "100%", height: "100%", fill: "var(--paper)"});
+  element(whole, "text", {x: 8, y: 19, "font-size": 14, "font-weight": 600, fill: "var(--ink)"}, title);
   const copy = svg.cloneNode(true);
-  const style = getComputedStyle(document.documentElement);
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  const back = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  for (const [name, value] of [["width", "100%"], ["height", "100%"], ["fill", "var(--paper)"]]) {
-    back.setAttribute(name, value);
+  for (const [key, value] of Object.entries({y: TOP, width, height, overflow: "visible"})) copy.setAttribute(key, value);
+  whole.append(copy);
+  let x = 8, y = TOP + height + 16;
+  for (const [label, fill] of labels) {
+    const long = 20 + label.length * LETTER;
+    if (x > 8 && x + long > width) [x, y] = [8, y + LINE];
+    element(whole, "rect", {x, y: y - 9, width: 10, height: 10, rx: 2, fill});
+    element(whole, "text", {x: x + 15, y, "font-size": 12, fill: "var(--ink)"}, label);
+    x += long + 10;
   }
-  copy.prepend(back);
-  const text = new XMLSerializer().serializeToString(copy);
+  if (labels.length) y += LINE;
+  element(whole, "text", {x: 8, y, "font-size": 11, fill: "var(--soft)"}, `shardwise${source ? `; ${source}` : ""}`);
+  for (const [key, value] of Object.entries({xmlns: SPACE, width, height: y + 10, viewBox: `0 0 ${width} ${y + 10}`, "font-family": "system-ui, sans-serif"})) whole.setAttribute(key, value);
+  return whole;
+}
+
+export const svgText = (drawing) => coloured(alone(drawing));
+
+function coloured(svg) {
+  const style = getComputedStyle(document.documentElement);
+  const text = new XMLSerializer().serializeToString(svg);
   return text.replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
 }
 
-export async function pngOf(svg) {
-  const {width, height} = svg.getBoundingClientRect();
+export async function pngOf(drawing) {
+  const svg = alone(drawing), width = Number(svg.getAttribute("width")), height = Number(svg.getAttribute("height"));
   const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svgText(svg))}`;
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(coloured(svg))}`;
   await image.decode();
   const canvas = Object.assign(document.createElement("canvas"), {width: 2 * width, height: 2 * height});
   canvas.getContext("2d").drawImage(image, 0, 0, 2 * width, 2 * height);
@@ -37,6 +64,8 @@ export function csvOf(found) {
   const blocks = found.figures.map(figureRows).concat(found.tables.map(tableRows));
   return blocks.map((rows) => rows.map((row) => row.map(cell).join(",")).join("\n")).join("\n\n") + "\n";
 }
+
+export const figureCsv = (figure) => figureRows(figure).map((row) => row.map(cell).join(",")).join("\n") + "\n";
 
 function figureRows(figure) {
   const name = ({label, unit}, other) => (unit ? `${label} [${unit}]` : label || other);

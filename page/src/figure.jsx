@@ -1,25 +1,49 @@
-// Draws one figure: its marks as Plot's, its colours from the page's variables.
+// Draws one figure: its marks as Plot's, its colours from the page's variables; and plays a machine.
 import * as Plot from "@observablehq/plot";
 import {useEffect, useRef} from "react";
+import {figureCsv, pngOf, save, svgText} from "./exports.js";
 import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
+import {hue, mountPlayer} from "./player.js";
 
 const COLOURS = 8;
 const colour = (i) => `var(--series-${(i % COLOURS) + 1})`;
 
-export function Figure({figure, width, refer}) {
+export function Figure({figure, width, found}) {
   const place = useRef(null);
   const labels = namesOf(figure);
-  useEffect(() => {
-    const svg = plotOf(figure, width, labels);
-    place.current.replaceChildren(svg);
-    refer(figure.id, svg);
-  }, [figure, width]);
+  useEffect(() => place.current.replaceChildren(plotOf(figure, width, labels)), [figure, width]);
+  const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: labels.length > 1 ? labels.map((label, i) => [asWords(label), colour(i)]) : [], source: found.source});
   return (
     <figure className="figure" data-figure={figure.id} style={{width}}>
-      <figcaption>{figure.title}</figcaption>
+      <figcaption>{figure.title}<SaveFigure id={figure.id} title={figure.title} drawing={drawing} csv={() => figureCsv(figure)} /></figcaption>
       <div ref={place} />
       <Legend labels={labels} figure={figure} />
     </figure>
+  );
+}
+
+export function Player({found, width, frame, turned}) {
+  const place = useRef(null), hears = useRef(turned), data = found.player;
+  hears.current = turned;
+  useEffect(() => mountPlayer(place.current, data, {width, at: frame, moved: (to) => hears.current(to)}), [data, width]);
+  const drawing = () => ({svg: place.current.querySelector("svg"), title: data.title, labels: [], source: found.source});
+  return (
+    <figure className="figure" data-figure="player" style={{width}}>
+      <figcaption>{data.title}<SaveFigure id="player" title={data.title} drawing={drawing} /></figcaption>
+      <div ref={place} />
+    </figure>
+  );
+}
+
+function SaveFigure({id, title, drawing, csv}) {
+  const name = (end) => `shardwise-${id}.${end}`;
+  const named = (end) => `${end}: ${title}`;
+  return (
+    <span className="save-figure">
+      <button type="button" aria-label={named("SVG")} onClick={() => save(name("svg"), svgText(drawing()), "image/svg+xml")}>SVG</button>
+      <button type="button" aria-label={named("PNG")} onClick={async () => save(name("png"), await pngOf(drawing()), "image/png")}>PNG</button>
+      {csv && <button type="button" aria-label={named("CSV")} onClick={() => save(name("csv"), csv(), "text/csv")}>CSV</button>}
+    </span>
   );
 }
 
@@ -49,7 +73,7 @@ function plotOf(figure, width, labels) {
   const rows = figure.y.names.length;
   const longest = Math.max(0, ...figure.y.names.map((name) => name.length));
   const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 72;
-  const height = figure.square ? square(figure, width) : rows ? 64 + rows * 26 : narrow ? 280 : 340;
+  const height = figure.square ? square(figure, width) : rows ? 64 + rows * (rows < 3 ? 44 : 26) : narrow ? 280 : 340;
   const made = Plot.plot({
     width,
     height,
@@ -60,7 +84,7 @@ function plotOf(figure, width, labels) {
     style: {background: "transparent", color: "var(--ink)", fontSize: "12px"},
     x: scale(figure, "x", Math.max(2, Math.floor((width - left) / 74))),
     y: scale(figure, "y", 6, left),
-    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, labels.indexOf(mark.label)))],
+    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, labels.indexOf(mark.label))), ...pointed(figure)],
   });
   const svg = made.tagName === "svg" ? made : made.querySelector("svg");
   for (const group of svg.querySelectorAll("[aria-label]")) group.removeAttribute("aria-label"); // of no role
@@ -122,7 +146,6 @@ function marks(mark, figure, index) {
       return [
         Plot.line(points, {x: "x", y: "y", stroke, strokeWidth: 2, strokeDasharray: dash}),
         ...(points.length === 1 ? [Plot.dot(points, {x: "x", y: "y", fill: stroke})] : []),
-        Plot.tip(points, Plot.pointer({x: "x", y: "y", title, fill: "var(--paper)", stroke: "var(--line)"})),
       ];
     case "dot":
       return [
@@ -132,7 +155,7 @@ function marks(mark, figure, index) {
       return []; // together, so that they stand one after the other
     case "rect":
       return [
-        Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: stroke, fillOpacity: 0.85, inset: 0.5, title}),
+        Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: mark.hues.length ? (d) => d.fill : stroke, fillOpacity: 0.85, inset: 0.5, title}),
         ...words(points),
       ];
     case "rule":
@@ -147,6 +170,14 @@ function marks(mark, figure, index) {
     default:
       throw new Error(`a figure has a mark '${mark.kind}', which this page cannot draw`);
   }
+}
+
+// One tooltip for all lines and dots: that of the nearest point.
+function pointed(figure) {
+  const marks = figure.marks.filter(({kind}) => kind === "line" || kind === "dot");
+  const points = marks.flatMap((mark) => rowsOf(mark, figure).map((d) => ({...d, mark})));
+  if (!points.length || figure.x.names.length || figure.y.names.length) return [];
+  return [Plot.tip(points, Plot.pointer({x: "x", y: "y", title: (d) => tip(d, figure, d.mark), fill: "var(--paper)", stroke: "var(--line)"}))];
 }
 
 function bars(figure, labels) {
@@ -186,6 +217,7 @@ export function rowsOf(mark, figure) {
     if (mark.x2.length) row.x2 = mark.x2[i];
     if (mark.y2.length) row.y2 = mark.y2[i];
     if (mark.text.length) row.text = mark.text[i];
+    if (mark.hues.length) row.fill = hue(mark.hues[i]);
     rows.push(row);
   }
   return rows.filter((d) => drawable(d.x, figure.x) && drawable(d.y, figure.y));

@@ -2,8 +2,8 @@
 import {useEffect, useLayoutEffect, useRef, useState} from "react";
 import {createRoot} from "react-dom/client";
 import {Controls} from "./controls.jsx";
-import {csvOf, pageOf, pngOf, save, svgText} from "./exports.js";
-import {Figure} from "./figure.jsx";
+import {csvOf, pageOf, save} from "./exports.js";
+import {Figure, Player} from "./figure.jsx";
 import {short, words} from "./numbers.js";
 import {answer, exported, views} from "./source.js";
 import {read, write} from "./url.js";
@@ -11,17 +11,28 @@ import "./page.css";
 
 const QUICK = 60, REST = 350; // milliseconds after a move: the first answer, the search
 
+const DRAG = 1500; // milliseconds in which moves of one control are one step of the history
+
 function App({all}) {
   const [at, setAt] = useState(() => read(all));
+  const [visited, setVisited] = useState({});
+  const last = useRef({name: "", time: 0});
   useEffect(() => {
     const follow = () => setAt(read(all));
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, [all]);
-  const change = (name, value) => {
-    const state = {...at.state, [name]: value};
-    history.replaceState(null, "", write(at.view, state));
-    setAt({view: at.view, state, hash: location.hash});
+  useEffect(() => setVisited((known) => ({...known, [at.view.name]: at.state})), [at]);
+  const change = (name, value, dragged = false) => {
+    const state = {...at.state, [name]: value}, now = Date.now();
+    const same = dragged && last.current.name === name && now - last.current.time < DRAG;
+    last.current = {name, time: now};
+    history[same ? "replaceState" : "pushState"](null, "", write(at.view, state));
+    setAt({view: at.view, state, frame: undefined, hash: location.hash});
+  };
+  const turned = (frame) => {
+    history.replaceState(null, "", write(at.view, at.state, frame));
+    setAt({...at, frame, hash: location.hash});
   };
   const [found, error, waits] = useAnswer(at.view, at.state);
   useEffect(() => { document.title = `${at.view.title} · shardwise`; }, [at.view]);
@@ -30,22 +41,35 @@ function App({all}) {
       <header>
         <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the figures</a>
         <p className="brand">shardwise</p>
-        {!exported() && <Menu all={all} at={at.view} />}
+        {!exported() && <Menu all={all} at={at.view} visited={visited} />}
         <Theme />
       </header>
       <main id="main" tabIndex={-1}>
         <div className="side">
-          <h1>{at.view.title}</h1>
-          <p>{at.view.about}</p>
-          <Controls view={at.view} state={at.state} change={change} only={exported() ? window.__SHARDWISE__.slider : undefined} />
+          <Sheet>
+            <Controls key={at.view.name} view={at.view} state={at.state} change={change} only={exported() ? window.__SHARDWISE__.slider : undefined} />
+          </Sheet>
         </div>
         <section className="answer" aria-label="Answer" aria-busy={waits} data-at={at.hash}>
-          <p role="status" className="status">{error ? "" : waits ? "working it out" : ""}</p>
+          <h1>{at.view.title}</h1>
+          <p className="what">{at.view.about}</p>
+          <p role="status" className="status">{error || !waits ? "" : found ? "working it out" : "working it out: the first answer takes longest"}</p>
           {error && <p role="alert" className="error">{error}</p>}
-          {found && <Answer found={found} view={at.view} state={at.state} stale={Boolean(error)} />}
+          {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} />}
         </section>
       </main>
     </>
+  );
+}
+
+// The controls: beside the answer, or on a narrow screen a sheet below it that folds.
+function Sheet({children}) {
+  const [open, setOpen] = useState(true);
+  return (
+    <details className="sheet" open={open} onToggle={(event) => event.target === event.currentTarget && setOpen(event.currentTarget.open)}>
+      <summary>Controls</summary>
+      {children}
+    </details>
   );
 }
 
@@ -76,14 +100,14 @@ function useAnswer(view, state) {
   return [found?.view === view.name ? found : null, error, done !== asked];
 }
 
-function Menu({all, at}) {
+function Menu({all, at, visited}) {
   const here = useRef(null);
   useEffect(() => { here.current?.scrollIntoView({block: "nearest", inline: "center"}); }, [at]);
   return (
     <nav aria-label="Views">
       <ul>
         {all.map((view) => (
-          <li key={view.name}><a ref={view === at ? here : null} href={`#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
+          <li key={view.name}><a ref={view === at ? here : null} href={visited[view.name] ? write(view, visited[view.name]) : `#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
         ))}
       </ul>
     </nav>
@@ -100,25 +124,24 @@ function Theme() {
 function kept() { try { return localStorage.getItem("theme"); } catch { return null; } }
 function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a page from a file may have no storage */ } }
 
-function Answer({found, view, state, stale}) {
+function Answer({found, view, state, frame, turned, stale}) {
   const [place, width] = useWidth();
-  const drawings = useRef({});
-  const refer = (id, svg) => { drawings.current[id] = svg; };
-  const shown = new Set(found.figures.map((one) => one.id));
-  const svgs = () => Object.entries(drawings.current).filter(([id]) => shown.has(id));
   return (
     <div className={stale ? "stale" : ""} ref={place}>
+      {found.says && <p className="says">{found.says}</p>}
       {found.lines.map((line) => <p key={line} className="line">{line}</p>)}
-      {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
+      {width > 0 && found.player && <Player found={found} width={width} frame={frame} turned={turned} />}
       {width > 0 && <div className="figures">{found.figures.map((figure) => (
-        <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} refer={refer} />
+        <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} found={found} />
       ))}</div>}
       <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} />)}</div>
+      {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={`#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
+      {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
       {found.formula && <p className="formula"><b>Formula</b> {found.formula}</p>}
       {found.source && <p className="formula"><b>Source</b> {found.source}</p>}
       <Said title="Command" text={found.commands.join("\n")} />
       <Said title="Python" text={found.python} />
-      <Save found={found} view={view} state={state} svgs={svgs} />
+      <Save found={found} view={view} state={state} />
     </div>
   );
 }
@@ -171,23 +194,19 @@ function Said({title, text}) {
   );
 }
 
-function Save({found, view, state, svgs}) {
+function Save({found, view, state}) {
   const sliders = view.controls.filter(({kind}) => kind === "slider");
   const [slider, setSlider] = useState(sliders[0]?.name ?? "");
   const [said, setSaid] = useState("");
-  const name = (id, end) => `shardwise-${view.name}${id ? `-${id}` : ""}.${end}`;
-  const svg = () => svgs().forEach(([id, one]) => save(name(id, "svg"), svgText(one), "image/svg+xml"));
-  const png = async () => { for (const [id, one] of svgs()) save(name(id, "png"), await pngOf(one), "image/png"); };
+  const name = (end) => `shardwise-${view.name}.${end}`;
   const page = async () => {
     const made = await pageOf(view, state, slider, (i, count) => setSaid(`position ${i + 1} of ${count}`));
-    save(name("", "html"), made, "text/html");
+    save(name("html"), made, "text/html");
     setSaid("");
   };
   return (
     <div className="save" role="group" aria-label="Save">
-      <button type="button" onClick={svg}>SVG</button>
-      <button type="button" onClick={png}>PNG</button>
-      <button type="button" onClick={() => save(name("", "csv"), csvOf(found), "text/csv")}>CSV</button>
+      <button type="button" onClick={() => save(name("csv"), csvOf(found), "text/csv")}>CSV</button>
       {!exported() && <button type="button" onClick={page}>One HTML file</button>}
       {!exported() && sliders.length > 0 && (
         <label>with every

@@ -6,6 +6,7 @@ const BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
 export function short(value, unit = "") {
   if (value === null || value === undefined) return "unknown";
   if (typeof value !== "number") return String(value);
+  if (unit === "days") return `${Number(value.toPrecision(4)).toLocaleString("en")} days`;
   if (unit === "bytes") return scaled(value, 1024, BINARY, "B");
   if (unit === "bytes/s") return scaled(value, 1000, SI, "B/s");
   if (unit === "s" && Math.abs(value) >= 1000) return `${digits(value)} s`;
@@ -30,6 +31,22 @@ function digits(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(2);
   return String(Number(value.toPrecision(3)));
+}
+
+// The number that a word means: 240, 4Mi, 16e6, 15T; NaN of any other.
+const SCALES = {k: 1e3, M: 1e6, G: 1e9, B: 1e9, T: 1e12, P: 1e15, Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40};
+export function number(word) {
+  const found = /^([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([kMGBTP]i?|)$/.exec(String(word).trim());
+  return found ? Number(found[1].replaceAll(",", "")) * (SCALES[found[2]] ?? (found[2] ? NaN : 1)) : NaN;
+}
+
+// A number as short as it can be typed back: 4Mi, 4.5e10.
+export function typed(word) {
+  const value = Number(word), power = Math.log2(value);
+  if (Number.isNaN(value) || word.length < 7) return word;
+  if (Number.isInteger(power)) return `${2 ** (power % 10)}${["", "Ki", "Mi", "Gi", "Ti"][Math.floor(power / 10)] ?? ""}`;
+  const short = value.toExponential().replace("e+", "e");
+  return Number(short) === value && short.length < word.length ? short : word;
 }
 
 // Memory's ticks: as many as there is room for, a power of two apart.

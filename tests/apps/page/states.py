@@ -10,11 +10,13 @@ from shardwise.commands.program.report import SAMPLE
 
 SMALL = {
     "training": {"model": "llama-3-8b", "on": "v5p", "chips": "16", "batch": "262144"},
-    "serving": {"model": "llama-3-8b", "chips": "4", "context": "1024", "output": "64"},
+    "serving": {"model": "llama-3-8b", "chips": "4", "input": "1024", "output": "64"},
     "simulator": {"requests": "100"},
 }
 """Searches and simulations that end soon."""
+SERVED = {"task": "serve it"}
 NEEDED = {
+    **{("start", name): SERVED for name in ("input", "output", "rate", "ttft", "tpot")},
     ("book", "answer"): {"quiz": "yes"},
     ("serving", "software"): {"weights": "bf16", "kv": "bf16"},
 }
@@ -27,6 +29,15 @@ TEXTS = {
     "phase": "decode",
     "set": "chips=8",
     "answer": "0.1",
+    "tokens": "2T",
+    "days": "40",
+    "price": "2.5",
+    "chip": "hbm_bandwidth=9e11",
+    "ttft": "4s",
+    "tpot": "100ms",
+    "rate": "2",
+    "input": "1024",
+    "output": "64",
 }
 KEYS = ("ArrowLeft", "ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight")
 
@@ -46,7 +57,7 @@ def base(view: str, control: str, files: dict[str, str] | None = None) -> str:
 
 def other_words(control: Control, files: dict[str, str]) -> list[str]:
     """Words, or keys of a slider, that may change what is shown."""
-    if control.kind == "text":
+    if control.kind in ("text", "entry"):
         return [{**TEXTS, **files}[control.name]]
     if control.kind == "flag":
         return ["yes"]

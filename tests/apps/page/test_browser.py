@@ -15,6 +15,7 @@ import shutil
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cache
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ BOTH = ((1280, "light"), (390, "dark"))
 """Each width and each theme once."""
 WAIT = 90_000
 """Milliseconds for a search, beside other workers."""
+PLAYED = ("pipeline", "batching", "hbm", "systolic")
+"""Players, whose colours are named below them."""
 RELATIVE, ABSOLUTE = 1e-9, 1e-15
 """How near a drawn number lies to one of its command."""
 OVERLAPS = """() => {
@@ -46,10 +49,12 @@ OVERLAPS = """() => {
     if (!node.textContent.trim() || node.parentElement.closest("option, script, .skip")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    const clip = clips(node.parentElement), by = clip && clip.getBoundingClientRect();
+    const bys = [];
+    for (let c = clips(node.parentElement); c; c = clips(c.parentElement))
+      bys.push(c.getBoundingClientRect());
     for (const box of range.getClientRects()) {
       const a = {left: box.left, right: box.right, top: box.top, bottom: box.bottom};
-      if (by) {
+      for (const by of bys) {
         a.left = Math.max(a.left, by.left); a.right = Math.min(a.right, by.right);
         a.top = Math.max(a.top, by.top); a.bottom = Math.min(a.bottom, by.bottom);
       }
@@ -70,6 +75,9 @@ OVERLAPS = """() => {
   if (document.documentElement.scrollWidth > innerWidth) found.push("the page is too wide");
   return found.slice(0, 20);
 }"""
+UNFOLDED = """#root { height: auto !important; }
+.answer, .side { overflow: visible !important; max-height: none !important; }"""
+"""A narrow page as long as all that it has."""
 ANSWERED = """() => {
   const shown = document.querySelector("[data-at]")
   return shown?.dataset.at === location.hash && shown.ariaBusy === "false"
@@ -136,6 +144,10 @@ def test_a_view_is_drawn(browser, address, name, width, theme):
     tab, wrong = opened(browser, address, name, width, theme)
     assert tab.locator("[role=alert]").count() == 0, tab.locator("[role=alert]").inner_text()
     assert tab.evaluate(OVERLAPS) == []
+    if width < 800:  # and what is scrolled to
+        unfolded = tab.add_style_tag(content=UNFOLDED)
+        assert tab.evaluate(OVERLAPS) == []
+        unfolded.evaluate("one => one.remove()")
     tab.evaluate(AXE.read_text())
     found = tab.evaluate("() => axe.run()")["violations"]
     serious = [
@@ -193,6 +205,8 @@ def turn(field, control, word):
         field.select_option(word)
     else:
         field.fill(word)
+        if control.kind != "text":
+            field.press("Enter")
 
 
 def same_as_its_commands(tab, where):
@@ -252,16 +266,16 @@ def saved(tab, button):
 def test_what_a_view_saves(browser, address, name):
     """SVG, PNG, the snippet; and a page that needs no server, at every position of a slider."""
     tab, wrong = opened(browser, address, base(name, ""), 1280, "light")
-    earlier: list[str] = []
     if tab.locator("figure svg").count():
-        for button, begins in (("SVG", b"<svg"), ("PNG", b"\x89PNG")):
-            content = saved(tab, button).read_bytes()
-            assert content.startswith(begins)
-            assert b"var(--" not in content
-        # Chromium stops a page that saved many files: each of the view's figures was one.
-        tab.close()
-        earlier = wrong
-        tab, wrong = opened(browser, address, base(name, ""), 1280, "light")
+        title = tab.locator("figcaption").first.evaluate("one => one.firstChild.textContent")
+        drawing = saved(tab, f"SVG: {title}").read_text()
+        assert drawing.startswith("<svg")
+        assert "var(--" not in drawing
+        said = unescape(drawing)
+        assert f">{title}</text>" in said
+        for label in tab.locator("figure").first.locator(".legend li").all_inner_texts():
+            assert name in PLAYED or f">{label.strip()}</text>" in said
+        assert saved(tab, f"PNG: {title}").read_bytes().startswith(b"\x89PNG")
     compile(tab.locator("pre[aria-label=Python]").inner_text(), name, "exec")
     sliders = [c for c in VIEWS[name].controls if c.kind == "slider"]
     slider = min(sliders, key=lambda c: len(c.values)) if sliders else None
@@ -272,8 +286,7 @@ def test_what_a_view_saves(browser, address, name):
     settled(tab)
     if slider:
         check_alone(tab, slider)
-    said = [*earlier, *wrong]
-    assert [one for one in said if "400" not in one] == []  # positions that a verb refuses
+    assert [one for one in wrong if "400" not in one] == []  # positions that a verb refuses
     tab.close()
 
 
@@ -287,4 +300,110 @@ def check_alone(tab, slider):
             break
     else:
         raise AssertionError(f"{slider.name} changes nothing")
-    assert tab.locator(".control > :disabled").count() == tab.locator(".control").count() - 1
+    assert tab.locator(".control :disabled").count() == tab.locator(".control").count() - 1
+
+
+# ---- what a person does -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["collective", "pipeline", "systolic", "hbm", "batching"])
+def test_play_moves_a_player(browser, address, name):
+    tab, wrong = opened(browser, address, name, 1280, "light")
+    first = tab.locator("figure svg").first.inner_html()
+    tab.get_by_label("Speed").select_option("4")
+    tab.get_by_role("button", name="Play", exact=True).click()
+    tab.wait_for_function(
+        "() => /^([2-9]|\\d\\d)/.test(document.querySelector('.where').textContent)"
+    )
+    tab.get_by_role("button", name="Step", exact=True).click()
+    assert tab.locator("figure svg").first.inner_html() != first
+    assert "frame=" in tab.url
+    where = tab.locator(".where").inner_text()
+    tab.reload()
+    settled(tab)
+    assert tab.locator(".where").inner_text() == where
+    assert wrong == []
+    tab.close()
+
+
+def test_typed_numbers_are_taken_and_history_goes_back(browser, address):
+    tab, wrong = opened(browser, address, "roofline", 1280, "light")
+    before = tab.evaluate(SHOWN)
+    for word in ("300", "4Ki"):
+        tab.get_by_label("Batch M, typed").fill(word)
+        tab.get_by_label("Batch M, typed").press("Enter")
+        settled(tab)
+        assert f"m={word}" in tab.url
+    assert "4096x8192x32768" in tab.locator("pre[aria-label=Command]").inner_text()
+    for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft"):
+        tab.locator("#control-k").press(key)
+    settled(tab)
+    tab.go_back()
+    settled(tab)
+    assert "k=" not in tab.url, "moves of one slider are one step"
+    assert "m=4Ki" in tab.url
+    tab.go_back()
+    tab.go_back()
+    settled(tab)
+    assert tab.evaluate(SHOWN) == before
+    tab.get_by_role("link", name="Hardware").click()
+    settled(tab)
+    assert wrong == []
+    tab.close()
+
+
+def test_a_view_keeps_its_state_behind_the_menu(browser, address):
+    tab, _ = opened(browser, address, "roofline?m=300", 1280, "light")
+    tab.get_by_role("link", name="Hardware").click()
+    settled(tab)
+    tab.get_by_role("link", name="Roofline", exact=True).click()
+    settled(tab)
+    assert tab.url.endswith("#roofline?m=300")
+    tab.close()
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 256, "vocab_size": 1000,
+    "tie_word_embeddings": False, "rope_scaling": None, "_name_or_path": "/private",
+}  # fmt: skip
+DROP = """(text) => {
+  const field = document.getElementById("control-model"), moved = new DataTransfer();
+  moved.items.add(new File([text], "config.json", {type: "application/json"}));
+  const how = {dataTransfer: moved, bubbles: true, cancelable: true};
+  field.dispatchEvent(new DragEvent("drop", how));
+}"""
+
+
+def test_a_config_that_is_dropped_is_a_model(browser, address):
+    tab, wrong = opened(browser, address, "models", 1280, "light")
+    tab.evaluate(DROP, json.dumps(CONFIG))
+    tab.wait_for_function("() => location.hash.includes('LlamaForCausalLM')")
+    settled(tab)
+    assert tab.locator("[role=alert]").count() == 0
+    line = tab.locator("pre[aria-label=Command]").inner_text().splitlines()[0]
+    assert "private" not in line
+    assert numbers_of(line)
+    tab.evaluate(DROP, "{")
+    assert "paste or drop the text of a config.json" in tab.locator("[role=alert]").inner_text()
+    assert wrong == []
+    tab.close()
+
+
+@pytest.mark.parametrize("name", ["roofline", "training", "collective"])
+def test_a_phone_shows_control_and_figure_together(browser, address, name):
+    tab, _ = opened(browser, address, base(name, ""), 390, "light")
+    boxes = [tab.locator(one).first.bounding_box() for one in (".control", "figure svg")]
+    for box in boxes:
+        assert 0 <= box["y"] < 800, boxes
+    tab.close()
+
+
+def test_an_error_dims_what_was_shown(browser, address):
+    tab, _ = opened(browser, address, "roofline", 1280, "light")
+    tab.get_by_label("Batch M, typed").fill("nothing")
+    tab.get_by_label("Batch M, typed").press("Enter")
+    settled(tab)
+    assert "it is a number from 1 to 16384" in tab.locator("[role=alert]").inner_text()
+    assert tab.locator(".stale").count() == 1
+    tab.close()

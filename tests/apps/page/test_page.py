@@ -26,7 +26,8 @@ from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 from shardwise.errors import BadRequest
 
-LIGHT = [place for place, name in enumerate(VIEWS) if name not in ("training", "serving")]
+SEARCHED = ("start", "training", "serving")
+LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
 """Views that do not search for plans. Controls of all are turned in a browser, too."""
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
@@ -130,10 +131,11 @@ def test_every_control_changes_what_is_shown(page, name):
     view = VIEWS[name]
     fine = {"fine": "yes"} if view.slow else {}
     for control in view.controls:
-        if control.kind != "text":
+        if control.kind not in ("text", "entry"):
             before = asked(page, name, **start(name, control.name), **fine)
             after = moved(page, name, control, fine)
-            shown = [(d["figures"], d["tables"], d["lines"]) for d in (before, after)]
+            parts = ("figures", "tables", "lines", "player")
+            shown = [[document[part] for part in parts] for document in (before, after)]
             assert shown[0] != shown[1], control.name
 
 
@@ -148,14 +150,79 @@ def test_a_bad_state_names_control_rule_and_remedy(page, name):
         assert said.count(";") >= 2
     found = page.get(f"/api/view/{name}", params={"nothing": "1"})
     assert found.status_code == 400
-    assert "unknown control 'nothing'; known: " in found.json()["error"]
+    assert "unknown control 'nothing'; " in found.json()["error"]
 
 
 def test_what_a_verb_refuses_is_said(page):
     found = page.get("/api/view/training", params={"on": "v5e", "chips": "4096"})
     assert found.status_code == 400
-    assert found.json()["error"].endswith("choose one of those")
+    said = "control 'chips' is 4096; v5e has no slice of so many; choose one of 256, 128, 64, 32"
+    assert found.json()["error"] == said
     assert "unknown view 'rofline'; did you mean 'roofline'?" in page.get("/api/view/rofline").text
+
+
+@pytest.mark.parametrize(
+    ("view", "words", "value"),
+    [
+        ("roofline", {"m": "300"}, 300),
+        ("training", {"batch": "6Mi"}, 6 << 20),
+        ("training", {"chips": "8960"}, 8960),
+        ("simulator", {"rate": "0.37"}, 0.37),
+        ("collective", {"bytes": "5e6"}, 5e6),
+    ],
+)
+def test_a_slider_takes_numbers_between_its_ends(view, words, value):
+    state = state_of(VIEWS[view].state, words)
+    (name,) = words
+    assert getattr(state, name) == value
+
+
+@pytest.mark.parametrize("word", ["0", "300.5", "1e9", "many", "-3", "nan"])
+def test_a_slider_refuses_what_is_no_size(word):
+    with pytest.raises(BadRequest, match=r"it is a number from 1 to 16384; write one such as 256"):
+        state_of(VIEWS["roofline"].state, {"m": word})
+
+
+def test_slices_are_of_so_many_chips():
+    from shardwise.apps.page.views.chips import slice_name
+
+    named = {
+        ("v5p", 8960): "v5p:16x20x28",
+        ("v5p", 512): "v5p:8x8x8",
+        ("v5e", 128): "v5e:8x16",
+        ("h100", 24): "h100:24",
+    }
+    for asked, found in named.items():
+        assert slice_name(*asked) == found
+
+
+def test_a_model_that_is_written_out_has_its_view(page):
+    model = "LlamaForCausalLM(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, "
+    model += "intermediate_size=256, vocab_size=1000)"
+    found = asked(page, "models", model=model)
+    assert shlex.quote(model) in found["commands"][0]
+
+
+def test_machines_are_played(page):
+    found = asked(page, "collective", kind="reduce_scatter", shape="4")
+    played = found["player"]
+    assert played["reduces"]
+    assert all(move["blocks"] for frame in played["frames"] for move in frame["moves"])
+    assert asked(page, "roofline")["player"] is None
+
+
+@pytest.mark.usefixtures("answers_kept")
+def test_a_decision_begins_with_a_sentence(page):
+    words = {**start("training"), "tokens": "1T"}
+    found = asked(page, "training", fine="yes", **words)
+    assert found["says"].startswith("Training llama-3-8b on 1T tokens takes about ")
+    assert "8 of 10 such runs" in found["says"]
+    crossed = [m["label"] for f in found["figures"] for m in f["marks"] if m["kind"] == "rule"]
+    assert any(label.startswith("math hides FSDP") for label in crossed)
+    for name, word in (("price", "much"), ("chip", "hbm_bandwidth")):
+        said = page.get("/api/view/training", params={**words, "fine": "yes", name: word})
+        assert said.status_code == 400
+        assert f"control '{name}' is {word}; " in said.text
 
 
 def test_a_call_is_words_and_python():

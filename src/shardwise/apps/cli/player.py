@@ -1,25 +1,38 @@
 """The page that plays an `Animation`: --html of the book's machines, --animate of `shard`.
 
-`data/player.html` draws what it is given and nothing else: rectangles, arrows and moments. It needs
-no network.
+The script is that of the page (page/src/player.js), as it was built into `apps/page/bundle`; it
+draws what it is given and nothing else. The file needs no network.
 """
 
 import json
+import re
+from html import escape
 from pathlib import Path
 
 from shardwise.book.simulators import Animation, kinds_of
 from shardwise.boundary import write_text
 from shardwise.boundary.records import plain
+from shardwise.units import sig
 
-PALETTE = (
-    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f", "#76b7b2", "#edc948"),
-    *("#2f5d8a", "#c06a12", "#3b7d36", "#b83a40", "#86507a", "#6d4c36", "#4d8f8a", "#b8982a"),
-)
+HERE = Path(__file__).parent
+SCRIPT = HERE.parent / "page" / "bundle" / "player.js"
 
 
 def write_player(found: Animation, path: Path, option: str) -> None:
-    """Write one HTML file with play, step and a slider. Raises BadRequest where that fails."""
-    data = {**plain(found), "kinds": kinds_of(found), "palette": PALETTE}
-    text = json.dumps(data, allow_nan=False).replace("</", "<\\/")
-    page = (Path(__file__).parent / "data" / "player.html").read_text("utf-8")
-    write_text(path, page.replace("__DATA__", text), option=option)
+    """Write one HTML file with play, step, speed and a slider. Raises BadRequest where that
+    fails."""
+    data = json.dumps({**plain(found), "kinds": kinds_of(found)}, allow_nan=False)
+    parts = {
+        "__TITLE__": escape(found.title),
+        "__SOURCE__": escape(found.source),
+        "__READINGS__": "".join(_row(found, name) for name in found.readings),
+        "__DATA__": data.replace("</", "<\\/"),
+        "__SCRIPT__": SCRIPT.read_text("utf-8"),
+    }
+    page = (HERE / "data" / "player.html").read_text("utf-8")
+    write_text(path, re.sub("__[A-Z]+__", lambda found: parts[found[0]], page), option=option)
+
+
+def _row(found: Animation, name: str) -> str:
+    value = f"{sig(found.readings[name], 6)} {found.units.get(name, '')}"
+    return f"<tr><td>{escape(name.replace('_', ' '))}</td><td>{escape(value)}</td></tr>"

@@ -11,7 +11,7 @@ import click
 
 from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.apps.cli.player import PALETTE, write_player
+from shardwise.apps.cli.player import write_player
 from shardwise.book.simulators.collective import animate
 from shardwise.commands.shard.expression import Sharding, first_movement
 from shardwise.errors import BadRequest
@@ -22,6 +22,11 @@ from shardwise.units import format_bytes
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 MOST_DRAWN = 1024
 Place = tuple[int, ...]
+PALETTE = (
+    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f", "#76b7b2", "#edc948"),
+    *("#2f5d8a", "#c06a12", "#3b7d36", "#b83a40", "#86507a", "#6d4c36", "#4d8f8a", "#b8982a"),
+)
+"""Colours of blocks."""
 
 
 def picture_arrays(out: Outputs, arrays: Sequence[Layout], sizes: Sizes, mesh: Mesh) -> None:

@@ -1,20 +1,23 @@
 """Controls as data: what a reader can turn, which values they take, how a URL's words are read.
 
-The state of a view is a frozen dataclass (`ViewState`) of which each field is a control.
+The state of a view is a frozen dataclass (`ViewState`); each of its fields is a control. A slider
+has positions, and takes every number between its ends: 240, 4Mi.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from shardwise.boundary.numbers import shown
 from shardwise.boundary.records import Record
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, ShardwiseError, unknown
+from shardwise.units import parse_count
 
 _CONTROL = "control"
-LONGEST = 400
-"""Characters of a text."""
+PASTE = "A name, or a config.json pasted or dropped here."
+"""What a control for a model takes."""
+LONGEST, LONGEST_NAME = 400, 4100
+"""Characters of a text, and of a model that is written out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,54 +29,66 @@ class ShownControl(Record):
     kind: str
     default: str
     values: Sequence[str]
+    free: bool
     unit: str
     about: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """One thing to turn. `kind` is slider (its `values` are the positions), choice (its `values`
-    are the names), number (from `least` to `most`), text or flag. `about` says what it means, and
-    `name` is that of its field."""
+    are the names), name (a word, of which `values` are those known: a model), text, entry (a text
+    that counts once it is entered) or flag. `about` says what it means, `name` is that of its
+    field, and controls of one `group` fold together."""
 
     name: str = ""
     label: str
     kind: str
     default: Any
     values: tuple[Any, ...] = ()
-    least: float = 0.0
-    most: float = math.inf
     unit: str = ""
     about: str = ""
+    group: str = ""
 
     def read(self, word: str) -> Any:
         """The value of a word of the URL. Raises BadRequest that names control, rule and remedy."""
         if self.kind in ("slider", "choice"):
             return self._one_of(word)
-        if self.kind == "number":
-            return self._number(word)
         if self.kind == "flag":
             return self._flag(word)
-        if len(word) > LONGEST:
-            raise self._refused(word, f"it has at most {LONGEST} characters; shorten it")
+        most = LONGEST_NAME if self.kind == "name" and "(" in word[:80] else LONGEST
+        if len(word) > most:
+            raise self._refused(word, f"it has at most {most} characters; shorten it")
         return word
+
+    @property
+    def free(self) -> bool:
+        """Whether it is a slider of numbers, which takes those between its positions too."""
+        numbers = all(type(value) in (int, float) for value in self.values)
+        return self.kind == "slider" and numbers and len(self.values) > 1
 
     def _one_of(self, word: str) -> Any:
         for value in self.values:
             if word == written(value):
                 return value
+        if self.free:
+            return self._between(word)
         said = ", ".join(map(written, self.values))
         raise self._refused(word, f"it is one of {said}; choose one of those")
 
-    def _number(self, word: str) -> float | int:
+    def _between(self, word: str) -> float | int:
+        """A number between the ends; whole where all positions are."""
+        least, most = min(self.values), max(self.values)
+        rule = f"it is a number from {written(least)} to {written(most)}; write one such as"
         try:
-            value = float(word)
-        except ValueError:
-            raise self._refused(word, "it is a number; write one such as 4096") from None
-        if not self.least <= value <= self.most:
-            rule = f"it lies from {written(self.least)} to {written(self.most)}"
-            raise self._refused(word, f"{rule}; choose a number there")
-        return int(value) if value == int(value) else value
+            value = parse_count(word)
+        except ShardwiseError:
+            raise self._refused(word, f"{rule} {written(self.default)}") from None
+        whole = all(type(one) is int for one in self.values)
+        if not least <= value <= most or (whole and value != int(value)):
+            raise self._refused(word, f"{rule} {written(self.default)}")
+        return int(value) if whole else value
 
     def _flag(self, word: str) -> bool:
         if word not in ("yes", "no"):
@@ -124,6 +139,16 @@ def slider(label: str, values: Sequence[Any], default: Any, **more: Any) -> Any:
 def choice(label: str, values: Sequence[str], default: str, **more: Any) -> Any:
     """A control with names to choose from."""
     return _field("choice", label, default, values=tuple(values), **more)
+
+
+def known(label: str, names: Sequence[str], default: str, **more: Any) -> Any:
+    """A control for a name, of which some are known."""
+    return _field("name", label, default, values=tuple(names), **more)
+
+
+def entry(label: str, default: str = "", **more: Any) -> Any:
+    """A control for words that count once they are entered."""
+    return _field("entry", label, default, **more)
 
 
 def text(label: str, default: str = "", **more: Any) -> Any:

@@ -24,7 +24,7 @@ class Mark:
     """What is drawn: a `line` or `dot` through points x, y; a `bar` from 0 to x at the name y, bars
     of one name stand one after the other; a `rect` from x to x2 and y to y2 with `text` in it; a
     `rule` across at x or y; an `arrow` from x, y to x2, y2; `text` at points. `label` is its name
-    in the legend."""
+    in the legend, and `hues` are the colours of rectangles by number, where each has its own."""
 
     kind: str
     label: str = ""
@@ -33,6 +33,7 @@ class Mark:
     x2: Sequence[float] = ()
     y2: Sequence[float] = ()
     text: Sequence[str] = ()
+    hues: Sequence[int] = ()
     dashed: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import Control, S, ShownControl, controls_of, words_of, written
@@ -13,10 +13,22 @@ from shardwise.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
-    """What a view shows of its answers: figures, tables, sentences; the formula behind them and
-    where it is from."""
+class ViewLink:
+    """Something to look at next: another view, with the words of its state that are not usual."""
 
+    text: str
+    view: str
+    state: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a view shows of its answers: the answer in one sentence, an animation, figures, tables,
+    more sentences, what to look at next; the formula behind them and where it is from."""
+
+    says: str = ""
+    player: Mapping[str, Any] | None = None
+    links: Sequence[ViewLink] = ()
     figures: Sequence[FigureData] = ()
     tables: Sequence[TableData] = ()
     lines: Sequence[str] = ()
@@ -32,6 +44,9 @@ class ShownView(Record):
     view: str
     state: Mapping[str, str]
     refines: bool
+    says: str
+    player: Mapping[str, Any] | None
+    links: Sequence[ViewLink]
     figures: Sequence[FigureData]
     tables: Sequence[TableData]
     lines: Sequence[str]

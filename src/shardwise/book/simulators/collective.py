@@ -110,6 +110,7 @@ def animate(trace: CollectiveTrace, scale: float = 1.0) -> Animation:
         x_label="round",
         x_unit="rounds",
         places=_places(data),
+        reduces=trace.kind in ("reduce_scatter", "all_reduce"),
         frames=_frames(data, scale),
         curves=(
             Curve(
@@ -216,6 +217,7 @@ def _frames(data: CollectiveFrames, scale: float) -> tuple[Frame, ...]:
                 text=f"{move.from_} -> {move.to}: {move.text.rpartition(',')[0]}",
                 kind=data.devices[move.colour],
                 bytes=scale * move.bytes,
+                blocks=tuple(move.blocks),
             )
             for move in moves
         )

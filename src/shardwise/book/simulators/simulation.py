@@ -51,6 +51,8 @@ class Arrow(Record):
     """Of which kind it is."""
     bytes: float
     """Its bytes."""
+    blocks: tuple[int, ...] = ()
+    """The numbers of the places that its blocks come from, or that its partial sums are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,8 @@ class Animation(Record):
     """What takes how long, over time."""
     places: tuple[Cell, ...] = ()
     """The devices of a network."""
+    reduces: bool = False
+    """Whether its blocks are partial sums: each place has one of every block, and sends it away."""
     frames: tuple[Frame, ...] = ()
     """The moments."""
     frames_left_out: int = 0

@@ -29,6 +29,8 @@ class BlockMove(Record):
     """Which of the two links of a ring of two; 0 elsewhere."""
     colour: int
     """The device that the block comes from, or that a partial sum is for."""
+    blocks: Sequence[int]
+    """The same of every block, each once."""
     bytes: int
     """Bytes of the blocks."""
     text: str
@@ -94,6 +96,7 @@ def _moves(
             to=_label(dst),
             way=way,
             colour=number.get(_owner(kind, transfers[0]), 0),
+            blocks=list(dict.fromkeys(number.get(_owner(kind, t), 0) for t in transfers)),
             bytes=sum(t.bytes for t in transfers),
             text=_text(kind, transfers),
         )

@@ -1,8 +1,9 @@
 """The views of the page, in the order of its menu; `chips.py` has chips and slices to choose from.
 
-`roofline.py`, `sharding.py`, `models.py` (the accountant), `training.py` and `serving.py` (the
-planners), `simulator.py` (a server under a load), `programs.py` (compiled ones), `simulations.py`
-(machines step by step), `hardware.py`, `validation.py`, `book.py`.
+`start.py` asks one question, `training.py` and `serving.py` are the planners it leads to. Then
+`roofline.py`, `sharding.py`, `models.py` (the accountant), `simulator.py` (a server under a load),
+`programs.py` (compiled ones), `simulations.py` (machines to watch), `hardware.py`,
+`validation.py`, `book.py`.
 """
 
 from collections.abc import Mapping
@@ -19,12 +20,20 @@ from shardwise.apps.page.views import (
     sharding,
     simulations,
     simulator,
+    start,
     training,
     validation,
 )
 
-ALL: tuple[PageView[Any], ...] = (roofline.VIEW, sharding.VIEW, models.VIEW, training.VIEW)
-ALL += (serving.VIEW, simulator.VIEW, programs.VIEW, *simulations.VIEWS, hardware.VIEW)
+ALL: tuple[PageView[Any], ...] = (start.VIEW, training.VIEW, serving.VIEW, roofline.VIEW)
+ALL += (
+    sharding.VIEW,
+    models.VIEW,
+    simulator.VIEW,
+    programs.VIEW,
+    *simulations.VIEWS,
+    hardware.VIEW,
+)
 ALL += (validation.VIEW, book.VIEW)
 VIEWS: Mapping[str, PageView[Any]] = {view.name: view for view in ALL}
 """Every view by its name."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import ViewState, choice, flag, text
+from shardwise.apps.page.controls import ViewState, choice, entry, flag, text
 from shardwise.apps.page.figures import TableData
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.book import entries
@@ -27,7 +27,7 @@ class BookState(ViewState):
     constants: str = choice("Constants", ("book", "seed", "vendor"), "book")
     set: str = text("With other numbers", "", about="Such as params=7e9 chips=8.")
     quiz: bool = flag("Ask me")
-    answer: str = text("My answer", "", about="Numbers with commas between, once asked.")
+    answer: str = entry("My answer", "", about="Numbers with commas between; Enter.")
 
 
 def _calls(state: BookState) -> list[VerbCall]:

@@ -1,9 +1,12 @@
 """Chips to choose from, and slices of so many chips."""
 
-from math import prod
+from contextlib import suppress
+from functools import cache
+from math import isqrt, log, prod
 
 from shardwise.apps.page.view import refused
-from shardwise.hardware import Torus, chip_ids, load_chip
+from shardwise.errors import ShardwiseError
+from shardwise.hardware import Torus, chip_ids, load_chip, parse_slice
 
 CHIPS = tuple(chip_ids())
 """Every chip of the catalogue."""
@@ -13,6 +16,8 @@ TORI = tuple(
     if isinstance(load_chip(name).network, Torus) and load_chip(name).compiler_clock_hz
 )
 """Chips in a torus that JAX's compiler knows, for which the figures of ch. 5 are drawn."""
+ALL_CHIPS = (*TORI, *(name for name in CHIPS if name not in TORI))
+"""Every chip, those in a torus first."""
 NONE = "none"
 
 
@@ -23,14 +28,40 @@ def slice_name(chip: str, chips: int) -> str:
     """
     if chip not in TORI:
         return f"{chip}:{chips}"
-    shapes = [tuple(map(int, one.partition(":")[2].split("x"))) for one in _slices(chip)]
-    fitting = [shape for shape in shapes if prod(shape) == chips]
-    if not fitting:
-        known = ", ".join(
-            map(str, sorted({prod(shape) for shape in shapes if _power(prod(shape))}))
-        )
-        raise refused("chips", chips, f"slices of {chip} have {known}", "choose one of those")
-    return f"{chip}:{'x'.join(map(str, min(fitting, key=lambda s: (sum(s), s))))}"
+    for sides in _boxes(chip, chips):
+        found = f"{chip}:{'x'.join(map(str, sides))}"
+        with suppress(ShardwiseError):
+            parse_slice(found)
+            return found
+    known = sorted({prod(sides) for sides in _sizes(chip)})
+    near = ", ".join(map(str, sorted(known, key=lambda size: abs(log(size / chips)))[:4]))
+    raise refused("chips", chips, f"{chip} has no slice of so many", f"choose one of {near}")
+
+
+def _boxes(chip: str, chips: int) -> list[tuple[int, ...]]:
+    """Sides of so many chips: those of listed slices first, then others, the evenest first."""
+    listed = [sides for sides in _sizes(chip) if prod(sides) == chips]
+    even = sorted(listed, key=lambda sides: (sum(sides), sides))
+    others = _factors(chips, len(_sizes(chip)[0]))
+    return even + sorted(others, key=lambda sides: (sum(sides), sides))
+
+
+def _factors(number: int, sides: int) -> list[tuple[int, ...]]:
+    """The ways to write a number as a product of so many, each at most the next."""
+    if sides == 1:
+        return [(number,)]
+    return [
+        (first, *rest)
+        for first in range(1, isqrt(number) + 1)
+        if number % first == 0
+        for rest in _factors(number // first, sides - 1)
+        if first <= rest[0]
+    ]
+
+
+@cache
+def _sizes(chip: str) -> list[tuple[int, ...]]:
+    return [tuple(map(int, one.partition(":")[2].split("x"))) for one in _slices(chip)]
 
 
 def _slices(chip: str) -> list[str]:
@@ -40,5 +71,24 @@ def _slices(chip: str) -> list[str]:
     return list(shardwise.hw_show(chip).slices)
 
 
-def _power(number: int) -> bool:
-    return number & (number - 1) == 0
+def prices(control: str, chip: str, text: str) -> dict[str, str] | None:
+    """What a reader pays for a chip, as --price takes it."""
+    if not text:
+        return None
+    try:
+        if not 0 < float(text.lstrip("$")) < 1e6:
+            raise ValueError
+    except ValueError:
+        rule = "it is dollars per chip and hour"
+        raise refused(control, text, rule, "write a number such as 2.5, or nothing") from None
+    return {chip: text.lstrip("$")}
+
+
+def overlay(control: str, text: str) -> dict[str, str] | None:
+    """Numbers of a chip that take the place of its own, as --set takes them."""
+    words = text.split()
+    for word in words:
+        if "=" not in word:
+            rule = "it is NAME=VALUE, with blanks between"
+            raise refused(control, text, rule, "write such as hbm_bandwidth=9e11")
+    return {f"chip.{one.partition('=')[0]}": one.partition("=")[2] for one in words} or None

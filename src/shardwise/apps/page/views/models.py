@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import ViewState, choice, powers, slider
+from shardwise.apps.page.controls import PASTE, ViewState, choice, known, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
@@ -21,8 +21,8 @@ NAMES += ("kv_bytes_per_sequence", "weight_bytes")
 class ModelsState(ViewState):
     """The controls of the view."""
 
-    model: str = choice("Model", tuple(zoo_names()), "llama-3-70b")
-    beside: str = choice("Beside", tuple(zoo_names()), "deepseek-v3")
+    model: str = known("Model", zoo_names(), "llama-3-70b", about=PASTE)
+    beside: str = known("Beside", zoo_names(), "deepseek-v3")
     seq: int = slider("Sequence", powers(10, 17), 8192, unit="tokens")
     kv: str = choice("KV cache", ("bf16", "fp8", "int8"), "bf16")
 

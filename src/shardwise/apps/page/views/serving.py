@@ -1,22 +1,26 @@
-"""The serving planner: latency, throughput and a step's parts as in ch. 8, and the best plan."""
+"""The serving planner: the cheapest servers for a load within its targets, what they hold by
+simulation, what else would do, and latency against throughput as in ch. 8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import ViewState, choice, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts, lines
+from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
+from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
-from shardwise.models import kv_bytes_per_token, load_model, params_total
-from shardwise.units import many
+from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
+from shardwise.units import format_seconds, format_usd, many, sig
 
-MODELS = ("llama-3-70b", "llama-3-8b", "llama-2-13b", "qwen3-32b", "mistral-large-2407")
+POOLS = ("by the same servers", "by two pools")
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
+COLUMNS = ("name", "servers", "chips", "requests_per_second", "usd_per_hour")
+COLUMNS += ("usd_per_million_tokens",)
+TIMES = ("ttft", "tpot", "e2e")
 UNITS |= {"tokens_per_second_per_chip": "tokens/s", "usd_per_hour": "USD"}
 
 
@@ -24,14 +28,27 @@ UNITS |= {"tokens_per_second_per_chip": "tokens/s", "usd_per_hour": "USD"}
 class ServingState(ViewState):
     """The controls of the view."""
 
-    model: str = choice("Model", MODELS, "llama-3-70b")
-    on: str = choice("Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5e")
-    chips: int = slider("Chips", powers(2, 6), 16, unit="chips")
-    context: int = slider("Context", powers(10, 16), 8192, unit="tokens")
-    output: int = slider("Answer", powers(5, 11), 512, unit="tokens")
-    weights: str = choice("Weights", ("int8", "bf16", "fp8"), "int8")
-    kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8")
-    software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax")
+    model: str = known(
+        "Model",
+        zoo_names(),
+        "llama-3-70b",
+        about=PASTE,
+    )
+    on: str = choice("Chip", ALL_CHIPS, "v5e")
+    chips: int = slider("Chips of a server", powers(0, 8), 16, unit="chips")
+    input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
+    output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
+    ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")
+    tpot: str = entry("Then a token within", "", about="TPOT of 9 in 10, such as 40ms; or empty.")
+    rate: str = entry("Requests per second", "", about="Empty: what one server holds.")
+    weights: str = choice("Weights", ("int8", "bf16", "fp8"), "int8", group="Precision")
+    kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8", group="Precision")
+    software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax", group="Servers")
+    pools: str = choice("Prompts and answers", POOLS, POOLS[0], group="Servers")
+    price: str = entry("USD per chip and hour", "", group="Servers")
+    chip: str = entry(
+        "Chip with other numbers", "", group="Servers", about="Such as hbm_bandwidth=9e11."
+    )
 
 
 def _calls(state: ServingState) -> list[VerbCall]:
@@ -42,8 +59,8 @@ def _calls(state: ServingState) -> list[VerbCall]:
         "params": float(params_total(cfg)),
         "kv_bytes": float(kv_bytes_per_token(cfg, state.kv)),
     }
-    pareto = {**server, "contexts": state.context}
-    step = {**server, "context": state.context}
+    pareto = {**server, "contexts": state.input}
+    step = {**server, "context": state.input}
     return [_figure("fig.8.pareto", pareto), _figure("fig.8.breakdown", step)]
 
 
@@ -52,19 +69,25 @@ def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
 
 
 def _search(state: ServingState) -> list[VerbCall]:
+    keywords = {
+        "input": state.input,
+        "output": state.output,
+        "ttft": state.ttft or None,
+        "tpot": state.tpot or None,
+        "rate": state.rate or None,
+        "pools": "two" if state.pools == POOLS[1] else None,
+        "weights": state.weights,
+        "kv": state.kv,
+        "software": state.software,
+        "prices": prices("price", state.on, state.price),
+        "sets": overlay("chip", state.chip),
+    }
     given = (state.model, slice_name(state.on, state.chips))
-    keywords = {"input": state.context, "output": state.output, "kv": state.kv}
-    return [
-        VerbCall(
-            verb="plan_serve",
-            given=given,
-            keywords={**keywords, "weights": state.weights, "software": state.software},
-        )
-    ]
+    return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
 
 
 def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
-    figures = [_curves(one) for one in answers[:2]]
+    figures = [_curves(one, "Ideal decode, as the book draws it: ") for one in answers[:2]]
     said: Any = {
         "formula": "t = KV bytes / W + max(weight bytes / W, 2 params B / C)",
         "source": "ch. 8, interactive figures; the plan: simulated (docs/serving.md)",
@@ -73,34 +96,78 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         return Drawn(figures=figures, lines=["The search for a plan follows."], **said)
     found = answers[2]
     assert isinstance(found, ServePlanned)
-    price = found.price.text if found.price else "no price is known"
-    parts, memory, usd = found.where_it_goes, found.memory, found.usd_per_million_tokens
+    memory = found.memory
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     held |= {"engine": memory.engine} if memory.engine else {}
-    names = ("slice", "batch", "prefill_chunk", "kv_sharding", "software", *UNITS)
-    plan = {name: getattr(found, name) for name in names}
-    plan |= {
-        f"{n} seconds": getattr(found, f"{n}_seconds").expected for n in ("ttft", "tpot", "e2e")
-    }
-    plan |= {
-        "USD per million input tokens": usd.input,
-        "USD per million output tokens": usd.output,
-    }
-    units = UNITS | {f"{n} seconds": "s" for n in ("ttft", "tpot", "e2e")}
     return Drawn(
+        says=sentence(found),
         figures=[
+            *fronts(found),
+            where(found),
+            _stacked("memory", "Memory of a chip", "memory", "bytes", "chip", held),
             *figures,
-            *_fronts(found),
-            _bars("where", "Where a decode step's time goes", "time", "s", parts),
-            _bars("memory", "Memory of a chip", "memory", "bytes", held),
         ],
-        tables=[facts("The best plan", plan, units)],
-        lines=[f"{many(found.replicas, 'server')} on {found.slice}; {price}."],
+        tables=[others(found), _plan(found)],
+        lines=[
+            (
+                "What is served holds its targets in a simulation of the load; ideal decode below "
+                "leaves out prompts, waiting and the software's own time."
+            )
+        ],
         **said,
     )
 
 
-def _fronts(found: ServePlanned) -> list[FigureData]:
+def sentence(found: ServePlanned) -> str:
+    """The answer to quote."""
+    servers = f"{many(found.replicas, 'server')} of {found.slice}"
+    usd, answer = (
+        found.usd_per_million_tokens.output,
+        "answers" if found.replicas == 1 else "answer",
+    )
+    cost = (
+        f" for {format_usd(found.usd_per_hour)} an hour, {format_usd(usd)} per million tokens out"
+        if found.usd_per_hour is not None and usd is not None
+        else "; no price is known"
+    )
+    return (
+        f"{servers} with {found.software} {answer} {sig(found.requests_per_second)} requests a "
+        f"second: the first token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, "
+        f"each further one within {format_seconds(found.tpot_seconds.expected)}{cost}."
+    )
+
+
+def where(found: ServePlanned) -> FigureData:
+    """The parts of a decode step, one after the other."""
+    title = "Where a decode step's time goes"
+    return _stacked("where", title, "time", "s", "step", found.where_it_goes)
+
+
+def _plan(found: ServePlanned) -> TableData:
+    usd = found.usd_per_million_tokens
+    plan: dict[str, object] = {
+        "chips of a server": found.slice,
+        "sequences at once": found.batch,
+        "prompt tokens of a step": found.prefill_chunk,
+        "KV cache cut by": found.kv_sharding,
+        "software": found.software,
+    }
+    plan |= {name: getattr(found, name) for name in UNITS}
+    times = {f"{n.upper()}, 9 in 10": getattr(found, f"{n}_seconds").expected for n in TIMES}
+    plan |= {**times, "USD per million input tokens": usd.input}
+    plan |= {"USD per million output tokens": usd.output}
+    plan |= {"price": found.price.text if found.price else "none is known"}
+    return facts("The plan", plan, UNITS | dict.fromkeys(times, "s"))
+
+
+def others(found: ServePlanned) -> TableData:
+    """The answer and what else would serve, other chips too."""
+    rows = [[getattr(one, column) for column in COLUMNS] for one in found.instead]
+    header = ("", "servers", "chips", "requests/s", "USD/h", "USD per million tokens")
+    return TableData(title="This, and what would do instead (estimates)", header=header, rows=rows)
+
+
+def fronts(found: ServePlanned) -> list[FigureData]:
     """Servers of which none is better in both: their dollars and requests against TPOT."""
     marks: dict[str, list[Mark]] = {"usd_per_million_tokens": [], "requests_per_second": []}
     for name, marked in marks.items():
@@ -126,32 +193,35 @@ def _fronts(found: ServePlanned) -> list[FigureData]:
     ]
 
 
-def _curves(found: Answer) -> FigureData:
+def _curves(found: Answer, before: str) -> FigureData:
     assert isinstance(found, FigureAnswer)
     x, y = found.x, found.y
     return FigureData(
         id=found.id,
-        title=found.title,
+        title=f"{before}{found.title}",
         x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
         y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
         marks=lines(found.series),
     )
 
 
-def _bars(id: str, title: str, label: str, unit: str, parts: Mapping[str, float]) -> FigureData:
+def _stacked(
+    id: str, title: str, label: str, unit: str, row: str, parts: Mapping[str, float]
+) -> FigureData:
+    """Parts one after the other in one bar."""
     return FigureData(
         id=id,
         title=title,
         x=FigureAxis(label=label, unit=unit),
-        y=FigureAxis(names=tuple(parts)),
-        marks=[Mark(kind="bar", label=unit, x=list(parts.values()), y=list(parts))],
+        y=FigureAxis(names=(row,)),
+        marks=[Mark(kind="bar", label=part, x=[size], y=[row]) for part, size in parts.items()],
     )
 
 
 VIEW = PageView(
     name="serving",
     title="Serving planner",
-    about="Latency against throughput, a decode step by part, and the plan that a search finds.",
+    about="The cheapest servers for a load within its targets, and what they hold.",
     state=ServingState,
     calls=_calls,
     slow=_search,

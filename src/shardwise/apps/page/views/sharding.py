@@ -44,6 +44,8 @@ def _calls(state: ShardingState) -> list[VerbCall]:
 
 
 _ARRAY = re.compile(r"\w+'?\[[^\]]*\](?:\{U_[^}]*\})?")
+Block = tuple[tuple[int, int], ...]
+"""Of every dim its first and its last place."""
 MOST_ARRAYS, MOST_DEVICES, MOST_SHOWN = 4, 64, 8
 
 
@@ -81,7 +83,7 @@ def _draw(state: ShardingState, answers: Sequence[Answer]) -> Drawn:
             _bars("wire", "Bytes that each device sends", "sent", "bytes", ways, moved),
             *_maps(answers[1:]),
         ],
-        tables=[_shapes(found), _steps(found)],
+        tables=[_ways(timed[: state.top]), _shapes(found), _steps(found)],
         lines=[found.slice_means or "", *found.why],
         formula="bytes on the wire: (n - 1) / n of the array per axis, twice for an AllReduce",
         source="ch. 3",
@@ -89,19 +91,25 @@ def _draw(state: ShardingState, answers: Sequence[Answer]) -> Drawn:
 
 
 def _maps(answers: Sequence[Answer]) -> list[FigureData]:
-    """Of every array its blocks, each with the devices that hold it."""
+    """Of every array its blocks, and the devices in the colours of the blocks that they hold."""
     maps = []
     for one in answers:
         assert isinstance(one, ShardedArray)
         if len(one.devices) <= MOST_DEVICES and len(one.devices[0].block) in (1, 2):
-            maps.append(_map(one))
+            maps += [_blocks(one), _devices(one)]
     return maps
 
 
-def _map(found: ShardedArray) -> FigureData:
-    holders: dict[tuple[tuple[int, int], ...], list[str]] = {}
+def _holders(found: ShardedArray) -> dict[Block, list[str]]:
+    """The devices of every block."""
+    holders: dict[Block, list[str]] = {}
     for one in found.devices:
         holders.setdefault(tuple(one.block), []).append("".join(map(str, one.at)))
+    return holders
+
+
+def _blocks(found: ShardedArray) -> FigureData:
+    holders = _holders(found)
     sides = [((0, 1), *block)[-2:] for block in holders]
     mark = Mark(
         kind="rect",
@@ -111,16 +119,46 @@ def _map(found: ShardedArray) -> FigureData:
         x2=[columns[1] for _, columns in sides],
         y2=[rows[1] for rows, _ in sides],
         text=[" ".join(names) for names in holders.values()],
+        hues=list(range(len(holders))),
     )
-    axes = ", ".join(found.mesh)
     copies = f"{found.copies} copies" if found.copies > 1 else "one copy"
-    return FigureData(
-        id=f"held-{found.array}",
-        title=f"Who holds what of {found.array}, devices as ({axes}); {copies}",
-        x=FigureAxis(bare=True),
-        y=FigureAxis(bare=True),
-        marks=[mark],
+    title = f"{found.array}: its blocks, with the devices of each; {copies}"
+    return _drawing(f"held-{found.array}", title, mark, square=False)
+
+
+def _devices(found: ShardedArray) -> FigureData:
+    """The mesh, its last axis across, its last but one down, planes beside each other."""
+    blocks, sizes = list(_holders(found)), list(found.mesh.values())
+    wide = sizes[-1] if sizes else 1
+    at = [(0, 0, *one.at) for one in found.devices]
+    planes = [_plane(place[2:-2], sizes[:-2]) for place in at]
+    x = [place[-1] + plane * (wide + 1) for place, plane in zip(at, planes, strict=True)]
+    y = [place[-2] for place in at]
+    mark = Mark(
+        kind="rect",
+        label="device",
+        x=x,
+        y=y,
+        x2=[one + 1 for one in x],
+        y2=[one + 1 for one in y],
+        text=["".join(map(str, one.at)) for one in found.devices],
+        hues=[blocks.index(tuple(one.block)) for one in found.devices],
     )
+    title = f"The mesh ({', '.join(found.mesh)}), each device in the colour of its block"
+    return _drawing(f"mesh-{found.array}", title, mark, square=True)
+
+
+def _plane(outer: Sequence[int], sizes: Sequence[int]) -> int:
+    """The number of a plane among those of the outer axes."""
+    number = 0
+    for place, size in zip(outer, sizes, strict=True):
+        number = number * size + place
+    return number
+
+
+def _drawing(id: str, title: str, mark: Mark, square: bool) -> FigureData:
+    bare = FigureAxis(bare=True)
+    return FigureData(id=id, title=title, x=bare, y=bare, marks=[mark], square=square)
 
 
 def _bars(id: str, title: str, label: str, unit: str, names, x: list[float]) -> FigureData:
@@ -140,6 +178,15 @@ def _shapes(found: Sharded) -> TableData:
         for name, layout in found.layouts.items()
     ]
     return TableData(title="Arrays", header=("", "layout", "whole", "on each device"), rows=rows)
+
+
+def _ways(timed: Sequence[TimedStrategy]) -> TableData:
+    rows = [
+        [f"{i}. {one.summary}", one.seconds.expected, one.wire_bytes_per_device]
+        for i, one in enumerate(timed, 1)
+    ]
+    units = {"seconds": "s", "sent by a device": "bytes"}
+    return TableData(title="Strategies", header=("way", *units), rows=rows, units=units)
 
 
 def _steps(found: Sharded) -> TableData:

@@ -1,4 +1,4 @@
-"""Machines step by step: the simulators of `book figure`, a frame at a time."""
+"""Machines to watch: the simulators of `book figure`, which the page plays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -9,117 +9,34 @@ from shardwise.apps.page.controls import ViewState, choice, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
-from shardwise.book.simulators import Cell, Frame
 from shardwise.book.simulators.collective import NETWORKS
+from shardwise.boundary.records import plain
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
 
-STEP = "step"
-"""The control that says which frame; every other is a setting of the simulator."""
+PLAYED = ("title", "kinds", "rows", "bars", "places", "frames", "reduces", "x_label", "x_unit")
+"""What the player needs of an animation."""
+PASSES = {"F": "F: forward", "B": "B: backward", "W": "W: gradients of the weights"}
+"""What the letters of a pipeline say."""
 
 
 def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
-    sets = {one.name: getattr(state, one.name) for one in fields(state) if one.name != STEP}
+    sets = {one.name: getattr(state, one.name) for one in fields(state)}
     return [VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})]
 
 
 def _draw(state: ViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
-    frames = found.frames
-    step = getattr(state, STEP, None)
-    frame = None if step is None or not frames else frames[min(step, len(frames) - 1)]
-    figures = [_bars(found, frame)] if found.bars else []
-    figures += [_places(found, frame)] if frame and found.places else []
-    figures += [_cells(found, frame)] if frame and not found.bars and frame.cells else []
-    figures += [_curves(found)] if found.curves else []
     return Drawn(
-        figures=figures,
+        player=plain({name: getattr(found, name) for name in PLAYED}) | {"names": PASSES},
+        figures=[_curves(found)] if found.curves else [],
         tables=[facts("What came out", found.readings, found.units)],
-        lines=[*_shown(frame, len(frames)), *found.notes],
+        lines=found.notes,
         formula="simulated; the closed forms stand under `shardwise book rule`",
         source=found.source,
-    )
-
-
-def _shown(frame: Frame | None, frames: int) -> list[str]:
-    return [f"Shown: {frame.label}, of {frames} frames."] if frame else []
-
-
-def _rects(cells: Sequence[Cell], kinds: Sequence[str], x0: float = 0.0) -> list[Mark]:
-    named = [kind for kind in kinds if any(cell.kind == kind for cell in cells)]
-    named += sorted({cell.kind for cell in cells} - set(named))
-    marks = []
-    for kind in named:
-        own = [cell for cell in cells if cell.kind == kind]
-        marks.append(
-            Mark(
-                kind="rect",
-                label=kind,
-                x=[cell.x for cell in own],
-                y=[cell.y for cell in own],
-                x2=[cell.x + cell.width for cell in own],
-                y2=[cell.y + cell.height for cell in own],
-                text=[cell.text for cell in own],
-            )
-        )
-    return marks
-
-
-def _bars(found: SimulationAnswer, frame: Frame | None) -> FigureData:
-    marks = _rects(found.bars, found.kinds)
-    if frame:
-        marks.append(Mark(kind="rule", label="shown", x=[frame.at]))
-    first, last = (found.rows[i] for i in (0, -1))
-    return FigureData(
-        id="bars",
-        title=f"{found.title}; rows from {first} to {last}",
-        x=FigureAxis(label=found.x_label, unit=found.x_unit),
-        y=FigureAxis(bare=True),
-        marks=marks,
-    )
-
-
-def _cells(found: SimulationAnswer, frame: Frame) -> FigureData:
-    return FigureData(
-        id="cells",
-        title=found.title,
-        x=FigureAxis(bare=True),
-        y=FigureAxis(bare=True),
-        marks=_rects(frame.cells, found.kinds),
-        square=True,
-    )
-
-
-def _places(found: SimulationAnswer, frame: Frame) -> FigureData:
-    at = [(one.x, one.y) for one in found.places]
-    marks = []
-    for kind in found.kinds:
-        own = [move for move in frame.moves if move.kind == kind]
-        ends = [(at[move.source], at[move.target]) for move in own]
-        if own:
-            marks.append(
-                Mark(
-                    kind="arrow",
-                    label=f"block {kind}",
-                    x=[a[0] for a, _ in ends],
-                    y=[a[1] for a, _ in ends],
-                    x2=[b[0] for _, b in ends],
-                    y2=[b[1] for _, b in ends],
-                    text=[move.text for move in own],
-                )
-            )
-    x, y = ([place[i] for place in at] for i in (0, 1))
-    marks += [Mark(kind="dot", x=x, y=y, text=[one.text for one in found.places])]
-    return FigureData(
-        id="places",
-        title=found.title,
-        x=FigureAxis(bare=True),
-        y=FigureAxis(bare=True),
-        marks=marks,
-        square=True,
     )
 
 
@@ -137,16 +54,10 @@ def _axis(text: str) -> FigureAxis:
     return FigureAxis(label=label, unit=unit.rstrip("]") or ("bytes" if label == "bytes" else ""))
 
 
-def _frames(count: int) -> int:
-    """The control that says which frame is shown."""
-    return slider("Frame", range(count), count // 3)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystolicState(ViewState):
     """The controls of the systolic array."""
 
-    step: int = _frames(40)
     side: int = slider("Side of the array", (2, 3, 4, 6, 8), 4)
     rows: int = slider("Rows streamed", (2, 4, 8, 12, 16), 8)
     inner: int = slider("Inner dim", (2, 3, 4, 6, 8), 4)
@@ -169,14 +80,13 @@ class HbmState(ViewState):
 class CollectiveState(ViewState):
     """The controls of a collective."""
 
-    step: int = _frames(16)
     kind: str = choice(
         "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
     )
     network: str = choice("Network", tuple(NETWORKS), "ring")
     shape: str = choice(
         "Shape",
-        ("4", "8", "16", "4x4", "4x2x2"),
+        ("4", "8", "16", "4x4", "8x8", "2x2x2", "4x2x2", "4x4x4"),
         "8",
         about="Several sides: a torus, or nodes x devices.",
     )

@@ -1,24 +1,26 @@
-"""The training planner: time per strategy against the batch as in ch. 5, and the best plan."""
+"""The training planner: days and dollars of a run, the plan, where its step goes, and time per
+strategy against the batch as in ch. 5."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import exp, log
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import ViewState, choice, powers, slider
+from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
 from shardwise.apps.page.view import Drawn, PageView
-from shardwise.apps.page.views.chips import CHIPS, TORI, slice_name
+from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
+from shardwise.book.figures import Series
 from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_train.train import TrainPlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
-from shardwise.models import load_model
+from shardwise.models import load_model, zoo_names
+from shardwise.results.run import WholeRun
+from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
 
-MODELS = (
-    "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "gemma-2-27b", "qwen3-32b", "mistral-large-2407",
-    "deepseek-v3", "gpt-oss-120b", "mixtral-8x7b",
-)  # fmt: skip
 FIGURE = "fig.5.math_comms"
 SPLIT = "fig.5.interactive"
 
@@ -27,13 +29,27 @@ SPLIT = "fig.5.interactive"
 class TrainViewState(ViewState):
     """The controls of the view."""
 
-    model: str = choice("Model", MODELS, "llama-3-70b")
-    on: str = choice("Chip", (*TORI, *(name for name in CHIPS if name not in TORI)), "v5p")
-    chips: int = slider("Chips", powers(3, 12), 512, unit="chips")
-    batch: int = slider("Batch", powers(16, 25), 1 << 22, unit="tokens")
-    seq: int = slider("Sequence", powers(10, 17), 4096, unit="tokens")
-    tensor: int = slider("Tensor split drawn", powers(0, 8), 8, unit="chips")
-    remat: str = choice("Recompute", ("any", "none", "matmul_outputs", "block"), "any")
+    model: str = known(
+        "Model",
+        zoo_names(),
+        "llama-3-70b",
+        about=PASTE,
+    )
+    on: str = choice("Chip", ALL_CHIPS, "v5p")
+    chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
+    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens")
+    seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
+    tokens: str = entry("Tokens of the run", "15T", about="Such as 15T; empty: one step.")
+    price: str = entry("USD per chip and hour", "", group="Price and plan")
+    remat: str = choice(
+        "Recompute", ("any", "none", "matmul_outputs", "block"), "any", group="Price and plan"
+    )
+    tensor: int = slider(
+        "Tensor split drawn", powers(0, 8), 8, unit="chips", group="Price and plan"
+    )
+    chip: str = entry(
+        "Chip with other numbers", "", group="Price and plan", about="Such as hbm_bandwidth=9e11."
+    )
 
 
 def _torus(state: TrainViewState) -> dict[str, str | int]:
@@ -61,7 +77,14 @@ def _calls(state: TrainViewState) -> list[VerbCall]:
 
 
 def _search(state: TrainViewState) -> list[VerbCall]:
-    keywords = {"batch": f"{state.batch}", "seq": state.seq, "remat": _any(state.remat)}
+    keywords = {
+        "batch": f"{state.batch}",
+        "seq": state.seq,
+        "remat": _any(state.remat),
+        "tokens": state.tokens or None,
+        "prices": prices("price", state.on, state.price),
+        "sets": overlay("chip", state.chip),
+    }
     given = (state.model, slice_name(state.on, state.chips))
     return [
         VerbCall(
@@ -85,15 +108,64 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
     return Drawn(
-        figures=[*figures, _memory(found), _where(found), _others(found)],
+        says=sentence(state.model, state.on, found),
+        figures=[
+            *([_days(found.run)] if found.run else []),
+            where(found),
+            memory(found),
+            _others(found),
+            *figures,
+        ],
         tables=[
+            *([_run(found.run)] if found.run else []),
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
-        lines=_said(found),
+        lines=plan_lines(found),
         **SOURCE,
     )
+
+
+def sentence(model: str, chip: str, found: TrainPlanned) -> str:
+    """The answer to quote."""
+    step, run = found.step_seconds, found.run
+    where = f"on {many(found.chips_used + found.chips_idle, 'chip')} of {chip}"
+    if run is None:
+        return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
+    range_ = ""
+    if run.days_80:
+        range_ = f" (8 of 10 such runs: {sig(run.days_80.low)} to {sig(run.days_80.high)})"
+    usd = f" and costs {format_usd(run.usd)}" if run.usd is not None else ", at no known price"
+    return (
+        f"Training {model} on {format_count(run.tokens)} tokens takes about {sig(run.days)} days"
+        f"{range_} {where}{usd}."
+    )
+
+
+def _run(run: WholeRun) -> TableData:
+    said: dict[str, Any] = {"tokens": run.tokens, "days": run.days}
+    if run.days_80:
+        said |= {"days, 1 run in 10 takes less": run.days_80.low}
+        said |= {"days, 1 run in 10 takes more": run.days_80.high}
+    said |= {"chip hours": run.chip_hours, "USD": run.usd, "price": run.price or "none is known"}
+    return facts("The run", said, {"days": "days"})
+
+
+def _days(run: WholeRun) -> FigureData:
+    """Days with the range of 8 of 10 such runs."""
+    low, high = (run.days_80.low, run.days_80.high) if run.days_80 else (run.days, run.days)
+    return FigureData(
+        id="days",
+        title="Days of the run",
+        x=FigureAxis(label="days", unit="days"),
+        y=FigureAxis(names=("expected", "1 in 10 takes less", "1 in 10 takes more")),
+        marks=[
+            Mark(kind="bar", label="expected", x=[run.days], y=["expected"]),
+            Mark(kind="bar", label="8 of 10 such runs lie between", x=[low, high],
+                 y=["1 in 10 takes less", "1 in 10 takes more"]),
+        ],
+    )  # fmt: skip
 
 
 SOURCE: Any = {
@@ -105,17 +177,42 @@ SOURCE: Any = {
 def _curves(found: Answer, batch: int) -> FigureData:
     assert isinstance(found, FigureAnswer)
     x, y = found.x, found.y
-    marks = lines(found.series, dashed=("math",))
+    series = [replace(one, label=_strategy(one.label)) for one in found.series]
+    marks = lines(series, dashed=("math",))
+    crossed = [
+        Mark(kind="rule", label=f"math hides {one.label} from {format_count(at)} tokens", x=[at])
+        for one in series[1:2]
+        if (at := _crossing(series[0], one))
+    ]
     return FigureData(
         id=found.id,
         title=found.title,
         x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
         y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
-        marks=[*marks, Mark(kind="rule", label=f"batch {batch:,}", x=[batch])],
+        marks=[*marks, *crossed, Mark(kind="rule", label=f"your batch, {batch:,}", x=[batch])],
     )
 
 
-def _memory(found: TrainPlanned) -> FigureData:
+def _strategy(label: str) -> str:
+    """A line of the book's figures in words: its Y-way FSDP and X-way tensor parallelism."""
+    named = {"X_opt, max": "best split, both axes at once"}
+    named |= {"X_opt, sum": "best split, one axis after the other"}
+    words = re.sub(r"^(\d+)-way DP$", r"FSDP over \1", label)
+    return named.get(label) or re.sub(r"^(\d+) ?x ?(\d+)$", r"FSDP \1 x tensor \2", words)
+
+
+def _crossing(math: Series, other: Series) -> float | None:
+    """The batch from which math takes longer; lines are straight in logarithms between points."""
+    gaps = [log(a / b) for a, b in zip(math.y, other.y, strict=False)]
+    for i in range(1, len(gaps)):
+        if gaps[i - 1] < 0 <= gaps[i]:
+            share = -gaps[i - 1] / (gaps[i] - gaps[i - 1])
+            return exp(log(math.x[i - 1]) + share * log(math.x[i] / math.x[i - 1]))
+    return None
+
+
+def memory(found: TrainPlanned) -> FigureData:
+    """What the fullest chip holds, beside what can be used."""
     usable = found.usable_bytes_per_chip
     marks = [
         Mark(kind="bar", label=kind, x=[size], y=["peak"])
@@ -130,14 +227,17 @@ def _memory(found: TrainPlanned) -> FigureData:
     )
 
 
-def _where(found: TrainPlanned) -> FigureData:
-    parts = found.where_it_goes
+def where(found: TrainPlanned) -> FigureData:
+    """The parts of a step, one after the other."""
     return FigureData(
         id="where",
-        title="Where the step's time goes",
+        title=f"Where the step's {format_seconds(found.step_seconds.expected)} go",
         x=FigureAxis(label="time", unit="s"),
-        y=FigureAxis(names=tuple(parts)),
-        marks=[Mark(kind="bar", label="seconds", x=list(parts.values()), y=list(parts))],
+        y=FigureAxis(names=("step",)),
+        marks=[
+            Mark(kind="bar", label=part, x=[seconds], y=["step"])
+            for part, seconds in found.where_it_goes.items()
+        ],
     )
 
 
@@ -148,7 +248,7 @@ def _others(found: TrainPlanned) -> FigureData:
         plans.setdefault(label, one.step_seconds.expected)
     return FigureData(
         id="others",
-        title="The best plan and what else was close",
+        title="This plan, and others that were close",
         x=FigureAxis(label="expected step", unit="s"),
         y=FigureAxis(names=tuple(plans)),
         marks=[Mark(kind="bar", label="seconds", x=list(plans.values()), y=list(plans))],
@@ -160,26 +260,35 @@ def _mesh(mesh: Mapping[str, int]) -> str:
 
 
 def _plan(found: TrainPlanned) -> TableData:
-    names = ("slice", "runs_in", "microbatches", "remat", "pipeline_schedule", "zero", "mfu")
-    names += ("tokens_per_second", "peak_bytes_per_chip", "usable_bytes_per_chip")
-    bounds = values(found.step_seconds)
-    units = {"tokens_per_second": "tokens/s", "peak_bytes_per_chip": "bytes"}
-    units |= {"usable_bytes_per_chip": "bytes"} | dict.fromkeys(bounds, "s")
-    said = {"mesh": _mesh(found.mesh)} | {name: getattr(found, name) for name in names}
-    return facts("The best plan", said | bounds, units)
+    said: dict[str, object] = {
+        "mesh": _mesh(found.mesh),
+        "slice": found.slice,
+        "runs in": found.runs_in or "no known program",
+        "microbatches": found.microbatches,
+        "recompute": found.remat,
+        "pipeline schedule": found.pipeline_schedule,
+        "optimizer sharding (ZeRO stage)": found.zero,
+        f"MFU of the {found.mfu_dtype} peak": f"{found.mfu:.1%}",
+        "tokens per second": found.tokens_per_second,
+        "memory of the fullest chip": format_gib(found.peak_bytes_per_chip),
+        "usable memory of a chip": format_gib(found.usable_bytes_per_chip),
+    }
+    bounds = {f"step, {name}": value for name, value in values(found.step_seconds).items()}
+    return facts("The plan", said | bounds, dict.fromkeys(bounds, "s"))
 
 
-def _said(found: TrainPlanned) -> list[str]:
+def plan_lines(found: TrainPlanned) -> list[str]:
     """The best plan and what runs it, then what binds it."""
     runs = f"runs in {found.runs_in}" if found.runs_in else "no known program runs it"
-    best = f"Best: {_mesh(found.mesh)}, {found.microbatches} microbatches, {runs}."
+    count = f"{found.microbatches} microbatch{'es' if found.microbatches > 1 else ''}"
+    best = f"The plan: {_mesh(found.mesh)}, {count}, {runs}."
     return [best, *found.why[:1]]
 
 
 VIEW = PageView(
     name="training",
     title="Training planner",
-    about="Time per strategy against the batch, and the plan that a search finds.",
+    about="How long and how dear a run is, on which plan, and what bounds it.",
     state=TrainViewState,
     calls=_calls,
     slow=_search,
