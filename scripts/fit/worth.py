@@ -6,8 +6,9 @@ then fitted again, without each group in turn. Errors are to first order around 
 left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from fit.folds import left_out_logs, score
 from fit.hierarchy import Hierarchy, Levels, bounds_of
 from fit.solve import Fit, Linear, linear_at, solved, values_of
 from fit.terms import TERMS, Term
+
+WHOLE = "all of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Fitted:
     def whole(self) -> Worth:
         """With everything."""
         return worth_of(
-            "all of them",
+            WHOLE,
             left_out_logs(self.fit.linear, self.hierarchy, self.levels),
             self.fit.linear,
         )
@@ -111,14 +114,42 @@ def families(hierarchy: Hierarchy) -> dict[str, list[str]]:
     return found
 
 
-def worths(start: Fitted) -> tuple[Worth, ...]:
-    """With everything; each family at its priors; each at the value that changes nothing; each
-    term of plans."""
-    found = [start.whole]
+def comparisons(start: Fitted) -> dict[str, Callable[[], Worth]]:
+    """By name what to look at: everything; each family at its priors; each at the value that
+    changes nothing; each term of plans; each constant of one owner."""
+    found: dict[str, Callable[[], Worth]] = {WHOLE: lambda: start.whole}
     for family, some in families(start.hierarchy).items():
         priors = {name: start.hierarchy.priors[name].value for name in some}
-        found.append(without_family(start, priors, f"{family} at its prior"))
+        values = {f"{family} at its prior": priors}
         idle = kind_of(some[0]).idle
         if idle is not None:
-            found.append(without_family(start, dict.fromkeys(some, idle), f"{family} = {idle:g}"))
-    return (*found, *(without_term(start, term) for term in TERMS))
+            values[f"{family} = {idle:g}"] = dict.fromkeys(some, idle)
+        found |= {name: partial(without_family, start, held, name) for name, held in values.items()}
+    found |= {term.name: partial(without_term, start, term) for term in TERMS}
+    return found | {name: partial(without_constant, start, name) for name in start.fit.values}
+
+
+ABOUT = """Left-out errors of the runs that were fitted on, to first order around the fit, with the
+sigmas of all groups. A constant is held at its prior, or at the value at which it changes nothing;
+a term of plans is switched off; the rest is fitted anew. The score is the mean log error up to
+0.5, a group counting as the root of its runs; where it falls, what is left out is worth nothing.
+"""
+
+
+def worth_table(rows: Sequence[Worth]) -> str:
+    """The rows as a section: `WHOLE` is the first of them."""
+    if not rows:
+        return "Not run."
+    whole = rows[0]
+    lines = [
+        ABOUT,
+        "| without | median | 90th percentile | score | worse by | runs touched |",
+        "|---|---|---|---|---|---|",
+    ]
+    for w in rows:
+        touched = "" if w.touched is None else str(w.touched)
+        lines.append(
+            f"| {'nothing' if w is whole else w.name} | {w.median:.1%} | {w.p90:.1%} | "
+            f"{w.score:.4f} | {w.score - whole.score:+.4f} | {touched} |"
+        )
+    return "\n".join(lines)
