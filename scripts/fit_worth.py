@@ -25,6 +25,7 @@ from made import made, put
 from shardwise.boundary import read_toml
 from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.evidence.training.unseen import read_unseen
 from shardwise.hardware.catalogue import GENERATIONS
 from shardwise.roofline import load_stack, stack_names
 
@@ -41,12 +42,17 @@ def _value(owner: str, constant: str) -> float:
 
 
 def start(runs: list[PublishedRun], values: dict[str, float]) -> Fitted:
-    """The runs priced and differentiated at the constants."""
-    cases: list[Case] = laid_out([case_of(run) for run in runs], values)
+    """The runs of the fit priced and differentiated at the constants, and the others beside."""
+    cases: list[Case] = laid_out([case_of(run) for run in runs if run.fitted], values)
     linear, hierarchy = linear_at(cases, values), Hierarchy(prior_values())
     levels = chosen_levels(linear, hierarchy)
     fit = Fit(values=values, columns={}, linear=linear, weights=linear.shares)
-    return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=levels)
+    judges = [run for run in runs if not run.fitted and _is_priced(run)]
+    return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=levels, judges=judges)
+
+
+def _is_priced(run: PublishedRun) -> bool:
+    return run.fingerprint in read_unseen()
 
 
 def main() -> None:
@@ -54,14 +60,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     until = time.monotonic() + parser.parse_args().seconds
     runs, _ = read_runs(read_table(PUBLISHED).rows, Path(PUBLISHED).parent)
-    runs, values = [run for run in runs if run.fitted], committed()
-    rows = {row.name: row for row in kept_worths(values, runs)}
+    values, of = committed(), [run for run in runs if run.fitted]
+    rows = {row.name: row for row in kept_worths(values, of)}
     asked = comparisons(start(runs, values))
     for name, compare in asked.items():
         if name not in rows and time.monotonic() < until:
             rows[name] = compare()
             told = [rows[known] for known in asked if known in rows]
-            write_worths(made(), values, runs, told)
+            write_worths(made(), values, of, told)
             print(f"{len(told)} of {len(asked)}: {rows[name]}", flush=True)
     put(PAGE, __file__, worth_table([rows[name] for name in asked if name in rows]))
 

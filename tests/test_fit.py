@@ -45,7 +45,6 @@ from fit.terms import TERMS, Term  # noqa: E402
 from fit.worth import (  # noqa: E402
     WHOLE,
     Fitted,
-    Worth,
     comparisons,
     without_constant,
     without_family,
@@ -321,7 +320,8 @@ def test_rows_of_worth_stay_while_constants_and_runs_do(fitted, tmp_path, monkey
     monkeypatch.setattr(outputs, "WORTH", tmp_path / "worth.json")
     runs, values = [case.run for case in fitted.cases], fitted.fit.values
     assert outputs.kept_worths(values, runs) == ()
-    rows = (fitted.whole, replace(fitted.whole, name="a term", touched=3))
+    term = replace(fitted.whole, name="a term", touched=3, judges=2, judged=(0.1, 0.2))
+    rows = (fitted.whole, term)
     outputs.write_worths({"date": "a day"}, values, runs, rows)
     assert outputs.kept_worths(values, runs) == rows
     assert outputs.kept_worths({**values, "hopper.sustained": 0.1}, runs) == ()
@@ -329,7 +329,7 @@ def test_rows_of_worth_stay_while_constants_and_runs_do(fitted, tmp_path, monkey
 
 
 def test_the_page_has_the_worth_of_every_constant_and_term(fitted):
-    rows = [Worth(**row) for row in json.loads(outputs.WORTH.read_text())["rows"]]
+    rows = [outputs.worth_from(row) for row in json.loads(outputs.WORTH.read_text())["rows"]]
     assert rows[0].name == WHOLE
     assert worth_table(rows) in outputs.PAGE.read_text(), "run scripts/fit_worth.py"
     assert {term.name for term in TERMS} <= {row.name for row in rows}

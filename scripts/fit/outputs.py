@@ -162,7 +162,12 @@ def kept_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> tu
     held = json.loads(WORTH.read_text(encoding="utf-8")) if WORTH.exists() else {}
     if held.get("of") != stamp(values, runs):
         return ()
-    return tuple(Worth(**row) for row in held["rows"])
+    return tuple(worth_from(row) for row in held["rows"])
+
+
+def worth_from(row: Mapping[str, Any]) -> Worth:
+    """A row of the file."""
+    return Worth(**{**row, "judged": tuple(row["judged"]) if row.get("judged") else None})
 
 
 def write_worths(
