@@ -251,8 +251,8 @@ class RunRow(BaseModel):
     )
     library: Annotated[Library, BeforeValidator(_spelt)] = Field(
         "plain",
-        description="whose layers and loss run op by op: plain, transformers, lit_gpt (2023), litgpt, "
-        "prime_rl or scaling",
+        description="whose layers and loss run op by op: plain, transformers, lit_gpt (2023), "
+        "litgpt, prime_rl or scaling",
     )
     quantize: Annotated[Quantized, BeforeValidator(_spelt)] = Field(
         "none", description="how the frozen matrices beside adapters are stored: nf4 or int8"
