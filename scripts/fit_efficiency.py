@@ -2,7 +2,7 @@
 """Fit the constants of chip generations and software stacks on published training runs.
 
     python scripts/fit_efficiency.py [TRAINING_CSV] [--date DAY] [--leave-one-source-out]
-                                     [--no-worth] [--dry-run] [--few-runs | --resolution]
+                                     [--dry-run] [--few-runs | --resolution]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them), by
 default those that the package ships. Priors come from tables of kernel benchmarks and of what
@@ -11,8 +11,8 @@ Prints the errors and the constants. Unless --dry-run, writes a file per chip ge
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/lab/fit.md, the
 residuals behind the 80 % ranges and the left-out prediction of every run, which is what
-`shardwise validate` shows of them; --no-worth leaves out what each term and constant is worth, half
-of the work. With the left-out predictions it also writes what they cannot tell of a plan
+`shardwise validate` shows of them. The page's table of what each term and constant is worth is of
+`scripts/fit_worth.py`. With the left-out predictions it also writes what they cannot tell of a plan
 (src/shardwise/roofline/data/resolution.toml); --resolution writes that alone, in seconds, from the
 left-out predictions that are there. --few-runs makes only what follows from these: the spread
 behind `--evidence` and its section of docs/lab/fit.md. Constants are fitted on the rows that are
@@ -34,7 +34,14 @@ from fit.explain import explain
 from fit.few_runs import write_few_runs
 from fit.folds import Fold, chosen_levels, folds, together
 from fit.hierarchy import Hierarchy, Levels
-from fit.outputs import PAGE, unseen_runs, write_constants, write_unseen, write_what_is_told
+from fit.outputs import (
+    PAGE,
+    kept_worths,
+    unseen_runs,
+    write_constants,
+    write_unseen,
+    write_what_is_told,
+)
 from fit.priors import prior_values
 from fit.ranges import (
     common_ranges,
@@ -48,7 +55,7 @@ from fit.regressions import regressions
 from fit.report import Results, report
 from fit.residuals import Samples, write_residuals
 from fit.solve import Linear, fit_all, linear_at
-from fit.worth import Fitted, Worth, without_constant, worths
+from fit.worth import Fitted
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training import unseen
@@ -151,8 +158,7 @@ def write_left_out(
         common=common_ranges(samples),
         unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
         regressions=regressions(case.run for case in cases),
-        worths=() if asked.no_worth else worths(start),
-        single={} if asked.no_worth else singles(start),
+        worths=kept_worths(start.fit.values, [c.run for c in start.cases]),
     )
     page = report(results)
     print(page)
@@ -165,11 +171,6 @@ def write_left_out(
         rows = unseen_runs(cases, linear.residuals, left, baseline, ranges)
         write_unseen(unseen.DATA, rows)
         write_what_is_told([case.run for case in cases], asked.date)
-
-
-def singles(start: Fitted) -> dict[str, Worth]:
-    """The errors without each constant."""
-    return {name: without_constant(start, name) for name in start.fit.values}
 
 
 def summary(logs: np.ndarray) -> str:
@@ -190,7 +191,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("table", type=Path, nargs="?", default=PUBLISHED, metavar="TRAINING_CSV")
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")
-    parser.add_argument("--no-worth", action="store_true")
     parser.add_argument("--few-runs", action="store_true")
     parser.add_argument("--resolution", action="store_true")
     parser.add_argument("--dry-run", action="store_true")

@@ -129,9 +129,9 @@ def main() -> None:
         asked = [pool.submit(compared, run) for run in open_]
         for done, future in enumerate(as_completed(asked), 1):
             rows[future.result()["id"]] = future.result()
+            write(rows)
             if done % 10 == 0 or done == len(asked):
                 print(f"{done} of {len(asked)}", flush=True)
-                write(rows)
     put(PAGE, __file__, summary(list(rows.values())))
     print(summary(list(rows.values())))
 

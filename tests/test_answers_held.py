@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import answers_fit  # noqa: E402
 import peak_memory  # noqa: E402
 import published_jobs  # noqa: E402
+import range_scores  # noqa: E402
 
 UNEXPLAINED = pytest.mark.xfail(strict=True, reason="see tests/exempt.toml")
 PAGE = answers_fit.PAGE.read_text(encoding="utf-8")
@@ -30,6 +31,7 @@ def test_the_page_says_what_the_documents_hold():
     assert answers_fit.told(ANSWERS["rows"]) in PAGE, "run scripts/answers_fit.py"
     assert published_jobs.summary(JOBS) in PAGE, "run scripts/published_jobs.py"
     assert peak_memory.told() in PAGE, "run scripts/peak_memory.py"
+    assert range_scores.told() in PAGE, "run scripts/range_scores.py"
 
 
 TILED = {"trl-1m-tokens"}
@@ -94,11 +96,20 @@ def test_every_published_job_has_a_row_with_both_plans_or_the_reason():
         assert row["ours"] is None or row["fastest_seconds"] <= row["ours"]["seconds"] * (1 + 1e-9)
 
 
-@UNEXPLAINED
 def test_a_published_plan_is_seldom_faster():
     known = [row for row in JOBS if row["ours"]]
     beats = sum(published_jobs.beaten(row, row["ours"]["seconds"]) for row in known)
     assert beats <= 0.1 * len(known)
+
+
+def test_a_range_is_scored_by_its_width_and_what_lies_outside():
+    rows = range_scores.left_out()[:40]
+    found = range_scores.scored(rows)
+    assert set(found) == set(range_scores.WAYS)
+    for row, held in zip(rows, found["by features of the plan (ours)"], strict=True):
+        outside = not row.unseen.low <= row.run.measured_seconds <= row.unseen.high
+        assert held.inside is not outside
+        assert (held.score > held.width) is outside
 
 
 @pytest.mark.slow

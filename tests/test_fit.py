@@ -1,5 +1,6 @@
 """scripts/fit_efficiency.py: constants that made the times are found again from the times."""
 
+import json
 import sys
 import tomllib
 from dataclasses import replace
@@ -42,11 +43,13 @@ from fit.residuals import Samples  # noqa: E402
 from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402
 from fit.terms import TERMS, Term  # noqa: E402
 from fit.worth import (  # noqa: E402
+    WHOLE,
     Fitted,
+    comparisons,
     without_constant,
     without_family,
     without_term,
-    worths,
+    worth_table,
 )
 
 TABLE = ROOT / "src" / "shardwise" / "evidence" / "training" / "data" / "training_runs.csv"
@@ -313,6 +316,26 @@ def test_what_a_term_of_plans_is_worth(fitted):
     assert len({term.name for term in TERMS}) == len(TERMS)
 
 
+def test_rows_of_worth_stay_while_constants_and_runs_do(fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "WORTH", tmp_path / "worth.json")
+    runs, values = [case.run for case in fitted.cases], fitted.fit.values
+    assert outputs.kept_worths(values, runs) == ()
+    term = replace(fitted.whole, name="a term", touched=3, judges=2, judged=(0.1, 0.2))
+    rows = (fitted.whole, term)
+    outputs.write_worths({"date": "a day"}, values, runs, rows)
+    assert outputs.kept_worths(values, runs) == rows
+    assert outputs.kept_worths({**values, "hopper.sustained": 0.1}, runs) == ()
+    assert outputs.kept_worths(values, runs[1:]) == ()
+
+
+def test_the_page_has_the_worth_of_every_constant_and_term(fitted):
+    rows = [outputs.worth_from(row) for row in json.loads(outputs.WORTH.read_text())["rows"]]
+    assert rows[0].name == WHOLE
+    assert worth_table(rows) in outputs.PAGE.read_text(), "run scripts/fit_worth.py"
+    assert {term.name for term in TERMS} <= {row.name for row in rows}
+    assert set(comparisons(fitted)) - set(fitted.fit.values) <= {row.name for row in rows}
+
+
 def test_what_is_written_reads_back(fitted):
     found = explain(fitted.fit, fitted.cases, fitted.hierarchy, fitted.levels)
     everything = {
@@ -352,8 +375,7 @@ def results_of(fitted, left) -> Results:
         common=common_ranges(samples),
         unseen=unseen_values(samples, unlike_logs(*rest, folds=False)),
         regressions=regressions(case.run for case in cases),
-        worths=worths(fitted),
-        single={name: without_constant(fitted, name) for name in fitted.fit.values},
+        worths=tuple(compare() for compare in comparisons(fitted).values()),
     )
 
 

@@ -2,11 +2,13 @@
 what predictions cannot tell."""
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from fit.resolution import (
     published_looks,
     write_resolution,
 )
+from fit.worth import Worth
 from shardwise.boundary import write_text
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
@@ -30,6 +33,8 @@ from shardwise.roofline.resolution import DATA as RESOLUTION
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "src" / "shardwise" / "roofline" / "data" / "stacks.toml"
 PAGE = ROOT / "docs" / "lab" / "fit.md"
+WORTH = ROOT / "docs" / "lab" / "worth.json"
+"""What each term and constant is worth, as far as `scripts/fit_worth.py` has looked."""
 COMPILED = ("compiled.json", "compiled_drawn.json")
 """Tables of our own trainer's plans as compiled, in docs/lab/."""
 MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/lab/fit.md says how."
@@ -150,3 +155,33 @@ def write_what_is_told(runs: Iterable[PublishedRun], date: str) -> None:
         f"scripts/fit_efficiency.py on {date}: {of} of docs/lab/{' and docs/lab/'.join(COMPILED)}"
     )
     write_resolution(RESOLUTION, looks, source)
+
+
+def kept_worths(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> tuple[Worth, ...]:
+    """The rows of `WORTH`, as long as these constants and runs are those that it is of."""
+    held = json.loads(WORTH.read_text(encoding="utf-8")) if WORTH.exists() else {}
+    if held.get("of") != stamp(values, runs):
+        return ()
+    return tuple(worth_from(row) for row in held["rows"])
+
+
+def worth_from(row: Mapping[str, Any]) -> Worth:
+    """A row of the file."""
+    return Worth(**{**row, "judged": tuple(row["judged"]) if row.get("judged") else None})
+
+
+def write_worths(
+    head: Mapping[str, Any],
+    values: Mapping[str, float],
+    runs: Iterable[PublishedRun],
+    rows: Iterable[Worth],
+) -> None:
+    """Write `WORTH`."""
+    held = {**head, "of": stamp(values, runs), "rows": [asdict(row) for row in rows]}
+    write_text(WORTH, json.dumps(held, indent=1) + "\n")
+
+
+def stamp(values: Mapping[str, float], runs: Iterable[PublishedRun]) -> str:
+    """Twelve digits that stand for constants and runs."""
+    of = json.dumps([sorted(values.items()), sorted(run.fingerprint for run in runs)])
+    return hashlib.sha256(of.encode()).hexdigest()[:12]

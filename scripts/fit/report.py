@@ -15,7 +15,7 @@ from fit.kin import shares
 from fit.ranges import BOUNDS, Held, share_inside
 from fit.regressions import Regression
 from fit.residuals import weighted_quantile
-from fit.worth import Worth
+from fit.worth import Worth, worth_table
 from shardwise.evidence.training.validate import CLASS_GROUPS, CLASS_RUNS
 from shardwise.planner.features import FEATURES
 from shardwise.roofline import stack_names
@@ -79,7 +79,6 @@ class Results:
     unseen: Mapping[tuple[str, str], Sequence[Held]]
     regressions: Sequence[Regression]
     worths: Sequence[Worth]
-    single: Mapping[str, Worth]
 
 
 Chosen = Callable[[Case], bool]
@@ -310,24 +309,9 @@ def _shares(bounds: tuple[float, float]) -> str:
 
 
 def _worth(r: Results) -> str:
-    if not r.worths:
-        return "Not run.\n"
-    whole = r.worths[0]
-    lines = [
-        "Left-out errors to first order around the fit, with the sigmas of all groups. A constant",
-        "is held at its prior, or at the value at which it changes nothing; a term of plans is",
-        "switched off; the rest is fitted anew. The score is the mean log error up to 0.5, a group",
-        "counting as the root of its runs; where it falls, what is left out is worth nothing.\n",
-        "| without | median | 90th percentile | score | worse by | runs touched |",
-        "|---|---|---|---|---|---|",
-    ]
-    for w in r.worths:
-        touched = "" if w.touched is None else str(w.touched)
-        lines.append(
-            f"| {'nothing' if w is whole else w.name} | {w.median:.1%} | {w.p90:.1%} | "
-            f"{w.score:.4f} | {w.score - whole.score:+.4f} | {touched} |"
-        )
-    return "\n".join(lines) + "\n"
+    """What `scripts/fit_worth.py` found, between its marks."""
+    begin, end = "<!-- scripts/fit_worth.py -->", "<!-- end: fit worth -->"
+    return f"{begin}\n{worth_table(r.worths)}\n{end}\n"
 
 
 def _levels(levels: Levels) -> str:
@@ -339,20 +323,18 @@ def _levels(levels: Levels) -> str:
 
 def _constants(r: Results, owners: Sequence[str] | Mapping) -> str:
     lines = [
-        "| constant | value | prior | expected | told | left out, without it | runs | rests on |",
-        "|---|---|---|---|---|---|---|---|",
+        "| constant | value | prior | expected | told | runs | rests on |",
+        "|---|---|---|---|---|---|---|",
     ]
-    whole = r.worths[0].score if r.worths else 0.0
     for owner in owners:
         for name, e in r.found.items():
             if not name.startswith(f"{owner}."):
                 continue
             ranked = sorted(e.by_group, key=lambda g: -e.by_group[g])
             runs = ", ".join(f"{g} {e.runs[g]}" for g in ranked if g in e.runs)
-            worth = f"{r.single[name].score - whole:+.4f}" if name in r.single else ""
             lines.append(
                 f"| {name} | {e.value:.3g} | {e.prior.value:.3g} | {e.expected:.3g} | "
-                f"{e.information:.1f} | {worth} | {runs or 'none'} | {e.single} |"
+                f"{e.information:.1f} | {runs or 'none'} | {e.single} |"
             )
     return "\n".join(lines) + "\n"
 

@@ -6,8 +6,9 @@ then fitted again, without each group in turn. Errors are to first order around 
 left.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,18 +18,26 @@ from fit.folds import left_out_logs, score
 from fit.hierarchy import Hierarchy, Levels, bounds_of
 from fit.solve import Fit, Linear, linear_at, solved, values_of
 from fit.terms import TERMS, Term
+from shardwise.evidence.training.runs import PublishedRun
+from shardwise.planner.training import evaluate_train
+
+WHOLE = "all of them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """Left-out errors without something: the median, the 90th percentile, and the `score` by
-    which sigmas are chosen; `touched` runs are priced otherwise where it is a term of plans."""
+    which sigmas are chosen; `touched` runs are priced otherwise where it is a term of plans.
+    `judges` are the runs beside those of the fit that a term touches, and `judged` their median
+    errors with it and without it, at the constants of the fit."""
 
     name: str
     median: float
     p90: float
     score: float
     touched: int | None = None
+    judges: int | None = None
+    judged: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +48,13 @@ class Fitted:
     cases: Sequence[Case]
     hierarchy: Hierarchy
     levels: Levels
+    judges: Sequence[PublishedRun] = ()
 
     @property
     def whole(self) -> Worth:
         """With everything."""
         return worth_of(
-            "all of them",
+            WHOLE,
             left_out_logs(self.fit.linear, self.hierarchy, self.levels),
             self.fit.linear,
         )
@@ -100,7 +110,21 @@ def without_term(start: Fitted, term: Term) -> Worth:
     residuals[touched], slopes[touched] = again.residuals, again.slopes
     linear = replace(linear, residuals=residuals, slopes=slopes)
     logs = left_out_logs(linear, start.hierarchy, start.levels)
-    return worth_of(term.name, logs, linear, len(touched))
+    found = worth_of(term.name, logs, linear, len(touched))
+    judges = [run for run in start.judges if term.without(run.plan) != run.plan]
+    others = [replace(run, plan=term.without(run.plan)) for run in judges]
+    both = _median_error(judges), _median_error(others)
+    return replace(found, judges=len(judges), judged=both if judges else None)
+
+
+def _median_error(runs: Sequence[PublishedRun]) -> float:
+    """That of the expected seconds of some runs, 0 of none."""
+    errors = [
+        float(evaluate_train(run.plan, run.cfg, run.piece).estimate.expected) / run.measured_seconds
+        - 1
+        for run in runs
+    ]
+    return float(np.median(np.abs(errors))) if errors else 0.0
 
 
 def families(hierarchy: Hierarchy) -> dict[str, list[str]]:
@@ -111,14 +135,46 @@ def families(hierarchy: Hierarchy) -> dict[str, list[str]]:
     return found
 
 
-def worths(start: Fitted) -> tuple[Worth, ...]:
-    """With everything; each family at its priors; each at the value that changes nothing; each
-    term of plans."""
-    found = [start.whole]
+def comparisons(start: Fitted) -> dict[str, Callable[[], Worth]]:
+    """By name what to look at: everything; each family at its priors; each at the value that
+    changes nothing; each term of plans; each constant of one owner."""
+    found: dict[str, Callable[[], Worth]] = {WHOLE: lambda: start.whole}
     for family, some in families(start.hierarchy).items():
         priors = {name: start.hierarchy.priors[name].value for name in some}
-        found.append(without_family(start, priors, f"{family} at its prior"))
+        values = {f"{family} at its prior": priors}
         idle = kind_of(some[0]).idle
         if idle is not None:
-            found.append(without_family(start, dict.fromkeys(some, idle), f"{family} = {idle:g}"))
-    return (*found, *(without_term(start, term) for term in TERMS))
+            values[f"{family} = {idle:g}"] = dict.fromkeys(some, idle)
+        found |= {name: partial(without_family, start, held, name) for name, held in values.items()}
+    found |= {term.name: partial(without_term, start, term) for term in TERMS}
+    return found | {name: partial(without_constant, start, name) for name in start.fit.values}
+
+
+ABOUT = """Left-out errors of the runs that were fitted on, to first order around the fit, with the
+sigmas of all groups. A constant is held at its prior, or at the value at which it changes nothing;
+a term of plans is switched off; the rest is fitted anew. The score is the mean log error up to
+0.5, a group counting as the root of its runs; where it falls, what is left out is worth nothing.
+The last two columns are of the other runs, which no constant is fitted on: how many a term
+touches, and their median error with it and without it.
+"""
+
+
+def worth_table(rows: Sequence[Worth]) -> str:
+    """The rows as a section: `WHOLE` is the first of them."""
+    if not rows:
+        return "Not run."
+    whole = rows[0]
+    lines = [
+        ABOUT,
+        "| without | median | 90th percentile | score | worse by | touched | others | errors |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for w in rows:
+        touched = "" if w.touched is None else str(w.touched)
+        judges = "" if w.judges is None else str(w.judges)
+        judged = "" if w.judged is None else f"{w.judged[0]:.1%}, {w.judged[1]:.1%}"
+        lines.append(
+            f"| {'nothing' if w is whole else w.name} | {w.median:.1%} | {w.p90:.1%} | "
+            f"{w.score:.4f} | {w.score - whole.score:+.4f} | {touched} | {judges} | {judged} |"
+        )
+    return "\n".join(lines)

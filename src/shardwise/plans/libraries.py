@@ -1,11 +1,11 @@
 """Whose layers, loss and optimizer a PyTorch program runs op by op, as rows: what they make and
-keep beside what the plan's stack does. Under a compiler they all do the same."""
+keep beside what the plan's stack does. Under a compiler layers and optimizers all do the same."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-Library = Literal["plain", "transformers", "lit_gpt"]
+Library = Literal["plain", "transformers", "lit_gpt", "litgpt", "prime_rl", "scaling"]
 LIBRARIES: tuple[Library, ...] = get_args(Library)
 
 
@@ -16,7 +16,9 @@ class LibraryRow:
     loss, beside what the cross entropy makes. `listed_moments`: Adam makes the square roots of all
     second moments at once (torch/optim/adamw.py, _multi_tensor_adamw). `whole_qkv`: values are a
     view of one product of queries, keys and values, which keeps all of it. `keeps_inputs`:
-    quantised matrices keep their inputs, although nothing reads them."""
+    quantised matrices keep their inputs, although nothing reads them. `repeats_kv`: attention gets,
+    and keeps, keys and values once for every head of queries. `gathers_logits`: every device of
+    tensor has all of the logits, and computes the whole loss op by op."""
 
     name: Library
     f32_norms: bool = False
@@ -24,6 +26,16 @@ class LibraryRow:
     listed_moments: bool = False
     whole_qkv: bool = False
     keeps_inputs: bool = False
+    repeats_kv: bool = False
+    gathers_logits: bool = False
+
+    @property
+    def compiled(self) -> "LibraryRow":
+        """What is left of it where layers are compiled: the loss, which has an option of its own,
+        and what attention gets, which is no compiler's kernel."""
+        return replace(
+            self, f32_norms=False, listed_moments=False, whole_qkv=False, keeps_inputs=False
+        )
 
 
 _ROWS = (
@@ -33,6 +45,15 @@ _ROWS = (
     LibraryRow(name="transformers", f32_norms=True, output_logits=True, listed_moments=True),
     # LitGPT of 2023 (lit_gpt/model.py, lora.py) with bitsandbytes 0.41.
     LibraryRow(name="lit_gpt", listed_moments=True, whole_qkv=True, keeps_inputs=True),
+    # LitGPT since 2024 (litgpt/model.py): RMSNorm, and the note above its repeated keys and values.
+    LibraryRow(name="litgpt", f32_norms=True, repeats_kv=True),
+    # prime-rl: `forward` casts logits to f32 (trainer/models/layers/lm_head.py), and its output
+    # lives through the backward pass (trainer/sft/train.py).
+    LibraryRow(name="prime_rl", output_logits=True),
+    # Aleph Alpha's scaling: its head gathers what each device of tensor has
+    # (core/nn/linear/column_parallel_linear.py), and the loss is PyTorch's in f32
+    # (transformer/model/losses/cross_entropy.py).
+    LibraryRow(name="scaling", gathers_logits=True),
 )
 TRANSFORMERS: Library = "transformers"
 """What trains adapters on GPUs, where nobody says otherwise."""

@@ -216,8 +216,9 @@ class Structure:
 
     @property
     def library_row(self) -> LibraryRow:
-        """What its library makes beside what the stack does: nothing where a compiler fuses."""
-        return library_row("plain" if self.fuses_elementwise else self.library)
+        """What its library makes beside what the stack does."""
+        row = library_row(self.library)
+        return row.compiled if self.fuses_elementwise else row
 
     @property
     def fuses_loss(self) -> bool:

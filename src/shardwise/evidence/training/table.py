@@ -250,7 +250,9 @@ class RunRow(BaseModel):
         None, description="matrices that have adapters, with commas; all of the layers if empty"
     )
     library: Annotated[Library, BeforeValidator(_spelt)] = Field(
-        "plain", description="whose layers and loss run op by op: plain, transformers or lit_gpt"
+        "plain",
+        description="whose layers and loss run op by op: plain, transformers, lit_gpt (2023), "
+        "litgpt, prime_rl or scaling",
     )
     quantize: Annotated[Quantized, BeforeValidator(_spelt)] = Field(
         "none", description="how the frozen matrices beside adapters are stored: nf4 or int8"

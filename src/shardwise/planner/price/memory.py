@@ -26,9 +26,9 @@ from shardwise.plans.optimizers import optimizer_row
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity, largest, total
 
-RESERVED = 1.136
+RESERVED = 1.117
 """Peak bytes that PyTorch's allocator reserves over our count of tensors: the median of the runs
-that publish what it reserved (43 of torchtitan, torchao and prime-rl; 1.14, 1.11 and 1.33). Blocks
+that publish what it reserved (43 of torchtitan, torchao and prime-rl; 1.14, 1.11 and 1.09). Blocks
 that nothing lies in it gives back before it runs out, so that a plan needs less room than that; the
 free pieces of others it cannot (docs/lab/log.md has a run that ended so)."""
 

@@ -193,10 +193,14 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     f32 probabilities; where the loss works in place, only one of either. A vocabulary cut over
     tensor takes `loss_copies` more in f32. Where the
     logits of the model's output live on, they, the log-probabilities and the gradients of both
-    steps of the loss are there in f32. A fused loss has logits and gradient as the matmuls write
-    and read them."""
+    steps of the loss are there in f32; where all of them are gathered over tensor, their 16-bit
+    form and the last three. A fused loss has logits and gradient as the matmuls write and read
+    them."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
+    if shape.library_row.gathers_logits:
+        whole = logits * shape.degree("tensor")
+        return (size + 4.0) * whole, 8.0 * whole
     if shape.stack_row.loss_in_place:
         return 4.0 * logits, size * logits
     if shape.eager and shape.fuses_loss:

@@ -131,6 +131,44 @@ def test_a_compiler_makes_no_such_copies():
     assert float(one.peak()) == float(other.peak())
 
 
+def loss_of(**choices):
+    shape = step(**choices)
+    return float(dict(train_memory(dense(), shape).points)["loss"]["transient"])
+
+
+def test_compiled_layers_leave_the_loss_of_a_library_as_it_is():
+    """The output's f32 logits live on beside three f32 arrays, where 16-bit ones stand in two."""
+    compiled = {"stack": "fsdp", "compiled": True, "fused_loss": False}
+    plain, kept_on = (
+        loss_of(choices={**compiled, "library": name}) for name in ("plain", "prime_rl")
+    )
+    assert kept_on - plain == 4 * TOKENS * V
+    fused = {"stack": "fsdp", "compiled": True}
+    assert loss_of(choices={**fused, "library": "prime_rl"}) == loss_of(choices=fused)
+
+
+def test_logits_that_are_gathered_over_tensor_are_whole_on_every_device():
+    """Megatron: 4 bytes of f32 logits, turned into their 16-bit gradient; whole ones: 16-bit, and
+    f32 log-probabilities and the gradients of both steps of the loss."""
+    cut, whole = (
+        loss_of(tensor=2, choices={"stack": "megatron", "library": name})
+        for name in ("plain", "scaling")
+    )
+    assert whole - cut == (2 + 3 * 4) * TOKENS * V - (4 + 2) * TOKENS * V / 2
+
+
+def test_keys_and_values_repeated_for_every_head_are_kept_so():
+    more = 2 * (N - K) * H
+    assert more > 0
+    for compiled in (False, True):
+        shape = step(
+            remat="none", choices={"stack": "fsdp", "library": "litgpt", "compiled": compiled}
+        )
+        widths = {a.name: a.width for a in kept_activations(dense(), dense().groups[0], shape)}
+        assert widths["repeated keys and values"] == more
+        assert ("norm inputs" in widths) is not compiled
+
+
 def test_what_is_kept_beside_adapters_is_of_the_layer():
     rows = [r for r in tensors_of(dense(), step()).rows if r.group == 0 and r.role == "matmul"]
     saved = kept_activations(dense(), dense().groups[0], step())

@@ -46,6 +46,8 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
         saved = in_f32(cfg, layer, saved, shape)
     if shape.library_row.whole_qkv:
         saved += whole_qkv(layer)
+    if shape.library_row.repeats_kv:
+        saved += repeated_kv(layer)
     if not shape.lora_rank:
         return saved
     group = cfg.groups.index(layer)
@@ -78,6 +80,15 @@ def whole_qkv(layer: Layer) -> tuple[Activation, ...]:
         return ()
     width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim
     return (Activation(name="queries and keys", width=width, letter="N", kind="qkv"),)
+
+
+def repeated_kv(layer: Layer) -> tuple[Activation, ...]:
+    """Keys and values of the heads of queries beyond those that have their own."""
+    mixer = layer.attention
+    if mixer is None:
+        return ()
+    width = 2 * (mixer.heads - kv_heads(mixer)) * mixer.head_dim
+    return (Activation(name="repeated keys and values", width=width, letter="N", kind="qkv"),)
 
 
 def _core(activation: Activation) -> bool:
