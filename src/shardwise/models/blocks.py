@@ -49,6 +49,7 @@ class Traits:
     norms: tuple[str, ...] = ("attention", "mlp")
     norm_bias: Switch = False
     parallel: Switch = False
+    residual_scales: bool = False
 
 
 def switch(r: Reader, value: Switch) -> bool:
@@ -72,12 +73,12 @@ def check_heads(r: Reader, heads: int, kv_heads: int) -> int:
 
 
 def head_dim_of(r: Reader, heads: int) -> int:
-    """H from `head_dim`, else D / N, which must be whole."""
+    """H from `head_dim`, else D / N, which must be whole unless the class rounds it down."""
     given = r.size_or_none("head_dim")
     if given is not None:
         return given
     d_model = r.size("hidden_size")
-    if d_model % heads:
+    if d_model % heads and r.defaults.get("head_dim_is_whole", True):
         rule = f"without head_dim it must divide hidden_size, {d_model}"
         raise r.error("num_attention_heads", heads, rule)
     return d_model // heads
@@ -146,6 +147,28 @@ def indexer_of(r: Reader, ratio: int = 1) -> Indexer:
         head_dim=r.size("index_head_dim"),
         top_k=r.size("index_topk"),
         ratio=ratio,
+    )
+
+
+def differential(r: Reader, kind: str, t: Traits) -> Mixer:
+    """DiffLlama: two products of attention for the halves of the values, so K must be even."""
+    plain = attention(
+        *heads_of(r), switch(r, t.qkv_bias), o_bias=switch(r, t.o_bias), differential=True
+    )
+    if plain.kv_heads % 2:
+        rule = "differential attention pairs the heads of the values, so it must be even"
+        raise r.error("num_key_value_heads", plain.kv_heads, rule)
+    return plain
+
+
+def masked_by_values(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Doge: a mask made of the values leaves `keep_window_size` keys, the best of each head."""
+    return attention(
+        *heads_of(r),
+        switch(r, t.qkv_bias),
+        o_bias=switch(r, t.o_bias),
+        qk_norm=t.qk_norm,
+        chosen_keys=r.size("keep_window_size"),
     )
 
 
@@ -229,7 +252,8 @@ def dense(r: Reader, t: Traits) -> Mlp:
 
 
 def experts(r: Reader, t: Traits) -> Moe:
-    """Routed experts, and shared ones by `t.shared`: none, one, a count of them, or a width."""
+    """Routed experts, and shared ones by `t.shared`: none, one, a count of them, their whole width,
+    or a count of them with a width of their own."""
     total, chosen = r.size("num_experts"), r.size("num_experts_per_tok")
     if chosen > total:
         raise r.error("num_experts_per_tok", chosen, f"there are only {total} experts to choose")
@@ -256,4 +280,6 @@ def _shared(r: Reader, t: Traits, d_ff: int) -> tuple[int, int]:
         width = r.count("shared_expert_intermediate_size")
         return int(width > 0), width
     number = 1 if t.shared == "one" else r.count("n_shared_experts")
+    if t.shared == "count of a width":
+        return number, number * r.size("shared_expert_intermediate_size")
     return number, number * d_ff

@@ -32,17 +32,20 @@ def mixer_text(mixer: Mixer | None) -> str:
     match mixer:
         case Attention():
             parts = [mixer.kind if mixer.window is None else f"{mixer.kind} {mixer.window:,}"]
+            parts += [] if mixer.chosen_keys is None else [f"top {mixer.chosen_keys:,}"]
+            parts += ["differential"] * mixer.differential
             parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
             return ", ".join(
                 [
                     *parts,
-                    *["gated"] * (mixer.output_gate or mixer.head_gate),
+                    *["gated"] * mixer.gated,
                     *["sinks"] * mixer.sinks,
                 ]
             )
         case LatentAttention():
             query = "" if mixer.q_lora_rank is None else f"q {mixer.q_lora_rank:,}, "
             text = f"latent ({query}kv {mixer.kv_lora_rank:,} + {mixer.rope_head_dim})"
+            text += "" if mixer.window is None else f", window {mixer.window:,}"
             return text if mixer.sparse_top_k is None else f"{text}, top {mixer.sparse_top_k:,}"
         case CompressedAttention():
             rest = f" + 1/{mixer.ratio} compressed" if mixer.ratio else ""
@@ -73,6 +76,7 @@ def mlp_text(mlp: Mlp | Moe | None) -> str:
     parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts"]
     parts += [f"{mlp.shared_experts} shared"] if mlp.shared_d_ff else []
     parts += ["dense beside"] if mlp.dense is not None else []
+    parts += ["product keys"] if mlp.product_keys else []
     parts += ["hash-routed"] if mlp.hash_routed else []
     return " + ".join(parts)
 

@@ -136,14 +136,18 @@ def keys_seen(layer: Layer, context: Quantity, causal: bool = True) -> Quantity:
             return 0.0 * context
         case Attention(kind="chunk", window=int() as chunk):
             return _chunked(context, chunk, causal)
-        case Attention(window=None) | LatentAttention(sparse_top_k=None):
-            return _seen(context, math.inf, causal)
-        case Attention(window=int() as limit) | LatentAttention(sparse_top_k=int() as limit):
-            return _seen(context, limit, causal)
         case CompressedAttention() as mixer:
             return _seen(context, mixer.window, causal) + _entries(mixer, context, causal)
+        case Attention() | LatentAttention() as mixer:
+            return _seen(context, most_keys(mixer), causal)
         case _:
             return 0.0 * context
+
+
+def most_keys(mixer: Attention | LatentAttention) -> float:
+    """The most keys that a query attends to: its window, or as many as are chosen for it."""
+    chosen = mixer.chosen_keys if isinstance(mixer, Attention) else mixer.sparse_top_k
+    return min(mixer.window or math.inf, chosen or math.inf)
 
 
 def attention_flops_per_token(
@@ -151,9 +155,10 @@ def attention_flops_per_token(
 ) -> Quantity:
     """Forward FLOPs per query of QK^T and PV: 2 * N * (H_qk + H_v) * keys; 0 without attention.
 
-    An indexer adds 2 * J * I per entry that it scores. `absorbed` is the decode form of latent
-    attention (DeepSeek-V2, 2.1.2): queries meet the cached latent, of kv_lora + rope, instead of
-    expanded heads; its projections cost what the table's rows say.
+    An indexer adds 2 * J * I per entry that it scores; differential attention does it all twice,
+    for either half of the values. `absorbed` is the decode form of latent attention (DeepSeek-V2,
+    2.1.2): queries meet the cached latent, of kv_lora + rope, instead of expanded heads; its
+    projections cost what the table's rows say.
     """
     mixer = layer.attention
     if mixer is None:
@@ -162,7 +167,9 @@ def attention_flops_per_token(
     if absorbed and isinstance(mixer, LatentAttention):
         width = 2 * mixer.kv_lora_rank + mixer.rope_head_dim
     scores = 2.0 * mixer.heads * width * keys_seen(layer, context, causal)
-    indexer = None if isinstance(mixer, Attention) else mixer.indexer
+    if isinstance(mixer, Attention):
+        return scores * (2 if mixer.differential else 1)
+    indexer = mixer.indexer
     return scores if indexer is None else scores + _indexer_flops(indexer, context, causal)
 
 

@@ -225,6 +225,7 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
             parallel=parallel,
             streams=streams,
             cross_gates=key[0].kind == "cross",
+            residual_scales=t.residual_scales,
         )
         for key in dict.fromkeys(zip(mixer, mlp, strict=True))
     }

@@ -171,6 +171,14 @@ def unsupported(layer: Layer) -> str:
         mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
     ):
         return "its layers attend to images, or share keys and values"
+    if isinstance(mixer, LatentAttention) and (
+        mixer.window is not None or mixer.rope_norm or mixer.query_gate
+    ):
+        return "its latent attention slides, norms rotary keys, or gates from its queries"
+    if isinstance(mixer, Attention) and (mixer.differential or mixer.chosen_keys is not None):
+        return "its attention subtracts two products, or is masked by its values"
+    if layer.gated_norms or layer.residual_scales:
+        return "its norms have gates, or its residual stream learned scales"
     gated = isinstance(mixer, LatentAttention) and mixer.output_gate
     if gated or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
         return "its layers gate attention outputs or carry more than one residual stream"
@@ -178,6 +186,8 @@ def unsupported(layer: Layer) -> str:
         mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense is not None
     ):
         return "its experts work in a latent, beside an MLP, or are chosen by hash"
+    if isinstance(mlp, Moe) and mlp.product_keys:
+        return "its experts are rows that product keys find"
     return ""
 
 

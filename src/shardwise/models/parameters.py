@@ -1,18 +1,19 @@
 """The parameter table: one row per distinct tensor; counts, FLOPs and sharding are maps over it.
 
-Letters: D d_model, F width of an MLP or of one expert, N query heads, K key/value heads, H head
-dim of queries and keys, U head dim of values where it is not H, V vocabulary rows, E experts.
-Latent widths: Q query latent (q_lora), C key/value latent (kv_lora), P and R the parts of a query
-head without and with rotation, A width that latent experts work in, O output latent and g its
-groups (DeepSeek-V4). J heads and I head dim of a sparse indexer. In the rows of a recurrent mixer
-N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and value dim), Z
-its state size and W the width of its convolution. X learned positions, M width of an embedding
-that is projected to D, Y width of a per-layer embedding, L layers, s residual streams. Towers use
-lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
+Letters: D d_model, F width of an MLP or of one expert, N query heads, K key/value heads, H head dim
+of queries and keys, U head dim of values where it is not H, V vocabulary rows, E experts. Latent
+widths: Q query latent (q_lora), C key/value latent (kv_lora), P and R the parts of a query head
+without and with rotation, A width that latent experts work in, O output latent and g its groups
+(DeepSeek-V4), G rank of a norm's gate. J heads and I head dim of a sparse indexer. In the rows of a
+recurrent mixer N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and
+value dim), Z its state size and W the width of its convolution. X learned positions, M width of an
+embedding that is projected to D, Y width of a per-layer embedding, L layers, s residual streams.
+Towers use lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
 from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.mixer_rows import mixer_rows
@@ -83,6 +84,13 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     if layer.cross_gates:
         rows.append(p.row("cross_gate.attention", {}, "attention", "scale"))
         rows.append(p.row("cross_gate.mlp", {}, "attention", "scale"))
+    for name in layer.gated_norms:
+        g = {"G": layer.norm_gate_rank}
+        rows.append(p.row(f"norm.{name}.gate_down", d | g, "norms", "matmul", "D"))
+        rows.append(p.row(f"norm.{name}.gate_up", g | d, "norms", "matmul", "G"))
+    if layer.residual_scales:
+        rows.append(p.row("residual.attention.scale", d, "other", "scale"))
+        rows.append(p.row("residual.mlp.scale", d, "other", "scale"))
     return rows
 
 
@@ -104,7 +112,8 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
 
 def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
-    rows = [p.row("router", d | e, "router", "matmul", "D")]
+    scores = {"k": 2 * isqrt(m.experts)} if m.product_keys else e
+    rows = [p.row("router", d | scores, "router", "matmul", "D")]
     if m.bias:
         rows.append(p.row("router.bias", e, "router", "bias"))
     if m.selection_bias:
@@ -119,7 +128,7 @@ def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
         rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
         rows += p.norm("latent.norm", width) if m.latent_norm else []
     share = Fraction(m.experts_per_token, m.experts)
-    ins = ("gate", "up") if m.gated else ("up",)
+    ins = ("gate", "up") if m.gated and not m.product_keys else ("up",)
     routed = "routed_experts"
     for part in ins:
         dims = e | width | f

@@ -24,6 +24,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.hardware import Placement
 from shardwise.models import kv_bytes_per_token
+from shardwise.models.flops import most_keys
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -375,8 +376,8 @@ def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
 def _bends(layer: Layer) -> list[float]:
     """Contexts at which what a query sees stops growing, or grows otherwise."""
     match layer.mixer:
-        case Attention(window=int() as limit) | LatentAttention(sparse_top_k=int() as limit):
-            return [0.0, float(limit)]
+        case Attention() | LatentAttention() as mixer if most_keys(mixer) < inf:
+            return [0.0, most_keys(mixer)]
         case CompressedAttention() as mixer:
             chosen = mixer.indexer.top_k * mixer.ratio if mixer.indexer and mixer.ratio else 0
             return sorted({0.0, float(mixer.window), float(chosen)})

@@ -125,7 +125,8 @@ def token_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
 def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
     """Bytes by which one sequence's cache grows beyond its window while a chunk is written."""
     mixer = layer.mixer
-    if not isinstance(mixer, Attention) or mixer.window is None or not kv_elements(mixer):
+    slides = isinstance(mixer, Attention | LatentAttention) and mixer.window is not None
+    if not slides or not kv_elements(mixer):
         return 0.0
     if shape.engine and shape.engine.window_share:
         return 0.0
@@ -162,7 +163,7 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
     """Entries of one sequence in one layer; of a window as many as its engine's pool has."""
     share = shape.engine.window_share if shape.engine else 0.0
-    if share and isinstance(mixer, Attention) and mixer.window is not None:
+    if share and isinstance(mixer, Attention | LatentAttention) and mixer.window is not None:
         return share * context
     return kv_tokens(mixer, context)
 
