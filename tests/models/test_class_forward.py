@@ -1,9 +1,9 @@
 """FLOPs and cache of a class against the class itself, in a tiny size.
 
 `FlopCounterMode` counts what the class multiplies in one prompt, and its `DynamicCache` is what it
-keeps. Sizes are small and unlike each other; windows and choices of keys are no shorter than the prompt,
-since the class computes all scores and masks them. Not counted by us: the sum over an indexer's
-heads, 2 J per score.
+keeps. Sizes are small and unlike each other; windows and choices of keys are no shorter than the
+prompt, since the class computes all scores and masks them. Not counted by us: the sum over an
+indexer's heads, 2 J per score.
 """
 
 import pytest
@@ -54,6 +54,14 @@ CASES = {
     },
     "DiffLlamaForCausalLM": SMALL | {"num_hidden_layers": 2, "num_key_value_heads": 2},
     "DogeForCausalLM": SMALL | {"num_hidden_layers": 2, "num_key_value_heads": 2},
+    "HrmTextForCausalLM": SMALL
+    | {
+        "num_hidden_layers": 8,  # passes
+        "num_layers_per_stack": 1,
+        "H_cycles": 2,
+        "L_cycles": 3,
+        "head_dim": 24,
+    },
     "Glm4MoeForCausalLM": SMALL
     | {
         "num_hidden_layers": 2,

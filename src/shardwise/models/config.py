@@ -30,7 +30,8 @@ class ModelConfig:
 
     `groups` holds the distinct layers in order of first appearance; `pattern[i]` is the index of
     layer i in `groups`. `embedding_dim` differs from d_model where the embedding is projected.
-    `embedding_rows` and `head_rows` are usually `vocabulary`. `weight_dtypes` maps a parameter's
+    `embedding_rows` and `head_rows` are usually `vocabulary`. `initial_state` is a learned vector
+    that a second stream starts from. `weight_dtypes` maps a parameter's
     `dtype_role` to the dtype it is stored in ("" is every other role). `defaulted` lists the keys
     that the config leaves out with the value taken, `defaults_source` whose defaults they are.
     `read_as` says which unknown class was read as `architecture`, `unread` which of its keys that
@@ -51,6 +52,7 @@ class ModelConfig:
     position_rows: int = 0
     max_context: int | None = None
     embedding_norm: bool = False
+    initial_state: bool = False
     final_norm: bool = True
     norm_bias: bool = False
     head_bias: bool = False

@@ -66,6 +66,11 @@ def mixer_text(mixer: Mixer | None) -> str:
             return "none"
 
 
+def mixing_text(layer: Layer) -> str:
+    """What mixes tokens in a layer, in a few words."""
+    return mixer_text(layer.mixer) + ", weights of an earlier layer" * layer.reused
+
+
 def mlp_text(mlp: Mlp | Moe | None) -> str:
     """An MLP in a few words."""
     if mlp is None:
@@ -99,7 +104,7 @@ def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, De
         "vocabulary V": cfg.vocabulary,
         "tied embeddings": cfg.tied_embeddings,
         "max context": cfg.max_context,
-        "attention": pattern_text(cfg, lambda layer: mixer_text(layer.mixer)),
+        "attention": pattern_text(cfg, mixing_text),
         "heads N": _distinct(a.heads for a in heads),
         "KV heads K": _distinct(a.kv_heads for a in grouped),
         "group G = N/K": _distinct(a.heads / a.kv_heads for a in grouped),
@@ -150,6 +155,11 @@ def unpriced(cfg: ModelConfig) -> list[str]:
         said.append(f"{section} of {cfg.name}: neither counted nor priced; its class is not known")
     if any(layer.mixer is not None and layer.mixer.kind == "cross" for layer in cfg.groups):
         said.append("cross-attention: FLOPs and cache of the image tokens are not counted")
+    if any(layer.reused for layer in cfg.groups):
+        said.append(
+            f"layers of {cfg.name} run again with the same weights: each pass is counted as a "
+            "layer, and training as if gradients went through all of them"
+        )
     return said
 
 

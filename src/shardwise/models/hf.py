@@ -154,6 +154,7 @@ def _model(
         position_rows=rows,
         max_context=longest,
         embedding_norm=row.embedding_norm,
+        initial_state=row.initial_state,
         final_norm=switch(r, row.final_norm),
         norm_bias=switch(r, traits.norm_bias),
         head_bias=switch(r, row.head_bias),

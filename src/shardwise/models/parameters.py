@@ -11,6 +11,7 @@ embedding that is projected to D, Y width of a per-layer embedding, L layers, s 
 Towers use lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
@@ -32,7 +33,8 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """
     rows = _embedding(cfg)
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        rows += layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
+        own = layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
+        rows += [replace(row, shares=row.name) for row in own] if layer.reused else own
     rows += _head(cfg)
     for tower in cfg.towers:
         rows += _tower(tower)
@@ -175,6 +177,8 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
         rows.append(p.row("embedding.in", width | d, "other", "matmul", "M"))
     if cfg.position_rows:
         rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
+    if cfg.initial_state:
+        rows.append(p.row("state.initial", d, "other", "scale"))
     if cfg.embedding_norm:
         rows += p.norm("norm.embedding", d, cfg.norm_bias)
     if cfg.per_layer_input:

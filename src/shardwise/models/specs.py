@@ -316,7 +316,8 @@ class Layer:
     embedding, `streams` the number of residual streams (hyper-connections), `attention_residual`
     marks Kimi's learned weighting of earlier blocks. `gated_norms` are those whose output a pair of
     rank `norm_gate_rank` gates (A.X K2), `residual_scales` a learned scale of the stream at each of
-    the two sums (Doge).
+    the two sums (Doge). A `reused` layer has the tensors of an earlier one: it multiplies and
+    caches anew and holds no parameters (HRM).
     """
 
     mixer: Mixer | None
@@ -331,6 +332,7 @@ class Layer:
     gated_norms: tuple[str, ...] = ()
     norm_gate_rank: int = 0
     residual_scales: bool = False
+    reused: bool = False
 
     @property
     def attention(self) -> SoftmaxMixer | None:

@@ -35,7 +35,7 @@ _LATER = re.compile(
     "|, differential=False, chosen_keys=None"
     "|, window=None, rope_norm=False, query_gate=False"
     "|, product_keys=False"
-    r"|, gated_norms=\(\), norm_gate_rank=0, residual_scales=False"
+    r"|, gated_norms=\(\), norm_gate_rank=0, residual_scales=False, reused=False"
 )
 """Fields of layers that the former hash left out."""
 

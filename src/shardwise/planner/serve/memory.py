@@ -63,10 +63,13 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     for row in served_rows(cfg):
         stored = shape.stored(cfg, row)
-        size = row.params * dtype_bytes(stored)
+        held = row.params
+        if row.group is not None and np.any(shape.degree("stage") > 1):
+            held = row.size * row.layers  # a stage has its own copy of what its layers reuse
+        size = held * dtype_bytes(stored)
         if size and shape.engine is not None:
             size = size * _as_loaded(row, stored, shape)
-        if row.params:
+        if held:
             total = total + size * shape.held_share(row)
     return total
 
