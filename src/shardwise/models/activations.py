@@ -106,7 +106,7 @@ def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
     return (
         *_stream(cfg, layer),
         *(_output(r, layer) for r in rows),
-        *_mixer(layer.mixer),
+        *(kept for part in layer.by_mixer for kept in _mixer(part.mixer)),
         *_mlp(cfg, layer.mlp),
     )
 

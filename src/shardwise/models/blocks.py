@@ -194,12 +194,15 @@ def lightning(r: Reader, kind: str, t: Traits) -> Mixer:
 
 
 def mamba2(r: Reader, kind: str, t: Traits) -> Mixer:
-    """Mamba-2 of `mamba_expand` times D channels where `kind` is "linear" (Bamba, Granite 4)."""
+    """Mamba-2 of `mamba_expand` times D channels where `kind` is "linear" (Bamba, Granite 4),
+    or of `mamba_d_ssm` channels where that is given (Falcon-H1)."""
     if kind != "linear":
         return softmax(r, kind, t)
-    heads, width = r.size("mamba_n_heads"), r.size("mamba_expand") * r.size("hidden_size")
+    heads, given = r.size("mamba_n_heads"), r.size_or_none("mamba_d_ssm")
+    width = given or r.size("mamba_expand") * r.size("hidden_size")
     if width % heads:
-        raise r.error("mamba_n_heads", heads, f"it must divide {width:,}, mamba_expand times D")
+        said = "mamba_d_ssm" if given else "mamba_expand times D"
+        raise r.error("mamba_n_heads", heads, f"it must divide {width:,}, {said}")
     return Mamba(
         heads=heads,
         head_dim=width // heads,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from shardwise.models.numerics import Numerics
 from shardwise.models.specs import Layer, Moe
@@ -57,6 +58,7 @@ class ModelConfig:
     norm_bias: bool = False
     head_bias: bool = False
     streams: int = 1
+    mixing: Literal["hyper", "altup"] = "hyper"
     attention_residual: bool = False
     per_layer_input: int = 0
     per_layer_rows: int = 0

@@ -68,7 +68,8 @@ def mixer_text(mixer: Mixer | None) -> str:
 
 def mixing_text(layer: Layer) -> str:
     """What mixes tokens in a layer, in a few words."""
-    return mixer_text(layer.mixer) + ", weights of an earlier layer" * layer.reused
+    mixers = " + ".join(mixer_text(part.mixer) for part in layer.by_mixer)
+    return mixers + ", weights of an earlier layer" * layer.reused
 
 
 def mlp_text(mlp: Mlp | Moe | None) -> str:

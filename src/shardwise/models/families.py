@@ -354,9 +354,7 @@ def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
     listed = r.words("layer_types", words, layers)
     kinds = listed or ["window" if (i + 1) % 6 else "full" for i in range(layers)]
     kinds[-1] = "full"
-    shared = r.count("num_kv_shared_layers")
-    if shared >= layers:
-        raise r.error("num_kv_shared_layers", shared, f"it must be less than {layers}, the layers")
+    shared = _kv_shared(r, layers)
     norms = ("attention", "post_attention", "mlp", "post_mlp")
     if r.flag("enable_moe_block"):
         norms += ("experts", "post_dense", "post_experts")
@@ -370,6 +368,45 @@ def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
         for key in dict.fromkeys((kinds[i], i >= layers - shared) for i in range(layers))
     }
     return [made[kinds[i], i >= layers - shared] for i in range(layers)]
+
+
+def _kv_shared(r: Reader, layers: int) -> int:
+    """How many of the last layers use keys and values of earlier ones."""
+    shared = r.count("num_kv_shared_layers")
+    if shared >= layers:
+        raise r.error("num_kv_shared_layers", shared, f"it must be less than {layers}, the layers")
+    return shared
+
+
+def gemma3n_stack(r: Reader, layers: int) -> list[Layer]:
+    """Gemma 3n: AltUp's streams, a pair of low rank beside attention, embeddings of every layer;
+    the last layers reuse KV, and `intermediate_size` may list a width per layer."""
+    t = Traits(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
+    kinds = patterns.every("sliding_window_pattern", "window")(r, layers)
+    first = layers - _kv_shared(r, layers)
+    if isinstance(r.get("intermediate_size"), list):
+        widths = r.integers("intermediate_size", layers) or []
+    else:
+        widths = [r.size("intermediate_size")] * layers
+    built = {kind: blocks.softmax(r, kind, t) for kind in dict.fromkeys(kinds)}
+    mixers = {kind: m for kind, m in built.items() if isinstance(m, Attention)}
+    shape = Layer(
+        mixer=None,
+        mlp=None,
+        norms=("attention", "post_attention", "mlp", "post_mlp"),
+        per_layer_input=r.size("hidden_size_per_layer_input"),
+        streams=r.size("altup_num_inputs"),
+        mixing="altup",
+        laurel_rank=r.size("laurel_rank"),
+    )
+    return [
+        replace(
+            shape,
+            mixer=replace(mixers[kind], reuses_kv=i >= first),
+            mlp=Mlp(d_ff=width),
+        )
+        for i, (kind, width) in enumerate(zip(kinds, widths, strict=True))
+    ]
 
 
 def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:

@@ -78,11 +78,13 @@ def flops_by_op(cfg: ModelConfig, context: Quantity, causal: bool = True) -> tup
         if row.role == "matmul"
     ]
     for group, (layer, layers) in enumerate(cfg.layer_groups()):
-        if layer.attention is not None:
-            core = layers * attention_flops_per_token(layer, context, causal)
-            ops.append(_mixer_op(CORE, "attention", group, layers, core))
-        elif layer.mixer is not None:
-            ops.append(_mixer_op(SCAN, "scan", group, layers, layers * scan_flops_per_token(layer)))
+        for part in layer.by_mixer:
+            if part.attention is not None:
+                core = layers * attention_flops_per_token(part, context, causal)
+                ops.append(_mixer_op(CORE, "attention", group, layers, core))
+            elif part.mixer is not None:
+                scan = layers * scan_flops_per_token(part)
+                ops.append(_mixer_op(SCAN, "scan", group, layers, scan))
     return tuple(ops)
 
 
@@ -115,7 +117,11 @@ def model_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = Tr
         for row in parameters(cfg)
         if row.role not in ("lookup", "tower", "cross")
     )
-    scans = sum(layers * _state_flops(layer.mixer) for layer, layers in cfg.layer_groups())
+    scans = sum(
+        layers * _state_flops(part.mixer)
+        for layer, layers in cfg.layer_groups()
+        for part in layer.by_mixer
+    )
     return 2 * TRAINING * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
 
 

@@ -159,6 +159,7 @@ def _model(
         norm_bias=switch(r, traits.norm_bias),
         head_bias=switch(r, row.head_bias),
         streams=groups[0].streams,
+        mixing=groups[0].mixing,
         attention_residual=groups[0].attention_residual,
         per_layer_input=per_layer,
         per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,

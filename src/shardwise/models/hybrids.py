@@ -69,6 +69,16 @@ def scan_stack(r: Reader, layers: int) -> list[Layer]:
     return [Layer(mixer=mixer, mlp=None, norms=("mixer",))] * layers
 
 
+def attention_beside_mamba(r: Reader, layers: int) -> list[Layer]:
+    """Falcon-H1: in every layer attention and Mamba-2 read one norm and are added up."""
+    t = Traits(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
+    scan = blocks.mamba2(r, "linear", t)
+    assert isinstance(scan, Mamba)
+    scan = replace(scan, out_bias=r.flag("projectors_bias"), norm=r.flag("mamba_rms_norm"))
+    mixer, mlp = blocks.softmax(r, "full", t), blocks.dense(r, t)
+    return [Layer(mixer=mixer, mlp=mlp, norms=("attention", "mlp"), beside=scan)] * layers
+
+
 def cycled_layers(r: Reader) -> int:
     """HRM: passes through a layer, of both stacks in all cycles. A config without
     `num_layers_per_stack` has one stack's layers under `num_hidden_layers`."""

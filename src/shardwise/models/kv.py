@@ -36,6 +36,8 @@ def cache_groups(cfg: ModelConfig, longest: int) -> tuple[CacheGroup, ...]:
         window = (sliding and sliding.window) or longest
         state = isinstance(layer.mixer, RecurrentMixer)
         found.setdefault((0 if state else min(window, longest), state), []).append(index)
+        if layer.beside is not None:
+            found.setdefault((0, True), []).append(index)
     whole = CacheGroup(tuple(found.pop((longest, False))))
     windows = sorted((w, layers) for (w, state), layers in found.items() if not state)
     states = [layers for (_, state), layers in found.items() if state]
@@ -113,9 +115,10 @@ def index_bytes(cfg: ModelConfig, context: float, dtype: str = "fp8") -> float:
 def state_elements(cfg: ModelConfig) -> int:
     """Values of recurrent state per sequence, whatever its length."""
     return sum(
-        count * layer.mixer.state_elements
+        count * part.mixer.state_elements
         for layer, count in cfg.layer_groups()
-        if isinstance(layer.mixer, RecurrentMixer)
+        for part in layer.by_mixer
+        if isinstance(part.mixer, RecurrentMixer)
     )
 
 

@@ -190,9 +190,9 @@ def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
     rows.append(p.row("mamba.dt_bias", n, LINEAR, "bias"))
     rows.append(p.row("mamba.a_log", n, LINEAR, "scan"))
     rows.append(p.row("mamba.skip", n, LINEAR, "scan"))
-    rows += p.norm("mamba.norm", n | h)
+    rows += p.norm("mamba.norm", n | h) if m.norm else []
     rows.append(p.row("mamba.out", n | h | d, LINEAR, "matmul", "NH"))
-    if m.proj_bias:
+    if m.proj_bias if m.out_bias is None else m.out_bias:
         rows.append(p.row("mamba.out.bias", d, LINEAR, "bias"))
     return rows
 

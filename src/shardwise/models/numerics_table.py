@@ -177,6 +177,8 @@ def unsupported(layer: Layer) -> str:
         return "its latent attention slides, norms rotary keys, or gates from its queries"
     if isinstance(mixer, Attention) and (mixer.differential or mixer.chosen_keys is not None):
         return "its attention subtracts two products, or is masked by its values"
+    if layer.beside is not None:
+        return f"'{layer.beside.kind}' stands beside attention in its layers"
     if layer.reused:
         return "its layers run several times with the same weights"
     if layer.gated_norms or layer.residual_scales:

@@ -67,6 +67,8 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     rows = []
     if layer.mixer is not None:
         rows += mixer_rows(p, layer.mixer)
+    if layer.beside is not None:
+        rows += mixer_rows(p, layer.beside)
     if isinstance(layer.mlp, Mlp):
         rows += _mlp(p, layer.mlp, "mlp", "mlp_dense")
     elif layer.mlp is not None:
@@ -76,7 +78,14 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
         rows += p.norm(f"norm.{name}", d, layer.norm_bias)
     if layer.per_layer_input:
         rows += _per_layer_input(p, layer.per_layer_input)
-    if layer.streams > 1:
+    if layer.laurel_rank:
+        q = {"q": layer.laurel_rank}
+        rows.append(p.row("laurel.down", d | q, "other", "matmul", "D"))
+        rows.append(p.row("laurel.up", q | d, "other", "matmul", "q"))
+        rows += p.norm("laurel.norm", d)
+    if layer.streams > 1 and layer.mixing == "altup":
+        rows += _altup(p, layer.streams)
+    elif layer.streams > 1:
         rows += _hyper(p, "hyper.attention", layer.streams)
         rows += _hyper(p, "hyper.mlp", layer.streams)
     if layer.attention_residual:
@@ -169,6 +178,20 @@ def _hyper(p: LayerPlace, name: str, streams: int) -> list[Parameter]:
     ]
 
 
+def _altup(p: LayerPlace, streams: int) -> list[Parameter]:
+    """AltUp: from the active stream the weights by which the layer's input is predicted of all s
+    streams, and from its output those by which all are corrected. One router serves both."""
+    d, s = {"D": p.d_model}, {"s": streams}
+    return [
+        p.row("altup.router", d | s, "other", "matmul", "D"),
+        p.row("altup.router_again", d | s, "other", "matmul", "D", shares="altup.router"),
+        *p.norm("altup.router_norm", d),
+        p.row("altup.predict", s | {"m": streams**2}, "other", "matmul", "s"),
+        p.row("altup.correct", s | {"m": streams}, "other", "matmul", "s"),
+        p.row("altup.scale", d, "other", "scale"),
+    ]
+
+
 def _embedding(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
@@ -181,6 +204,10 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
         rows.append(p.row("state.initial", d, "other", "scale"))
     if cfg.embedding_norm:
         rows += p.norm("norm.embedding", d, cfg.norm_bias)
+    if cfg.streams > 1 and cfg.mixing == "altup":
+        rows.append(
+            p.row("altup.in", d | {"s": cfg.streams - 1, "m": cfg.d_model}, "other", "matmul", "D")
+        )
     if cfg.per_layer_input:
         y = {"L": cfg.layers, "Y": cfg.per_layer_input}
         table = {"V": cfg.per_layer_rows} | y
@@ -194,7 +221,10 @@ def _head(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
     rows = p.norm("norm.final", d, cfg.norm_bias) if cfg.final_norm else []
-    if cfg.streams > 1:
+    if cfg.streams > 1 and cfg.mixing == "altup":
+        dims = {"s": cfg.streams - 1, "m": cfg.d_model} | d
+        rows.append(p.row("altup.out", dims, "other", "matmul", "m", "s"))
+    elif cfg.streams > 1:
         mixed = {"m": cfg.streams}
         dims = {"s": cfg.streams} | d | mixed
         rows.append(p.row("hyper.head", dims, "other", "matmul", "sD"))

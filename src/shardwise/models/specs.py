@@ -3,7 +3,7 @@
 All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 QkNorm = Literal["none", "head", "heads", "full"]
@@ -141,7 +141,11 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba:
-    """Mamba-2: `heads` of `head_dim` with a state of `state` per channel; B and C in `groups`."""
+    """Mamba-2: `heads` of `head_dim` with a state of `state` per channel; B and C in `groups`.
+
+    `proj_bias` is on the projections, `out_bias` on the one out where that differs, and `norm` on
+    what it reads.
+    """
 
     kind: Literal["mamba"] = "mamba"
     heads: int
@@ -151,6 +155,8 @@ class Mamba:
     conv_width: int
     conv_bias: bool
     proj_bias: bool
+    out_bias: bool | None = None
+    norm: bool = True
 
     @property
     def state_elements(self) -> int:
@@ -312,21 +318,26 @@ class Layer:
     """One block of the stack. `mixer` or `mlp` is None where the block has none (hybrids).
 
     `norms` names the D-wide norms, `norm_bias` says whether they carry a bias. `parallel` layers
-    feed attention and MLP the same input. `per_layer_input` is the width of Gemma's per-layer
-    embedding, `streams` the number of residual streams (hyper-connections), `attention_residual`
-    marks Kimi's learned weighting of earlier blocks. `gated_norms` are those whose output a pair of
-    rank `norm_gate_rank` gates (A.X K2), `residual_scales` a learned scale of the stream at each of
-    the two sums (Doge). A `reused` layer has the tensors of an earlier one: it multiplies and
-    caches anew and holds no parameters (HRM).
+    feed attention and MLP the same input; `beside` is a recurrence that reads the input of `mixer`,
+    and whose output is added to that one's (Falcon-H1). `per_layer_input` is the width of Gemma's
+    per-layer embedding, `streams` the number of residual streams, `mixing` how they are mixed
+    (hyper-connections, or AltUp, arXiv 2301.13310), `laurel_rank` that of a pair beside attention
+    (LAuReL, arXiv 2411.07501), `attention_residual` marks Kimi's learned weighting of earlier
+    blocks. `gated_norms` are those whose output a pair of rank `norm_gate_rank` gates (A.X K2),
+    `residual_scales` a learned scale of the stream at each of the two sums (Doge). A `reused` layer
+    has the tensors of an earlier one: it multiplies and caches anew and holds no parameters (HRM).
     """
 
     mixer: Mixer | None
     mlp: Mlp | Moe | None
     norms: tuple[str, ...]
+    beside: RecurrentMixer | None = None
     norm_bias: bool = False
     parallel: bool = False
     per_layer_input: int = 0
     streams: int = 1
+    mixing: Literal["hyper", "altup"] = "hyper"
+    laurel_rank: int = 0
     attention_residual: bool = False
     cross_gates: bool = False
     gated_norms: tuple[str, ...] = ()
@@ -338,3 +349,10 @@ class Layer:
     def attention(self) -> SoftmaxMixer | None:
         """The mixer where it is softmax attention, else None."""
         return self.mixer if isinstance(self.mixer, SoftmaxMixer) else None
+
+    @property
+    def by_mixer(self) -> tuple["Layer", ...]:
+        """The layer once for each of its mixers, with that one alone."""
+        if self.beside is None:
+            return (self,)
+        return replace(self, beside=None), replace(self, mixer=self.beside, beside=None)

@@ -258,6 +258,7 @@ def engine_cost(server: Server) -> EngineCost:
     """The cost of the steps of a server of one mesh; its batch and lengths are not read."""
     shape, chip, engine = server.shape(), server.piece.chip, server.request.engine
     pricer = _Pricer(server=server, shape=shape, placement=server.placement)
+    mixers = [(part, n) for layer, n in pricer.layers for part in layer.by_mixer]
     centre = chip.data_centre
     rate = 0.0 if centre is None else centre.chip_oneway * chip.efficiency.outer_network
     return EngineCost(
@@ -265,8 +266,8 @@ def engine_cost(server: Server) -> EngineCost:
         head=_head(pricer),
         exchanges=_exchanges(pricer),
         gathers=_gathers(pricer),
-        decodes=[_decodes(pricer, layer, n) for layer, n in pricer.layers if _keeps(layer)],
-        chunks=[_chunks(pricer, layer, n) for layer, n in pricer.layers if _attends(layer)],
+        decodes=[_decodes(pricer, layer, n) for layer, n in mixers if _keeps(layer)],
+        chunks=[_chunks(pricer, layer, n) for layer, n in mixers if _attends(layer)],
         splits=float(shape.splits),
         stationary=float(shape.stationary),
         sequence_seconds=float(engine.sequence_seconds),

@@ -108,8 +108,10 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        layers, sequences = count * padded.get(index, 1.0), shape.held(layer.mixer, shape.sequences)
-        total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
+        layers = count * padded.get(index, 1.0)
+        for part in layer.by_mixer:
+            each = layer_cache_bytes(part, shape, shape.longest)
+            total = total + layers * shape.held(part.mixer, shape.sequences) * each
         total = total + layers * _chunk_beyond_window(layer, shape)
     return total
 
@@ -120,8 +122,10 @@ def token_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
     for index, (layer, layers) in enumerate(cfg.layer_groups()):
-        if isinstance(layer.mixer, SoftmaxMixer):
-            total = total + layers * padded.get(index, 1.0) * layer_cache_bytes(layer, shape, 1.0)
+        attending = layer.by_mixer[0]
+        if isinstance(attending.mixer, SoftmaxMixer):
+            each = layer_cache_bytes(attending, shape, 1.0)
+            total = total + layers * padded.get(index, 1.0) * each
     return total
 
 
@@ -135,13 +139,16 @@ def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
         return 0.0
     kept = kv_tokens(mixer, shape.longest)
     beyond = np.minimum(shape.input_length, kept + shape.prefill_chunk) - kept
-    each = layer_cache_bytes(layer, shape, shape.longest) / kept
+    each = layer_cache_bytes(layer.by_mixer[0], shape, shape.longest) / kept
     return each * np.maximum(beyond, 0.0)
 
 
 def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quantity:
     """Bytes of one sequence in one layer on one device: keys and values with an int8 cache's
     scales, indexer keys, state."""
+    if layer.beside is not None:
+        parts = [layer_cache_bytes(part, shape, context) for part in layer.by_mixer]
+        return parts[0] + parts[1]
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
         spare = shape.engine.spare_states if shape.engine else 1

@@ -334,9 +334,13 @@ def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
 
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
-    if isinstance(layer.mixer, SoftmaxMixer):
-        return _attention(layer, layer.mixer, shape)
-    return recurrence(layer, shape)
+    ops: list[Op] = []
+    for part in layer.by_mixer:
+        if isinstance(part.mixer, SoftmaxMixer):
+            ops += _attention(part, part.mixer, shape)
+        else:
+            ops += recurrence(part, shape)
+    return ops
 
 
 def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
