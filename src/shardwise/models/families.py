@@ -467,6 +467,8 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
             raw=entry,
             defaults_source=r.defaults_source,
             defaulted=r.defaulted,
+            missing=r.missing,
+            stand_in=r.stand_in,
             path=f"{r.path}{where}.",
         ).section(part, {"no_op": False, "replace_with_linear": False, "window_length": None})
         section.refuse("replace_with_linear", True, "a layer replaced by one matrix")

@@ -197,7 +197,9 @@ def unsupported(layer: Layer) -> str:
 
 def _reader(r: Reader, row: NumericsRow) -> Reader:
     pairs = dict(pair for pair in (row.eps, row.activation, row.partial, row.rotary_dim) if pair)
-    return replace(r, defaults={**r.defaults, **pairs, **row.only, **row.defaults}, defaulted={})
+    return replace(
+        r, defaults={**r.defaults, **pairs, **row.only, **row.defaults}, defaulted={}, missing=None
+    )
 
 
 def _read(r: Reader, row: NumericsRow, kinds: list[str], stack: list[Layer]) -> Numerics:

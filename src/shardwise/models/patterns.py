@@ -16,6 +16,7 @@ MIXER_WORDS = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "linear_attention": "linear",
+    "mamba": "linear",
     "conv": "conv",
 }
 MLP_WORDS = {"dense": "dense", "sparse": "sparse"}
