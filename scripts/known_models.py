@@ -30,6 +30,9 @@ YEARS |= {"deepseek_v3": 2024, "ministral3": 2025}
 """Where the class's file has no copyright line of its own year: that of the model's paper."""
 
 LACKING = {
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+    },
     "dbrx": {},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},

@@ -8,6 +8,8 @@ from shardwise.models import (
     kv_bytes,
     kv_bytes_per_token,
     load_model,
+    parameters,
+    params_total,
     state_bytes,
     state_elements,
     zoo_names,
@@ -88,3 +90,17 @@ def test_recurrent_state_is_apart():
     nemotron = load_model("nemotron-h-56b")
     assert state_elements(nemotron) == 54 * (256 * 64 * 256 + 3 * (256 * 64 + 2 * 8 * 256))
     assert state_bytes(load_model("llama-3-8b")) == 0
+
+
+def test_a_layer_that_runs_again_caches_and_multiplies_but_holds_nothing():
+    cfg = load_model(
+        "HrmTextForCausalLM(vocab_size=100, hidden_size=64, intermediate_size=96, head_dim=16,"
+        " num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64)"
+    )
+    assert cfg.layers == 2 * 2 * 4  # passes of two stacks: three low and one high, twice
+    assert [count for _, count in cfg.layer_groups()] == [4, 12]
+    own = 4 * 64 * 64 + 64 * 64 + 3 * 64 * 96
+    assert params_total(cfg) == 4 * own + 2 * 100 * 64 + 64
+    assert kv_bytes_per_token(cfg) == 16 * 2 * 64 * 2
+    matmuls = sum(float(row.flops_per_token) for row in parameters(cfg))
+    assert matmuls == 2 * (16 * own + 100 * 64)

@@ -106,7 +106,7 @@ def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
     return (
         *_stream(cfg, layer),
         *(_output(r, layer) for r in rows),
-        *_mixer(layer.mixer),
+        *(kept for part in layer.by_mixer for kept in _mixer(part.mixer)),
         *_mlp(cfg, layer.mlp),
     )
 
@@ -226,7 +226,7 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
     """What lies between a mixer's matmuls."""
     match mixer:
         case Attention():
-            saved = [*_normed_heads(mixer), *_core(mixer, mixer.output_gate or mixer.head_gate)]
+            saved = [*_normed_heads(mixer), *_core(mixer, mixer.gated)]
             return saved if not mixer.out_norm else [*saved, _normed_output(mixer)]
         case LatentAttention():
             saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank, fed=True)]
@@ -235,7 +235,7 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
             saved.append(
                 _kept("qkv", "rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N")
             )
-            return [*saved, *_core(mixer, mixer.output_gate or mixer.head_gate)]
+            return [*saved, *_core(mixer, mixer.gated)]
         case CompressedAttention():
             return [
                 _kept("qkv", "normed query latent", mixer.q_lora_rank),
@@ -265,7 +265,8 @@ def _normed_output(mixer: Attention) -> Activation:
 
 def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
     """The output of flash attention, its log-sum-exp, and the gated output."""
-    width = mixer.heads * mixer.v_head_dim
+    halves = 2 if isinstance(mixer, Attention) and mixer.differential else 1
+    width = halves * mixer.heads * mixer.v_head_dim
     saved = [
         _kept("attention", "attention output", width, "N"),
         _kept("attention", "attention statistics", mixer.heads, "N", f32=True),
@@ -336,7 +337,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
     saved = [
         _kept("mlp_in", "router probabilities", mlp.experts, f32=True),
         _kept("dispatch", "dispatched tokens", k * width, fed=True),
-        *_activated("experts", k * mlp.d_ff, mlp.gated),
+        *_activated("experts", k * mlp.d_ff, mlp.gated and not mlp.product_keys),
     ]
     if mlp.latent_dim:
         saved.append(_kept("mlp_out", "combined experts", mlp.latent_dim))

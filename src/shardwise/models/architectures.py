@@ -46,6 +46,7 @@ class Architecture:
     stack: Callable[[Reader, int], list[Layer]] | None = None
     layers: Callable[[Reader], int] | None = None
     embedding_norm: bool = False
+    initial_state: bool = False
     final_norm: Switch = True
     head_bias: Switch = False
     position_key: str = ""

@@ -49,6 +49,7 @@ class Traits:
     norms: tuple[str, ...] = ("attention", "mlp")
     norm_bias: Switch = False
     parallel: Switch = False
+    residual_scales: bool = False
 
 
 def switch(r: Reader, value: Switch) -> bool:
@@ -72,12 +73,12 @@ def check_heads(r: Reader, heads: int, kv_heads: int) -> int:
 
 
 def head_dim_of(r: Reader, heads: int) -> int:
-    """H from `head_dim`, else D / N, which must be whole."""
+    """H from `head_dim`, else D / N, which must be whole unless the class rounds it down."""
     given = r.size_or_none("head_dim")
     if given is not None:
         return given
     d_model = r.size("hidden_size")
-    if d_model % heads:
+    if d_model % heads and r.defaults.get("head_dim_is_whole", True):
         rule = f"without head_dim it must divide hidden_size, {d_model}"
         raise r.error("num_attention_heads", heads, rule)
     return d_model // heads
@@ -149,6 +150,28 @@ def indexer_of(r: Reader, ratio: int = 1) -> Indexer:
     )
 
 
+def differential(r: Reader, kind: str, t: Traits) -> Mixer:
+    """DiffLlama: two products of attention for the halves of the values, so K must be even."""
+    plain = attention(
+        *heads_of(r), switch(r, t.qkv_bias), o_bias=switch(r, t.o_bias), differential=True
+    )
+    if plain.kv_heads % 2:
+        rule = "differential attention pairs the heads of the values, so it must be even"
+        raise r.error("num_key_value_heads", plain.kv_heads, rule)
+    return plain
+
+
+def masked_by_values(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Doge: a mask made of the values leaves `keep_window_size` keys, the best of each head."""
+    return attention(
+        *heads_of(r),
+        switch(r, t.qkv_bias),
+        o_bias=switch(r, t.o_bias),
+        qk_norm=t.qk_norm,
+        chosen_keys=r.size("keep_window_size"),
+    )
+
+
 def gated_delta(r: Reader, kind: str, t: Traits) -> Mixer:
     """Gated DeltaNet where `kind` is "linear", gated attention elsewhere (Qwen3-Next)."""
     if kind != "linear":
@@ -171,12 +194,15 @@ def lightning(r: Reader, kind: str, t: Traits) -> Mixer:
 
 
 def mamba2(r: Reader, kind: str, t: Traits) -> Mixer:
-    """Mamba-2 of `mamba_expand` times D channels where `kind` is "linear" (Bamba, Granite 4)."""
+    """Mamba-2 of `mamba_expand` times D channels where `kind` is "linear" (Bamba, Granite 4),
+    or of `mamba_d_ssm` channels where that is given (Falcon-H1)."""
     if kind != "linear":
         return softmax(r, kind, t)
-    heads, width = r.size("mamba_n_heads"), r.size("mamba_expand") * r.size("hidden_size")
+    heads, given = r.size("mamba_n_heads"), r.size_or_none("mamba_d_ssm")
+    width = given or r.size("mamba_expand") * r.size("hidden_size")
     if width % heads:
-        raise r.error("mamba_n_heads", heads, f"it must divide {width:,}, mamba_expand times D")
+        said = "mamba_d_ssm" if given else "mamba_expand times D"
+        raise r.error("mamba_n_heads", heads, f"it must divide {width:,}, {said}")
     return Mamba(
         heads=heads,
         head_dim=width // heads,
@@ -229,7 +255,8 @@ def dense(r: Reader, t: Traits) -> Mlp:
 
 
 def experts(r: Reader, t: Traits) -> Moe:
-    """Routed experts, and shared ones by `t.shared`: none, one, a count of them, or a width."""
+    """Routed experts, and shared ones by `t.shared`: none, one, a count of them, their whole width,
+    or a count of them with a width of their own."""
     total, chosen = r.size("num_experts"), r.size("num_experts_per_tok")
     if chosen > total:
         raise r.error("num_experts_per_tok", chosen, f"there are only {total} experts to choose")
@@ -256,4 +283,6 @@ def _shared(r: Reader, t: Traits, d_ff: int) -> tuple[int, int]:
         width = r.count("shared_expert_intermediate_size")
         return int(width > 0), width
     number = 1 if t.shared == "one" else r.count("n_shared_experts")
+    if t.shared == "count of a width":
+        return number, number * r.size("shared_expert_intermediate_size")
     return number, number * d_ff

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from shardwise.models.numerics import Numerics
 from shardwise.models.specs import Layer, Moe
@@ -30,7 +31,8 @@ class ModelConfig:
 
     `groups` holds the distinct layers in order of first appearance; `pattern[i]` is the index of
     layer i in `groups`. `embedding_dim` differs from d_model where the embedding is projected.
-    `embedding_rows` and `head_rows` are usually `vocabulary`. `weight_dtypes` maps a parameter's
+    `embedding_rows` and `head_rows` are usually `vocabulary`. `initial_state` is a learned vector
+    that a second stream starts from. `weight_dtypes` maps a parameter's
     `dtype_role` to the dtype it is stored in ("" is every other role). `defaulted` lists the keys
     that the config leaves out with the value taken, `defaults_source` whose defaults they are.
     `read_as` says which unknown class was read as `architecture`, `unread` which of its keys that
@@ -51,10 +53,12 @@ class ModelConfig:
     position_rows: int = 0
     max_context: int | None = None
     embedding_norm: bool = False
+    initial_state: bool = False
     final_norm: bool = True
     norm_bias: bool = False
     head_bias: bool = False
     streams: int = 1
+    mixing: Literal["hyper", "altup"] = "hyper"
     attention_residual: bool = False
     per_layer_input: int = 0
     per_layer_rows: int = 0

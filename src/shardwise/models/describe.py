@@ -32,17 +32,20 @@ def mixer_text(mixer: Mixer | None) -> str:
     match mixer:
         case Attention():
             parts = [mixer.kind if mixer.window is None else f"{mixer.kind} {mixer.window:,}"]
+            parts += [] if mixer.chosen_keys is None else [f"top {mixer.chosen_keys:,}"]
+            parts += ["differential"] * mixer.differential
             parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
             return ", ".join(
                 [
                     *parts,
-                    *["gated"] * (mixer.output_gate or mixer.head_gate),
+                    *["gated"] * mixer.gated,
                     *["sinks"] * mixer.sinks,
                 ]
             )
         case LatentAttention():
             query = "" if mixer.q_lora_rank is None else f"q {mixer.q_lora_rank:,}, "
             text = f"latent ({query}kv {mixer.kv_lora_rank:,} + {mixer.rope_head_dim})"
+            text += "" if mixer.window is None else f", window {mixer.window:,}"
             return text if mixer.sparse_top_k is None else f"{text}, top {mixer.sparse_top_k:,}"
         case CompressedAttention():
             rest = f" + 1/{mixer.ratio} compressed" if mixer.ratio else ""
@@ -63,6 +66,12 @@ def mixer_text(mixer: Mixer | None) -> str:
             return "none"
 
 
+def mixing_text(layer: Layer) -> str:
+    """What mixes tokens in a layer, in a few words."""
+    mixers = " + ".join(mixer_text(part.mixer) for part in layer.by_mixer)
+    return mixers + ", weights of an earlier layer" * layer.reused
+
+
 def mlp_text(mlp: Mlp | Moe | None) -> str:
     """An MLP in a few words."""
     if mlp is None:
@@ -73,6 +82,7 @@ def mlp_text(mlp: Mlp | Moe | None) -> str:
     parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts"]
     parts += [f"{mlp.shared_experts} shared"] if mlp.shared_d_ff else []
     parts += ["dense beside"] if mlp.dense is not None else []
+    parts += ["product keys"] if mlp.product_keys else []
     parts += ["hash-routed"] if mlp.hash_routed else []
     return " + ".join(parts)
 
@@ -95,7 +105,7 @@ def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, De
         "vocabulary V": cfg.vocabulary,
         "tied embeddings": cfg.tied_embeddings,
         "max context": cfg.max_context,
-        "attention": pattern_text(cfg, lambda layer: mixer_text(layer.mixer)),
+        "attention": pattern_text(cfg, mixing_text),
         "heads N": _distinct(a.heads for a in heads),
         "KV heads K": _distinct(a.kv_heads for a in grouped),
         "group G = N/K": _distinct(a.heads / a.kv_heads for a in grouped),
@@ -146,6 +156,11 @@ def unpriced(cfg: ModelConfig) -> list[str]:
         said.append(f"{section} of {cfg.name}: neither counted nor priced; its class is not known")
     if any(layer.mixer is not None and layer.mixer.kind == "cross" for layer in cfg.groups):
         said.append("cross-attention: FLOPs and cache of the image tokens are not counted")
+    if any(layer.reused for layer in cfg.groups):
+        said.append(
+            f"layers of {cfg.name} run again with the same weights: each pass is counted as a "
+            "layer, and training as if gradients went through all of them"
+        )
     return said
 
 

@@ -14,7 +14,7 @@ from shardwise.models.counts import (
     params_total,
     weight_bytes,
 )
-from shardwise.models.describe import Decision, design_decisions, mixer_text, mlp_text
+from shardwise.models.describe import Decision, design_decisions, mixing_text, mlp_text
 from shardwise.models.flops import (
     TRAINING,
     attention_crossover,
@@ -181,7 +181,7 @@ def _group(layer: Layer, count: int) -> LayerGroup:
     moe = mlp if isinstance(mlp, Moe) else None
     return LayerGroup(
         layers=count,
-        mixer=mixer_text(layer.mixer),
+        mixer=mixing_text(layer),
         heads=a and a.heads,
         kv_heads=None if a is None or isinstance(a, LatentAttention) else a.kv_heads,
         head_dim=a and a.head_dim,

@@ -10,6 +10,7 @@ from shardwise.models.reader import LIMIT, Reader
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
+    LatentAttention,
     Layer,
     Mixer,
     Mlp,
@@ -211,6 +212,91 @@ def indexed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
     return [own if word == "full" else reused for word in words]
 
 
+def gated_norm_stack(r: Reader, layers: int) -> list[Layer]:
+    """A.X K2: every layer has an indexer; gates on the norms before attention and experts."""
+    t = Traits(qkv_bias="attention_bias", shared="count")
+    mixer = replace(indexed_latent(r, ["full"] * layers, t)[0], query_gate=True)
+    rank, mlp, moe = r.size("gated_norm_rank"), blocks.dense(r, t), blocks.experts(r, t)
+    both = ("attention", "mlp")
+    dense = Layer(mixer=mixer, mlp=mlp, norms=both, gated_norms=("attention",), norm_gate_rank=rank)
+    sparse = Layer(mixer=mixer, mlp=moe, norms=both, gated_norms=both, norm_gate_rank=rank)
+    return [sparse if kind == "sparse" else dense for kind in patterns.first_dense(r, layers)]
+
+
+_LATENT_WORDS = {
+    "indexed_attention": "indexed",
+    "full_attention": "full",
+    "sliding_attention": "window",
+}
+
+
+def windowed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
+    """dots3: latent attention of two widths; an indexer chooses keys, or a window slides.
+
+    `per_layer_config` holds what is other in a layer. Configs without it spell the widths of the
+    sliding layers `swa_...`, and call layers with an indexer "full_attention".
+    """
+    layers, own = len(kinds), _by_layer(r)
+    words = r.words("layer_types", _LATENT_WORDS, layers)
+    if words is None:
+        slides = r.flag("use_sliding_window")
+        words = ["window" if slides and i > 1 and i % 4 != 1 else "full" for i in range(layers)]
+    if own is None:
+        indexed = "indexed" if r.flag("use_dsa") else "full"
+        words = [word if word == "window" else indexed for word in words]
+    made = [_dots_latent(r, word, (own or {}).get(i)) for i, word in enumerate(words)]
+    return [replace(mixer, head_gate=True, rope_norm=True) for mixer in made]
+
+
+def _by_layer(r: Reader) -> dict[int, Mapping[str, object]] | None:
+    sections = r.get("per_layer_config")
+    if sections is None:
+        return None
+    fits = isinstance(sections, Mapping) and all(
+        str(key).isdecimal() and isinstance(value, Mapping) for key, value in sections.items()
+    )
+    if not fits:
+        rule = "it must be an object that has an object by the number of a layer"
+        raise r.error("per_layer_config", sections, rule)
+    return {int(key): value for key, value in sections.items()}
+
+
+def _dots_latent(r: Reader, word: str, own: Mapping[str, object] | None) -> LatentAttention:
+    if own is None and word == "window":
+        own = {name: r.size(f"swa_{name}") for name in _WIDTHS}
+        own["qk_rope_head_dim"] = r.size("swa_head_dim") - r.size("swa_qk_nope_head_dim")
+    at = replace(r, raw={**r.raw, **(own or {})})
+    mixer = blocks.latent(at, word, Traits(qkv_bias="attention_bias"))
+    if word == "window":
+        return replace(mixer, window=blocks.window_of(at, word))
+    indexer = blocks.indexer_of(at) if word == "indexed" else None
+    return replace(mixer, indexer=indexer, sparse_top_k=indexer and indexer.top_k)
+
+
+_WIDTHS = ("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+"""What the sliding layers of dots3 have of their own."""
+
+
+def product_key_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
+    """Doge: with experts, rows that product keys find, beside the MLP that is there without."""
+    dense = blocks.dense(r, t)
+    if "sparse" not in kinds:
+        return [dense] * len(kinds)
+    moe = Moe(
+        experts=r.size("num_experts"),
+        experts_per_token=r.size("num_experts_per_tok"),
+        d_ff=1,
+        shared_experts=1,
+        shared_d_ff=dense.d_ff,
+        shared_bias=dense.bias,
+        product_keys=True,
+    )
+    if moe.experts_per_token > moe.experts:
+        rule = f"there are only {moe.experts} experts to choose"
+        raise r.error("num_experts_per_tok", moe.experts_per_token, rule)
+    return [moe] * len(kinds)
+
+
 def deepseek_v4_mixers(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
     """DeepSeek-V4: by layer a window alone (ratio 0), and entries of `ratio` tokens each."""
     ratios = _compress_ratios(r, len(kinds))
@@ -268,9 +354,7 @@ def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
     listed = r.words("layer_types", words, layers)
     kinds = listed or ["window" if (i + 1) % 6 else "full" for i in range(layers)]
     kinds[-1] = "full"
-    shared = r.count("num_kv_shared_layers")
-    if shared >= layers:
-        raise r.error("num_kv_shared_layers", shared, f"it must be less than {layers}, the layers")
+    shared = _kv_shared(r, layers)
     norms = ("attention", "post_attention", "mlp", "post_mlp")
     if r.flag("enable_moe_block"):
         norms += ("experts", "post_dense", "post_experts")
@@ -284,6 +368,45 @@ def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
         for key in dict.fromkeys((kinds[i], i >= layers - shared) for i in range(layers))
     }
     return [made[kinds[i], i >= layers - shared] for i in range(layers)]
+
+
+def _kv_shared(r: Reader, layers: int) -> int:
+    """How many of the last layers use keys and values of earlier ones."""
+    shared = r.count("num_kv_shared_layers")
+    if shared >= layers:
+        raise r.error("num_kv_shared_layers", shared, f"it must be less than {layers}, the layers")
+    return shared
+
+
+def gemma3n_stack(r: Reader, layers: int) -> list[Layer]:
+    """Gemma 3n: AltUp's streams, a pair of low rank beside attention, embeddings of every layer;
+    the last layers reuse KV, and `intermediate_size` may list a width per layer."""
+    t = Traits(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
+    kinds = patterns.every("sliding_window_pattern", "window")(r, layers)
+    first = layers - _kv_shared(r, layers)
+    if isinstance(r.get("intermediate_size"), list):
+        widths = r.integers("intermediate_size", layers) or []
+    else:
+        widths = [r.size("intermediate_size")] * layers
+    built = {kind: blocks.softmax(r, kind, t) for kind in dict.fromkeys(kinds)}
+    mixers = {kind: m for kind, m in built.items() if isinstance(m, Attention)}
+    shape = Layer(
+        mixer=None,
+        mlp=None,
+        norms=("attention", "post_attention", "mlp", "post_mlp"),
+        per_layer_input=r.size("hidden_size_per_layer_input"),
+        streams=r.size("altup_num_inputs"),
+        mixing="altup",
+        laurel_rank=r.size("laurel_rank"),
+    )
+    return [
+        replace(
+            shape,
+            mixer=replace(mixers[kind], reuses_kv=i >= first),
+            mlp=Mlp(d_ff=width),
+        )
+        for i, (kind, width) in enumerate(zip(kinds, widths, strict=True))
+    ]
 
 
 def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:
@@ -344,6 +467,8 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
             raw=entry,
             defaults_source=r.defaults_source,
             defaulted=r.defaulted,
+            missing=r.missing,
+            stand_in=r.stand_in,
             path=f"{r.path}{where}.",
         ).section(part, {"no_op": False, "replace_with_linear": False, "window_length": None})
         section.refuse("replace_with_linear", True, "a layer replaced by one matrix")

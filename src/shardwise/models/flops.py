@@ -78,11 +78,13 @@ def flops_by_op(cfg: ModelConfig, context: Quantity, causal: bool = True) -> tup
         if row.role == "matmul"
     ]
     for group, (layer, layers) in enumerate(cfg.layer_groups()):
-        if layer.attention is not None:
-            core = layers * attention_flops_per_token(layer, context, causal)
-            ops.append(_mixer_op(CORE, "attention", group, layers, core))
-        elif layer.mixer is not None:
-            ops.append(_mixer_op(SCAN, "scan", group, layers, layers * scan_flops_per_token(layer)))
+        for part in layer.by_mixer:
+            if part.attention is not None:
+                core = layers * attention_flops_per_token(part, context, causal)
+                ops.append(_mixer_op(CORE, "attention", group, layers, core))
+            elif part.mixer is not None:
+                scan = layers * scan_flops_per_token(part)
+                ops.append(_mixer_op(SCAN, "scan", group, layers, scan))
     return tuple(ops)
 
 
@@ -115,7 +117,11 @@ def model_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = Tr
         for row in parameters(cfg)
         if row.role not in ("lookup", "tower", "cross")
     )
-    scans = sum(layers * _state_flops(layer.mixer) for layer, layers in cfg.layer_groups())
+    scans = sum(
+        layers * _state_flops(part.mixer)
+        for layer, layers in cfg.layer_groups()
+        for part in layer.by_mixer
+    )
     return 2 * TRAINING * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
 
 
@@ -136,14 +142,18 @@ def keys_seen(layer: Layer, context: Quantity, causal: bool = True) -> Quantity:
             return 0.0 * context
         case Attention(kind="chunk", window=int() as chunk):
             return _chunked(context, chunk, causal)
-        case Attention(window=None) | LatentAttention(sparse_top_k=None):
-            return _seen(context, math.inf, causal)
-        case Attention(window=int() as limit) | LatentAttention(sparse_top_k=int() as limit):
-            return _seen(context, limit, causal)
         case CompressedAttention() as mixer:
             return _seen(context, mixer.window, causal) + _entries(mixer, context, causal)
+        case Attention() | LatentAttention() as mixer:
+            return _seen(context, most_keys(mixer), causal)
         case _:
             return 0.0 * context
+
+
+def most_keys(mixer: Attention | LatentAttention) -> float:
+    """The most keys that a query attends to: its window, or as many as are chosen for it."""
+    chosen = mixer.chosen_keys if isinstance(mixer, Attention) else mixer.sparse_top_k
+    return min(mixer.window or math.inf, chosen or math.inf)
 
 
 def attention_flops_per_token(
@@ -151,9 +161,10 @@ def attention_flops_per_token(
 ) -> Quantity:
     """Forward FLOPs per query of QK^T and PV: 2 * N * (H_qk + H_v) * keys; 0 without attention.
 
-    An indexer adds 2 * J * I per entry that it scores. `absorbed` is the decode form of latent
-    attention (DeepSeek-V2, 2.1.2): queries meet the cached latent, of kv_lora + rope, instead of
-    expanded heads; its projections cost what the table's rows say.
+    An indexer adds 2 * J * I per entry that it scores; differential attention does it all twice,
+    for either half of the values. `absorbed` is the decode form of latent attention (DeepSeek-V2,
+    2.1.2): queries meet the cached latent, of kv_lora + rope, instead of expanded heads; its
+    projections cost what the table's rows say.
     """
     mixer = layer.attention
     if mixer is None:
@@ -162,7 +173,9 @@ def attention_flops_per_token(
     if absorbed and isinstance(mixer, LatentAttention):
         width = 2 * mixer.kv_lora_rank + mixer.rope_head_dim
     scores = 2.0 * mixer.heads * width * keys_seen(layer, context, causal)
-    indexer = None if isinstance(mixer, Attention) else mixer.indexer
+    if isinstance(mixer, Attention):
+        return scores * (2 if mixer.differential else 1)
+    indexer = mixer.indexer
     return scores if indexer is None else scores + _indexer_flops(indexer, context, causal)
 
 

@@ -3,12 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import read_json
+from shardwise.boundary import read_json, read_toml
 from shardwise.errors import BadRequest
 from shardwise.models.architectures import (
     ALIASES,
@@ -35,7 +36,7 @@ SHAPELESS = re.compile(
     r"problem_type|quantization|torchscript|norm_topk|topk_group|n_group|max_position|max_window"
 )
 """Keys that say nothing about the shape of a model, by parts of their names."""
-_TOWER_KEYS = ("vision_config", "audio_config")
+_TOWER_KEYS = ("vision_config", "audio_config", "talker_config", "code2wav_config")
 
 
 def read_config(path: Path, family: str = "") -> ModelConfig:
@@ -68,8 +69,18 @@ def from_hf(
     if not isinstance(raw, Mapping):
         kind = type(raw).__name__
         raise BadRequest(f"{file}: it holds a {kind}; a config.json is one object {{...}}")
+    raw = _thinker(raw)
     architecture, row = architecture_of(raw, file, family, lambda: relatives(raw))
     return _model(_reader(raw, row, file), raw, architecture, row, name, provenance)
+
+
+def _thinker(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of a model that thinks and talks (Qwen Omni) the part that thinks, beside the others."""
+    inner = raw.get("thinker_config")
+    if not isinstance(inner, Mapping):
+        return raw
+    own = {key: value for key, value in raw.items() if key != "thinker_config"}
+    return {**inner, **own}
 
 
 def relatives(raw: Mapping[str, Any]) -> list[str]:
@@ -81,7 +92,7 @@ def relatives(raw: Mapping[str, Any]) -> list[str]:
     found: dict[str, Reader] = {}
     for name, row in architectures().items():
         try:
-            r = _reader(raw, row, "")
+            r = replace(_reader(raw, row, ""), missing=None)
             _model(r, raw, name, row, "", None)
         except BadRequest:
             continue
@@ -126,7 +137,33 @@ def _model(
     name: str,
     provenance: Mapping[str, str] | None,
 ) -> ModelConfig:
-    """The model, read by the row of its class."""
+    """The model, read by the row of its class; all keys that are missing in one complaint."""
+    try:
+        made = _made(r, raw, architecture, row, name, provenance)
+    except BadRequest:
+        if not r.missing:
+            raise
+    else:
+        if not r.missing:
+            return made
+    for size in _STAND_INS:
+        with suppress(BadRequest):
+            _made(replace(r, stand_in=size), raw, architecture, row, name, provenance)
+    raise r.lacking(r.missing)
+
+
+_STAND_INS = (8, 64)
+"""Further sizes to read on with where some are missing: a rule of division stops one of them."""
+
+
+def _made(
+    r: Reader,
+    raw: Mapping[str, Any],
+    architecture: str,
+    row: Architecture,
+    name: str,
+    provenance: Mapping[str, str] | None,
+) -> ModelConfig:
     layers = row.layers(r) if row.layers else r.size("num_hidden_layers")
     stack = _stack(r, row, layers)
     groups = tuple(dict.fromkeys(stack))
@@ -154,10 +191,12 @@ def _model(
         position_rows=rows,
         max_context=longest,
         embedding_norm=row.embedding_norm,
+        initial_state=row.initial_state,
         final_norm=switch(r, row.final_norm),
         norm_bias=switch(r, traits.norm_bias),
         head_bias=switch(r, row.head_bias),
         streams=groups[0].streams,
+        mixing=groups[0].mixing,
         attention_residual=groups[0].attention_residual,
         per_layer_input=per_layer,
         per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,
@@ -185,9 +224,18 @@ def _reader(raw: Mapping[str, Any], row: Architecture, file: str) -> Reader:
         raw=text if nested else raw,
         outer=raw if nested else {},
         keys=row.keys,
-        defaults={**_ANY, **row.defaults},
+        defaults={**_ANY, **row.defaults, **(_text_sizes(row.model_type) if nested else {})},
         defaults_source=row.source,
+        missing={},
         path=f"{section}." if nested else "",
+    )
+
+
+@cache
+def _text_sizes(model_type: str) -> Mapping[str, Any]:
+    """Sizes that the text section of a wrapper may leave out."""
+    return read_toml(Path(__file__).parent / "data" / "text_sizes.toml", "the table").get(
+        model_type, {}
     )
 
 
@@ -225,6 +273,7 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
             parallel=parallel,
             streams=streams,
             cross_gates=key[0].kind == "cross",
+            residual_scales=t.residual_scales,
         )
         for key in dict.fromkeys(zip(mixer, mlp, strict=True))
     }
@@ -256,6 +305,8 @@ def _towers(
                 defaults=row.tower_defaults,
                 defaults_source=row.source,
                 defaulted=text.defaulted,
+                missing=text.missing,
+                stand_in=text.stand_in,
                 path=f"{key}.",
             )
             towers.append(row.towers[key](r, text))

@@ -69,6 +69,44 @@ def scan_stack(r: Reader, layers: int) -> list[Layer]:
     return [Layer(mixer=mixer, mlp=None, norms=("mixer",))] * layers
 
 
+def attention_beside_mamba(r: Reader, layers: int) -> list[Layer]:
+    """Falcon-H1: in every layer attention and Mamba-2 read one norm and are added up."""
+    t = Traits(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
+    scan = blocks.mamba2(r, "linear", t)
+    assert isinstance(scan, Mamba)
+    scan = replace(scan, out_bias=r.flag("projectors_bias"), norm=r.flag("mamba_rms_norm"))
+    mixer, mlp = blocks.softmax(r, "full", t), blocks.dense(r, t)
+    return [Layer(mixer=mixer, mlp=mlp, norms=("attention", "mlp"), beside=scan)] * layers
+
+
+def cycled_layers(r: Reader) -> int:
+    """HRM: passes through a layer, of both stacks in all cycles. A config without
+    `num_layers_per_stack` has one stack's layers under `num_hidden_layers`."""
+    one = r.size_or_none("num_layers_per_stack") or r.size("num_hidden_layers")
+    return r.checked("H_cycles", one * _cycles(r), "num_hidden_layers")
+
+
+def _cycles(r: Reader) -> int:
+    return r.size("H_cycles") * (r.size("L_cycles") + 1)
+
+
+def cycled_stacks(r: Reader, layers: int) -> list[Layer]:
+    """HRM: `H_cycles` times `L_cycles` passes through the low stack and one through the high one.
+
+    The first pass of either has the tensors; the others use them again, with a cache of their own.
+    """
+    t = Traits(
+        qkv_bias="attention_bias", o_bias="attention_bias", output_gate=True, mlp_bias="mlp_bias"
+    )
+    layer = Layer(mixer=blocks.softmax(r, "full", t), mlp=blocks.dense(r, t), norms=())
+    first, low = layers // _cycles(r), r.size("L_cycles")
+    again = replace(layer, reused=True)
+    return [
+        layer if i // first in (0, low) else again  # the low stack's first pass, the high one's
+        for i in range(layers)
+    ]
+
+
 def kimi_stack(r: Reader, layers: int) -> list[Layer]:
     """Kimi Linear and K3: Kimi Delta Attention in the listed layers (numbered from 1), else MLA."""
     kinds = r.words("layer_types", patterns.MIXER_WORDS, layers)

@@ -32,10 +32,12 @@ def cache_groups(cfg: ModelConfig, longest: int) -> tuple[CacheGroup, ...]:
     that keep all (there may be none), then windows, the shortest first, then states."""
     found: dict[tuple[int, bool], list[int]] = {(longest, False): []}
     for index, layer in enumerate(cfg.groups):
-        attention = layer.mixer if isinstance(layer.mixer, Attention) else None
-        window = (attention and attention.window) or longest
+        sliding = layer.mixer if isinstance(layer.mixer, Attention | LatentAttention) else None
+        window = (sliding and sliding.window) or longest
         state = isinstance(layer.mixer, RecurrentMixer)
         found.setdefault((0 if state else min(window, longest), state), []).append(index)
+        if layer.beside is not None:
+            found.setdefault((0, True), []).append(index)
     whole = CacheGroup(tuple(found.pop((longest, False))))
     windows = sorted((w, layers) for (w, state), layers in found.items() if not state)
     states = [layers for (_, state), layers in found.items() if state]
@@ -76,8 +78,8 @@ def kv_tokens(mixer: Mixer | None, context: float) -> float:
         case CompressedAttention():
             compressed = context // mixer.ratio if mixer.ratio else 0
             return min(context, mixer.window) + compressed
-        case Attention() if mixer.window is not None:
-            return min(context, mixer.window)
+        case Attention(window=int() as window) | LatentAttention(window=int() as window):
+            return min(context, window)
         case _:
             return context
 
@@ -113,9 +115,10 @@ def index_bytes(cfg: ModelConfig, context: float, dtype: str = "fp8") -> float:
 def state_elements(cfg: ModelConfig) -> int:
     """Values of recurrent state per sequence, whatever its length."""
     return sum(
-        count * layer.mixer.state_elements
+        count * part.mixer.state_elements
         for layer, count in cfg.layer_groups()
-        if isinstance(layer.mixer, RecurrentMixer)
+        for part in layer.by_mixer
+        if isinstance(part.mixer, RecurrentMixer)
     )
 
 

@@ -69,6 +69,14 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     if a.sinks:
         rows.append(p.row("attention.sinks", n, ATTENTION, "scale"))
     rows += p.norm("attention.out_norm", n | u) if a.out_norm else []
+    if a.differential:
+        pairs = ("query_1", "key_1", "query_2", "key_2")
+        rows += [p.row(f"attention.lambda_{name}", h, ATTENTION, "scale") for name in pairs]
+    if a.chosen_keys is not None:
+        m = {"m": a.kv_heads}
+        rows.append(p.row("attention.mask", k | u | m, ATTENTION, "matmul", "K" + value))
+        rows += [p.row("attention.mask.bias", m, ATTENTION, "bias")] * a.kv_bias
+        rows.append(p.row("attention.mask.scale", m, ATTENTION, "scale"))
     return rows + _qk_norms(p, a)
 
 
@@ -91,12 +99,17 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
         q = {"Q": a.q_lora_rank}
         rows.append(p.row("attention.q_down", d | q, ATTENTION, "matmul", "D"))
         rows += p.norm("attention.q_down_norm", q)
-        rows.append(p.row("attention.q_up", q | n | h, ATTENTION, "matmul", "Q"))
+        both = {"q": 2} | q if a.query_gate else q
+        rows.append(p.row("attention.q_up", both | n | h, ATTENTION, "matmul", "".join(both)))
+        if a.query_gate:
+            gate = p.row("attention.gate_up", both | n | u, ATTENTION, "matmul", "".join(both))
+            rows.append(gate)
         if a.bias:
             rows.append(p.row("attention.q_down.bias", q, ATTENTION, "bias"))
     rows.append(p.row("attention.kv_down", d | c, ATTENTION, "matmul", "D"))
     rows.append(p.row("attention.k_rope", d | r, ATTENTION, "matmul", "D"))
     rows += p.norm("attention.kv_down_norm", c)
+    rows += p.norm("attention.k_rope_norm", r) if a.rope_norm else []
     rows.append(p.row("attention.k_up", c | n | nope, ATTENTION, "matmul", "C"))
     rows.append(p.row("attention.v_up", c | n | u, ATTENTION, "matmul", "C"))
     if a.output_gate:
@@ -177,9 +190,9 @@ def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
     rows.append(p.row("mamba.dt_bias", n, LINEAR, "bias"))
     rows.append(p.row("mamba.a_log", n, LINEAR, "scan"))
     rows.append(p.row("mamba.skip", n, LINEAR, "scan"))
-    rows += p.norm("mamba.norm", n | h)
+    rows += p.norm("mamba.norm", n | h) if m.norm else []
     rows.append(p.row("mamba.out", n | h | d, LINEAR, "matmul", "NH"))
-    if m.proj_bias:
+    if m.proj_bias if m.out_bias is None else m.out_bias:
         rows.append(p.row("mamba.out.bias", d, LINEAR, "bias"))
     return rows
 

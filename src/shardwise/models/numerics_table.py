@@ -171,6 +171,18 @@ def unsupported(layer: Layer) -> str:
         mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
     ):
         return "its layers attend to images, or share keys and values"
+    if isinstance(mixer, LatentAttention) and (
+        mixer.window is not None or mixer.rope_norm or mixer.query_gate
+    ):
+        return "its latent attention slides, norms rotary keys, or gates from its queries"
+    if isinstance(mixer, Attention) and (mixer.differential or mixer.chosen_keys is not None):
+        return "its attention subtracts two products, or is masked by its values"
+    if layer.beside is not None:
+        return f"'{layer.beside.kind}' stands beside attention in its layers"
+    if layer.reused:
+        return "its layers run several times with the same weights"
+    if layer.gated_norms or layer.residual_scales:
+        return "its norms have gates, or its residual stream learned scales"
     gated = isinstance(mixer, LatentAttention) and mixer.output_gate
     if gated or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
         return "its layers gate attention outputs or carry more than one residual stream"
@@ -178,12 +190,16 @@ def unsupported(layer: Layer) -> str:
         mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense is not None
     ):
         return "its experts work in a latent, beside an MLP, or are chosen by hash"
+    if isinstance(mlp, Moe) and mlp.product_keys:
+        return "its experts are rows that product keys find"
     return ""
 
 
 def _reader(r: Reader, row: NumericsRow) -> Reader:
     pairs = dict(pair for pair in (row.eps, row.activation, row.partial, row.rotary_dim) if pair)
-    return replace(r, defaults={**r.defaults, **pairs, **row.only, **row.defaults}, defaulted={})
+    return replace(
+        r, defaults={**r.defaults, **pairs, **row.only, **row.defaults}, defaulted={}, missing=None
+    )
 
 
 def _read(r: Reader, row: NumericsRow, kinds: list[str], stack: list[Layer]) -> Numerics:

@@ -18,7 +18,8 @@ class Parameter:
     gather by token id, "conv" a depthwise convolution, "scan" a recurrence's own vectors.
     `active` is the share that one token uses (k/E for routed experts). `group` is the index of the
     layer in `ModelConfig.groups`, None outside the stack. `shares` names the row whose storage this
-    one uses (a tied head): it costs FLOPs but holds no parameters of its own.
+    one uses (a tied head, a layer that runs again): it costs FLOPs but holds no parameters of its
+    own.
     """
 
     name: str

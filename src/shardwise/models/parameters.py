@@ -1,18 +1,20 @@
 """The parameter table: one row per distinct tensor; counts, FLOPs and sharding are maps over it.
 
-Letters: D d_model, F width of an MLP or of one expert, N query heads, K key/value heads, H head
-dim of queries and keys, U head dim of values where it is not H, V vocabulary rows, E experts.
-Latent widths: Q query latent (q_lora), C key/value latent (kv_lora), P and R the parts of a query
-head without and with rotation, A width that latent experts work in, O output latent and g its
-groups (DeepSeek-V4). J heads and I head dim of a sparse indexer. In the rows of a recurrent mixer
-N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and value dim), Z
-its state size and W the width of its convolution. X learned positions, M width of an embedding
-that is projected to D, Y width of a per-layer embedding, L layers, s residual streams. Towers use
-lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
+Letters: D d_model, F width of an MLP or of one expert, N query heads, K key/value heads, H head dim
+of queries and keys, U head dim of values where it is not H, V vocabulary rows, E experts. Latent
+widths: Q query latent (q_lora), C key/value latent (kv_lora), P and R the parts of a query head
+without and with rotation, A width that latent experts work in, O output latent and g its groups
+(DeepSeek-V4), G rank of a norm's gate. J heads and I head dim of a sparse indexer. In the rows of a
+recurrent mixer N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and
+value dim), Z its state size and W the width of its convolution. X learned positions, M width of an
+embedding that is projected to D, Y width of a per-layer embedding, L layers, s residual streams.
+Towers use lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from math import isqrt
 
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.mixer_rows import mixer_rows
@@ -31,7 +33,8 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """
     rows = _embedding(cfg)
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        rows += layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
+        own = layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
+        rows += [replace(row, shares=row.name) for row in own] if layer.reused else own
     rows += _head(cfg)
     for tower in cfg.towers:
         rows += _tower(tower)
@@ -64,6 +67,8 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     rows = []
     if layer.mixer is not None:
         rows += mixer_rows(p, layer.mixer)
+    if layer.beside is not None:
+        rows += mixer_rows(p, layer.beside)
     if isinstance(layer.mlp, Mlp):
         rows += _mlp(p, layer.mlp, "mlp", "mlp_dense")
     elif layer.mlp is not None:
@@ -73,7 +78,14 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
         rows += p.norm(f"norm.{name}", d, layer.norm_bias)
     if layer.per_layer_input:
         rows += _per_layer_input(p, layer.per_layer_input)
-    if layer.streams > 1:
+    if layer.laurel_rank:
+        q = {"q": layer.laurel_rank}
+        rows.append(p.row("laurel.down", d | q, "other", "matmul", "D"))
+        rows.append(p.row("laurel.up", q | d, "other", "matmul", "q"))
+        rows += p.norm("laurel.norm", d)
+    if layer.streams > 1 and layer.mixing == "altup":
+        rows += _altup(p, layer.streams)
+    elif layer.streams > 1:
         rows += _hyper(p, "hyper.attention", layer.streams)
         rows += _hyper(p, "hyper.mlp", layer.streams)
     if layer.attention_residual:
@@ -83,6 +95,13 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     if layer.cross_gates:
         rows.append(p.row("cross_gate.attention", {}, "attention", "scale"))
         rows.append(p.row("cross_gate.mlp", {}, "attention", "scale"))
+    for name in layer.gated_norms:
+        g = {"G": layer.norm_gate_rank}
+        rows.append(p.row(f"norm.{name}.gate_down", d | g, "norms", "matmul", "D"))
+        rows.append(p.row(f"norm.{name}.gate_up", g | d, "norms", "matmul", "G"))
+    if layer.residual_scales:
+        rows.append(p.row("residual.attention.scale", d, "other", "scale"))
+        rows.append(p.row("residual.mlp.scale", d, "other", "scale"))
     return rows
 
 
@@ -104,7 +123,8 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
 
 def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
-    rows = [p.row("router", d | e, "router", "matmul", "D")]
+    scores = {"k": 2 * isqrt(m.experts)} if m.product_keys else e
+    rows = [p.row("router", d | scores, "router", "matmul", "D")]
     if m.bias:
         rows.append(p.row("router.bias", e, "router", "bias"))
     if m.selection_bias:
@@ -119,7 +139,7 @@ def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
         rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
         rows += p.norm("latent.norm", width) if m.latent_norm else []
     share = Fraction(m.experts_per_token, m.experts)
-    ins = ("gate", "up") if m.gated else ("up",)
+    ins = ("gate", "up") if m.gated and not m.product_keys else ("up",)
     routed = "routed_experts"
     for part in ins:
         dims = e | width | f
@@ -158,6 +178,20 @@ def _hyper(p: LayerPlace, name: str, streams: int) -> list[Parameter]:
     ]
 
 
+def _altup(p: LayerPlace, streams: int) -> list[Parameter]:
+    """AltUp: from the active stream the weights by which the layer's input is predicted of all s
+    streams, and from its output those by which all are corrected. One router serves both."""
+    d, s = {"D": p.d_model}, {"s": streams}
+    return [
+        p.row("altup.router", d | s, "other", "matmul", "D"),
+        p.row("altup.router_again", d | s, "other", "matmul", "D", shares="altup.router"),
+        *p.norm("altup.router_norm", d),
+        p.row("altup.predict", s | {"m": streams**2}, "other", "matmul", "s"),
+        p.row("altup.correct", s | {"m": streams}, "other", "matmul", "s"),
+        p.row("altup.scale", d, "other", "scale"),
+    ]
+
+
 def _embedding(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
@@ -166,8 +200,14 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
         rows.append(p.row("embedding.in", width | d, "other", "matmul", "M"))
     if cfg.position_rows:
         rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
+    if cfg.initial_state:
+        rows.append(p.row("state.initial", d, "other", "scale"))
     if cfg.embedding_norm:
         rows += p.norm("norm.embedding", d, cfg.norm_bias)
+    if cfg.streams > 1 and cfg.mixing == "altup":
+        rows.append(
+            p.row("altup.in", d | {"s": cfg.streams - 1, "m": cfg.d_model}, "other", "matmul", "D")
+        )
     if cfg.per_layer_input:
         y = {"L": cfg.layers, "Y": cfg.per_layer_input}
         table = {"V": cfg.per_layer_rows} | y
@@ -181,7 +221,10 @@ def _head(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
     rows = p.norm("norm.final", d, cfg.norm_bias) if cfg.final_norm else []
-    if cfg.streams > 1:
+    if cfg.streams > 1 and cfg.mixing == "altup":
+        dims = {"s": cfg.streams - 1, "m": cfg.d_model} | d
+        rows.append(p.row("altup.out", dims, "other", "matmul", "m", "s"))
+    elif cfg.streams > 1:
         mixed = {"m": cfg.streams}
         dims = {"s": cfg.streams} | d | mixed
         rows.append(p.row("hyper.head", dims, "other", "matmul", "sD"))

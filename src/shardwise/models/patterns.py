@@ -16,6 +16,7 @@ MIXER_WORDS = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "linear_attention": "linear",
+    "mamba": "linear",
     "conv": "conv",
 }
 MLP_WORDS = {"dense": "dense", "sparse": "sparse"}
@@ -180,11 +181,15 @@ def all_sparse(r: Reader, layers: int) -> list[str]:
 
 def first_dense(r: Reader, layers: int) -> list[str]:
     """DeepSeek, GLM: the first `first_k_dense_replace` are dense, then every
-    `moe_layer_freq`-th layer has experts; `mlp_layer_types` overrides."""
+    `moe_layer_freq`-th layer has experts, or those that it flags; `mlp_layer_types` overrides."""
     listed = r.words("mlp_layer_types", MLP_WORDS, layers)
     if listed:
         return listed
-    first, period = r.count("first_k_dense_replace"), r.size("moe_layer_freq")
+    first = r.count("first_k_dense_replace")
+    if isinstance(r.get("moe_layer_freq"), list):
+        flags = r.integers("moe_layer_freq", layers) or []
+        return ["sparse" if i >= first and v else "dense" for i, v in enumerate(flags)]
+    period = r.size("moe_layer_freq")
     return ["sparse" if i >= first and i % period == 0 else "dense" for i in range(layers)]
 
 
@@ -197,6 +202,11 @@ def sparse_step(r: Reader, layers: int) -> list[str]:
 def experts_if_any(r: Reader, layers: int) -> list[str]:
     """Granite 4: experts everywhere, or nowhere where their number is 0."""
     return ["sparse" if r.count("num_experts") else "dense"] * layers
+
+
+def sparse_if(key: str) -> Rule:
+    """Experts everywhere where `key` is true, else nowhere (Doge)."""
+    return lambda r, layers: ["sparse" if r.flag(key) else "dense"] * layers
 
 
 def experts_between(r: Reader, layers: int) -> list[str]:

@@ -31,7 +31,9 @@ class Reader:
 
     A key is looked up under the names that `keys` gives it (dots step into nested sections), first
     in the section, then in `outer` (OUTER_FIRST: the other way), then in `defaults`. An explicit
-    null stays null. `defaulted` collects what was filled in, `asked` the names looked up.
+    null stays null. `defaulted` collects what was filled in, `asked` the names looked up, and
+    `missing`, where there is one, the keys that are nowhere: they are read as `stand_in` until
+    `lacking` names them all in one complaint.
     """
 
     file: str
@@ -42,6 +44,8 @@ class Reader:
     defaults_source: str = ""
     defaulted: dict[str, Any] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
+    missing: dict[str, str] | None = None
+    stand_in: int = 1
     path: str = ""
 
     def name(self, key: str) -> str:
@@ -65,15 +69,25 @@ class Reader:
         if value is not _ABSENT:
             return value
         if key not in self.defaults:
-            raise BadRequest(
-                f"{self.file}: {self.name(key)} is missing and has no default"
-                f" ({self.defaults_source}); add it, or take the config.json that the model was"
-                f" published with"
-            )
+            absent = {self.name(key): self.defaults_source}
+            if self.missing is None:
+                raise self.lacking(absent)
+            self.missing.update(absent)
+            return self.stand_in
         value = self.defaults[key]
         if value is not None:
             self.defaulted[self.name(key)] = value
         return value
+
+    def lacking(self, missing: Mapping[str, str]) -> BadRequest:
+        """The complaint about all keys that are missing, by whose defaults have none."""
+        *first, last = missing
+        names, source = (", ".join(first) + " and ") * bool(first) + last, missing[last]
+        are, defaults, them = ("are", "defaults", "them") if first else ("is", "default", "it")
+        return BadRequest(
+            f"{self.file}: {names} {are} missing and {'have' if first else 'has'} no {defaults}"
+            f" ({source}); add {them}, or take the config.json that the model was published with"
+        )
 
     def size(self, key: str) -> int:
         """A positive integer."""
@@ -146,6 +160,8 @@ class Reader:
             defaults=defaults or {},
             defaults_source=self.defaults_source,
             defaulted=self.defaulted,
+            missing=self.missing,
+            stand_in=self.stand_in,
             path=self.name(key) + ".",
         )
 

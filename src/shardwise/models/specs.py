@@ -3,7 +3,7 @@
 All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 QkNorm = Literal["none", "head", "heads", "full"]
@@ -24,7 +24,9 @@ class Attention:
     to the tokens of an image, not to the text. `output_gate` multiplies the output elementwise by a
     projection of the input, biased as the queries are, by a number per head ("heads"), or not at
     all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
-    projection reads.
+    projection reads. `differential` attends twice, to either half of the values, and subtracts
+    (Differential Transformer, arXiv 2410.05258). `chosen_keys` is how many keys a mask that is made
+    of the values leaves of each KV head (dynamic mask attention, arXiv 2508.02124).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -45,6 +47,13 @@ class Attention:
     sinks: bool = False
     key_is_value: bool = False
     reuses_kv: bool = False
+    differential: bool = False
+    chosen_keys: int | None = None
+
+    @property
+    def gated(self) -> bool:
+        """Whether something multiplies the output before its projection."""
+        return self.output_gate or self.head_gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +75,10 @@ class LatentAttention:
 
     The cache holds `kv_lora_rank + rope_head_dim` values per token. `q_lora_rank` is None where
     queries come straight from the residual stream. `sparse_top_k` is the number of keys a query
-    attends to where an indexer chooses them (its own, or that of an earlier layer).
+    attends to where an indexer chooses them (its own, or that of an earlier layer), `window` that
+    of a sliding layer. `rope_norm` norms the part of the key that rotates. `query_gate` makes the
+    queries, and with them a gate on every element of the output, of the query latent both before
+    and after its norm (A.X K2).
     """
 
     kind: Literal["latent"] = "latent"
@@ -81,6 +93,14 @@ class LatentAttention:
     head_gate: bool = False
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
+    window: int | None = None
+    rope_norm: bool = False
+    query_gate: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """Whether something multiplies the output before its projection."""
+        return self.output_gate or self.head_gate or self.query_gate
 
     @property
     def head_dim(self) -> int:
@@ -121,7 +141,11 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba:
-    """Mamba-2: `heads` of `head_dim` with a state of `state` per channel; B and C in `groups`."""
+    """Mamba-2: `heads` of `head_dim` with a state of `state` per channel; B and C in `groups`.
+
+    `proj_bias` is on the projections, `out_bias` on the one out where that differs, and `norm` on
+    what it reads.
+    """
 
     kind: Literal["mamba"] = "mamba"
     heads: int
@@ -131,6 +155,8 @@ class Mamba:
     conv_width: int
     conv_bias: bool
     proj_bias: bool
+    out_bias: bool | None = None
+    norm: bool = True
 
     @property
     def state_elements(self) -> int:
@@ -258,7 +284,9 @@ class Moe:
     d_model (0: d_model). `dense` is an MLP beside the experts. `router_scales` are learned scales
     of the router (Gemma 4: one per expert and one per channel); `selection_bias` is a number per
     expert that the class counts among its parameters although no gradient trains it. `hash_routed`
-    layers look the expert up by token id and compute only its weight.
+    layers look the expert up by token id and compute only its weight. With `product_keys` a routed
+    expert is a row in and a row out, found by the best of 2 * sqrt(E) scores (PEER, arXiv
+    2407.04153), and `gated` says something of the shared expert alone.
     """
 
     kind: Literal["moe"] = "moe"
@@ -276,6 +304,7 @@ class Moe:
     selection_bias: bool = False
     router_scales: bool = False
     hash_routed: bool = False
+    product_keys: bool = False
     dense: Mlp | None = None
 
     @property
@@ -289,22 +318,41 @@ class Layer:
     """One block of the stack. `mixer` or `mlp` is None where the block has none (hybrids).
 
     `norms` names the D-wide norms, `norm_bias` says whether they carry a bias. `parallel` layers
-    feed attention and MLP the same input. `per_layer_input` is the width of Gemma's per-layer
-    embedding, `streams` the number of residual streams (hyper-connections), `attention_residual`
-    marks Kimi's learned weighting of earlier blocks.
+    feed attention and MLP the same input; `beside` is a recurrence that reads the input of `mixer`,
+    and whose output is added to that one's (Falcon-H1). `per_layer_input` is the width of Gemma's
+    per-layer embedding, `streams` the number of residual streams, `mixing` how they are mixed
+    (hyper-connections, or AltUp, arXiv 2301.13310), `laurel_rank` that of a pair beside attention
+    (LAuReL, arXiv 2411.07501), `attention_residual` marks Kimi's learned weighting of earlier
+    blocks. `gated_norms` are those whose output a pair of rank `norm_gate_rank` gates (A.X K2),
+    `residual_scales` a learned scale of the stream at each of the two sums (Doge). A `reused` layer
+    has the tensors of an earlier one: it multiplies and caches anew and holds no parameters (HRM).
     """
 
     mixer: Mixer | None
     mlp: Mlp | Moe | None
     norms: tuple[str, ...]
+    beside: RecurrentMixer | None = None
     norm_bias: bool = False
     parallel: bool = False
     per_layer_input: int = 0
     streams: int = 1
+    mixing: Literal["hyper", "altup"] = "hyper"
+    laurel_rank: int = 0
     attention_residual: bool = False
     cross_gates: bool = False
+    gated_norms: tuple[str, ...] = ()
+    norm_gate_rank: int = 0
+    residual_scales: bool = False
+    reused: bool = False
 
     @property
     def attention(self) -> SoftmaxMixer | None:
         """The mixer where it is softmax attention, else None."""
         return self.mixer if isinstance(self.mixer, SoftmaxMixer) else None
+
+    @property
+    def by_mixer(self) -> tuple["Layer", ...]:
+        """The layer once for each of its mixers, with that one alone."""
+        if self.beside is None:
+            return (self,)
+        return replace(self, beside=None), replace(self, mixer=self.beside, beside=None)

@@ -113,7 +113,11 @@ _CAPTURES: Mapping[GraphScope, tuple[str, Callable[[ModelConfig], bool]]] = {
     "attn": ("softmax attention", lambda cfg: any(layer.attention for layer in cfg.groups)),
     "mamba": (
         "recurrent layers",
-        lambda cfg: any(isinstance(layer.mixer, RecurrentMixer) for layer in cfg.groups),
+        lambda cfg: any(
+            isinstance(part.mixer, RecurrentMixer)
+            for layer in cfg.groups
+            for part in layer.by_mixer
+        ),
     ),
     "mlp": ("MLP that every token goes through", _has_mlp),
     "moe_router": ("routed experts", lambda cfg: cfg.has_experts),

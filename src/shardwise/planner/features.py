@@ -99,7 +99,7 @@ def _precision(plan: TrainPlan) -> str:
 
 def _mixer(cfg: ModelConfig) -> str:
     """The kind of attention that is furthest from the plain one."""
-    mixers = [layer.mixer for layer in cfg.groups]
+    mixers = [part.mixer for layer in cfg.groups for part in layer.by_mixer]
     if any(isinstance(mixer, RecurrentMixer) for mixer in mixers):
         return "recurrent"
     if any(isinstance(mixer, CompressedAttention) for mixer in mixers):

@@ -32,6 +32,13 @@ def former_hash(cfg: ModelConfig) -> str:
 
 _LATER = re.compile(
     ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias)=[^,)]+"
+    "|, differential=False, chosen_keys=None"
+    "|, window=None, rope_norm=False, query_gate=False"
+    "|, product_keys=False"
+    "|, out_bias=None, norm=True"
+    "|, beside=None"
+    "|, mixing='hyper', laurel_rank=0"
+    r"|, gated_norms=\(\), norm_gate_rank=0, residual_scales=False, reused=False"
 )
 """Fields of layers that the former hash left out."""
 

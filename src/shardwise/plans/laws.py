@@ -58,7 +58,8 @@ class Law(Generic[Subject]):
 
 
 def _heads(cfg: ModelConfig) -> tuple[int, ...]:
-    heads = (getattr(layer.mixer, "heads", 0) for layer in cfg.groups)
+    parts = (part for layer in cfg.groups for part in layer.by_mixer)
+    heads = (getattr(part.mixer, "heads", 0) for part in parts)
     return tuple(number for number in heads if number)
 
 

@@ -1,9 +1,12 @@
 """Memory of serving: the scales of an int8 cache, and a server that prefills one prompt."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
 from shardwise.hardware import parse_slice
-from shardwise.models import kv_bytes, load_model
+from shardwise.models import kv_bytes, load_model, state_elements
 from shardwise.planner.serve.count import decode_work
 from shardwise.planner.serve.memory import prefill_memory, serve_memory
 from shardwise.planner.serve.server import server_of
@@ -66,3 +69,23 @@ def test_a_prefilled_prompt_is_whole_on_every_device_but_for_its_heads(degrees):
     assert alone["weights"] == waiting["weights"]
     assert alone["kv"] == pytest.approx(kv_bytes(cfg, 4096) / degrees["tensor"])
     assert 0 < alone["activations"] <= waiting["activations"]
+
+
+def test_a_recurrence_beside_attention_has_its_state_and_its_kernel_too():
+    cfg = load_model(
+        "FalconH1ForCausalLM(vocab_size=512, hidden_size=64, intermediate_size=96,"
+        " num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3, mamba_d_ssm=96,"
+        " mamba_n_heads=8, mamba_d_state=16)"
+    )
+    plain = replace(cfg, groups=tuple(replace(layer, beside=None) for layer in cfg.groups))
+    shape = shape_of(degrees={"tensor": 1.0}, dtypes=ServeDtypes(weights="bf16", kv="bf16"))
+    state = 3 * (96 * 16 + (96 + 2 * 16) * 3)
+    assert state_elements(cfg) == state
+    assert state_elements(plain) == 0
+    assert kv_of(cfg, shape) == kv_of(plain, shape) + 16 * state * 4
+    found, alone = (
+        {re.split(r"[./]", op.id)[-1] for op in decode_work(c, shape).ops} for c in (cfg, plain)
+    )
+    assert "scan" in found
+    assert "scan" not in alone
+    assert "core" in found

@@ -202,7 +202,7 @@ def _local(
     for row in tensors.rows:
         local = row.size * row.layers * shape.stored_share(row)
         if row.group is not None:
-            local = local * stage.share * held
+            local = local * stage.share * held * shape.held(row)
         elif row.shares:
             local = local * stage.last * (1.0 - stage.first)
         else:

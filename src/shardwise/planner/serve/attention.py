@@ -55,6 +55,8 @@ def scale_bytes(mixer: SoftmaxMixer, shape: ServeShape) -> float:
 
 def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     """One query per sequence against its cache, or one step of a recurrence."""
+    if layer.beside is not None:
+        return [op for part in layer.by_mixer for op in decode_core(shape, part, inner)]
     if isinstance(layer.mixer, RecurrentMixer):
         return [_state_step(layer, layer.mixer, inner)]
     if not isinstance(layer.mixer, SoftmaxMixer):
@@ -159,6 +161,9 @@ def prefill_core(
     """Causal attention of chunks, or a scan over them. The device's queries read `keys` tokens and
     take `flops`, of all heads; keys and values of a prompt that is cut are gathered first. Where
     sequences are spread over devices of one KV head, queries go to theirs and answers back."""
+    if layer.beside is not None:
+        given = {"keys": keys, "flops": flops, "name": name}
+        return [op for part in layer.by_mixer for op in prefill_core(shape, part, inner, **given)]
     if isinstance(layer.mixer, RecurrentMixer):
         return prefill_scan(shape, layer, layer.mixer, inner)
     if not isinstance(layer.mixer, SoftmaxMixer):

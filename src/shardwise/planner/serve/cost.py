@@ -24,6 +24,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.hardware import Placement
 from shardwise.models import kv_bytes_per_token
+from shardwise.models.flops import most_keys
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -257,6 +258,7 @@ def engine_cost(server: Server) -> EngineCost:
     """The cost of the steps of a server of one mesh; its batch and lengths are not read."""
     shape, chip, engine = server.shape(), server.piece.chip, server.request.engine
     pricer = _Pricer(server=server, shape=shape, placement=server.placement)
+    mixers = [(part, n) for layer, n in pricer.layers for part in layer.by_mixer]
     centre = chip.data_centre
     rate = 0.0 if centre is None else centre.chip_oneway * chip.efficiency.outer_network
     return EngineCost(
@@ -264,8 +266,8 @@ def engine_cost(server: Server) -> EngineCost:
         head=_head(pricer),
         exchanges=_exchanges(pricer),
         gathers=_gathers(pricer),
-        decodes=[_decodes(pricer, layer, n) for layer, n in pricer.layers if _keeps(layer)],
-        chunks=[_chunks(pricer, layer, n) for layer, n in pricer.layers if _attends(layer)],
+        decodes=[_decodes(pricer, layer, n) for layer, n in mixers if _keeps(layer)],
+        chunks=[_chunks(pricer, layer, n) for layer, n in mixers if _attends(layer)],
         splits=float(shape.splits),
         stationary=float(shape.stationary),
         sequence_seconds=float(engine.sequence_seconds),
@@ -375,8 +377,8 @@ def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
 def _bends(layer: Layer) -> list[float]:
     """Contexts at which what a query sees stops growing, or grows otherwise."""
     match layer.mixer:
-        case Attention(window=int() as limit) | LatentAttention(sparse_top_k=int() as limit):
-            return [0.0, float(limit)]
+        case Attention() | LatentAttention() as mixer if most_keys(mixer) < inf:
+            return [0.0, most_keys(mixer)]
         case CompressedAttention() as mixer:
             chosen = mixer.indexer.top_k * mixer.ratio if mixer.indexer and mixer.ratio else 0
             return sorted({0.0, float(mixer.window), float(chosen)})

@@ -63,10 +63,13 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     for row in served_rows(cfg):
         stored = shape.stored(cfg, row)
-        size = row.params * dtype_bytes(stored)
+        held = row.params
+        if row.group is not None and np.any(shape.degree("stage") > 1):
+            held = row.size * row.layers  # a stage has its own copy of what its layers reuse
+        size = held * dtype_bytes(stored)
         if size and shape.engine is not None:
             size = size * _as_loaded(row, stored, shape)
-        if row.params:
+        if held:
             total = total + size * shape.held_share(row)
     return total
 
@@ -105,8 +108,10 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        layers, sequences = count * padded.get(index, 1.0), shape.held(layer.mixer, shape.sequences)
-        total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
+        layers = count * padded.get(index, 1.0)
+        for part in layer.by_mixer:
+            each = layer_cache_bytes(part, shape, shape.longest)
+            total = total + layers * shape.held(part.mixer, shape.sequences) * each
         total = total + layers * _chunk_beyond_window(layer, shape)
     return total
 
@@ -117,27 +122,33 @@ def token_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     total: Quantity = 0.0
     padded = padded_layers(cfg) if shape.engine and shape.engine.groups else {}
     for index, (layer, layers) in enumerate(cfg.layer_groups()):
-        if isinstance(layer.mixer, SoftmaxMixer):
-            total = total + layers * padded.get(index, 1.0) * layer_cache_bytes(layer, shape, 1.0)
+        attending = layer.by_mixer[0]
+        if isinstance(attending.mixer, SoftmaxMixer):
+            each = layer_cache_bytes(attending, shape, 1.0)
+            total = total + layers * padded.get(index, 1.0) * each
     return total
 
 
 def _chunk_beyond_window(layer: Layer, shape: ServeShape) -> Quantity:
     """Bytes by which one sequence's cache grows beyond its window while a chunk is written."""
     mixer = layer.mixer
-    if not isinstance(mixer, Attention) or mixer.window is None or not kv_elements(mixer):
+    slides = isinstance(mixer, Attention | LatentAttention) and mixer.window is not None
+    if not slides or not kv_elements(mixer):
         return 0.0
     if shape.engine and shape.engine.window_share:
         return 0.0
     kept = kv_tokens(mixer, shape.longest)
     beyond = np.minimum(shape.input_length, kept + shape.prefill_chunk) - kept
-    each = layer_cache_bytes(layer, shape, shape.longest) / kept
+    each = layer_cache_bytes(layer.by_mixer[0], shape, shape.longest) / kept
     return each * np.maximum(beyond, 0.0)
 
 
 def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quantity:
     """Bytes of one sequence in one layer on one device: keys and values with an int8 cache's
     scales, indexer keys, state."""
+    if layer.beside is not None:
+        parts = [layer_cache_bytes(part, shape, context) for part in layer.by_mixer]
+        return parts[0] + parts[1]
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
         spare = shape.engine.spare_states if shape.engine else 1
@@ -162,7 +173,7 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
     """Entries of one sequence in one layer; of a window as many as its engine's pool has."""
     share = shape.engine.window_share if shape.engine else 0.0
-    if share and isinstance(mixer, Attention) and mixer.window is not None:
+    if share and isinstance(mixer, Attention | LatentAttention) and mixer.window is not None:
         return share * context
     return kv_tokens(mixer, context)
 

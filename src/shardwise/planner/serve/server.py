@@ -433,7 +433,8 @@ def _laid_out(request: ServeRequest, piece: Slice, degrees: Mapping[str, np.ndar
 
 def heads_divide(cfg: ModelConfig, degree: int) -> bool:
     """Whether a tensor degree divides the heads of every layer."""
-    heads = [getattr(layer.mixer, "heads", degree) for layer in cfg.groups]
+    parts = [part for layer in cfg.groups for part in layer.by_mixer]
+    heads = [getattr(part.mixer, "heads", degree) for part in parts]
     return all(n % degree == 0 for n in heads)
 
 

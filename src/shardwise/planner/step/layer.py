@@ -325,8 +325,7 @@ def _rotary(cfg: ModelConfig, layer: Layer, shape: LayerShape) -> list[Op]:
 def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
     """The gate on the mixer's output: two reads and one write."""
     mixer = layer.attention
-    gated = getattr(mixer, "output_gate", False) or getattr(mixer, "head_gate", False)
-    if mixer is None or not gated:
+    if mixer is None or not getattr(mixer, "gated", False):
         return []
     width = mixer.heads * mixer.v_head_dim / shape.degree("tensor")
     traffic = 3 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
@@ -335,9 +334,13 @@ def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
 
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
-    if isinstance(layer.mixer, SoftmaxMixer):
-        return _attention(layer, layer.mixer, shape)
-    return recurrence(layer, shape)
+    ops: list[Op] = []
+    for part in layer.by_mixer:
+        if isinstance(part.mixer, SoftmaxMixer):
+            ops += _attention(part, part.mixer, shape)
+        else:
+            ops += recurrence(part, shape)
+    return ops
 
 
 def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:

@@ -47,6 +47,8 @@ def _of_layer(layer: Layer) -> Iterator[str]:
             yield "sparse, gated or biased latent attention"
     else:
         yield "mixers other than softmax attention"
+    if layer.beside is not None:
+        yield "mixers side by side"
     if mlp is None:
         yield "blocks without an MLP"
     elif not mlp.gated:
