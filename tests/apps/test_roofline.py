@@ -160,3 +160,51 @@ def test_several_batches_are_rows(capsys, tmp_path):
 def test_refusals_of_levels_and_batches(args, message):
     with pytest.raises(BadRequest, match=message):
         run(*BOOK, *args)
+
+
+# A time that was measured -------------------------------------------------------------------------
+
+H100 = ("--on", "h100", "--matmul", "8192x8192x8192")
+
+
+def test_a_measured_product_has_its_share_of_the_roofline(capsys):
+    """2 x 8192^3 FLOPs take 1.11 ms at 989 TFLOP/s, 1.4 ms are 79 % of that."""
+    found = result_of(capsys, *H100, "--measured", "1.4ms")["result"]["measured"]
+    assert found["of_roofline"] == pytest.approx(2 * 8192**3 / 989e12 / 1.4e-3)
+    assert found["flops_per_second"] == pytest.approx(2 * 8192**3 / 1.4e-3)
+    assert found["good_constant"] == "efficiency.matmul"
+    assert found["good_basis"] == "measured"
+    assert found["of_roofline"] / found["of_good"] == pytest.approx(found["good_of_roofline"])
+    run(*H100, "--measured", "1.4ms")
+    out = capsys.readouterr().out
+    assert "of the roofline             79 %" in out
+    assert "81 % of the roofline; efficiency.matmul 0.812, measured" in out
+
+
+def test_a_time_above_the_roofline_is_an_error_of_measurement(capsys):
+    doc = result_of(capsys, *H100, "--measured", "1.4us")
+    assert doc["result"]["measured"]["of_roofline"] is None
+    assert "794 times faster than the roofline permits" in doc["warnings"][0]
+    small = ("--on", "h100", "--matmul", "16x4096x4096", "--measured", "4us")
+    assert "bytes that stay in the chip's cache" in result_of(capsys, *small)["warnings"][0]
+    boost = result_of(capsys, *H100, "--measured", "1.08ms")
+    assert "a clock above that of the peak" in boost["warnings"][0]
+
+
+def test_a_small_product_takes_the_start_of_its_kernel(capsys):
+    small = ("--on", "h100", "--matmul", "512x512x512", "--measured", "6us")
+    found = result_of(capsys, *small)["result"]["measured"]
+    assert found["good_constant"] == "efficiency.matmul_ramp"
+    assert found["good_of_roofline"] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--measured", "4"), "--measured '4' is not a number with a unit"),
+        (("--measured", "4ms", "--batch", "1,2"), "--measured is the time of one product; leave"),
+    ],
+)
+def test_refusals_of_measured_times(args, message):
+    with pytest.raises(BadRequest, match=message):
+        run(*H100, *args)

@@ -11,8 +11,8 @@ attention reach of it and `engines.py` what serving engines do, their constants 
 `strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes
 another, `residuals.py` puts a range around a predicted step, `evidence.py` says what a few runs of
 one's own do to both, `resolution.py` holds what predictions cannot tell, `rests.py` says which
-constants the rate of an op rests on. Nothing is counted here and no model is known. Read `price.py`
-first.
+constants the rate of an op rests on, `reached.py` how good a measured time is. Nothing is counted
+here and no model is known. Read `price.py` first.
 """
 
 from shardwise.roofline.matmul import ElementBytes

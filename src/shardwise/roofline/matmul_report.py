@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwise.hardware.chip import Chip
 from shardwise.roofline.chip_roofline import (
     CHANNELS,
@@ -59,6 +61,11 @@ class MatmulRoofline:
     def upper(self) -> Quantity:
         """Seconds without overlap at derated rates; `at_peak.upper` is the book's upper bound."""
         return self.derated.upper
+
+    def good(self, ramp: float) -> Quantity:
+        """Seconds of a good kernel alone: as expected, with the `ramp` of its start and its end
+        upon its math; streams of operands hide it (`price.price_op`)."""
+        return np.maximum(self.derated.lower, self.derated.math_seconds + ramp)
 
 
 def matmul_roofline(

@@ -96,8 +96,12 @@ def _kernel(t: OpTime, chip: Chip) -> str:
     """The constant of the op's math: attention's, or that of products in its dtype."""
     if t.op.op_class == "attention":
         return "attention"
-    widest = max(t.op.flops, key=lambda dtype: float(t.op.flops[dtype]))
-    own = RATE_OF.get(widest, widest)
+    return matmul_constant(chip, max(t.op.flops, key=lambda dtype: float(t.op.flops[dtype])))
+
+
+def matmul_constant(chip: Chip, dtype: str) -> str:
+    """The constant of products in a dtype."""
+    own = RATE_OF.get(dtype, dtype)
     return f"matmul_{own}" if own in chip.efficiency.matmul_by_dtype else "matmul"
 
 

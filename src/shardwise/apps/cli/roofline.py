@@ -18,6 +18,7 @@ def roofline(out: Outputs) -> None:
     inputs = {"on": asked.on, "matmul": asked.dims(), "dtype": asked.dtype}
     inputs |= {"weights": asked.weights, "set": asked.sets, "level": asked.level}
     inputs |= {"batch": asked.batch} if asked.batch else {}
+    inputs |= {"measured": asked.measured} if asked.measured is not None else {}
     answer = asked.answer()
     show_answer(answer, out, inputs)
     if out.plot_path:

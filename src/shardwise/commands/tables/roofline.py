@@ -13,6 +13,7 @@ from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import ChipWords, whole_number
 from shardwise.commands.base.request import Progress, verb
+from shardwise.commands.tables.measured import reached_rows
 from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
@@ -24,9 +25,20 @@ from shardwise.roofline.chip_roofline import (
     level_named,
     level_path,
 )
-from shardwise.units import format_bytes, format_flops, format_rate, format_seconds, sig
+from shardwise.roofline.reached import Reached, impossible, reached, rest_of
+from shardwise.roofline.rests import matmul_constant
+from shardwise.units import (
+    format_bytes,
+    format_flops,
+    format_rate,
+    format_seconds,
+    parse_seconds,
+    sig,
+)
 
 Dims = tuple[int, int, int]
+_RATES = {"hbm": "hbm", "link": "network", "dcn": "outer_network"}
+"""A level -> the share of its rate that large transfers reach."""
 _DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 
 
@@ -65,6 +77,9 @@ class RooflineRequest(ChipWords, Command):
     batch: str | Sequence[int] | int | None = option(
         "Tokens M in place of that of --matmul.", metavar="M,..|FIRST:LAST:POINTS"
     )
+    measured: float | str | None = option(
+        "What it took, such as 1.4ms: its share of the roofline.", metavar="TIME", group="Targets"
+    )
 
     def dims(self) -> Dims:
         """M, K and N."""
@@ -78,13 +93,12 @@ class RooflineRequest(ChipWords, Command):
         elements = ElementBytes.of(left=dtype, right=stored, result=dtype)
         chip, level = self.hardware.chip(self.on), level_named(self.level)
 
-        def at(m: int) -> RooflineFigures:
-            return _figures(
-                roofline_of(m, k, n, chip=chip, dtype=dtype, elements=elements, level=level)
-            )
+        def at(m: int) -> MatmulRoofline:
+            return roofline_of(m, k, n, chip=chip, dtype=dtype, elements=elements, level=level)
 
         sizes = None if self.batch is None else batches(self.batch)
-        found = at(m)
+        roof = at(m)
+        found, measured = _figures(roof), self._reached(roof, chip, level)
         rows = "M" if self.batch is not None else m
         title = f"{dtype}[{rows}, {k}] x {stored}[{k}, {n}] -> {dtype}[{rows}, {n}] on {chip.id}"
         come = "" if level == "hbm" else f", operands from {CHANNELS[level]}"
@@ -92,7 +106,8 @@ class RooflineRequest(ChipWords, Command):
             found,
             level=level,
             bandwidth=level_bandwidth(chip, level),
-            rows=sizes and [RooflineRow.of(at(one), m=one) for one in sizes],
+            rows=sizes and [RooflineRow.of(_figures(at(one)), m=one) for one in sizes],
+            measured=measured,
             title=f"{title}, computed in {dtype}{come}",
             peak_flops=chip.peak(dtype),
             resolved={
@@ -103,8 +118,27 @@ class RooflineRequest(ChipWords, Command):
                 ),
                 "level": Resolved(value=level, origin="--level"),
             },
-            warnings=_warnings(found),
-            provenance=_provenance(chip, dtype, level),
+            warnings=(*_warnings(found), *_too_fast(found, measured, chip)),
+            provenance=_provenance(chip, dtype, level, measured),
+        )
+
+    def _reached(self, roof: MatmulRoofline, chip: Chip, level: str) -> Reached | None:
+        """How good the measured time is."""
+        if self.measured is None:
+            return None
+        if self.batch is not None:
+            raise BadRequest("--measured is the time of one product; leave out --batch")
+        name, ramp = _RATES.get(level, ""), chip.efficiency.matmul_ramp
+        if roof.derated.math_seconds + ramp >= roof.derated.comms_seconds:
+            by_flops = roof.derated.math_seconds >= ramp
+            name = matmul_constant(chip, self.dtype) if by_flops else "matmul_ramp"
+        return reached(
+            parse_seconds(self.measured, "--measured"),
+            least=float(roof.lower),
+            good=float(roof.good(ramp)),
+            rest=rest_of(chip, name),
+            flops=float(roof.flops),
+            moved=float(roof.bytes.total),
         )
 
 
@@ -180,6 +214,8 @@ class MatmulAnswer(Answer, RooflineFigures):
     """Bytes per second from there."""
     rows: Sequence[RooflineRow] | None = part()
     """Each size M (--batch)."""
+    measured: Reached | None = part()
+    """How good a time is that was measured (--measured)."""
 
     title: str = hidden()
     peak_flops: float = hidden()
@@ -265,11 +301,12 @@ def _batch_table(rows: Sequence[RooflineRow], title: str) -> TextTable:
     return TextTable(header, cells, title=title, left=0)
 
 
-def _provenance(chip: Chip, dtype: str, level: str) -> dict[str, object]:
+def _provenance(chip: Chip, dtype: str, level: str, measured: Reached | None) -> dict[str, object]:
     """Every number of the chip that was used, with its source."""
     numbers = chip.numbers()
     paths = (f"peak_flops.{dtype}", level_path(chip, level), "efficiency.matmul")
     paths += ("efficiency.hbm",) if level == "hbm" else ()
+    paths += (measured.good_constant, "efficiency.matmul_ramp") if measured else ()
     used = [path for path in paths if path in numbers]
     return {p: {"value": numbers[p], "source": chip.sources.get(p)} for p in used}
 
@@ -310,6 +347,15 @@ def _warnings(found: RooflineFigures) -> tuple[str, ...]:
     return (Remark("no batch reaches the peak: K and N are too small for the critical intensity"),)
 
 
+def _too_fast(found: RooflineFigures, measured: Reached | None, chip: Chip) -> tuple[str, ...]:
+    """A warning of a time that cannot be."""
+    if measured is None or measured.of_roofline is not None:
+        return ()
+    moved, cache = found.bytes.read + found.bytes.written, chip.l2_bytes or chip.sram_bytes or 0
+    stays = "the chip's cache" if found.bound_by == "HBM" and moved <= cache else ""
+    return (impossible(measured.seconds, found.seconds.lower, found.bound_by, stays),)
+
+
 def _latency_row(found: MatmulAnswer) -> list[tuple[str, str, str]]:
     """One hop, and the bytes from which it is no longer what takes longest; nothing of memories."""
     hop = found.latency_seconds
@@ -344,5 +390,6 @@ def _roofline_table(found: MatmulAnswer) -> TextTable:
         ("bound by", found.bound_by, "peak rates"),
         ("critical batch", first, "smallest M that reaches the peak"),
         ("rule of thumb", sig(batch.approximation), "for M much smaller than K and N"),
+        *(reached_rows(found.measured, found.bound_by) if found.measured else ()),
     ]
     return TextTable(("", "value", "note"), rows, title=found.title, left=1)
