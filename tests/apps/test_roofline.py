@@ -208,3 +208,79 @@ def test_a_small_product_takes_the_start_of_its_kernel(capsys):
 def test_refusals_of_measured_times(args, message):
     with pytest.raises(BadRequest, match=message):
         run(*H100, *args)
+
+
+# Attention, collectives and copies ----------------------------------------------------------------
+
+
+def test_attention_reaches_a_share_of_the_best_kernel(capsys):
+    """Causal: 4 B N H FLOPs for each of T (T + 1) / 2 pairs; the paper's kernel reaches 0.75."""
+    asked = ("--on", "h100", "--attention", "8x4096x4096x32x8x128", "--measured", "2ms")
+    found = result_of(capsys, *asked, "--causal")["result"]
+    assert found["flops"] == 4 * 8 * 32 * 128 * 4096 * 4097 / 2
+    assert found["bytes"] == 2 * 8 * 128 * 4096 * (32 + 8) * 2
+    assert (found["bound_by"], found["measured"]["good_basis"]) == ("math", "measured")
+    assert found["measured"]["good_of_roofline"] == pytest.approx(0.75, abs=0.01)
+    assert found["measured"]["of_roofline"] == pytest.approx(found["flops"] / 989e12 / 2e-3)
+    whole = result_of(capsys, *asked)["result"]
+    assert whole["flops"] == pytest.approx(2 * found["flops"], rel=1e-3)
+
+
+def test_attention_of_decode_is_bound_by_the_cache(capsys):
+    decode = ("--attention", "8x1x4096x32x8x128", "--measured", "60us")
+    for chip, good in (("h100", "efficiency.hbm"), ("v5p", "efficiency.hbm"), ("v3", "")):
+        found = result_of(capsys, "--on", chip, *decode)["result"]
+        assert found["bound_by"] == "HBM"
+        assert good in found["measured"]["good_constant"]
+    own = ("--set", "chip.efficiency.attention=0.5", "--attention", "8x4096x4096x32x8x128")
+    found = result_of(capsys, "--on", "h100", *own, "--measured", "60ms")["result"]["measured"]
+    assert found["good_constant"] == "efficiency.attention"
+
+
+def test_a_collective_has_its_share_of_the_links(capsys):
+    asked = ("--collective", "all-gather=512MiB", "--measured", "2ms", "--on")
+    found = result_of(capsys, *asked, "h100:8")["result"]
+    least = 2**29 * 7 / 8 / 450e9
+    assert found["seconds"]["lower"] == pytest.approx(least)
+    assert found["measured"]["of_roofline"] == pytest.approx(least / 2e-3)
+    assert found["measured"]["good_constant"] == "efficiency.network"
+    nodes = result_of(capsys, *asked, "h100:64")["result"]
+    assert nodes["bound_by"] == "data-centre network"
+    small = ("--on", "h100:8", "--collective", "all-gather=4KiB", "--measured", "20us")
+    assert result_of(capsys, *small)["result"]["bound_by"] == "latency"
+
+
+def test_a_copy_crosses_hbm_twice_and_a_link_once(capsys):
+    copied = ("--on", "h100", "--copy", "1GB", "--measured", "700us")
+    doc = result_of(capsys, *copied)
+    found = doc["result"]
+    assert found["measured"]["of_roofline"] == pytest.approx(2e9 / 3.35e12 / 7e-4)
+    assert set(doc["provenance"]) == {"hbm_bandwidth", "efficiency.hbm"}
+    over = result_of(capsys, *copied, "--level", "pcie")
+    assert over["result"]["bytes"] == 1e9
+    assert over["result"]["measured"]["of_good"] is None
+    assert "faster than the roofline permits" in over["warnings"][0]
+    run(*copied[:4], "--level", "pcie")
+    assert "nothing is measured of it, so the peak" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "roofline takes one of --matmul, --attention, --collective, --copy; none of them"),
+        (("--copy", "1GB", "--matmul", "1x1x1"), "--matmul and --copy given"),
+        (("--copy", "1GB", "--weights", "int8"), "--weights does nothing for --copy; it belongs"),
+        (("--copy", "1GB", "--plot", "a.png"), "--plot draws a product; give --matmul"),
+        (("--attention", "1x2"), "--attention '1x2' cannot be read; write sequences, queries"),
+        (("--attention", "1x1x1x3x2x8"), "has 3 heads for 2 of keys; K divides N"),
+        (("--attention", "1x4x2x4x2x8", "--causal"), "--causal with 4 queries and 2 keys"),
+        (("--collective", "all-gather=1GB"), "slice 'h100' has no shape"),
+        (("--collective", "all-gather=1GB", "--on", "h100:1"), "has one device; give two"),
+        (("--on", "h100:8", "--collective", "gather=1GB"), "unknown collective 'gather'"),
+        (("--on", "h100:8", "--collective", "all-gather"), "--collective ''"),
+    ],
+)
+def test_refusals_of_ops(args, message):
+    on = () if "--on" in args else ("--on", "h100")
+    with pytest.raises(BadRequest, match=message):
+        run(*on, *args)

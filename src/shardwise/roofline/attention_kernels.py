@@ -8,6 +8,7 @@ the kernels).
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 from shardwise.boundary import read_toml
 
@@ -26,6 +27,17 @@ def kernel_rate(kernel: str, generation: str) -> float:
     True
     """
     return _table().get(kernel, {}).get(generation, {}).get("value", 1.0)
+
+
+FORWARD = "forward attention"
+"""What `forward_rate` is called."""
+
+
+def forward_rate(generation: str) -> tuple[float, str] | None:
+    """The share of the dense peak that the best forward kernel reaches in 16 bits, long sequences
+    and heads of 128 or 256, and its source; None where nothing was measured."""
+    found = cast(Mapping[str, Any], _table()["forward"]).get(generation)
+    return None if found is None else (found["value"], found["source"])
 
 
 def latent_rate(dtype: str, generation: str) -> float | None:

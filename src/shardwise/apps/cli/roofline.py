@@ -3,6 +3,7 @@
 from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import show_answer
+from shardwise.errors import BadRequest
 
 
 @command(
@@ -12,16 +13,20 @@ from shardwise.apps.cli.output import show_answer
 )
 def roofline(out: Outputs) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""
-    from shardwise.commands.tables.roofline import RooflineRequest
+    from shardwise.commands.tables.roofline import MatmulAnswer, RooflineRequest
 
     asked = request_of(RooflineRequest)
-    inputs = {"on": asked.on, "matmul": asked.dims(), "dtype": asked.dtype}
-    inputs |= {"weights": asked.weights, "set": asked.sets, "level": asked.level}
-    inputs |= {"batch": asked.batch} if asked.batch else {}
-    inputs |= {"measured": asked.measured} if asked.measured is not None else {}
+    if out.plot_path and asked.matmul is None:
+        raise BadRequest("--plot draws a product; give --matmul, or leave it out")
+    inputs = {"on": asked.on}
+    inputs |= {"matmul": asked.dims()} if asked.matmul is not None else {}
+    inputs |= {"dtype": asked.dtype, "weights": asked.weights, "set": asked.sets}
+    inputs |= {"level": asked.level}
+    for name in ("batch", "attention", "causal", "collective", "copy", "measured"):
+        inputs |= {name: given} if (given := getattr(asked, name)) else {}
     answer = asked.answer()
     show_answer(answer, out, inputs)
-    if out.plot_path:
+    if out.plot_path and isinstance(answer, MatmulAnswer):
         from shardwise.apps.cli.roofline_chart import draw_roofline
 
         draw_roofline(answer, out.plot_path)

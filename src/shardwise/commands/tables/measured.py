@@ -4,6 +4,8 @@ from shardwise.commands.base.layout import percent
 from shardwise.roofline.reached import Reached
 from shardwise.units import format_rate, format_seconds, sig
 
+NOTHING = "nothing is measured of it, so the peak"
+"""Of what no share of the peak is known."""
 ROW = tuple[str, str, str]
 
 
@@ -13,8 +15,8 @@ def reached_rows(found: Reached, bound: str) -> list[ROW]:
     said = ", ".join(format_rate(rate, unit) for rate, unit in rates if rate)
     value = found.good_value
     shown = format_seconds(value) if found.good_constant.endswith("_ramp") else sig(value)
-    rest = f"{found.good_constant} {shown}, " if found.good_constant else ""
-    good = f"{percent(found.good_of_roofline)} of the roofline; {rest}{found.good_basis}"
+    rest = f"{found.good_constant} {shown}, {found.good_basis}" if found.good_constant else NOTHING
+    good = f"{_share(found.good_of_roofline)} of the roofline; {rest}"
     return [
         ("measured", format_seconds(found.seconds), said),
         ("of the roofline", _share(found.of_roofline), f"bound by {bound}"),
@@ -24,4 +26,6 @@ def reached_rows(found: Reached, bound: str) -> list[ROW]:
 
 
 def _share(share: float | None) -> str:
-    return "impossible" if share is None else percent(share)
+    if share is None:
+        return "impossible"
+    return percent(share) if share >= 0.001 else f"{sig(100 * share)} %"

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from shardwise.boundary import Command
+from shardwise.boundary import Command, flag_of
 from shardwise.boundary.numbers import shown
 from shardwise.boundary.options import option, required
 from shardwise.boundary.records import Record, hidden, part, plain
@@ -14,6 +14,13 @@ from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTabl
 from shardwise.commands.base.inputs import ChipWords, whole_number
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.measured import reached_rows
+from shardwise.commands.tables.roofline_ops import (
+    RATES,
+    OpRoofline,
+    attention_roofline,
+    collective_roofline,
+    copy_roofline,
+)
 from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
@@ -37,30 +44,56 @@ from shardwise.units import (
 )
 
 Dims = tuple[int, int, int]
-_RATES = {"hbm": "hbm", "link": "network", "dcn": "outer_network"}
-"""A level -> the share of its rate that large transfers reach."""
+_OPS = ("matmul", "attention", "collective", "copy")
+_TAKEN_BY: Mapping[str, tuple[object, tuple[str, ...]]] = {
+    "causal": (False, ("attention",)),
+    "dtype": ("bf16", ("matmul", "attention")),
+    "weights": (None, ("matmul",)),
+    "level": ("hbm", ("matmul", "copy")),
+    "batch": (None, ("matmul",)),
+}
+"""An option -> its default, and the ops that take it."""
 _DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineRequest(ChipWords, Command):
-    """Whether a matmul is bound by math or by memory, on one chip.
+    """Whether a matmul is bound by math or by memory, on one chip, and how good a measured time is.
 
     `matmul` may be three numbers, and `batch` a list: a row for each, and "FIRST:LAST:POINTS" at
     equal ratios. "pcie" is from the host, "ici" (or "nvlink") from the next chip, "dcn" from
-    another slice.
+    another slice. `attention`, `collective` and `copy` stand in its place.
     """
 
     COMMAND: ClassVar[str] = "roofline"
 
-    on: str = field(metadata=required("A chip, such as v5e or h100.", metavar="CHIP"))
-    matmul: str | Dims = field(
-        metadata=required(
-            "[M, K] x [K, N], as 240x8192x32768.",
-            metavar="MxKxN",
-            group="What is planned",
-            meaning="the matrix product, as MxKxN",
-        )
+    on: str = field(
+        metadata=required("A chip, such as v5e or h100; a slice with --collective.", metavar="CHIP")
+    )
+    matmul: str | Dims | None = option(
+        "[M, K] x [K, N], as 240x8192x32768.",
+        metavar="MxKxN",
+        group="What is planned",
+        meaning="the matrix product, as MxKxN",
+    )
+    attention: str | None = option(
+        "Attention forward of B sequences, T queries, S keys, N heads, K of keys, width H.",
+        metavar="BxTxSxNxKxH",
+        group="What is planned",
+    )
+    causal: bool = option(
+        "With --attention: no query sees later keys.",
+        default=False,
+        kind="flag",
+        group="What is planned",
+    )
+    collective: str | None = option(
+        "A collective over all devices of a slice (--on), as all-gather=512MiB.",
+        metavar="KIND=BYTES",
+        group="What is planned",
+    )
+    copy: float | str | None = option(
+        "A copy within HBM, or from --level.", metavar="BYTES", group="What is planned"
     )
     dtype: str = option("Compute, activations and result.", default="bf16", show_default=True)
     weights: str | None = option(
@@ -84,10 +117,51 @@ class RooflineRequest(ChipWords, Command):
     def dims(self) -> Dims:
         """M, K and N."""
         given = self.matmul
+        if given is None:
+            raise BadRequest("give --matmul MxKxN, such as 240x8192x32768")
         return _parse_dims(given if isinstance(given, str) else "x".join(map(str, given)))
 
-    def answer(self, progress: Progress | None = None) -> "MatmulAnswer":
+    def answer(self, progress: Progress | None = None) -> "MatmulAnswer | OpRoofline":
         """Its roofline."""
+        self._check()
+        return self._product() if self.matmul is not None else self._op()
+
+    def _check(self) -> None:
+        """One op, and of the options those that it takes. Raises BadRequest."""
+        asked = [name for name in _OPS if getattr(self, name) is not None]
+        if len(asked) != 1:
+            said = " and ".join(flag_of(self, name) for name in asked) or "none of them"
+            ops = ", ".join(flag_of(self, name) for name in _OPS)
+            raise BadRequest(f"roofline takes one of {ops}; {said} given")
+        for name, (usual, ops) in _TAKEN_BY.items():
+            if getattr(self, name) != usual and asked[0] not in ops:
+                of = " and ".join(flag_of(self, op) for op in ops)
+                raise BadRequest(
+                    f"{flag_of(self, name)} does nothing for {flag_of(self, asked[0])}; it belongs "
+                    f"to {of}: leave it out"
+                )
+
+    def _op(self) -> OpRoofline:
+        """Attention, a collective or a copy."""
+        seconds = None if self.measured is None else parse_seconds(self.measured, "--measured")
+        if self.collective is not None:
+            found = collective_roofline(self.collective, self.hardware.slice(self.on).slice)
+            return replace(found.judged(seconds), resolved=self._resolved(found.chip))
+        chip = self.hardware.chip(self.on)
+        if self.attention is not None:
+            found = attention_roofline(self.attention, chip, self.dtype, causal=self.causal)
+        else:
+            assert self.copy is not None, "_check counts"
+            found = copy_roofline(self.copy, chip, level_named(self.level))
+        return replace(found.judged(seconds), resolved=self._resolved(chip.id))
+
+    def _resolved(self, chip: str) -> dict[str, Resolved]:
+        return {
+            "chip": Resolved(value=chip, origin="--on"),
+            "constants": Resolved(value=self.constants, origin="--constants"),
+        }
+
+    def _product(self) -> "MatmulAnswer":
         m, k, n = self.dims()
         stored, dtype = self.weights or self.dtype, self.dtype
         elements = ElementBytes.of(left=dtype, right=stored, result=dtype)
@@ -111,8 +185,7 @@ class RooflineRequest(ChipWords, Command):
             title=f"{title}, computed in {dtype}{come}",
             peak_flops=chip.peak(dtype),
             resolved={
-                "chip": Resolved(value=chip.id, origin="--on"),
-                "constants": Resolved(value=chip.constants, origin="--constants"),
+                **self._resolved(chip.id),
                 "weights": Resolved(
                     value=stored, origin="--weights" if self.weights else "--dtype"
                 ),
@@ -128,7 +201,7 @@ class RooflineRequest(ChipWords, Command):
             return None
         if self.batch is not None:
             raise BadRequest("--measured is the time of one product; leave out --batch")
-        name, ramp = _RATES.get(level, ""), chip.efficiency.matmul_ramp
+        name, ramp = RATES.get(level, ""), chip.efficiency.matmul_ramp
         if roof.derated.math_seconds + ramp >= roof.derated.comms_seconds:
             by_flops = roof.derated.math_seconds >= ramp
             name = matmul_constant(chip, self.dtype) if by_flops else "matmul_ramp"
