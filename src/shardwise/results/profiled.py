@@ -33,6 +33,10 @@ class PlaceTimes(PlaceSeconds):
     """HBM bytes of its ops per step."""
     ops: int
     """Its ops that were measured."""
+    of_roofline: float | None = part()
+    """Share of the roofline that its ops reach: their seconds at peak rates over those measured;
+    of a program that is priced on the chip it ran on. Null where those measured are fewer: what
+    other ops hide, or an error of measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,8 @@ class MeasuredStep(Record):
     """As compiled; null where the program has no times on a slice."""
     predicted: Bounds | None
     """As planned; null of a program without a plan."""
+    of_roofline: float | None = part()
+    """Share of the roofline that the step reaches, as `of_roofline` of its ops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +124,8 @@ class ProfiledProgram(Record):
     """Source lines, the one of most measured seconds first."""
     by_scope: Sequence[PlaceTimes]
     """First words of named scopes, the one of most measured seconds first."""
+    by_op: Sequence[PlaceTimes] | None = part()
+    """Ops, the one of most measured seconds first, where they have a share of the roofline."""
     compile_seconds: float
     """Seconds of the compile; 0 of a capture."""
     mesh: Mapping[str, int]

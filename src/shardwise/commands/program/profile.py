@@ -10,6 +10,7 @@ from shardwise.boundary.options import described, option, place
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware, Words, pairs, whole_number, words
+from shardwise.commands.base.layout import percent
 from shardwise.commands.base.request import verb
 from shardwise.commands.pricing.plans import given_plan
 from shardwise.commands.program.profiling import (
@@ -33,6 +34,7 @@ from shardwise.commands.program.programs import (
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.results.profiled import CapturedModule, PlaceTimes, ProfiledProgram
+from shardwise.roofline.reached import impossible
 from shardwise.units import format_rate, format_seconds
 
 SHOWN = 12
@@ -150,11 +152,17 @@ class Profile(ProfiledProgram, Answer):
     def page(self) -> Page:
         """Seconds by op class, source line and scope."""
         yield self._headline()
+        step = self.step_seconds
+        if step.of_roofline is not None and step.compiled is not None:
+            least = format_seconds(step.compiled.lower)
+            yield f"{percent(step.of_roofline)} of the roofline ({least} at peak rates)"
         if len(self.mesh) > 1 or self.devices > 1:
             yield f"mesh {' x '.join(f'{axis}={n}' for axis, n in self.mesh.items())}"
         yield from _times_table("op class", self.by_class, [r.predicted for r in self.by_class])
         yield from _times_table("source line", self.by_line)
         yield from _times_table("scope", self.by_scope)
+        if self.by_op:
+            yield from _times_table("op", self.by_op)
         if self.arguments:
             yield ""
             yield TextTable(
@@ -199,7 +207,10 @@ class CaptureRead(CapturedModule, Answer):
 
 
 def _profile(found: Profiled) -> Profile:
-    return Profile.of(profile_result(found), profiled=found, warnings=list(found.notes))
+    result, at, notes = profile_result(found), found.priced, list(found.notes)
+    if at is not None and 0 < found.step_seconds < at.lower:
+        notes.append(impossible(found.step_seconds, at.lower, "its busiest resource"))
+    return Profile.of(result, profiled=found, warnings=notes)
 
 
 profile = verb("profile", ProfileRequest)
@@ -213,19 +224,21 @@ def _times_table(
     shown = {side: of for side, of in columns.items() if any(n is not None for n in of)}
     total = sum(row.measured for row in found) or 1.0
     sides = zip(*shown.values(), strict=True) if shown else ((),) * len(found)
+    judged = any(row.of_roofline is not None for row in found)
     rows = [
         [
             _short(row.where),
             format_seconds(row.measured),
             f"{100 * row.measured / total:.1f} %",
             *(format_seconds(n) for n in others),
+            *[percent(row.of_roofline) if row.of_roofline else ""] * judged,
             _rate(row),
         ]
         for row, others in [*zip(found, sides, strict=True)][:SHOWN]
         if row.measured or any(others)
     ]
     yield ""
-    yield TextTable([title, "measured", "of ops", *shown, "rate"], rows)
+    yield TextTable([title, "measured", "of ops", *shown, *["of roofline"] * judged, "rate"], rows)
 
 
 def _rate(row: PlaceTimes) -> str:

@@ -57,6 +57,8 @@ from shardwise.sharding import Mesh
 JOB = "shardwise.profiler.trace.job:run_job"
 NO_LIMIT = 2**46
 """Bytes: drivers of accelerators reserve more addresses than there is memory."""
+CAPTURED = "as captured"
+"""The kind of the devices of a capture that was made elsewhere."""
 SHOWN = 100
 """Lines of each table of a document."""
 
@@ -109,6 +111,19 @@ class Profiled:
     def step_seconds(self) -> float:
         """The median step, untraced; of a capture made elsewhere the traced one."""
         return median(self.seconds) if self.seconds else self.measured.step_seconds
+
+    @property
+    def priced(self) -> HloTimeline | None:
+        """The timeline, where it is of the chip that the program ran on: of a capture made
+        elsewhere that which its reader names."""
+        at = self.timeline
+        return at if at and (self.kind == CAPTURED or is_here(self.kind, at.slice.chip)) else None
+
+    @property
+    def least(self) -> Mapping[Any, float] | None:
+        """Of each op the seconds per step at peak rates; None where they are of no chip."""
+        at = self.priced
+        return at and {row.op.op.id: row.lower * row.count for row in at.rows}
 
 
 def profile_plan(
@@ -262,7 +277,7 @@ def profile_trace(
     work, measured = matched(trace, module, mesh)
     found = Profiled(
         phase=work.name,
-        kind="as captured",
+        kind=CAPTURED,
         hlo=text,
         seconds=(),
         compile_seconds=0.0,
@@ -316,6 +331,7 @@ def profile_result(p: Profiled) -> ProfiledProgram:
         by_class=_by_class(p),
         by_line=_grouped(p, source_of),
         by_scope=_grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
+        by_op=_grouped(p, lambda item: item.name) if p.priced else None,
         compile_seconds=p.compile_seconds,
         mesh=dict(p.work.mesh),
         arguments=_arguments(p),
@@ -331,7 +347,13 @@ def _step(p: Profiled) -> MeasuredStep:
         traced=p.measured.step_seconds,
         compiled=t and Bounds(lower=t.lower, expected=t.expected, upper=t.upper),
         predicted=p.predicted and p.predicted.seconds,
+        of_roofline=_share(p.priced and p.priced.lower, p.step_seconds),
     )
+
+
+def _share(least: float | None, measured: float) -> float | None:
+    """The share of the roofline; None of what is not priced, or faster than it."""
+    return least / measured if least is not None and 0 < measured >= least else None
 
 
 def _arguments(p: Profiled, most: int = 30) -> list[ProgramArgument]:
@@ -356,21 +378,31 @@ def _arguments(p: Profiled, most: int = 30) -> list[ProgramArgument]:
 def _grouped(p: Profiled, place: Callable[[HloOp], str]) -> list[PlaceTimes]:
     """Rows of one table, most measured seconds first."""
     compiled = {row.op.op.id: row.per_step for row in p.timeline.rows} if p.timeline else None
+    least = p.least
     places: dict[str, list[MeasuredOp]] = {}
     for found in p.measured.ops:
         places.setdefault(place(found.op), []).append(found)
-    rows = [_row(where, ops, compiled) for where, ops in places.items()]
+    rows = [_row(where, ops, compiled, least) for where, ops in places.items()]
     return sorted(rows, key=lambda row: -row.measured)[:SHOWN]
 
 
 def _row(
-    where: str, found: Sequence[MeasuredOp], compiled: Mapping[Any, float] | None
+    where: str,
+    found: Sequence[MeasuredOp],
+    compiled: Mapping[Any, float] | None,
+    least: Mapping[Any, float] | None,
 ) -> PlaceTimes:
     ops = [one.op.op for one in found]
+
+    def taken(seconds: Mapping[Any, float] | None) -> float | None:
+        return None if seconds is None else sum((seconds[op.id] for op in ops), 0.0)
+
+    measured = sum((one.seconds for one in found), 0.0)
     return PlaceTimes(
         where=where,
-        measured=sum((one.seconds for one in found), 0.0),
-        compiled=None if compiled is None else sum((compiled[op.id] for op in ops), 0.0),
+        measured=measured,
+        compiled=taken(compiled),
+        of_roofline=_share(taken(least), measured),
         flops=sum((float(sum(map(float, op.flops.values()))) * float(op.count) for op in ops), 0.0),
         hbm_bytes=sum((float(op.hbm_bytes) * float(op.count) for op in ops), 0.0),
         ops=len(ops),
@@ -431,13 +463,13 @@ def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def _op_row(m: MeasuredOp) -> list[Any]:
+def _op_row(m: MeasuredOp, share: float | None) -> list[Any]:
     item = m.op
     where = (item.op.op_class, item.scope, source_of(item), item.op.count)
-    return [item.name, *where, m.events, m.seconds]
+    return [item.name, *where, m.events, m.seconds, share]
 
 
-OPS = ("op", "class", "scope", "source", "count", "events", "seconds")
+OPS = ("op", "class", "scope", "source", "count", "events", "seconds", "of_roofline")
 
 
 def write_profile(folder: Path, p: Profiled, doc: Mapping[str, object]) -> list[str]:
@@ -448,5 +480,7 @@ def write_profile(folder: Path, p: Profiled, doc: Mapping[str, object]) -> list[
         raise BadRequest(f"cannot write '{folder}': {error.strerror}; give another --out") from None
     write_text(folder / "profile.json", to_json(finite(doc)[0]), option="--out")
     write_text(folder / "program.hlo.txt", p.hlo, option="--out")
-    write_table(folder / "ops.csv", OPS, map(_op_row, p.measured.ops), option="--out")
+    least = p.least or {}
+    rows = (_op_row(m, _share(least.get(m.op.op.id), m.seconds)) for m in p.measured.ops)
+    write_table(folder / "ops.csv", OPS, rows, option="--out")
     return ["profile.json", "program.hlo.txt", "ops.csv"]
