@@ -260,6 +260,8 @@ def test_a_copy_crosses_hbm_twice_and_a_link_once(capsys):
     assert over["result"]["bytes"] == 1e9
     assert over["result"]["measured"]["of_good"] is None
     assert "faster than the roofline permits" in over["warnings"][0]
+    looped = result_of(capsys, "--on", "h100", "--copy", "10MB", "--measured", "4us")
+    assert "bytes that stay in the chip's cache" in looped["warnings"][0]
     run(*copied[:4], "--level", "pcie")
     assert "nothing is measured of it, so the peak" in capsys.readouterr().out
 

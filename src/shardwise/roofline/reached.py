@@ -82,6 +82,12 @@ def rest_of(chip: Chip, name: str) -> Rest:
     )
 
 
+def stays_in(chip: Chip, bound: str, moved: float) -> str:
+    """The memory in which the bytes of an op bound by HBM may stay between runs; "" for none."""
+    cache = chip.l2_bytes or chip.sram_bytes or 0.0
+    return "the chip's cache" if bound == "HBM" and moved <= cache else ""
+
+
 def impossible(seconds: float, least: float, bound: str, stays: str = "") -> str:
     """Why a time below the least cannot be; `stays` names a memory that holds all the bytes."""
     times = least / seconds

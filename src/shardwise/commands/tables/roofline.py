@@ -32,7 +32,7 @@ from shardwise.roofline.chip_roofline import (
     level_named,
     level_path,
 )
-from shardwise.roofline.reached import Reached, impossible, reached, rest_of
+from shardwise.roofline.reached import Reached, impossible, reached, rest_of, stays_in
 from shardwise.roofline.rests import matmul_constant
 from shardwise.units import (
     format_bytes,
@@ -424,8 +424,7 @@ def _too_fast(found: RooflineFigures, measured: Reached | None, chip: Chip) -> t
     """A warning of a time that cannot be."""
     if measured is None or measured.of_roofline is not None:
         return ()
-    moved, cache = found.bytes.read + found.bytes.written, chip.l2_bytes or chip.sram_bytes or 0
-    stays = "the chip's cache" if found.bound_by == "HBM" and moved <= cache else ""
+    stays = stays_in(chip, found.bound_by, found.bytes.read + found.bytes.written)
     return (impossible(measured.seconds, found.seconds.lower, found.bound_by, stays),)
 
 

@@ -20,7 +20,7 @@ from shardwise.roofline.attention_kernels import FORWARD, forward_rate
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.chip_roofline import CHANNELS, level_bandwidth, level_latency, level_path
-from shardwise.roofline.reached import Reached, impossible, reached, rest_of
+from shardwise.roofline.reached import Reached, impossible, reached, rest_of, stays_in
 from shardwise.roofline.rests import Rest, rests_on
 from shardwise.roofline.stacks import IDEAL
 from shardwise.units import (
@@ -66,6 +66,7 @@ class OpRoofline(Answer, OpFigures):
     """How good a time is that was measured (--measured)."""
     title: str = hidden()
     chip: str = hidden()
+    stays: str = hidden("")
     good: Rest = hidden()
 
     def table(self) -> list[Row]:
@@ -103,7 +104,11 @@ class OpRoofline(Answer, OpFigures):
             flops=self.flops,
             moved=self.bytes,
         )
-        said = () if found.of_roofline is not None else (impossible(seconds, least, bound),)
+        said = (
+            ()
+            if found.of_roofline is not None
+            else (impossible(seconds, least, bound, self.stays),)
+        )
         return replace(self, measured=found, warnings=(*self.warnings, *said))
 
 
@@ -190,6 +195,7 @@ def copy_roofline(text: str | float, chip: Chip, level: str) -> OpRoofline:
         bound_by="latency" if hop > good / 2 else CHANNELS[level],
         title=f"copy of {format_bytes(size)} {where} on {chip.id}",
         chip=chip.id,
+        stays=stays_in(chip, CHANNELS[level], moved),
         good=rest,
         provenance=_sources(chip, path, rest=rest),
     )
@@ -225,6 +231,7 @@ def _answer(t: OpTime, rest: Rest, *, title: str, moved: float, chip: Chip) -> O
         bound_by=bound,
         title=title,
         chip=chip.id,
+        stays=stays_in(chip, bound, moved),
         good=rest,
         provenance=_sources(chip, *(f"peak_flops.{dtype}" for dtype in t.op.flops), rest=rest),
     )
