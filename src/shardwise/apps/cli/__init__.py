@@ -46,7 +46,7 @@ from shardwise.errors import ShardwiseError
 COMMANDS = {
     "plan": "Choose and price a training or serving plan.",
     "simulate": "A serving plan under a load: latencies, goodput, cost.",
-    "roofline": "One matmul on one chip: what bounds it.",
+    "roofline": "One op on one chip: what bounds it, how good a time is.",
     "validate": "Predicted against measured step times of published runs.",
     "book": "The book's numbers, rules and figures, worked out live.",
     "shard": "What each device holds of a sharded array.",

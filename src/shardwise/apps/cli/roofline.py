@@ -12,7 +12,7 @@ from shardwise.errors import BadRequest
     plot_path="The roofline with the product on it, PNG or SVG.",
 )
 def roofline(out: Outputs) -> None:
-    """Whether a matmul is bound by math or by memory, on one chip."""
+    """What bounds a matmul on one chip, math or memory, and how good a measured time is."""
     from shardwise.commands.tables.roofline import MatmulAnswer, RooflineRequest
 
     asked = request_of(RooflineRequest)
