@@ -134,7 +134,9 @@ def page(rows):
         "A config of a class that is not here is read all the same where its text model is "
         "(`text_config`, `language_config`, `llm_config`), or where `--as CLASS` names one of "
         "these that it has the shape of. Names of remote code (ChatGLM, Kimi and others) are rows "
-        "of `src/shardwise/models/data/architectures.toml`.\n"
+        "of `src/shardwise/models/data/architectures.toml`. Where FLOPs are not all of the class's "
+        "(`tests/models/test_class_forward.py`): the sum over an indexer's heads and the mixing of "
+        "residual streams are left out.\n"
     )
     yield "| model type | class | year | parameters | read |\n|---|---|---|---|---|"
     for r in rows:

@@ -15,7 +15,7 @@ from shardwise.models.zoo import DATA
 
 
 def test_names():
-    assert len(zoo_names()) == 126
+    assert len(zoo_names()) == 127
     assert load_model("llama-3-70b").name == "llama-3-70b"
     assert load_model("Llama-3-70B") == load_model("llama-3-70b")
 
