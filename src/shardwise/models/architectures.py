@@ -29,7 +29,8 @@ class Architecture:
     """One class. `mixers` and `mlps` say which kind each layer is, `mixer` and `mlp` build one.
 
     `mixer_list`, `mlp_list` and `stack` replace them where layers differ in more than their kind.
-    A default of None means that the value is derived, as K = N.
+    A default of None means that the value is derived, as K = N. `extras` are its own tensors and
+    `sizes` their letters (`extras.py`).
     """
 
     model_type: str
@@ -52,6 +53,9 @@ class Architecture:
     position_offset: int = 0
     extra_embedding_rows: int = 0
     streams_key: str = ""
+    streams_mixed: bool = True
+    sizes: Mapping[str, str | int] = field(default_factory=dict)
+    extras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     towers: Mapping[str, TowerRule] = field(default_factory=dict)
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
 

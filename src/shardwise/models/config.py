@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwise.models.numerics import Numerics
-from shardwise.models.specs import Layer, Moe
+from shardwise.models.specs import Extra, Layer, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ class ModelConfig:
     norm_bias: bool = False
     head_bias: bool = False
     streams: int = 1
+    extras: tuple[Extra, ...] = ()
     attention_residual: bool = False
     per_layer_input: int = 0
     per_layer_rows: int = 0

@@ -19,6 +19,7 @@ from shardwise.models.architectures import (
 )
 from shardwise.models.blocks import Traits, experts, switch
 from shardwise.models.config import ModelConfig, Tower
+from shardwise.models.extras import model_extras, with_extras
 from shardwise.models.numerics_table import read_numerics
 from shardwise.models.quantization import weight_dtypes
 from shardwise.models.reader import Reader
@@ -158,6 +159,7 @@ def _model(
         norm_bias=switch(r, traits.norm_bias),
         head_bias=switch(r, row.head_bias),
         streams=groups[0].streams,
+        extras=model_extras(r, row.sizes, row.extras),
         attention_residual=groups[0].attention_residual,
         per_layer_input=per_layer,
         per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,
@@ -203,6 +205,10 @@ def _traits(r: Reader, row: Architecture) -> Traits:
 
 
 def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
+    return with_extras(r, row.sizes, row.extras, _blocks(r, row, layers))
+
+
+def _blocks(r: Reader, row: Architecture, layers: int) -> list[Layer]:
     if row.stack is not None:
         return row.stack(r, layers)
     t = _traits(r, row)
@@ -224,6 +230,7 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
             norm_bias=norm_bias,
             parallel=parallel,
             streams=streams,
+            streams_mixed=row.streams_mixed,
             cross_gates=key[0].kind == "cross",
         )
         for key in dict.fromkeys(zip(mixer, mlp, strict=True))

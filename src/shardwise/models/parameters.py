@@ -11,11 +11,12 @@ that is projected to D, Y width of a per-layer embedding, L layers, s residual s
 lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 
 from shardwise.models.config import ModelConfig, Tower
-from shardwise.models.mixer_rows import mixer_rows
+from shardwise.models.mixer_rows import extra_rows, mixer_rows
 from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import Layer, Mlp, Moe
 
@@ -61,6 +62,13 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
 
 def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     """The tensors of one layer."""
+    rows = _block_rows(p, layer)
+    if layer.reused:
+        rows = [replace(row, shares=row.name) for row in rows]
+    return rows + extra_rows(p, layer.extras)
+
+
+def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     rows = []
     if layer.mixer is not None:
         rows += mixer_rows(p, layer.mixer)
@@ -74,8 +82,8 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     if layer.per_layer_input:
         rows += _per_layer_input(p, layer.per_layer_input)
     if layer.streams > 1:
-        rows += _hyper(p, "hyper.attention", layer.streams)
-        rows += _hyper(p, "hyper.mlp", layer.streams)
+        rows += _hyper(p, "hyper.attention", layer)
+        rows += _hyper(p, "hyper.mlp", layer)
     if layer.attention_residual:
         for name in ("attention", "mlp"):
             rows.append(p.row(f"residual.{name}.query", d, "other", "scale"))
@@ -104,7 +112,9 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
 
 def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
-    rows = [p.row("router", d | e, "router", "matmul", "D")]
+    read = {"R": m.router_dim} if m.router_dim else d
+    weighed = {"E": m.choices + m.shared_experts * m.scores_shared}
+    rows = [p.row("router", read | weighed, "router", "matmul", next(iter(read)))]
     if m.bias:
         rows.append(p.row("router.bias", e, "router", "bias"))
     if m.selection_bias:
@@ -118,7 +128,7 @@ def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
         rows.append(p.row("latent.down", d | width, "moe_latent", "matmul", "D"))
         rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
         rows += p.norm("latent.norm", width) if m.latent_norm else []
-    share = Fraction(m.experts_per_token, m.experts)
+    share = Fraction(m.experts_per_token, m.choices)
     ins = ("gate", "up") if m.gated else ("up",)
     routed = "routed_experts"
     for part in ins:
@@ -148,13 +158,14 @@ def _per_layer_input(p: LayerPlace, width: int) -> list[Parameter]:
     ]
 
 
-def _hyper(p: LayerPlace, name: str, streams: int) -> list[Parameter]:
+def _hyper(p: LayerPlace, name: str, layer: Layer) -> list[Parameter]:
     """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
-    mixed = {"m": (2 + streams) * streams}
+    streams, mixing = layer.streams, layer.streams_mixed
+    mixed = {"m": (2 + streams * mixing) * streams}
     return [
         p.row(name, {"s": streams, "D": p.d_model} | mixed, "other", "matmul", "sD"),
         p.row(f"{name}.base", mixed, "other", "scale"),
-        p.row(f"{name}.scale", {"c": 3}, "other", "scale"),
+        p.row(f"{name}.scale", {"c": 2 + mixing}, "other", "scale"),
     ]
 
 
@@ -166,6 +177,7 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
         rows.append(p.row("embedding.in", width | d, "other", "matmul", "M"))
     if cfg.position_rows:
         rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
+    rows += extra_rows(p, cfg.extras)
     if cfg.embedding_norm:
         rows += p.norm("norm.embedding", d, cfg.norm_bias)
     if cfg.per_layer_input:

@@ -17,6 +17,8 @@ MIXER_WORDS = {
     "chunked_attention": "chunk",
     "linear_attention": "linear",
     "conv": "conv",
+    "hybrid": "full",
+    "hybrid_sliding": "window",
 }
 MLP_WORDS = {"dense": "dense", "sparse": "sparse"}
 
@@ -61,12 +63,19 @@ def every(period_key: str, other: str) -> Rule:
     return rule
 
 
-def nth(period: int, place: int, there: str, elsewhere: str) -> Rule:
-    """`there` in the layers whose index leaves `place` over `period`, unless they are listed."""
+def nth(period: int | str, place: int, there: str, elsewhere: str, key: str = "") -> Rule:
+    """`there` in the layers whose index leaves `place` over `period`, a number or the key that says
+    it, unless `layer_types` lists the kinds or `key` the layers that are `elsewhere`."""
 
     def rule(r: Reader, layers: int) -> list[str]:
         listed = _listed(r, layers)
-        return listed or [there if i % period == place else elsewhere for i in range(layers)]
+        if listed:
+            return listed
+        others = r.integers(key) if key else None
+        if others is not None:
+            return [elsewhere if i in others else there for i in range(layers)]
+        every = r.size(period) if isinstance(period, str) else period
+        return [there if i % every == place else elsewhere for i in range(layers)]
 
     return rule
 

@@ -4,7 +4,52 @@ All values are whole dimensions, in elements; `d_model` itself is the model's, n
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
+
+ExtraRole = Literal["matmul", "norm", "bias", "scan", "conv", "scale", "state"]
+"""What an `Extra` is: a role of a tensor, or "state", values kept per sequence and no tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A tensor that a class has beside those of its mixers and MLPs (a row of `extras`).
+
+    `dims` are by letters, `sums` those that a matmul sums over, `batch` those of which each has a
+    product of its own. A convolution has the letter W. `shares` names the tensor whose storage this
+    one uses. `flops` is what a token costs per value of a "state".
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    role: ExtraRole
+    sums: str = ""
+    batch: str = ""
+    shares: str = ""
+    flops: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(n for _, n in self.dims)
+
+    @property
+    def kept(self) -> int:
+        """Values kept per sequence: of a convolution the last W - 1 of its inputs."""
+        if self.role == "state":
+            return self.size
+        dims = dict(self.dims)
+        read = self.sums + self.batch if self.sums else "".join(dims).replace("W", "")
+        width = dims.get("W", 1)
+        return (width - 1) * prod(n for letter, n in self.dims if letter in read and letter != "W")
+
+    @property
+    def scan_flops(self) -> float:
+        """Forward FLOPs per token of a state or a depthwise convolution; matmuls are rows."""
+        if self.role == "state":
+            return self.flops * self.size
+        return 2.0 * self.size if self.role == "conv" else 0.0
+
 
 QkNorm = Literal["none", "head", "heads", "full"]
 """Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
@@ -24,7 +69,7 @@ class Attention:
     to the tokens of an image, not to the text. `output_gate` multiplies the output elementwise by a
     projection of the input, biased as the queries are, by a number per head ("heads"), or not at
     all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
-    projection reads.
+    projection reads. `input_copies` is 2 where it reads the embedding beside the stream (Zamba).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -45,6 +90,7 @@ class Attention:
     sinks: bool = False
     key_is_value: bool = False
     reuses_kv: bool = False
+    input_copies: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +125,7 @@ class LatentAttention:
     bias: bool = False
     output_gate: bool = False
     head_gate: bool = False
+    sinks: bool = False
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
 
@@ -229,8 +276,26 @@ class ShortConv:
         return self.width * (self.conv_width - 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A recurrence that is described by its tensors and states alone (mLSTM, RG-LRU, RWKV).
+
+    `heads` have states of their own; `width` is that of the output per token.
+    """
+
+    kind: Literal["recurrence"] = "recurrence"
+    heads: int
+    width: int
+    tensors: tuple[Extra, ...] = ()
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence."""
+        return sum(tensor.kept for tensor in self.tensors)
+
+
 SoftmaxMixer = Attention | LatentAttention | CompressedAttention
-RecurrentMixer = Mamba | SelectiveScan | DeltaNet | Lightning | ShortConv
+RecurrentMixer = Mamba | SelectiveScan | DeltaNet | Lightning | ShortConv | Recurrence
 Mixer = SoftmaxMixer | RecurrentMixer
 
 
@@ -258,7 +323,9 @@ class Moe:
     d_model (0: d_model). `dense` is an MLP beside the experts. `router_scales` are learned scales
     of the router (Gemma 4: one per expert and one per channel); `selection_bias` is a number per
     expert that the class counts among its parameters although no gradient trains it. `hash_routed`
-    layers look the expert up by token id and compute only its weight.
+    layers look the expert up by token id and compute only its weight. `idle_experts` are choices
+    beside the experts that compute nothing (LongCat-Flash); with `scores_shared` the router weighs
+    the shared experts, too. `router_dim` is the width that the router reads, 0 where it is d_model.
     """
 
     kind: Literal["moe"] = "moe"
@@ -276,7 +343,21 @@ class Moe:
     selection_bias: bool = False
     router_scales: bool = False
     hash_routed: bool = False
+    idle_experts: int = 0
+    scores_shared: bool = False
+    router_dim: int = 0
     dense: Mlp | None = None
+
+    @property
+    def choices(self) -> int:
+        """What a token's `experts_per_token` are chosen from."""
+        return self.experts + self.idle_experts
+
+    @property
+    def computed_per_token(self) -> float:
+        """Experts that compute for a token, on average over an even choice."""
+        share = self.experts / self.choices if self.idle_experts else 1
+        return self.experts_per_token * share
 
     @property
     def routes_all(self) -> bool:
@@ -291,7 +372,9 @@ class Layer:
     `norms` names the D-wide norms, `norm_bias` says whether they carry a bias. `parallel` layers
     feed attention and MLP the same input. `per_layer_input` is the width of Gemma's per-layer
     embedding, `streams` the number of residual streams (hyper-connections), `attention_residual`
-    marks Kimi's learned weighting of earlier blocks.
+    marks Kimi's learned weighting of earlier blocks. Streams that are not `streams_mixed` are read
+    and written, and never mixed (Hunyuan 4). `extras` are tensors of its own; `reused` marks a
+    layer whose mixer, MLP and norms are those of an earlier one (Zamba).
     """
 
     mixer: Mixer | None
@@ -303,6 +386,15 @@ class Layer:
     streams: int = 1
     attention_residual: bool = False
     cross_gates: bool = False
+    streams_mixed: bool = True
+    extras: tuple[Extra, ...] = ()
+    reused: bool = False
+
+    @property
+    def state_elements(self) -> int:
+        """Values of recurrent state, and of inputs of convolutions, kept per sequence."""
+        own = self.mixer.state_elements if isinstance(self.mixer, RecurrentMixer) else 0
+        return own + sum(extra.kept for extra in self.extras)
 
     @property
     def attention(self) -> SoftmaxMixer | None:

@@ -107,6 +107,8 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for index, (layer, count) in enumerate(cfg.layer_groups()):
         layers, sequences = count * padded.get(index, 1.0), shape.held(layer.mixer, shape.sequences)
         total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
+        if not isinstance(layer.mixer, RecurrentMixer):
+            total = total + layers * sequences * state_bytes_of(layer, shape)
         total = total + layers * _chunk_beyond_window(layer, shape)
     return total
 
@@ -140,8 +142,7 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     scales, indexer keys, state."""
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
-        spare = shape.engine.spare_states if shape.engine else 1
-        return spare * mixer.state_elements * STATE_BYTES / tensor
+        return state_bytes_of(layer, shape)
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
@@ -157,6 +158,12 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     if indexer is not None:
         size += key * (context // indexer.ratio)
     return size * head_share(mixer, tensor)
+
+
+def state_bytes_of(layer: Layer, shape: ServeShape) -> Quantity:
+    """Bytes of one sequence's states and inputs of convolutions in one layer on one device."""
+    spare = shape.engine.spare_states if shape.engine else 1
+    return spare * layer.state_elements * STATE_BYTES / shape.degree("tensor")
 
 
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:

@@ -3,7 +3,14 @@
 from shardwise.models.activations import SCAN_CHUNK, recurrent_state
 from shardwise.models.components import SCAN
 from shardwise.models.flops import chunked_scan_flops_per_token, conv_shape
-from shardwise.models.specs import DeltaNet, Layer, RecurrentMixer, SelectiveScan, ShortConv
+from shardwise.models.specs import (
+    DeltaNet,
+    Layer,
+    Recurrence,
+    RecurrentMixer,
+    SelectiveScan,
+    ShortConv,
+)
 from shardwise.planner.step.shape import LayerShape
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, make_op
@@ -32,7 +39,7 @@ def recurrence(layer: Layer, shape: LayerShape) -> list[Op]:
 def _width(mixer: RecurrentMixer) -> int:
     """Elements of a mixer's output per token."""
     match mixer:
-        case SelectiveScan() | ShortConv():
+        case SelectiveScan() | ShortConv() | Recurrence():
             return mixer.width
         case DeltaNet():
             return mixer.heads * mixer.value_head_dim

@@ -1,0 +1,92 @@
+"""Tensors that only one class has: their sizes by letters, what they keep, what they cost."""
+
+import pytest
+
+from shardwise.models import from_hf, kv_bytes_per_token, params_active, params_total
+from shardwise.models.architectures import architectures
+from shardwise.models.flops import scan_flops_per_token
+from shardwise.models.kv import state_elements
+from shardwise.models.parameters import parameters
+from shardwise.models.specs import Extra, Moe
+
+LONGCAT = {
+    "architectures": ["LongcatFlashForCausalLM"],
+    "vocab_size": 131072,
+    "hidden_size": 6144,
+    "num_layers": 28,
+    "num_attention_heads": 64,
+    "ffn_hidden_size": 12288,
+    "expert_ffn_hidden_size": 2048,
+    "n_routed_experts": 512,
+    "zero_expert_num": 256,
+    "moe_topk": 12,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+ZAYA = {
+    "architectures": ["ZayaForCausalLM"],
+    "vocab_size": 262272,
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 2048,
+    "num_experts": 16,
+}
+
+
+def test_a_depthwise_convolution_keeps_its_last_inputs_and_costs_two_flops_a_value():
+    conv = Extra(name="attention.conv_k", dims=(("K", 8), ("H", 128), ("W", 4)), role="conv")
+    assert conv.kept == 8 * 128 * 3
+    assert conv.scan_flops == 2 * 8 * 128 * 4
+
+
+def test_a_grouped_convolution_keeps_what_it_reads_and_is_a_matmul():
+    dims = (("N", 8), ("h", 128), ("W", 2), ("H", 128))
+    mix = Extra(name="attention.mix_q", dims=dims, role="matmul", sums="hW", batch="N")
+    assert mix.kept == 8 * 128
+    assert mix.scan_flops == 0
+
+
+def test_a_state_is_no_tensor():
+    cfg = from_hf(ZAYA, name="zaya")
+    assert not [row for row in parameters(cfg) if row.name == "attention.last_value"]
+    # Two convolutions of width 2 over queries and keys, and half of the last token's values.
+    assert state_elements(cfg) == 40 * (2 * (8 + 2) * 128 + 2 * 64)
+
+
+def test_only_layers_with_the_facts_of_a_row_have_it():
+    rows = [r for r in parameters(from_hf(ZAYA, name="zaya")) if r.name == "router.earlier"]
+    assert sum(row.layers for row in rows) == 39  # all but the first
+
+
+def test_experts_that_compute_nothing_are_chosen_and_cost_nothing():
+    """560B of which 27B are active on average, says the model's report (arXiv 2509.01322)."""
+    cfg = from_hf(LONGCAT, name="longcat-flash")
+    assert params_total(cfg) == 560_664_958_976
+    assert params_active(cfg) == pytest.approx(27e9, rel=0.04)
+    assert cfg.layers == 56
+    assert kv_bytes_per_token(cfg) == 56 * (512 + 64) * 2
+
+
+def test_convolutions_of_attention_layers_are_scans():
+    layer = from_hf(ZAYA, name="zaya").groups[0]
+    assert scan_flops_per_token(layer) == 2 * (8 + 2) * 128 * 2
+
+
+def test_every_extra_says_what_it_is():
+    for name, row in architectures().items():
+        for extra, fields in row.extras.items():
+            assert {"dims"} <= set(fields), (name, extra)
+            known = {"dims", "role", "sums", "batch", "shares", "on", "needs", "sizes", "flops"}
+            assert set(fields) <= known, (name, extra)
+
+
+def test_only_experts_that_compute_are_sent_tokens():
+    mlp = from_hf(LONGCAT, name="longcat-flash").groups[0].mlp
+    assert isinstance(mlp, Moe)
+    assert mlp.experts_per_token == 12
+    assert mlp.computed_per_token == 8  # 512 of 768 choices compute
