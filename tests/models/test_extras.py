@@ -2,9 +2,10 @@
 
 import pytest
 
+from shardwise.errors import BadRequest
 from shardwise.models import from_hf, kv_bytes_per_token, params_active, params_total
 from shardwise.models.architectures import architectures
-from shardwise.models.flops import scan_flops_per_token
+from shardwise.models.flops import forward_flops_per_token, scan_flops_per_token
 from shardwise.models.kv import state_elements
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Extra, Moe
@@ -90,3 +91,47 @@ def test_only_experts_that_compute_are_sent_tokens():
     assert isinstance(mlp, Moe)
     assert mlp.experts_per_token == 12
     assert mlp.computed_per_token == 8  # 512 of 768 choices compute
+
+
+def small(architecture, **config):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 128}
+    return from_hf({"architectures": [architecture]} | sizes | config, name="small")
+
+
+def test_states_of_recurrences_of_own_tensors():
+    """As the classes of transformers lay them out."""
+    xlstm = small("xLSTMForCausalLM", num_heads=2)
+    assert state_elements(xlstm) == 3 * 2 * (16 * 32 + 16 + 1)  # matrix, keys, largest
+    rwkv = small("RwkvForCausalLM")
+    assert state_elements(rwkv) == 3 * 5 * 64  # two last inputs, numerator, denominator, largest
+    griffin = small("RecurrentGemmaForCausalLM", num_attention_heads=4, intermediate_size=128)
+    assert state_elements(griffin) == 2 * 64 * (1 + 3)  # one attends; a convolution of 4
+    assert griffin.mixer_kinds == {"recurrence", "window"}
+
+
+def test_a_shared_block_is_stored_once_and_runs_every_time():
+    words = ["mamba", "hybrid"] * 2
+    config = {"num_attention_heads": 4, "intermediate_size": 96, "layers_block_type": words}
+    config |= {"num_hidden_layers": 4, "mamba_d_state": 8}
+    one = small("ZambaForCausalLM", **config)
+    two = small("ZambaForCausalLM", **config, num_mem_blocks=2)
+    assert forward_flops_per_token(one, 8) == forward_flops_per_token(two, 8)
+    # Queries, keys and values of 4 heads of 32 from 2D, the output, the MLP and two norms.
+    block = 4 * 32 * (3 * 128 + 64) + 3 * 64 * 96 + 128 + 64
+    assert params_total(two) - params_total(one) == block
+
+
+def test_heads_that_are_experts_count_for_those_that_are_chosen():
+    config = {"num_key_value_heads": 4, "kv_channels": 16, "intermediate_size": 32}
+    cfg = small("JetMoeForCausalLM", **config, num_local_experts=8, num_experts_per_tok=2)
+    (query,) = [row for row in parameters(cfg) if row.name == "attention.q"]
+    assert query.params == 3 * 8 * 64 * 4 * 16
+    assert query.flops_per_token == 2 * query.params * 2 / 8
+    attention = cfg.groups[0].attention
+    assert attention is not None
+    assert attention.heads == 8
+
+
+def test_a_list_of_blocks_that_names_others_is_refused():
+    with pytest.raises(BadRequest, match=r"block_types is .*recurrent and attention"):
+        small("RecurrentGemmaForCausalLM", num_attention_heads=4, block_types=["mamba"])

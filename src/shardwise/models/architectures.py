@@ -67,7 +67,7 @@ _FUNCTIONS = ("mixers", "mlps", "mixer", "mlp", "mixer_list", "mlp_list", "stack
 def architectures() -> Mapping[str, Architecture]:
     """Every class known, by the name that `architectures[0]` gives it."""
     rows = read_rows(Path(__file__).parent / "data" / "architectures.toml")
-    return MappingProxyType({n: _architecture(row) for n, row in rows.items() if n[0].isupper()})
+    return MappingProxyType({n: _architecture(r) for n, r in rows.items() if "model_type" in r})
 
 
 def _architecture(row: dict[str, Any]) -> Architecture:

@@ -82,8 +82,8 @@ def _extra(
         if letter not in own:
             return letters[letter]
         said = own[letter]
-        if isinstance(said, int):
-            return said
+        if isinstance(said, int) or said in letters:
+            return said if isinstance(said, int) else letters[said]
         key, _, parts = said.partition("/")
         return r.size(key) // int(parts or 1)
 

@@ -145,11 +145,11 @@ def shared_alone(r: Reader, t: Traits) -> Mlp:
 
 
 def qwen_mlp(r: Reader, t: Traits) -> Mlp:
-    """Qwen v1: `intermediate_size` is the width of gate and up together."""
+    """Qwen v1, RecurrentGemma: `intermediate_size` is the width of gate and up together."""
     both = r.size("intermediate_size")
     if both % 2:
         raise r.error("intermediate_size", both, "it holds gate and up together and must be even")
-    return Mlp(d_ff=both // 2)
+    return Mlp(d_ff=both // 2, bias=blocks.switch(r, t.mlp_bias))
 
 
 def lfm2_mlp(r: Reader, t: Traits) -> Mlp:
@@ -192,6 +192,15 @@ def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
         gate_bias=t.gate_bias,
         sinks=sinks in r.defaults and r.flag(sinks),
     )
+
+
+def chosen_heads(r: Reader, kind: str, t: Traits) -> Mixer:
+    """JetMoe: of every expert's queries a token uses those of the chosen, on shared keys."""
+    kv_heads, experts, chosen = (
+        r.size(key) for key in ("num_key_value_heads", "num_experts", "num_experts_per_tok")
+    )
+    full = blocks.attention(kv_heads * chosen, kv_heads, r.size("head_dim"))
+    return replace(full, experts=experts)
 
 
 def half_window(r: Reader, kind: str, t: Traits) -> Mixer:

@@ -1,5 +1,7 @@
 """Rows of the parameter table for each kind of mixer."""
 
+from fractions import Fraction
+
 from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import (
     Attention,
@@ -77,7 +79,12 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     u = h if a.v_head_dim == a.head_dim else {"U": a.v_head_dim}
     value = next(iter(u))
     kv_role = "cross" if a.kind == "cross" else "matmul"
-    rows = [p.row("attention.q", d | n | h, ATTENTION, "matmul", "D")]
+    heads, chosen = n, {}
+    if a.experts:  # of every expert all KV heads, of which a token uses N / K
+        share = Fraction(a.heads // a.kv_heads, a.experts)
+        heads, chosen = {"e": a.experts} | k, {"batch": "e", "active": share}
+    letters = "".join(letter for letter in heads if letter != "e")
+    rows = [p.row("attention.q", d | heads | h, ATTENTION, "matmul", "D", **chosen)]
     if a.output_gate:
         rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
     if a.output_gate and a.gate_bias == "heads":
@@ -88,7 +95,9 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
         rows.append(p.row("attention.k", d | k | h, ATTENTION, kv_role, "D"))
         if not a.key_is_value:
             rows.append(p.row("attention.v", d | k | u, ATTENTION, kv_role, "D"))
-    rows.append(p.row("attention.o", n | u | out, ATTENTION, "matmul", "N" + value))
+    rows.append(
+        p.row("attention.o", heads | u | out, ATTENTION, "matmul", letters + value, **chosen)
+    )
     if a.q_bias:
         rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
         if a.output_gate and a.gate_bias == "queries":

@@ -112,6 +112,14 @@ def prefix_windows(r: Reader, layers: int) -> list[str]:
     return ["window" if place else "full" for place in places]
 
 
+def griffin(r: Reader, layers: int) -> list[str]:
+    """RecurrentGemma: `block_types`, a short list that repeats."""
+    words, said = {"recurrent": "linear", "attention": "window"}, r.get("block_types")
+    if not isinstance(said, list) or not said or any(word not in words for word in said):
+        raise r.error("block_types", said, f"it must be a list of {' and '.join(words)}")
+    return [words[said[i % len(said)]] for i in range(layers)]
+
+
 def listed_only(r: Reader, layers: int) -> list[str]:
     """`layer_types` says it; a config without the list is refused."""
     listed = r.words("layer_types", MIXER_WORDS, layers)

@@ -70,6 +70,7 @@ class Attention:
     projection of the input, biased as the queries are, by a number per head ("heads"), or not at
     all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
     projection reads. `input_copies` is 2 where it reads the embedding beside the stream (Zamba).
+    Of `experts` queries and outputs a token uses as many as there are heads over KV heads (JetMoe).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -91,6 +92,7 @@ class Attention:
     key_is_value: bool = False
     reuses_kv: bool = False
     input_copies: int = 1
+    experts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,13 +282,19 @@ class ShortConv:
 class Recurrence:
     """A recurrence that is described by its tensors and states alone (mLSTM, RG-LRU, RWKV).
 
-    `heads` have states of their own; `width` is that of the output per token.
+    `heads` have states of their own, with keys of `head_dim` and values of `v_head_dim`.
     """
 
     kind: Literal["recurrence"] = "recurrence"
     heads: int
-    width: int
+    head_dim: int
+    v_head_dim: int
     tensors: tuple[Extra, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Elements of the output per token."""
+        return self.heads * self.v_head_dim
 
     @property
     def state_elements(self) -> int:
