@@ -138,7 +138,7 @@ def latent(r: Reader, kind: str, t: Traits) -> LatentAttention:
         bias=switch(r, t.qkv_bias),
         output_gate=switch(r, t.output_gate),
         head_gate=switch(r, t.head_gate),
-        sinks=switch(r, t.sinks),
+        head_sinks=switch(r, t.sinks),
     )
 
 

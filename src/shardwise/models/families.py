@@ -200,7 +200,7 @@ def chosen_heads(r: Reader, kind: str, t: Traits) -> Mixer:
         r.size(key) for key in ("num_key_value_heads", "num_experts", "num_experts_per_tok")
     )
     full = blocks.attention(kv_heads * chosen, kv_heads, r.size("head_dim"))
-    return replace(full, experts=experts)
+    return replace(full, query_experts=experts)
 
 
 def half_window(r: Reader, kind: str, t: Traits) -> Mixer:

@@ -80,9 +80,9 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     value = next(iter(u))
     kv_role = "cross" if a.kind == "cross" else "matmul"
     heads, chosen = n, {}
-    if a.experts:  # of every expert all KV heads, of which a token uses N / K
-        share = Fraction(a.heads // a.kv_heads, a.experts)
-        heads, chosen = {"e": a.experts} | k, {"batch": "e", "active": share}
+    if a.query_experts:  # of every expert all KV heads, of which a token uses N / K
+        share = Fraction(a.heads // a.kv_heads, a.query_experts)
+        heads, chosen = {"e": a.query_experts} | k, {"batch": "e", "active": share}
     letters = "".join(letter for letter in heads if letter != "e")
     rows = [p.row("attention.q", d | heads | h, ATTENTION, "matmul", "D", **chosen)]
     if a.output_gate:
@@ -146,7 +146,7 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
     if a.head_gate:
         rows.append(p.row("attention.head_gate", d | n, ATTENTION, "matmul", "D"))
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "NU"))
-    rows += [p.row("attention.sinks", n, ATTENTION, "scale")] * a.sinks
+    rows += [p.row("attention.sinks", n, ATTENTION, "scale")] * a.head_sinks
     if a.bias:
         rows.append(p.row("attention.kv_down.bias", c, ATTENTION, "bias"))
         rows.append(p.row("attention.k_rope.bias", r, ATTENTION, "bias"))

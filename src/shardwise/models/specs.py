@@ -70,7 +70,7 @@ class Attention:
     projection of the input, biased as the queries are, by a number per head ("heads"), or not at
     all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
     projection reads. `input_copies` is 2 where it reads the embedding beside the stream (Zamba).
-    Of `experts` queries and outputs a token uses as many as there are heads over KV heads (JetMoe).
+    Of `query_experts` a token uses as many as there are heads over KV heads (JetMoe).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -92,7 +92,7 @@ class Attention:
     key_is_value: bool = False
     reuses_kv: bool = False
     input_copies: int = 1
-    experts: int = 0
+    query_experts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class LatentAttention:
     bias: bool = False
     output_gate: bool = False
     head_gate: bool = False
-    sinks: bool = False
+    head_sinks: bool = False
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
 

@@ -31,7 +31,9 @@ def former_hash(cfg: ModelConfig) -> str:
 
 
 _LATER = re.compile(
-    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias)=[^,)]+"
+    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies"
+    "|query_experts|head_sinks|idle_experts|scores_shared|router_dim|streams_mixed|extras|reused)"
+    r"=(\(\)|[^,)]+)"
 )
 """Fields of layers that the former hash left out."""
 
