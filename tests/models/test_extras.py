@@ -132,6 +132,27 @@ def test_heads_that_are_experts_count_for_those_that_are_chosen():
     assert attention.heads == 8
 
 
+def test_published_spellings_are_read():
+    """RecurrentGemma-2B (2.68B parameters on its card) and the keys of Inkling's checkpoints."""
+    griffin = {"hidden_size": 2560, "intermediate_size": 15360, "num_hidden_layers": 26}
+    griffin |= {"num_attention_heads": 10, "num_key_value_heads": 1, "vocab_size": 256000}
+    griffin |= {"_block_types": ["recurrent", "recurrent", "attention"], "lru_width": 2560}
+    assert params_total(small("RecurrentGemmaForCausalLM", **griffin)) == 2_682_862_080
+    text = {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 128, "head_dim": 16}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "swa_head_dim": 16}
+    text |= {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "d_rel": 4}
+    text |= {"sliding_window_size": 8, "rel_extent": 16, "sconv_kernel_size": 4}
+    text |= {"local_layer_ids": [0, 1], "dense_mlp_idx": 1, "intermediate_size": 32}
+    text |= {"dense_intermediate_size": 96, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    cfg = from_hf(
+        {"architectures": ["InklingForConditionalGeneration"], "text_config": text}, name="inkling"
+    )
+    layers = [cfg.layer(i) for i in range(3)]
+    kinds = [layer.mixer.kind for layer in layers if layer.mixer is not None]
+    widths = [layer.mlp.d_ff for layer in layers if layer.mlp is not None]
+    assert (kinds, widths) == (["window", "window", "full"], [96, 32, 32])
+
+
 def test_a_list_of_blocks_that_names_others_is_refused():
     with pytest.raises(BadRequest, match=r"block_types is .*recurrent and attention"):
         small("RecurrentGemmaForCausalLM", num_attention_heads=4, block_types=["mamba"])
