@@ -8,7 +8,8 @@ groups (DeepSeek-V4). J heads and I head dim of a sparse indexer. In the rows of
 N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and value dim), Z
 its state size and W the width of its convolution. X learned positions, M width of an embedding
 that is projected to D, Y width of a per-layer embedding, L layers, s residual streams. Towers use
-lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
+lower-case letters, and so have tensors of one class alone the sizes that no other has
+(`extras.py`). Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
 from dataclasses import replace

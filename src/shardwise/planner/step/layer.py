@@ -16,7 +16,7 @@ from shardwise.models.activations import GATE, ActivationKind
 from shardwise.models.components import CORE
 from shardwise.models.flops import attention_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.recurrence import recurrence
+from shardwise.planner.step.recurrence import own_convolutions, recurrence
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
     around_the_kernel,
@@ -336,7 +336,7 @@ def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
-        return _attention(layer, layer.mixer, shape)
+        return [*own_convolutions(layer, shape), *_attention(layer, layer.mixer, shape)]
     return recurrence(layer, shape)
 
 

@@ -2,7 +2,7 @@
 
 from shardwise.models.activations import SCAN_CHUNK, recurrent_state
 from shardwise.models.components import SCAN
-from shardwise.models.flops import chunked_scan_flops_per_token, conv_shape
+from shardwise.models.flops import chunked_scan_flops_per_token, conv_shape, scan_flops_per_token
 from shardwise.models.specs import (
     DeltaNet,
     Layer,
@@ -34,6 +34,18 @@ def recurrence(layer: Layer, shape: LayerShape) -> list[Op]:
         make_op("scan", SCAN, "scan", flops=flops, hbm_bytes=moved),
         make_op("scan.gate", SCAN, "elementwise", hbm_bytes=3 * width * size),
     ]
+
+
+def own_convolutions(layer: Layer, shape: LayerShape) -> list[Op]:
+    """Depthwise convolutions of a layer of attention: each reads and writes its channels."""
+    filters = [extra for extra in layer.extras if extra.role == "conv"]
+    if not filters:
+        return []
+    channels = sum(extra.size // dict(extra.dims)["W"] for extra in filters)
+    tokens = shape.tokens / shape.degree("tensor")
+    flops = {shape.activations: scan_flops_per_token(layer) * tokens}
+    moved = 2 * channels * tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.conv", SCAN, "elementwise", flops=flops, hbm_bytes=moved)]
 
 
 def _width(mixer: RecurrentMixer) -> int:
