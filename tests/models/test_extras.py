@@ -8,6 +8,7 @@ from shardwise.models.architectures import architectures
 from shardwise.models.flops import forward_flops_per_token, scan_flops_per_token
 from shardwise.models.kv import state_elements
 from shardwise.models.parameters import parameters
+from shardwise.models.runnable import numerics_of
 from shardwise.models.specs import Extra, Moe
 
 LONGCAT = {
@@ -156,3 +157,9 @@ def test_published_spellings_are_read():
 def test_a_list_of_blocks_that_names_others_is_refused():
     with pytest.raises(BadRequest, match=r"block_types is .*recurrent and attention"):
         small("RecurrentGemmaForCausalLM", num_attention_heads=4, block_types=["mamba"])
+
+
+@pytest.mark.parametrize("config", [LONGCAT, ZAYA], ids=["longcat", "zaya"])
+def test_what_cannot_be_run_says_so(config):
+    with pytest.raises(BadRequest, match=r"model 'it' cannot be run: .* it can be planned"):
+        numerics_of(from_hf(config, name="it"))
