@@ -114,12 +114,7 @@ def index_bytes(cfg: ModelConfig, context: float, dtype: str = "fp8") -> float:
 
 def state_elements(cfg: ModelConfig) -> int:
     """Values of recurrent state per sequence, whatever its length."""
-    return sum(
-        count * part.mixer.state_elements
-        for layer, count in cfg.layer_groups()
-        for part in layer.by_mixer
-        if isinstance(part.mixer, RecurrentMixer)
-    )
+    return sum(count * layer.state_elements for layer, count in cfg.layer_groups())
 
 
 def state_bytes(cfg: ModelConfig, dtype: str = "f32") -> float:

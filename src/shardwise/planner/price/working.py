@@ -109,7 +109,7 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
     if not isinstance(layer.mlp, Moe):
         return 0.0
     width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
-    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
+    slots = inner.norm_tokens * layer.mlp.computed_per_token * shape.expert_room
     return np.where(np.asarray(inner.expert_group) > 1, copies * slots * width, 0.0)
 
 

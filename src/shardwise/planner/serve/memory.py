@@ -110,8 +110,10 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for index, (layer, count) in enumerate(cfg.layer_groups()):
         layers = count * padded.get(index, 1.0)
         for part in layer.by_mixer:
-            each = layer_cache_bytes(part, shape, shape.longest)
-            total = total + layers * shape.held(part.mixer, shape.sequences) * each
+            sequences = shape.held(part.mixer, shape.sequences)
+            total = total + layers * sequences * layer_cache_bytes(part, shape, shape.longest)
+            if not isinstance(part.mixer, RecurrentMixer):
+                total = total + layers * sequences * state_bytes_of(part, shape)
         total = total + layers * _chunk_beyond_window(layer, shape)
     return total
 
@@ -151,8 +153,7 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
         return parts[0] + parts[1]
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
-        spare = shape.engine.spare_states if shape.engine else 1
-        return spare * mixer.state_elements * STATE_BYTES / tensor
+        return state_bytes_of(layer, shape)
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
@@ -168,6 +169,12 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     if indexer is not None:
         size += key * (context // indexer.ratio)
     return size * head_share(mixer, tensor)
+
+
+def state_bytes_of(layer: Layer, shape: ServeShape) -> Quantity:
+    """Bytes of one sequence's states and inputs of convolutions in one layer on one device."""
+    spare = shape.engine.spare_states if shape.engine else 1
+    return spare * layer.state_elements * STATE_BYTES / shape.degree("tensor")
 
 
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
