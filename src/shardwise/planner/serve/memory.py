@@ -9,6 +9,7 @@ keeps beside. Everything broadcasts.
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, kv_elements, kv_tokens
+from shardwise.models.kv import INDEX_SCALED, mixer_state_bytes
 from shardwise.models.specs import (
     Attention,
     LatentAttention,
@@ -17,7 +18,7 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.serve.attention import INDEX_BYTES, STATE_BYTES, head_share, scale_bytes
+from shardwise.planner.serve.attention import INDEX_BYTES, head_share, scale_bytes
 from shardwise.planner.serve.engine_memory import beside, padded_layers
 from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
@@ -141,7 +142,8 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
         spare = shape.engine.spare_states if shape.engine else 1
-        return spare * mixer.state_elements * STATE_BYTES / tensor
+        conv = shape.dtypes.activations if shape.engine else "f32"
+        return spare * mixer_state_bytes(mixer, conv=conv) / tensor
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
@@ -149,9 +151,9 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     key = 0.0 if indexer is None else indexer.head_dim * INDEX_BYTES
     if shape.engine and indexer is not None and isinstance(mixer, LatentAttention):
-        key = key + _SCALE * indexer.head_dim / _SCALED
+        key = key + _SCALE * indexer.head_dim / INDEX_SCALED
         if shape.dtypes.kv == "fp8":
-            latent = mixer.kv_lora_rank * (1 + _SCALE / _SCALED)
+            latent = mixer.kv_lora_rank * (1 + _SCALE / INDEX_SCALED)
             entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
     size = entry * _tokens_kept(mixer, context, shape)
     if indexer is not None:
@@ -167,10 +169,9 @@ def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> floa
     return kv_tokens(mixer, context)
 
 
-_SCALE, _SCALED = 4.0, 128
-"""Engines keep an f32 scale per 128 values of a sparse latent cache in fp8 and of the indexer's
-keys, and the rotary part in bf16: 656 + 132 bytes a layer of DeepSeek-V3.2
-(sgl-project/sglang#11309: 48,072 bytes a token)."""
+_SCALE = dtype_bytes("f32")
+"""Engines keep an f32 scale per `INDEX_SCALED` values of a sparse latent cache in fp8 and of the
+indexer's keys, and the rotary part in bf16: 48,072 bytes a token of DeepSeek-V3.2."""
 
 
 def _working_set(
