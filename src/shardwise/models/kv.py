@@ -138,8 +138,9 @@ def mixer_state_bytes(mixer: RecurrentMixer, dtype: str = "f32", conv: str = "bf
 def state_bytes(cfg: ModelConfig, dtype: str = "f32", conv: str = "bf16") -> float:
     """Bytes of state per sequence, whatever its length: recurrences in f32 unless their engine is
     told otherwise."""
-    return sum(
+    kept = [
         count * mixer_state_bytes(layer.mixer, dtype, conv)
         for layer, count in cfg.layer_groups()
         if isinstance(layer.mixer, RecurrentMixer)
-    )
+    ]
+    return sum(kept, 0.0)
