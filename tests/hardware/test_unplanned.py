@@ -69,7 +69,7 @@ def test_a_chip_that_is_not_planned_says_where_its_number_was_looked_for():
 
 
 def _plan(chip, folder, memory, text):
-    """A plan in a file on the chip's least slice of so much memory, or on several of its greatest."""
+    """A plan in a file on the least slice of so much memory, or on several of the greatest."""
     known, slices = load_chip(chip), slices_of(load_chip(chip))
     chips = math.ceil(memory / known.hbm_usable_bytes)
     on = next((one for one in slices if one.chips >= chips), slices[-1])
