@@ -128,19 +128,14 @@ def state_elements(cfg: ModelConfig) -> int:
     )
 
 
-def mixer_state_bytes(mixer: RecurrentMixer, dtype: str = "f32", conv: str = "bf16") -> float:
-    """Bytes that one layer keeps of a sequence: its recurrent state, and the last inputs of its
-    convolution, which engines keep as activations are."""
-    state = mixer.state_elements - mixer.conv_elements
-    return state * dtype_bytes(dtype) + mixer.conv_elements * dtype_bytes(conv)
+def conv_elements(mixer: Mixer | None) -> int:
+    """Values of a layer's state that are the last inputs of a convolution."""
+    return getattr(mixer, "conv_elements", 0)
 
 
 def state_bytes(cfg: ModelConfig, dtype: str = "f32", conv: str = "bf16") -> float:
     """Bytes of state per sequence, whatever its length: recurrences in f32 unless their engine is
-    told otherwise."""
-    kept = [
-        count * mixer_state_bytes(layer.mixer, dtype, conv)
-        for layer, count in cfg.layer_groups()
-        if isinstance(layer.mixer, RecurrentMixer)
-    ]
-    return sum(kept, 0.0)
+    told otherwise, the last inputs of convolutions as engines keep activations."""
+    inputs = sum(count * conv_elements(layer.mixer) for layer, count in cfg.layer_groups())
+    states = state_elements(cfg) - inputs
+    return states * dtype_bytes(dtype) + inputs * dtype_bytes(conv)

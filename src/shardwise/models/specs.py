@@ -223,11 +223,6 @@ class Lightning:
     head_dim: int
 
     @property
-    def conv_elements(self) -> int:
-        """There is no convolution."""
-        return 0
-
-    @property
     def state_elements(self) -> int:
         """Values kept per sequence: one H x H matrix per head."""
         return self.heads * self.head_dim**2

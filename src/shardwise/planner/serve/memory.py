@@ -9,7 +9,7 @@ keeps beside. Everything broadcasts.
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, kv_elements, kv_tokens
-from shardwise.models.kv import INDEX_SCALED, mixer_state_bytes
+from shardwise.models.kv import INDEX_SCALED, conv_elements
 from shardwise.models.specs import (
     Attention,
     LatentAttention,
@@ -18,7 +18,7 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.serve.attention import INDEX_BYTES, head_share, scale_bytes
+from shardwise.planner.serve.attention import INDEX_BYTES, STATE_BYTES, head_share, scale_bytes
 from shardwise.planner.serve.engine_memory import beside, padded_layers
 from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
@@ -142,8 +142,9 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
         spare = shape.engine.spare_states if shape.engine else 1
-        conv = shape.dtypes.activations if shape.engine else "f32"
-        return spare * mixer_state_bytes(mixer, conv=conv) / tensor
+        inputs, states = conv_elements(mixer), mixer.state_elements - conv_elements(mixer)
+        kept = dtype_bytes(shape.dtypes.activations) if shape.engine else STATE_BYTES
+        return spare * (states * STATE_BYTES + inputs * kept) / tensor
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
