@@ -7,6 +7,7 @@ import pytest
 from tests.apps.commands import answer, answered, document, flat, refused, run
 from tests.apps.test_plan_train import HELD, SMALL, STABLE
 
+from shardwise.models import load_model, state_bytes
 from shardwise.models.zoo import hf_config
 from shardwise.units import format_usd
 
@@ -376,6 +377,16 @@ engine: vllm
 dtypes: {weights: fp8}
 scheduling: {memory_share: 0.9, release: 0.9.2}
 """
+
+
+def test_a_plan_says_what_a_sequence_keeps_beside_its_keys_and_values(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    hybrid = ENGINE_PLAN.replace("BATCH", "64").replace("qwen3-235b-a22b", "nemotron-3-nano")
+    path.write_text(hybrid, encoding="utf-8")
+    kept = document(capsys, "plan", "show", path)["result"]["sequence"]
+    assert kept["state_bytes"] == state_bytes(load_model("nemotron-3-nano"))
+    said = "keeps 6,144 B of keys and values a token; 49.1 MB of state, whatever its length"
+    assert said in flat(run(capsys, "plan", "show", path)[1])
 
 
 def test_a_plan_says_the_cache_as_its_engine_prints_it(tmp_path, capsys):

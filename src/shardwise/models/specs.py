@@ -209,10 +209,15 @@ class Mamba:
     norm: bool = True
 
     @property
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
+        channels = self.heads * self.head_dim + 2 * self.groups * self.state
+        return channels * (self.conv_width - 1)
+
+    @property
     def state_elements(self) -> int:
         """Values kept per sequence: the state, and the last inputs of the convolution."""
-        channels = self.heads * self.head_dim + 2 * self.groups * self.state
-        return self.heads * self.head_dim * self.state + channels * (self.conv_width - 1)
+        return self.heads * self.head_dim * self.state + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +243,14 @@ class SelectiveScan:
         return self.width
 
     @property
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
+        return self.width * (self.conv_width - 1)
+
+    @property
     def state_elements(self) -> int:
         """Values kept per sequence: the state, and the last inputs of the convolution."""
-        return self.width * (self.state + self.conv_width - 1)
+        return self.width * self.state + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,12 +278,16 @@ class DeltaNet:
         return self.value_heads
 
     @property
-    def state_elements(self) -> int:
-        """Values kept per sequence: the state, and the last inputs of the convolution."""
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
         keys = self.key_heads * self.key_head_dim
         values = self.value_heads * self.value_head_dim
-        state = values * self.key_head_dim
-        return state + (2 * keys + values) * (self.conv_width - 1)
+        return (2 * keys + values) * (self.conv_width - 1)
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the state, and the last inputs of the convolution."""
+        return self.value_heads * self.value_head_dim * self.key_head_dim + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,9 +314,14 @@ class ShortConv:
     bias: bool
 
     @property
-    def state_elements(self) -> int:
+    def conv_elements(self) -> int:
         """Values kept per sequence: the last inputs of the convolution."""
         return self.width * (self.conv_width - 1)
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: those of the convolution alone."""
+        return self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

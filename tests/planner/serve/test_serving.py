@@ -167,9 +167,11 @@ def test_recurrent_state_is_kept_read_and_written():
     cfg, batch = load_model("nemotron-3-nano-30b-a3b"), 8.0
     shape = shape_of(batch=batch)
     kv = float(serve_memory(cfg, shape).points[0][1]["kv"])
-    assert kv == pytest.approx(batch * (kv_bytes(cfg, shape.longest) + state_bytes(cfg)))
+    assert kv == pytest.approx(
+        batch * (kv_bytes(cfg, shape.longest) + state_bytes(cfg, conv="f32"))
+    )
     scans = decode_work(cfg, shape).where(lambda op: op.op_class == "scan")
-    assert float(scans.hbm_bytes()) == pytest.approx(2 * batch * state_bytes(cfg))
+    assert float(scans.hbm_bytes()) == pytest.approx(2 * batch * state_bytes(cfg, conv="f32"))
 
 
 def test_windows_cap_the_cache():

@@ -63,6 +63,7 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
                 result.input_length + result.output_length,
             ),
         ),
+        *([Fact("a sequence", f"keeps {result.sequence}")] if result.sequence else []),
     ]
 
 

@@ -141,6 +141,7 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     return [
         Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
+        *([Fact("a sequence", f"keeps {memory.sequence}")] if memory.sequence else []),
     ]
 
 

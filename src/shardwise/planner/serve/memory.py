@@ -9,6 +9,7 @@ keeps beside. Everything broadcasts.
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, kv_elements, kv_tokens
+from shardwise.models.kv import INDEX_SCALED, conv_elements
 from shardwise.models.specs import (
     Attention,
     LatentAttention,
@@ -161,9 +162,9 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     key = 0.0 if indexer is None else indexer.head_dim * INDEX_BYTES
     if shape.engine and indexer is not None and isinstance(mixer, LatentAttention):
-        key = key + _SCALE * indexer.head_dim / _SCALED
+        key = key + _SCALE * indexer.head_dim / INDEX_SCALED
         if shape.dtypes.kv == "fp8":
-            latent = mixer.kv_lora_rank * (1 + _SCALE / _SCALED)
+            latent = mixer.kv_lora_rank * (1 + _SCALE / INDEX_SCALED)
             entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
     size = entry * _tokens_kept(mixer, context, shape)
     if indexer is not None:
@@ -172,9 +173,13 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 
 
 def state_bytes_of(layer: Layer, shape: ServeShape) -> Quantity:
-    """Bytes of one sequence's states and inputs of convolutions in one layer on one device."""
+    """Bytes of one sequence's states and inputs of convolutions in one layer on one device; an
+    engine keeps the inputs in the dtype of activations."""
     spare = shape.engine.spare_states if shape.engine else 1
-    return spare * layer.state_elements * STATE_BYTES / shape.degree("tensor")
+    inputs = conv_elements(layer.mixer)
+    kept = dtype_bytes(shape.dtypes.activations) if shape.engine else STATE_BYTES
+    states = (layer.state_elements - inputs) * STATE_BYTES
+    return spare * (states + inputs * kept) / shape.degree("tensor")
 
 
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
@@ -185,10 +190,9 @@ def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> floa
     return kv_tokens(mixer, context)
 
 
-_SCALE, _SCALED = 4.0, 128
-"""Engines keep an f32 scale per 128 values of a sparse latent cache in fp8 and of the indexer's
-keys, and the rotary part in bf16: 656 + 132 bytes a layer of DeepSeek-V3.2
-(sgl-project/sglang#11309: 48,072 bytes a token)."""
+_SCALE = dtype_bytes("f32")
+"""Engines keep an f32 scale per `INDEX_SCALED` values of a sparse latent cache in fp8 and of the
+indexer's keys, and the rotary part in bf16: 48,072 bytes a token of DeepSeek-V3.2."""
 
 
 def _working_set(
