@@ -19,3 +19,5 @@ class Finding(Record):
     """What it is, with its figures."""
     remedy: str
     """What to write instead."""
+    frees: float = 0.0
+    """Bytes per device that the remedy frees, of a mistake that costs memory; else 0."""

@@ -20,6 +20,7 @@ from shardwise.commands.program.explaining import (
     explained_program,
 )
 from shardwise.commands.program.programs import PHASES, ProgramRequest
+from shardwise.profiler.explain.finding import WORTH
 from shardwise.units import format_bytes, format_seconds
 
 SHOWN = 12
@@ -117,7 +118,10 @@ def _unexplained(u: Unexplained | None) -> Page:
 def _findings(r: ExplainedProgram) -> Page:
     """Each mistake with its cost and remedy."""
     for f in r.findings:
-        yield wrapped(f"{f.rule}, {format_seconds(f.seconds)} per step: {f.what}", 0, 2)
+        cost = f"{format_bytes(f.frees)} of memory" if f.frees else ""
+        if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:
+            cost += f"{' and ' if cost else ''}{format_seconds(f.seconds)} per step"
+        yield wrapped(f"{f.rule}, {cost}: {f.what}", 0, 2)
         yield f"  at {_short(f.where)}"
         yield wrapped(f.remedy, 2)
     if not r.findings:

@@ -5,8 +5,9 @@ nothing explains, `graph.py` draws its ops. The rules read `evidence.py` (module
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
-part of) and `rules_twice.py` (what is done again, or for nothing). `flow.py` carries facts of
-values through the program for them, `lineage.py` says which. Read `explain_program` below, then
+part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
+done again, or for nothing) and `rules_again.py` (what is exchanged again). `flow.py` carries facts
+of values through the program for them, `lineage.py` says which. Read `explain_program` below, then
 `evidence.py`.
 """
 
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain import (
+    rules_again,
     rules_cache,
     rules_compute,
     rules_memory,
     rules_network,
+    rules_reshard,
     rules_twice,
 )
 from shardwise.profiler.explain.evidence import Argument, Evidence
@@ -37,17 +40,19 @@ __all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 RULES = (
     *rules_memory.RULES,
     *rules_network.RULES,
+    *rules_reshard.RULES,
     *rules_compute.RULES,
     *rules_cache.RULES,
     *rules_twice.RULES,
+    *rules_again.RULES,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
-    mesh, the findings that cost at least `WORTH` of the step, the dearest first, what of it nothing
-    explains, if that is much, and its dearest ops as a graph."""
+    mesh, the findings that cost at least `WORTH` of the step, or memory, the dearest first, what of
+    it nothing explains, if that is much, and its dearest ops as a graph."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
@@ -86,7 +91,7 @@ def explain_program(
         fits=fits,
     )
     found = [f for rule in RULES for f in rule(evidence)]
-    worth = [f for f in found if f.seconds >= WORTH * timeline.expected]
+    worth = [f for f in found if f.seconds >= WORTH * timeline.expected or f.frees]
     return Explanation(
         timeline=timeline,
         lines=by_line(evidence),

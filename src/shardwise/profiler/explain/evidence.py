@@ -11,7 +11,7 @@ import numpy as np
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain.flow import Flow, together
-from shardwise.profiler.explain.lineage import lineage, spread
+from shardwise.profiler.explain.lineage import lineage, renewal, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -152,6 +152,31 @@ class Evidence:
         }
         return tuple(a for a in self.arguments if a.dims and (a.number, a.dims) in written)
 
+    @cached_property
+    def renewed(self) -> dict[int, str]:
+        """Of each argument that a result of the same array is an elementwise function of, the line
+        that makes that result; each result renews one argument."""
+        flow, entry = renewal(self.module), self.module.computation(self.module.entry)
+        parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
+        names = entry.root.operands if entry.root.opcode == "tuple" else (entry.root.name,)
+        free = {a.number: a for a in self.arguments if a.dims and a not in self.caches}
+        found: dict[int, str] = {}
+        for name, facts in zip(names, parts, strict=False):
+            made = next(arrays(entry.shape_of(name)), None)
+            for number in sorted(together(facts) & free.keys()):
+                same = made and (free[number].dims, free[number].dtype) == (made.dims, made.dtype)
+                if same:
+                    found[number] = self._made_at(entry, name) or free.pop(number).layout
+                    free.pop(number, None)
+                    break
+        return found
+
+    def _made_at(self, computation: Computation, name: str) -> str:
+        found = computation.find(name)
+        while found is not None and not self._line(found) and found.opcode in HANDS_ON:
+            found = computation.find(found.operands[0])
+        return self._line(found) if found is not None else ""
+
     def pieces_of(self, computation: str, name: str) -> set[int]:
         """The numbers of the arguments that a value is a copy or a piece of."""
         return {number for number, _ in self.lineage.facts(computation, name)}
@@ -165,6 +190,11 @@ class Evidence:
     def rows(self) -> dict[str, OpRow]:
         """Rows of the timeline by op id."""
         return {row.op.op.id: row for row in self.timeline.rows}
+
+    @cached_property
+    def named(self) -> dict[tuple[str, str], OpRow]:
+        """Rows of the timeline by computation and name."""
+        return {(row.op.computation, row.op.name): row for row in self.timeline.rows}
 
     def collectives(self, *kinds: str) -> Iterator[OpRow]:
         """Rows of collectives of some kinds."""

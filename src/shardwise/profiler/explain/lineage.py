@@ -1,11 +1,13 @@
-"""Three questions to the flow of values: over which axes they differ, which arguments they are
-pieces of, and whether they are ones and zeros."""
+"""Questions to the flow of values: over which axes they differ, which arguments they are pieces
+of, which they are elementwise functions of, whether they are float32 by promotion, and whether they
+are ones and zeros."""
 
 from collections.abc import Mapping, Sequence
 
 from shardwise.profiler.explain.flow import NOTHING, Facts, Flow
 from shardwise.profiler.hlo.groups import mesh_axes, read_groups
 from shardwise.profiler.hlo.rules import FREE_CALLS, rule
+from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.sharding.mesh import Mesh
 
@@ -22,6 +24,8 @@ PIECES = frozenset(
     )
 )
 """Opcodes whose result is made of the numbers of their operands, and of nothing computed."""
+WHOLE = frozenset({"bitcast", "copy", "convert", "slice", "concatenate"})
+"""Opcodes that change no number; what was sliced is put together again (as copies ahead are)."""
 MOVED_ONES = PIECES | {"broadcast"}
 
 
@@ -69,6 +73,32 @@ def lineage(module: Module) -> Flow:
 
     count = len(module.computation(module.entry).parameters)
     return Flow(module, rules, [frozenset({(at, False)}) for at in range(count)])
+
+
+def renewal(module: Module) -> Flow:
+    """The arguments that a value is an elementwise function of, number by number."""
+
+    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        kept = rule(found.opcode) == "elementwise" or found.opcode in WHOLE
+        return NOTHING.union(*given) if kept or found.target in FREE_CALLS else NOTHING
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [frozenset({at}) for at in range(count)])
+
+
+def widened(module: Module) -> Flow:
+    """ "wide" of what JAX has made float32 out of fewer bits, and of all that comes of it until the
+    program narrows it. What the compiler converts for itself changes nothing."""
+
+    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        asked = found.op_name.rpartition("/")[2] == "convert_element_type"
+        if found.opcode == "convert" and asked:
+            to = next(arrays(found.shape)).dtype
+            return frozenset({"wide"}) if to in ("f32", "f64") else NOTHING
+        return NOTHING.union(*given)
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [NOTHING] * count)
 
 
 def ones(module: Module) -> Flow:
