@@ -296,3 +296,84 @@ def gathered_every_round(s: Any, faulty: bool) -> Any:
 
     weights = s((D, F), both, None), s((F, D), both, None)
     return step, (weights, s((rounds, 8 * T, D), None, both)), {}
+
+
+# Clean programs: none of them has a fault worth 2 % of its step.
+
+
+def _norm(x: Any) -> Any:
+    square = jnp.square(x.astype(jnp.float32)).mean(-1, keepdims=True)
+    return x * lax.rsqrt(square + 1e-6).astype(x.dtype)
+
+
+@program
+def clean_tensor_block(s: Any, _: bool) -> Any:
+    """A block of a transformer, cut by heads and widths."""
+    B, T, D, N, H, F = 8, 2048, 4096, 32, 128, 16384
+
+    def step(w: Any, x: Any) -> Any:
+        y = _norm(x)
+        q, k, v = (jnp.einsum("BTD,DNH->BTNH", y, w[name]) for name in "qkv")
+        out = jax.nn.dot_product_attention(q, k, v, is_causal=True)
+        x = lay(x + jnp.einsum("BTNH,NHD->BTD", out, w["o"]), s.at(s.outer, None, None))
+        return x + jax.nn.gelu(_norm(x) @ w["up"]) @ w["down"]
+
+    heads = {name: s((D, N, H), None, s.inner, None) for name in "qkv"}
+    widths = {"up": s((D, F), None, s.inner), "down": s((F, D), s.inner, None)}
+    w = {**heads, "o": s((N, H, D), s.inner, None, None), **widths}
+    return step, (w, s((B, T, D), s.outer)), {}
+
+
+@program
+def clean_decode(s: Any, _: bool) -> Any:
+    """A token for each of many requests, over a cache that is cut by heads and donated."""
+    B, S, D, K, G, H = 64, 4096, 4096, 8, 4, 128
+
+    def step(cache: Any, w: Any, x: Any, length: Any) -> Any:
+        q = jnp.einsum("BD,DKGH->BKGH", x, w["q"])
+        put = lambda c, n: lax.dynamic_update_slice(c, n[:, None], (0, length, 0, 0))  # noqa: E731
+        k, v = (jnp.einsum("BD,DKH->BKH", x, w[name]) for name in "kv")
+        cache = {"k": put(cache["k"], k), "v": put(cache["v"], v)}
+        scores = jnp.einsum("BKGH,BSKH->BKGS", q, cache["k"], preferred_element_type=jnp.float32)
+        p = jax.nn.softmax(jnp.where(jnp.arange(S) <= length, scores, -1e30), axis=-1)
+        out = jnp.einsum("BKGS,BSKH->BKGH", p.astype(q.dtype), cache["v"])
+        return cache, x + jnp.einsum("BKGH,KGHD->BD", out, w["o"])
+
+    cache = {name: s((B, S, K, H), s.outer, None, s.inner) for name in "kv"}
+    w = {
+        "q": s((D, K, G, H), None, s.inner),
+        "k": s((D, K, H), None, s.inner),
+        "v": s((D, K, H), None, s.inner),
+        "o": s((K, G, H, D), s.inner),
+    }
+    return step, (cache, w, s((B, D), s.outer), s((), dtype="int32")), {"donate_argnums": 0}
+
+
+@program
+def clean_embedding(s: Any, _: bool) -> Any:
+    """Rows of a table that is cut by its width."""
+    V, D, F, T = 65536, 2048, 8192, 32768
+
+    def step(table: Any, up: Any, down: Any, tokens: Any) -> Any:
+        x = lay(table[tokens], s.at((s.outer, s.inner), None))
+        return mlp(x, up, down)
+
+    args = s((V, D)), s((D, F)), s((F, D)), s((T,), (s.outer, s.inner), dtype="int32")
+    return step, args, {}
+
+
+@program
+def clean_exchange(s: Any, _: bool) -> Any:
+    """Tokens that are exchanged for experts, multiplied and exchanged back."""
+    E, C, D, F = 8, 1024, 2048, 8192
+    both = (s.outer, s.inner)
+
+    def block(x: Any, up: Any, down: Any) -> Any:
+        there = lax.all_to_all(x, both, 0, 0, tiled=True)
+        h = jax.nn.gelu(there.reshape(E * C, D) @ up[0])
+        return lax.all_to_all((h @ down[0]).reshape(E, C, D), both, 0, 0, tiled=True)
+
+    cut = jax.P(both)
+    inside = jax.shard_map(block, mesh=s.mesh, in_specs=(cut, cut, cut), out_specs=cut)
+    tokens = s((8 * E, C, D), both)
+    return inside, (tokens, s((E, D, F), both), s((E, F, D), both)), {}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from shardwise.profiler.explain.flow import Flow, together
 from shardwise.profiler.explain.lineage import lineage, renewal, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.timeline import HloTimeline, OpRow
@@ -113,6 +115,11 @@ class Evidence:
         """The arguments that the compiler says the sharding of."""
         return arguments_of(self.module, self.header, self.mesh)
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the arguments."""
+        return frozenset(a.name for a in self.arguments)
+
     def floats(self) -> tuple[Argument, ...]:
         """The arguments of floats with dims."""
         return tuple(a for a in self.arguments if a.dims and a.dtype.startswith(("f", "bf")))
@@ -203,14 +210,15 @@ class Evidence:
                 yield row
 
     def where(self, item: HloOp) -> str:
-        """file:line of an op, or where it has none of what it reads, or of what reads it; else its
-        name."""
+        """file:line of an op in the user's files (`own_frame`), or where it has none of what it
+        reads, or of what reads it; else its name."""
         if item.sources:
             return source_of(item)
         return self.near(item, self._line, (_read, _reading)) or source_of(item)
 
     def _line(self, found: Instruction) -> str:
-        return str(next(iter(self.module.sources(found)), ""))
+        sources = self.module.sources(found)
+        return str(own_frame(sources)) if sources else ""
 
     def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
         """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
@@ -383,5 +391,20 @@ def elements(found: Instruction) -> int:
 
 
 def source_of(item: HloOp) -> str:
-    """file:line of the innermost frame, or the operation's name."""
-    return str(item.sources[0]) if item.sources else item.op_name or item.name
+    """file:line of the innermost frame in the user's files, or the operation's name."""
+    return str(own_frame(item.sources)) if item.sources else item.op_name or item.name
+
+
+def own_frame(sources: Sequence[Source]) -> Source:
+    """The innermost frame that is in no installed package, else the innermost."""
+    return next((s for s in sources if not in_library(s.file)), sources[0])
+
+
+def in_library(file: str) -> bool:
+    """Whether a file is of an installed package or of this one, or none: no user can change it."""
+    return file.startswith(("<", *OURS)) or any(folder in file for folder in INSTALLED)
+
+
+INSTALLED = ("/site-packages/", "/dist-packages/")
+OURS = (f"{Path(__file__).parents[2]}/", "src/shardwise/", "shardwise/runtime/")
+"""Where this package lies, as its own texts name it."""

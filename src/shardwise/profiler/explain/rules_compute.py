@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.flow import Flow
 from shardwise.profiler.explain.lineage import widened
@@ -84,6 +84,20 @@ def _relays(e: Evidence, row: OpRow) -> bool:
     return all(i.opcode in PLAIN for _, i in steps) and any(_turns(c, i) for c, i in steps)
 
 
+def _beside_exchange(e: Evidence, row: OpRow) -> bool:
+    """Whether a copy lays together what an all-to-all sends, or takes apart what it brought."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or row.op.op.op_class != "copy":
+        return False
+    around = list(e.users(computation, found.name))
+    names = list(found.operands)
+    while names and (given := computation.find(names.pop())) is not None:
+        around.append(given)
+        names += given.operands[:1] if given.opcode in (*HANDS_ON, "reshape") else ()
+    return any(i.opcode.startswith("all-to-all") for i in around)
+
+
 PLAIN = frozenset({"parameter", "bitcast", "copy", "transpose", "reshape"})
 
 
@@ -102,6 +116,7 @@ def _turns(computation: Computation, found: Instruction) -> bool:
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     told = {r.op.op.id for cut in cuts_anew(e) for r in cut.moving}
+    told |= {r.op.op.id for r in e.timeline.rows if _beside_exchange(e, r)}
     rows = (
         r
         for r in e.timeline.rows

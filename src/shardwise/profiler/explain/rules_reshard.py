@@ -191,11 +191,11 @@ def _told(steps: Sequence[ShardStep], cost: float) -> str:
     """The steps in the notation, and as constraints."""
     between = [str(step.output) for step in steps[:-1]]
     way = " -> ".join((str(steps[0].inputs[0]), *between, str(steps[-1].output)))
-    code = "; ".join(
+    code = [
         f"x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, {spec_text(step.output)}))"
         for step in steps
-    )
-    return f"go in {len(steps)} steps, {format_seconds(cost)}: {way}; as code: {code}"
+    ]
+    return "\n".join((f"go in {len(steps)} steps, {format_seconds(cost)}: {way}:", *code))
 
 
 def uneven_cuts(e: Evidence) -> Iterator[Finding]:
