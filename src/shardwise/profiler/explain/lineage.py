@@ -1,13 +1,11 @@
 """Questions to the flow of values: over which axes they differ, which arguments they are pieces
-of, which they are elementwise functions of, whether they are float32 by promotion, and whether they
-are ones and zeros."""
+of, which they are elementwise functions of, and whether they are ones and zeros."""
 
 from collections.abc import Mapping, Sequence
 
 from shardwise.profiler.explain.flow import NOTHING, Facts, Flow
 from shardwise.profiler.hlo.groups import mesh_axes, read_groups
 from shardwise.profiler.hlo.rules import FREE_CALLS, rule
-from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.sharding.mesh import Mesh
 
@@ -84,21 +82,6 @@ def renewal(module: Module) -> Flow:
 
     count = len(module.computation(module.entry).parameters)
     return Flow(module, rules, [frozenset({at}) for at in range(count)])
-
-
-def widened(module: Module) -> Flow:
-    """ "wide" of what JAX has made float32 out of fewer bits, and of all that comes of it until the
-    program narrows it. What the compiler converts for itself changes nothing."""
-
-    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
-        asked = found.op_name.rpartition("/")[2] == "convert_element_type"
-        if found.opcode == "convert" and asked:
-            to = next(arrays(found.shape)).dtype
-            return frozenset({"wide"}) if to in ("f32", "f64") else NOTHING
-        return NOTHING.union(*given)
-
-    count = len(module.computation(module.entry).parameters)
-    return Flow(module, rules, [NOTHING] * count)
 
 
 def ones(module: Module) -> Flow:

@@ -111,8 +111,9 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
     could be cut instead."""
     largest = [r for r in e.collectives("all_reduce") if _takes_largest(e, r)]
     for (tree, axis), leaves in _token_cuts(e).items():
+        numbers = {a.number for a in leaves}
         crossing = [r for r in largest if r.op.op.collective and axis in r.op.op.collective.axes]
-        if not crossing:
+        if not any(_of_scores(e, r, numbers) for r in crossing):
             continue
         where, n = _written_at(e, leaves[0]), e.degree([axis])
         exchanges = [
@@ -163,6 +164,27 @@ def _by_heads(e: Evidence, a: Argument, axis: str) -> str:
     at = _free_dim(e, a, axis)
     cuts = tuple((axis,) if i == at else names for i, names in enumerate(cuts))
     return replace(a, cuts=cuts).layout
+
+
+def _of_scores(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
+    """Whether the products that a collective's operand comes of read one of these arguments."""
+    computation = e.module.computation(row.op.computation)
+    waiting, seen = [row.op.name], set()
+    while waiting and len(seen) < FARTHEST:
+        found = computation.find(waiting.pop())
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        own = e.named.get((computation.name, found.name))
+        if own is None or not own.flops:
+            waiting += found.operands
+        elif any(numbers & e.pieces_of(computation.name, name) for name in found.operands):
+            return True
+    return False
+
+
+FARTHEST = 100
+"""Values that are followed from a softmax's largest to its products."""
 
 
 def _takes_largest(e: Evidence, row: OpRow) -> bool:

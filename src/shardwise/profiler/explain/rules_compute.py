@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.flow import Flow
-from shardwise.profiler.explain.lineage import widened
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -17,8 +15,7 @@ WIDE = ("f32", "f64")
 
 def wide_matmuls(e: Evidence) -> Iterator[Finding]:
     """Matmuls of float32: several bf16 passes at high precision, twice the bytes at any."""
-    flow = widened(e.module)
-    waits = {r.op.op.id: w for r in e.timeline.rows if r.flops and (w := _sent_wide(e, flow, r))}
+    waits = {r.op.op.id: w for r in e.timeline.rows if r.flops and (w := _sent_wide(e, r))}
     rows = (
         r for r in e.timeline.rows if r.op.op.id in waits or any(d in WIDE for d in r.op.op.flops)
     )
@@ -52,21 +49,37 @@ def _saved(e: Evidence, row: OpRow) -> float:
     return max(row.seconds - left, 0.0) * row.count
 
 
-def _sent_wide(e: Evidence, flow: Flow, row: OpRow) -> float:
-    """Seconds that compute waits for the float32 result of a product of promoted numbers to be
-    exchanged."""
+def _sent_wide(e: Evidence, row: OpRow) -> float:
+    """Seconds that compute waits for a float32 result to be exchanged: of a product of float32, or
+    of what one gave."""
     computation = e.module.computation(row.op.computation)
     found = computation.find(row.op.name)
-    if found is None or "wide" not in flow.facts(computation.name, found.name):
+    if found is None or not (_wide(row) or any(map(_wide, _given(e, computation, found)))):
         return 0.0
     names = [i.name for i in e.users(computation, found.name) if _largest(i) in WIDE]
     rows = (e.named.get((computation.name, name)) for name in names)
     return sum(r.exposed for r in rows if r is not None and r.op.op.collective is not None)
 
 
+def _wide(row: OpRow) -> bool:
+    return any(dtype in WIDE for dtype in row.op.op.flops)
+
+
+def _given(e: Evidence, computation: Computation, found: Instruction) -> Iterator[OpRow]:
+    """The ops that make what an instruction reads."""
+    waiting = list(found.operands)
+    while waiting:
+        given = computation.find(waiting.pop())
+        if given is not None and given.opcode in HANDS_ON:
+            waiting += given.operands[:1]
+        elif given is not None and (computation.name, given.name) in e.named:
+            yield e.named[computation.name, given.name]
+
+
 def _largest(found: Instruction) -> str:
-    """The dtype of the largest array that an instruction makes."""
-    return max(arrays(found.shape), key=lambda a: a.bytes).dtype
+    """The dtype of the largest array that an instruction makes; "" of a token."""
+    largest = max(arrays(found.shape), key=lambda a: a.bytes, default=None)
+    return largest.dtype if largest else ""
 
 
 def _relays(e: Evidence, row: OpRow) -> bool:
