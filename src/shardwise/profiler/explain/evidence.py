@@ -212,9 +212,16 @@ class Evidence:
     def where(self, item: HloOp) -> str:
         """file:line of an op in the user's files (`own_frame`), or where it has none of what it
         reads, or of what reads it; else its name."""
-        if item.sources:
-            return source_of(item)
-        return self.near(item, self._line, (_read, _reading)) or source_of(item)
+        key = item.computation, item.name
+        if key not in self._places:
+            near = "" if item.sources else self.near(item, self._line, (_read, _reading))
+            self._places[key] = near or source_of(item)
+        return self._places[key]
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], str]:
+        """What `where` has answered."""
+        return {}
 
     def _line(self, found: Instruction) -> str:
         sources = self.module.sources(found)

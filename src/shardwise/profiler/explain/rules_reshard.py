@@ -235,13 +235,14 @@ def _padded(
         bodies = [e.module.computation(name) for name in found.called]
         inside = [(c, i) for c in bodies for i in c.instructions]
     for c, i in inside:
-        if i.opcode != "pad" or i.op_name.endswith("/pad"):
+        asked = i.op_name.endswith(("/pad", "/concatenate")) or "shard_map/" in i.op_name
+        if i.opcode != "pad" or asked:
             continue  # what the program pads itself is its own affair
         old, new = (c.array_of(name).dims for name in (i.operands[0], i.name))
         for size, filled in zip(old, new, strict=True):
             for axes in _groups(e.mesh):
                 n = e.degree(axes)
-                if size < filled < size + n and filled % n == 0:
+                if n < size < filled < size + n and filled % n == 0:
                     return size, filled, axes
     return None
 
