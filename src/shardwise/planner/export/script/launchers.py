@@ -83,7 +83,7 @@ _SLURM = {
 """Variables that Slurm sets, and the `#SBATCH` options that say their values."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)  # an edit is tried at many places, and each is read several times
 def launch_of(text: str) -> Launch | None:
     """The program that a text starts, or whose arguments it is; None where it is no such.
 
