@@ -2,9 +2,9 @@
 with its reasons.
 
 `evaluate_train` prices any plan, searched or written by hand; `plan_train` searches and evaluates
-the best. Definitions: `mfu` counts 6 x active parameters without the embedding lookup plus causal
-attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd` counts
-6 x all active parameters.
+the best. Definitions: `mfu` counts 6 x active parameters (4 x those that are not trained) without
+the embedding lookup plus causal attention, over the dense peak of all chips of the slice, used or
+idle; `mfu_6nd` counts 6 x all active parameters.
 """
 
 from collections.abc import Callable, Mapping
@@ -104,7 +104,9 @@ class TrainAnswer(Usage):
     @property
     def mfu(self) -> float:
         """Model FLOPs utilisation of the whole slice at the expected step time."""
-        per_token = model_flops_per_token(self.cfg, self.plan.sequence_length, causal=True)
+        per_token = model_flops_per_token(
+            self.cfg, self.plan.sequence_length, causal=True, trained=self.plan.trains
+        )
         return float(per_token) * self.tokens_per_second / self._slice_peak
 
     @property

@@ -89,7 +89,7 @@ class ExportRequest(Command):
             value=made.plan,
             resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(made.plan).items()},
             warnings=[
-                *(f"{target} will not do this: {line}" for line in lost),
+                *(f"the {target} file cannot say {line}" for line in lost),
                 *priced_for_another(made.plan, target, self.path),
             ],
         )
