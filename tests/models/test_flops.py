@@ -259,5 +259,5 @@ def test_weights_that_are_not_trained_count_four_instead_of_six():
     whole = model_flops_per_token(cfg, 0)
     none = model_flops_per_token(cfg, 0, trained=lambda component: False)
     assert none == pytest.approx(whole * 4 / 6)
-    some = model_flops_per_token(cfg, 0, trained=lambda component: component != "mlp")
+    some = model_flops_per_token(cfg, 0, trained=lambda component: component != "lm_head")
     assert none < some < whole

@@ -26,6 +26,11 @@ class Launch:
     others: int = 0
     """How many more programs the script starts."""
 
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of the program's path: trl, scripts and sft of trl/scripts/sft.py."""
+        return frozenset(re.split(r"[\W_]+", self.program.removesuffix(".py").lower())) - {""}
+
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
