@@ -27,7 +27,7 @@ from math import prod
 
 from shardwise.errors import BadRequest, Gives, Lacking, unknown
 from shardwise.hardware import Slice
-from shardwise.models import ModelConfig, load_model
+from shardwise.models import ModelConfig, load_model, parameters
 from shardwise.planner.export import (
     jax_mesh,
     maxtext,
@@ -54,6 +54,7 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.adapters import targets_of
 from shardwise.plans.software import JAX, SOFTWARE, Obstacle, candidates_of_plan, usual_software
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
@@ -225,6 +226,8 @@ def parse_export(
         name, cfg = model
         exporter.check(text, cfg)
         fields |= {"model": name, "model_hash": model_hash(cfg)}
+        if targets := fields.get("lora_targets"):
+            fields["lora_targets"] = list(targets_of(parameters(cfg), targets))
         stages = fields.get("mesh", {}).get("stage", 1)
         each, more = divmod(cfg.layers, stages)
         fields.setdefault("layers_per_stage", [each + (at < more) for at in range(stages)])
