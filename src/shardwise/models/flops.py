@@ -7,6 +7,7 @@ the mask. Work on image tokens (cross-attention keys, towers) is not counted: to
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -107,21 +108,27 @@ def forward_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = 
     return total
 
 
-def model_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = True) -> Quantity:
+def model_flops_per_token(
+    cfg: ModelConfig,
+    context: Quantity,
+    causal: bool = True,
+    trained: Callable[[str], bool] = lambda component: True,
+) -> Quantity:
     """Training FLOPs per token, the numerator of `mfu`.
 
     6 * active parameters without the embedding lookup, plus three times attention and recurrence.
-    A tied head counts: its matrix multiplies although it is stored with the embedding.
+    A tied head counts: its matrix multiplies although it is stored with the embedding. Of
+    components that are not `trained` 4 instead of 6: no product makes their gradient.
     """
     used = sum(
-        row.size * row.active * row.layers
+        row.size * row.active * row.layers * (TRAINING if trained(row.component) else TRAINING - 1)
         for row in parameters(cfg)
         if row.role not in ("lookup", "tower", "cross")
     )
     scans = sum(
         layers * _states(part) for layer, layers in cfg.layer_groups() for part in layer.by_mixer
     )
-    return 2 * TRAINING * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
+    return 2 * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
 
 
 def six_nd(params: Quantity, tokens: Quantity = 1.0) -> Quantity:

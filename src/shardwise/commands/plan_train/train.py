@@ -234,6 +234,7 @@ class TrainPlanRequest(TrainChoices, Command):
             top=self.top,
             choices=self if chosen is None else replace(self, objective="time"),
             progress=progress,
+            may_offload=True,
         )
         opinion = opinion_of(planning) if opinion_of else None
         if opinion is not None:
@@ -270,6 +271,7 @@ class TrainPlanRequest(TrainChoices, Command):
                 *tight(planning),
                 *late_run(whole),
                 *planning.rank_changes,
+                *planning.offloaded,
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
         )

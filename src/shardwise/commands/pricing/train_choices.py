@@ -44,7 +44,7 @@ from shardwise.plans.train import Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
 
-OFFLOADED = ("optimizer",)
+OFFLOADED = ("optimizer", "none")
 """What --offload takes; activations are offloaded by --remat offload, which searches try, too."""
 
 
@@ -111,7 +111,8 @@ class TrainChoices(HardwareWords):
         meaning="the optimizer",
     )
     offload: str | None = option(
-        "Keep the optimizer's state in the memory of the hosts.",
+        "Keep the optimizer's state in the memory of the hosts, or never. Default: where nothing "
+        "else fits the slice.",
         values=OFFLOADED,
         group="Choices of the plan",
         meaning="what lies in the memory of the hosts",
@@ -209,7 +210,7 @@ class TrainChoices(HardwareWords):
 
     def _tuned(self, structure: Structure) -> Structure:
         """The choices with the adapters that were asked for, and what lies in host memory."""
-        if self.offload:
+        if self.offload == "optimizer":
             structure = replace(structure, offload_optimizer=True)
         if not self.lora:
             return structure
