@@ -412,7 +412,7 @@ def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys)
 def test_a_plan_holds_no_more_cache_than_there_is_room_for():
     """vLLM's 256 sequences of 8,448 tokens take 264 GiB, of which an H100 has room for 54."""
     asked = {"weights": 15.0, "kv": 264.0, "engine": 2.0}
-    kinds, waiting = held_kinds(asked, 71.0)
-    assert (kinds["kv"], waiting) == (54.0, 210.0)
+    kinds, whole = held_kinds(asked, 71.0)
+    assert (kinds["kv"], whole) == (54.0, 264.0)
     assert held_kinds(asked, 300.0) == (asked, 0.0)
     assert held_kinds(asked, 10.0) == (asked, 0.0)  # nothing fits

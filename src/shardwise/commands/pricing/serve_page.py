@@ -102,12 +102,12 @@ def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
         yield wrapped(f"price: {result.price.source}", 2, 4)
     yield ""
     usable = result.usable_bytes_per_chip
-    kinds, waiting = held_kinds(result.memory_by_kind, usable)
+    kinds, asked = held_kinds(result.memory_by_kind, usable)
     yield memory_table(kinds, result.memory_peak_at, usable)
-    if waiting:
+    if asked:
         yield wrapped(
             f"the cache of all {result.batch:,} sequences at their longest would take "
-            f"{format_gib(kinds['kv'] + waiting)}; those that do not fit wait",
+            f"{format_gib(asked)}; those that do not fit wait",
             2,
             4,
         )
@@ -116,12 +116,13 @@ def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
 
 
 def held_kinds(kinds: Mapping[str, float], usable: float) -> tuple[Mapping[str, float], float]:
-    """The bytes of each kind with the cache that there is room for, and those of it beyond."""
+    """The bytes of each kind with the cache that there is room for, and those of all of it
+    where that is less; else 0."""
     beyond = sum(kinds.values()) - usable
     cache = kinds.get("kv", 0.0)
     if not 0 < beyond < cache:  # what does not fit without a cache is said as it is
         return kinds, 0.0
-    return {**kinds, "kv": cache - beyond}, beyond
+    return {**kinds, "kv": cache - beyond}, cache
 
 
 def _weights(answer: ServeAnswer) -> str:
