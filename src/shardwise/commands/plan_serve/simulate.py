@@ -60,7 +60,6 @@ class SimulateRequest(Load, Command):
     e2e: float | str | None = option("Objective: longest time to the last token, such as 30s.")
     interactivity: float | str | None = option(
         "Objective: fewest tokens per second of the answer, over the whole request.",
-        kind="number",
     )
     find_rate: bool = option(
         "The largest rate that holds (see above).",

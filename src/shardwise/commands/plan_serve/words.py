@@ -105,7 +105,6 @@ class ServeWords(HardwareWords):
     )
     interactivity: float | str | None = option(
         "Fewest tokens per second of each user: of the answer, over the whole request.",
-        kind="number",
         group="Targets",
         meaning="fewest tokens of an answer per second from the arrival to its last",
     )
