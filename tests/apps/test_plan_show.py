@@ -7,6 +7,7 @@ import pytest
 from tests.apps.commands import answer, answered, document, flat, refused, run
 from tests.apps.test_plan_train import HELD, SMALL, STABLE
 
+from shardwise.commands.pricing.serve_page import held_kinds
 from shardwise.models import load_model, state_bytes
 from shardwise.models.zoo import hf_config
 from shardwise.units import format_usd
@@ -417,3 +418,12 @@ def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys)
     assert "no request of 2,500 tokens has room in its cache" in refused(
         capsys, ["plan", "show", path], code=3
     )
+
+
+def test_a_plan_holds_no_more_cache_than_there_is_room_for():
+    """vLLM's 256 sequences of 8,448 tokens take 264 GiB, of which an H100 has room for 54."""
+    asked = {"weights": 15.0, "kv": 264.0, "engine": 2.0}
+    kinds, whole = held_kinds(asked, 71.0)
+    assert (kinds["kv"], whole) == (54.0, 264.0)
+    assert held_kinds(asked, 300.0) == (asked, 0.0)
+    assert held_kinds(asked, 10.0) == (asked, 0.0)  # nothing fits

@@ -28,12 +28,12 @@ def kernel_rate(kernel: str, generation: str) -> float:
     return _table().get(kernel, {}).get(generation, {}).get("value", 1.0)
 
 
-def latent_rate(dtype: str, generation: str) -> float | None:
-    """The share of the dense peak at which queries meet a latent cache in decode; None where
-    nothing was measured.
+def latent_rate(dtype: str, generation: str, *, prompt: bool = False) -> float | None:
+    """The share of the dense peak at which queries meet a latent cache in decode, or those of a
+    `prompt` meet each other; None where nothing was measured.
 
     >>> latent_rate("bf16", "hopper") > latent_rate("fp8", "hopper")
     True
     """
-    found = _table().get(f"latent_{dtype}", {}).get(generation)
+    found = _table().get(f"{'prompt' if prompt else 'latent'}_{dtype}", {}).get(generation)
     return None if found is None else found["value"]

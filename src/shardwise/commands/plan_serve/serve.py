@@ -18,7 +18,7 @@ from shardwise.commands.base.inputs import (
     Words,
     parse_pins,
 )
-from shardwise.commands.base.layout import next_step, wrapped
+from shardwise.commands.base.layout import Fact, next_step, wrapped
 from shardwise.commands.base.request import Progress, Watch, verb
 from shardwise.commands.plan_serve.words import ServeWords
 from shardwise.commands.pricing.served_page import chips_table, instead_table, served_page
@@ -155,6 +155,7 @@ class ServePlanRequest(ServeWords, Command):
             compiled=opinion and opinion.result(),
             serving=best,
             opinion=opinion,
+            may_guess=self.acceptance is not None,
             resolved=self._resolved(served.plan),
             warnings=[
                 *self._notes(),
@@ -256,6 +257,7 @@ class ServePlanned(Answer, ServedPlan):
 
     serving: Serving = hidden()
     opinion: "ServedOpinion | None" = hidden(None)
+    may_guess: bool = hidden(False)
 
     @property
     def best(self) -> Served:
@@ -281,6 +283,8 @@ class ServePlanned(Answer, ServedPlan):
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
         compiled = self.opinion.facts() if self.opinion else []
+        if self.may_guess and not self.best.plan.scheduling.guesses:
+            compiled = [Fact("guesses", "none: steps that check some cost more here"), *compiled]
         yield from served_page(self.best, self, compiled)
         if self.opinion:
             yield from self.opinion.page()
