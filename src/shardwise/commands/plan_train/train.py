@@ -39,8 +39,9 @@ from shardwise.commands.pricing.predict import (
     tight,
     unused_choices,
 )
-from shardwise.commands.pricing.run_page import late_run, run_detail, run_facts
-from shardwise.commands.pricing.run_words import (
+from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.train_page import train_detail, train_page
+from shardwise.commands.pricing.whole_run import (
     CHECKPOINT_INTERVAL,
     CHECKPOINT_TIME,
     CHIP_MTBF,
@@ -50,10 +51,11 @@ from shardwise.commands.pricing.run_words import (
     RUN_TOKENS,
     STRAGGLER,
     Word,
+    late_run,
+    run_detail,
+    run_facts,
     run_words,
 )
-from shardwise.commands.pricing.train_choices import TrainChoices
-from shardwise.commands.pricing.train_page import train_detail, train_page
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Spelling, Torus
