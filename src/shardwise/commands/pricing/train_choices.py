@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from shardwise.boundary import flag_of
 from shardwise.boundary.options import option
@@ -196,10 +196,10 @@ class TrainChoices(HardwareWords):
     evidence: Own | None = option(OWN_RUNS)
 
     @property
-    def fixed(self) -> dict[str, Any]:
-        """The choices of a search that are made already, by field of the plan."""
+    def fixed(self) -> Mapping[str, tuple[str | int]]:
+        """The choices of a search that are made already, by field of the plan: one value each."""
         given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: (value,) for name, value in given.items() if value is not None}
 
     @property
     def chip_sets(self) -> Words:
@@ -257,7 +257,7 @@ class TrainChoices(HardwareWords):
             sequences=sequences,
             sequence_length=length,
             pins=parse_pins(self.pins),
-            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
+            searched={**SEARCHED, **self.fixed},
             structure=self._tuned(self._structure(cfg, row, stack)),
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip / self._blocks,
