@@ -57,7 +57,6 @@ from shardwise.commands.pricing.whole_run import (
     run_words,
 )
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
-from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
@@ -218,6 +217,8 @@ class TrainPlanRequest(TrainChoices, Command):
     ) -> "TrainPlanned":
         """Search, and price what was asked for beside it; an opinion may choose another plan."""
         if self.evidence is not None:
+            from shardwise.evidence.training.own import read_own_runs  # loads pydantic
+
             self = replace(self, evidence=read_own_runs(self.evidence))
         if "," in self.on:
             raise BadRequest(
