@@ -231,7 +231,7 @@ class TrainChoices(HardwareWords):
         return ((None if self.software == ANY else software_row(self.software),),)
 
     def dtypes(self, row: SoftwareRow | None) -> TrainDtypes:
-        """Of every array of the training state: as asked, else as the program's users leave it."""
+        """The dtypes of the training state: as asked, else the usual ones of the program."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
         others |= {"master": self.master, "moments": self.moments}
         usual = usual_dtypes(row, self.dtype, self.param_dtype)

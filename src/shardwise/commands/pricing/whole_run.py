@@ -145,7 +145,7 @@ def slow_end(between: Between, deadline: float | None) -> str:
 
 
 def wide_ranges(answers: Iterable[TrainAnswer | None]) -> list[str]:
-    """What is not known of such runs, or widens their ranges, with the slices that it is of."""
+    """Reasons for wide ranges, each with its slices."""
     slices: dict[str, list[str]] = {}
     for answer in answers:
         found = expected_range(answer) if answer else None
@@ -198,7 +198,7 @@ def seconds_between(low: float, high: float) -> str:
 
 
 def price_facts(chips: Iterable[Chip]) -> list[Fact]:
-    """Of each chip the price that an answer takes, and the range over providers."""
+    """The price that an answer takes for each chip, and its range over providers."""
     found = {chip.id: chip.price for chip in chips}
     return [Fact(f"{name} price", price_text(name, price)) for name, price in found.items()]
 

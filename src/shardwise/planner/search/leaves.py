@@ -321,9 +321,9 @@ class Mix:
 
 
 class Chunk:
-    """Candidates of which all or none have stages, few enough to stay in cache: each under every
-    structure that its functions are asked for, or under its own one of a `mix`, of which they are
-    then told the schedule alone."""
+    """Candidates that all have stages, or all have none, few enough to stay in cache. Each is taken
+    under every structure that its functions are asked for; with a `mix` each has its own structure,
+    and the functions are told the schedule alone."""
 
     def __init__(self, parts: StepParts, index: np.ndarray, mix: Mix | None = None) -> None:
         self.parts, self.index, self.mix = parts, index, mix
