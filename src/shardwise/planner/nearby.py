@@ -26,7 +26,7 @@ Changed = Iterator[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearPlan:
-    """A plan of which `choices` are otherwise than in the one that was given, priced."""
+    """A priced plan that differs from the given one in its `choices`."""
 
     choices: tuple[str, ...]
     answer: TrainAnswer

@@ -118,7 +118,8 @@ def price_ops(
     that follow each other (queries, keys and values; gate and up) are one kernel: one ramp.
 
     `known` are times of ops that were priced before, by id and which columns have a ramp: ops of
-    one id must then do the same work. They are taken from there, and new ones added.
+    one id must then do the same work, also where they run again ("re."). They are taken from there,
+    and new ones added.
     """
     found: list[OpTime] = []
     before: Op | None = None
@@ -128,9 +129,9 @@ def price_ops(
         if known is None:
             found.append(_op_time(op, chip, placement, stack, ramp=ramp))
             continue
-        key = op.id, ramp.tobytes()
+        key = op.id.removeprefix("re."), ramp.tobytes()
         if key not in known:
-            known[key] = _op_time(op, chip, placement, stack, ramp=ramp)
+            known[key] = _op_time(replace(op, id=key[0]), chip, placement, stack, ramp=ramp)
         found.append(replace(known[key], op=op))
     return tuple(found)
 

@@ -106,7 +106,7 @@ class Load(HardwareWords):
 
     @property
     def first_seed(self) -> int:
-        """Of everything that is drawn; NumPy takes 32 bits."""
+        """The seed of all draws; NumPy takes 32 bits."""
         return whole_number(self.seed, "--seed", most=2**32 - 1)
 
     def drawn_lengths(self) -> tuple[Lengths, Lengths]:

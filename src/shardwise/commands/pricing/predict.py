@@ -188,7 +188,7 @@ def slower_text(ratio: float) -> str:
 
 
 def compared_text(ratio: float, other: str) -> str:
-    """How much slower one step is than another, and than which.
+    """How much slower one step is than another, which it names.
 
     >>> compared_text(1.0, "theirs"), compared_text(1.055, "theirs")
     ('as fast (within 0.1 %) as theirs', '5.5 % slower than theirs')
