@@ -5,7 +5,8 @@
 
 Needs torch and transformers. The class that `architectures` names is built on torch's meta device,
 which allocates nothing, from the config with keys changed to the given values (JSON). Printed is
-the config with the changes, and the parameters of the class, a shared tensor once.
+the config with the changes, and the parameters of the class, a shared tensor once, without those
+that nothing reads.
 """
 
 import json
@@ -22,8 +23,20 @@ def counted(config, changes):
     model = getattr(transformers, config["architectures"][0])
     with torch.device("meta"):
         built = model(model.config_class(**config))
-    total = sum(tensor.numel() for tensor in built.parameters())
-    return {"changes": changes, "params_total": total, "config": config}
+    return {"changes": changes, "params_total": total(built), "config": config}
+
+
+def total(model):
+    """Parameters of a class: a shared tensor once, without those that nothing reads.
+
+    LongCat-Flash allocates gate and up projections for its experts that compute nothing, too.
+    """
+    unread = sum(
+        module.gate_up_proj[module.num_routed_experts :].numel()
+        for module in model.modules()
+        if getattr(module, "zero_expert_num", 0)
+    )
+    return sum(tensor.numel() for tensor in model.parameters()) - unread
 
 
 def main():

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import transformers
+from count_class import total
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -101,7 +102,7 @@ def known(kind, architecture):
             read=None,
             why=f"its defaults do not build it: {type(problem).__name__}",
         )
-    params = sum(tensor.numel() for tensor in built.parameters())
+    params = total(built)
     raw = {**json.loads(config.to_json_string(use_diff=False)), "architectures": [architecture]}
     try:
         read, why = params_total(from_hf(raw, name=kind)), ""
@@ -127,14 +128,17 @@ def page(rows):
         f"decoder-only text class of {FIRST_YEAR} or later, built from its default config on "
         "torch's meta device. "
         f"{len(exact)} of {len(rows)} ({len(exact) / len(rows):.0%}) are read, each with exactly "
-        "the parameters of the class. The year is that of the copyright line of the class's file, "
+        "the parameters of the class that something reads. The year is that of the copyright line "
+        "of the class's file, "
         "or of the model's paper where it has none.\n"
     )
     yield (
         "A config of a class that is not here is read all the same where its text model is "
         "(`text_config`, `language_config`, `llm_config`), or where `--as CLASS` names one of "
         "these that it has the shape of. Names of remote code (ChatGLM, Kimi and others) are rows "
-        "of `src/shardwise/models/data/architectures.toml`.\n"
+        "of `src/shardwise/models/data/architectures.toml`. Where FLOPs are not all of the class's "
+        "(`tests/models/test_class_forward.py`): the sum over an indexer's heads and the mixing of "
+        "residual streams are left out.\n"
     )
     yield "| model type | class | year | parameters | read |\n|---|---|---|---|---|"
     for r in rows:

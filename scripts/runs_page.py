@@ -46,8 +46,8 @@ or `metric` with `value`, and {required}.
 ## A few runs of your own as evidence
 
 `--evidence RUNS.csv` takes a few rows of your own cluster (`plan train`, `plan show`, `plan sweep`,
-`validate`). Each is priced as it ran; by how much it was missed moves every answer about plans like
-it, a mean of such rows drawn towards none, and narrows the range by what they tell:
+`validate`). Each is priced as it ran; the error of its prediction moves every answer about similar
+plans and narrows their range. The move is the mean error of similar rows, drawn towards zero:
 
     shardwise plan train --model llama-3-8b --on 16*a100:8 --batch 1Mi --seq 4096 \\
       --for torchtitan --evidence own.csv
@@ -56,18 +56,18 @@ it, a mean of such rows drawn towards none, and narrows the range by what they t
     evidence  from 3 runs of own.csv: 13.8 % faster than published runs suggest; range narrowed from
               (1.71 to 3.02 s) to (1.52 to 2.53 s)
 
-What a row says of a plan is a product over the features that differ between them (chip, software,
-kernels, year, precision, dense or routed, ...); chips of another vendor say nothing, which the
-answer tells. Rows of one configuration are one look at it. Rows that differ among themselves widen
-the range; one that lies far from the others moves little. JSON has `expected_80.evidence`: the
-table, its `rows`, how many are `like` the plan, the step over that without them (`times`), and the
-range without them (`low`, `high`). Of where the step goes it is a line of its own ("as your runs
-took"): where they lost or saved the time is not known. `validate TABLE.csv --evidence RUNS.csv`
-moves every run of the table. A run that is in RUNS.csv, too (`validate RUNS.csv --evidence
-RUNS.csv`), is moved by the others there, itself and those of its configuration left out: its error
-is that of a run not seen. A row that cannot be priced ends the command with its line
-(exit code 2). docs/lab/fit.md has what three runs of a publisher tell of its others, left out.
-"""
+The weight of a row for a plan is a product over the features that differ between them (chip,
+software, kernels, year, precision, dense or routed, ...). Rows on another vendor's chips have no
+weight, and the answer says so. Rows of one configuration are one look at it. Rows that differ among
+themselves widen the range; one that lies far from the others moves little. JSON has
+`expected_80.evidence`: the table, its `rows`, how many are `like` the plan, the step over that
+without them (`times`), and the range without them (`low`, `high`). The breakdown of the step has a
+line of its own for it ("as your runs took"), because the rows do not show where they lost or saved
+the time. `validate TABLE.csv --evidence RUNS.csv` moves every run of the table. A run that is in
+RUNS.csv, too (`validate RUNS.csv --evidence RUNS.csv`), is moved by the others there, itself and
+those of its configuration left out: its error is that of a run not seen. A row that cannot be
+priced ends the command with its line (exit code 2). docs/lab/fit.md has what three runs of a
+publisher tell of its others, left out."""
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from rooms_entered import entered
 print(json.dumps(list(entered(sys.argv[2:], ""))))
 """
 MOST = {
-    "plan train --model llama-3-8b --on v5e:4x4 --batch 32seq --seq 2048": 17,
-    "plan serve --model llama-3-8b --on h100:1 --input 512 --output 32 --tpot 40ms": 12,
+    "plan train --model llama-3-8b --on v5e:4x4 --batch 32seq --seq 2048": 14,
+    "plan serve --model llama-3-8b --on h100:1 --input 512 --output 32 --tpot 40ms": 11,
 }
 
 

@@ -173,9 +173,12 @@ COSTLY = {
     "shardwise.commands.program.candidate",
     "shardwise.commands.plan_train.second_opinion",
     "shardwise.commands.plan_serve.second_opinion",
+    "shardwise.commands.pricing.plans",
+    "shardwise.evidence.training.own",
 }
 """Imported where they are used: a search without --compile would wait a tenth of a second, a fifth
-of its imports, for the readers of compiled programs."""
+of its imports, for the readers of compiled programs; one without --against or --evidence as long
+for those of plans, of other programs' files and of tables of runs."""
 
 
 def test_an_import_inside_a_function_is_for_start_up_or_an_optional_part():
@@ -202,6 +205,16 @@ def test_a_room_of_commands_imports_only_those_before_it():
 
 
 # ---- start-up and folders ------------------------------------------------------------------------
+
+
+def test_a_search_loads_no_reader_of_plan_files_or_runs():
+    code = (
+        "import sys, shardwise.commands.plan_train.train\n"
+        "names = ('commands.pricing.plans', 'evidence.training.own', 'evidence.training.table')\n"
+        "print([name for name in names if f'shardwise.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_planning_loads_neither_jax_nor_a_server():

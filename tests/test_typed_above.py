@@ -21,10 +21,8 @@ MOST_IN_ALL = 50
 SUBSCRIPTS = {
     "apps/cli/calibrate.py": (1, "options.json: a row by its command"),
     "apps/cli/pipeline_chart.py": (1, "a table of colours by the kind of an event"),
-    "apps/cli/serve_chart.py": (3, "points of the planner's curve, by part"),
     "apps/page/app.py": (4, "ASGI: the scope and the path of a request"),
     "commands/plan_serve/second_opinion.py": (1, "dollars by what they are for"),
-    "commands/plan_serve/serve.py": (2, "points of the planner's curve, by part"),
     "commands/plan_train/why.py": (1, "what was searched, by choice"),
     "commands/pricing/plans.py": (3, "a plan's file before it is a plan"),
     "commands/program/compile.py": (1, "seconds by what took them"),
@@ -42,9 +40,8 @@ SUBSCRIPTS = {
 """Subscripts by a constant text, at most, and what they read."""
 DICTS = {
     "commands/base/answer.py": (1, "the JSON door: an answer as a document"),
-    "commands/plan_serve/serve.py": (2, "a document as a row; points of the planner's curve"),
+    "commands/plan_serve/serve.py": (1, "a document as a row"),
     "commands/pricing/plans.py": (1, "a plan's file before it is a plan"),
-    "commands/pricing/train_choices.py": (1, "keywords of the planner's request"),
     "commands/tables/schema.py": (3, "the JSON door: a JSON Schema"),
 }
 """Functions that take or return `dict[str, Any]`, at most, and what that is."""

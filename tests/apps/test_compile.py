@@ -179,14 +179,16 @@ def test_a_graph_of_another_ending_is_refused(capsys, compiler, tmp_path):
     assert ".dot" in err
 
 
-def test_what_is_unexplained_is_on_the_page_with_its_line(capsys, compiler):
+def test_why_a_step_takes_so_long_is_on_the_page_with_lines(capsys, compiler):
     compiler("bad_padding.a.clean")
-    out = run(capsys, "explain", *ARGS)[1]
-    assert "unexplained, " in out
-    assert "scripts/explain_programs.py:" in out.partition("unexplained, ")[2]
-    rest = json.loads(run(capsys, "explain", *ARGS, "--json")[1])["result"]["unexplained"]
-    assert rest["share"] > 0.15
-    assert rest["where"].startswith("scripts/explain_programs.py:")
+    table = run(capsys, "explain", *ARGS)[1].partition("why it takes so long")[2]
+    assert "floor: its ops at the chip's peaks" in table
+    assert "scripts/explain_programs.py:" in table.partition("\n\n")[0]
+    found = json.loads(run(capsys, "explain", *ARGS, "--json")[1])["result"]
+    rest = [*found["causes"], *found["unknown"]]
+    total = found["floor_seconds"] + sum(part["seconds"] for part in rest)
+    assert total == pytest.approx(found["step_seconds"]["expected"])
+    assert all(c["where"].startswith("scripts/explain_programs.py:") for c in found["causes"])
 
 
 def test_memory_in_detail_adds_up_to_the_peak(capsys, compiler):

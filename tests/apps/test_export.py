@@ -73,14 +73,14 @@ def test_the_document(path, capsys):
     assert doc["resolved"]["mesh.fsdp"] == {"value": 8, "origin": "file"}
     lost = doc["result"]["not_expressed"]
     assert [line.partition(" ")[0] for line in lost] == ["dtypes.param", "dtypes.master"]
-    assert doc["warnings"] == [f"maxtext will not do this: {line}" for line in lost]
+    assert doc["warnings"] == [f"the maxtext file cannot say {line}" for line in lost]
 
 
 def test_text_alone_on_stdout(path, capsys):
     code, out, err = run(capsys, "export", path, "--to", "skypilot")
     assert code == 0
     assert yaml.safe_load(out)["resources"] == {"accelerators": "tpu-v5litepod-16"}
-    assert "warning: skypilot will not do this: dtypes.master" in err
+    assert "warning: the skypilot file cannot say dtypes.master" in err
 
 
 @pytest.mark.parametrize(

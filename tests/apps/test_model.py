@@ -106,6 +106,22 @@ def test_list_has_every_model(capsys, tmp_path):
         assert len(list(csv.reader(file))) == len(rows) + 1
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("deepseek-v3.2", "70,272 B of keys and values and 8,052 B of indexer keys a token"),
+        ("nemotron-3-nano", "6,144 B of keys and values a token; 49.1 MB of state, whatever its"),
+        (
+            "FalconMambaForCausalLM(hidden_size=64, num_hidden_layers=2, vocab_size=99)",
+            "KV cache    none: no layer keeps keys and values",
+        ),
+    ],
+)
+def test_the_page_says_what_a_sequence_keeps(capsys, name, line):
+    run("show", name)
+    assert line in capsys.readouterr().out
+
+
 def test_diff_marks_what_differs(capsys, tmp_path):
     names = ("llama-3-8b", "llama-3-70b")
     result = document_of(capsys, "diff", *names)["result"]

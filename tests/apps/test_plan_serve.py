@@ -1,49 +1,20 @@
 """`shardwise plan serve`: stable names, the page, files, refusals, and that the answer holds."""
 
-import contextlib
 import csv
-import io
 import json
-from functools import cache
 
 import pytest
-from tests.apps.commands import SERVED, flat, over
+from tests.apps.commands import flat, over
+from tests.apps.served import RATE, SMALL, found, run, said
 
-from shardwise.apps.cli import main
-from shardwise.apps.cli.plan_serve import serve
-from shardwise.commands.plan_serve.serve import ServePlanRequest
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import load_chip
-from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
 from shardwise.plans import ServePlan
 from shardwise.results.server import cache_text
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
-
-SMALL, RATE = SERVED[:8], SERVED[8:]
-
-
-def run(*args):
-    serve.main(args=list(args), standalone_mode=False)
-
-
-@cache
-def found(*args):
-    """The document of a request that several tests read."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        run(*args, "--json")
-    return json.loads(out.getvalue())
-
-
-def said(capsys, *args):
-    """Standard output and error of a command, and its exit code."""
-    with pytest.raises(SystemExit) as stop:
-        main(list(args))
-    out, err = capsys.readouterr()
-    return out, err, stop.value.code or 0
 
 
 def test_the_stable_names():
@@ -298,148 +269,11 @@ def test_the_cache_is_said_as_the_engine_prints_it(capsys):
     assert sum(memory[part] for part in parts) == pytest.approx(taken)
 
 
-def test_a_release_and_an_eager_engine_keep_other_memory():
-    new, old, eager = (
-        found(*SMALL, *RATE, *more)["result"]["memory"]
-        for more in ((), ("--release", "0.15"), ("--eager",))
-    )
-    assert old["engine"] < eager["engine"] < new["engine"]
-    assert eager["cache"] > new["cache"]
-
-
-@pytest.mark.parametrize("flag", [("--release", "0.15"), ("--eager",)])
-def test_what_our_own_server_has_not_is_refused(flag):
-    with pytest.raises(BadRequest, match=f"{flag[0]} takes no effect"):
-        run(*over(SMALL, "--for", "jax"), *flag)
-
-
-def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
-    path, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
-    words = (*SMALL, "--rate", "20", "--tpot", "40ms", "--prefix", "384")
-    run(*words, "-o", str(path))
-    assert "512 in (384 of them the same), 32 out" in flat(capsys.readouterr().out)
-    plan = load_plan(path)
-    assert plan.workload.prefix == 384
-    first = found(*SMALL, *RATE)["result"]["ttft_seconds"]["expected"]
-    assert (
-        json.loads(said(capsys, "plan", "show", str(path), "--json")[0])["result"]["ttft_seconds"][
-            "expected"
-        ]
-        < first
-    )
-    load = json.loads(said(capsys, "simulate", str(path), "--json")[0])["result"]
-    assert load["hit_rate"] == pytest.approx(384 / 512, rel=0.01)
-    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
-    assert "--random-input-len=128" in out.read_text()
-    assert "--random-prefix-len=384" in out.read_text()
-    said(capsys, "export", str(out), "--from", "vllm", "-o", str(again))
-    assert load_plan(again) == plan
-
-
-def test_depths_of_guessing_are_requests_of_a_search():
-    words = {"input": 512, "output": 32}
-    for acceptance, depths in (("0.8,0.6,0.4", [0, 1, 2, 3]), ("0.7", list(range(9)))):
-        asked = ServePlanRequest("llama-3-8b", "h100:1", acceptance=acceptance, **words)
-        made = asked.requests("h100:1", asked.demand())
-        assert [r.speculation.tokens if r.speculation else 0 for r in made] == depths
-        assert [r.scheduling.guesses for r in made] == depths
-    (only,) = ServePlanRequest("llama-3-8b", "h100:1", **words).requests("h100:1", asked.demand())
-    assert only.speculation is None
-
-
-@pytest.mark.slow
-def test_the_depth_of_guessing_is_searched_and_kept_in_the_plan(tmp_path, capsys):
-    """At 9 ms a token steps of one token each hold less than steps that check guesses."""
-    tight = (*SMALL, "--tpot", "9ms")
-    path, out = tmp_path / "plan.yaml", tmp_path / "serve.sh"
-    plain = found(*tight)["result"]["requests_per_second"]
-    run(*tight, "--acceptance", "0.8,0.6,0.1", "-o", str(path))
-    plan, load = load_plan(path), load_plan(path).scheduling
-    assert load.acceptances == (0.8, 0.6, 0.1)
-    assert load.guesses in (2, 3)
-    assert plan.workload.rate > 1.5 * plain
-    said(capsys, "export", str(path), "--to", "vllm", "-o", str(out))
-    assert f'"num_speculative_tokens": {load.guesses}' in out.read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("--acceptance", "0.5,0.7"), "give a share of the steps for each guess"),
-        (("--acceptance", "1.2"), "--acceptance is '1.2'"),
-        (("--draft-cost", "0.1"), "--draft-cost is of guesses, and none are made"),
-    ],
-)
-def test_guesses_that_make_no_sense_are_refused(words, what):
-    with pytest.raises(BadRequest, match=what):
-        run(*SMALL, *RATE, *words)
-
-
-def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):
-    path = tmp_path / "plan.yaml"
-    run(*SMALL, *RATE, "-o", str(path))
-    assert "prefix:" not in path.read_text()
-    assert "prefix" not in found(*SMALL, *RATE)["result"]["targets"]
-    with pytest.raises(BadRequest, match="--prefix is 512 and prompts have 512 tokens"):
-        run(*SMALL, *RATE, "--prefix", "512")
-
-
-def test_trtllm_is_planned_exported_and_read_back(tmp_path, capsys):
-    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
-    run(*SMALL, *RATE, "--for", "trtllm", "-o", str(plan))
-    said(capsys, "export", str(plan), "--to", "trtllm", "-o", str(out))
-    assert load_plan(plan).engine == "trtllm"
-    assert said(capsys, "export", str(out), "--from", "trtllm", "-o", str(again))[2] == 0
-    assert load_plan(again) == load_plan(plan)
-    _, err, code = said(capsys, "export", str(plan), "--to", "k8s")
-    assert (code, "it starts vLLM or SGLang" in " ".join(err.split())) == (2, True)
-
-
-def test_trtllm_is_refused_beyond_its_chips():
-    with pytest.raises(BadRequest, match="TensorRT-LLM does not run on v5e, only on chips of nvid"):
-        run(*SMALL[:2], "--on", "v5e", *SMALL[4:], "--for", "trtllm")
-
-
-def test_int4_weights_are_planned_for_vllm():
-    result = found(*SMALL, *RATE, "--weights", "int4")["result"]
-    assert result["holds"]
-    assert result["memory"]["weights"] / 2**30 == pytest.approx(5.3, abs=0.2)
-
-
-def test_an_eager_plan_is_exported_and_read_back(tmp_path, capsys):
-    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
-    run(*SMALL, *RATE, "--eager", "-o", str(plan))
-    assert not load_plan(plan).scheduling.graphs
-    for target, flag in (("vllm", "--enforce-eager"), ("sglang", "--disable-cuda-graph")):
-        said(capsys, "export", str(plan), "--to", target, "-o", str(out), "--force")
-        assert flag in out.read_text()
-        back = said(capsys, "export", str(out), "--from", target, "-o", str(again), "--force")
-        assert back[2] == 0
-        assert load_plan(again) == load_plan(plan)
-
-
 def test_a_model_too_large_says_so():
     with pytest.raises(NoFeasiblePlan, match="llama-3-70b fits no slice of h100"):
         run("--model", "llama-3-70b", *SMALL[2:])
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; l4:1: "):
         run("--model", "llama-3-70b", "--on", "v5e:1x1,l4:1", *SMALL[4:])
-
-
-def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
-    plan = tmp_path / "plan.yaml"
-    run(*SMALL, *RATE, "-o", str(plan))
-    for target in ("vllm", "sglang"):
-        out, again = tmp_path / f"{target}.sh", tmp_path / f"{target}.yaml"
-        for args in (
-            ["export", str(plan), "--to", target, "-o", str(out)],
-            ["export", str(out), "--from", target, "-o", str(again)],
-        ):
-            assert said(capsys, *args)[2] == 0
-        assert load_plan(again) == load_plan(plan)
-    assert "--gpu-memory-utilization=0.9" in said(capsys, "export", str(plan), "--to", "vllm")[0]
-    _, err, code = said(capsys, "export", str(plan), "--to", "maxtext")
-    assert code == 2
-    assert "serving plan, which maxtext does not run" in err
 
 
 @pytest.mark.slow
@@ -516,118 +350,6 @@ def test_the_picture_marks_the_answer_and_the_target(tmp_path):
 )
 def test_how_the_cache_lies(model, mesh, sharding, said):
     assert cache_text(load_model(model), mesh, sharding).endswith(said)
-
-
-def test_no_server_can_be_left_out(tmp_path, capsys):
-    """The answer is the cheapest that holds: with one server less it does not, and `plan show` of
-    that says why."""
-    path = tmp_path / "plan.yaml"
-    words = ("--on", "h100", "--input", "512", "--output", "32", "--rate", "150", "--tpot", "12ms")
-    run("--model", "llama-3-8b", *words, "-o", str(path))
-    printed = capsys.readouterr().out
-    plan = load_plan(path)
-    assert plan.replicas > 1
-    rows = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ")}
-    assert float(rows["fewer"].split()[2]) < 150
-    fewer = f"replicas={plan.replicas - 1}"
-    out, _, _ = said(capsys, "plan", "show", str(path), "--set", fewer)
-    assert ": DOES NOT HOLD (" in out
-    assert "when simulated, but " in " ".join(out.split())
-
-
-def test_a_step_that_is_too_long_is_said_with_whose_constants_it_is():
-    """The book's chapter 8 on 16 v5e: by our server's compiled steps even one sequence takes more
-    than 20 ms."""
-    words = ("--model", "llama-3-70b", "--on", "v5e:4x4", "--input", "8192", "--output", "512")
-    words += ("--weights", "int8", "--kv", "int8", "--for", "jax", "--tpot", "20ms")
-    with pytest.raises(
-        NoFeasiblePlan, match=r"the shortest takes 2\d\.\d ms by the constants of jax"
-    ):
-        run(*words)
-
-
-def test_what_to_type_next(tmp_path, capsys):
-    path = tmp_path / "plan.yaml"
-    run(*SMALL, *RATE, "-o", str(path))
-    out = capsys.readouterr().out
-    assert f"shardwise simulate {path} --rate 20" in flat(out)
-    assert f"or: shardwise export {path} --to vllm" in flat(out)
-    _, err, code = said(capsys, "export", str(path), "--to", "sglang")
-    assert code == 0
-    assert "the plan's times are those of vllm, not of sglang" in " ".join(err.split())
-    _, err, _ = said(capsys, "export", str(path), "--to", "vllm")
-    assert "times are those" not in err
-
-
-def of_row(row):
-    """What the options of a row answer."""
-    words = row["option"].split()
-    if words[0] == "simulate":
-        return None
-    changed = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
-    changed |= dict(zip(RATE[::2], RATE[1::2], strict=True))
-    changed |= dict(zip(words[::2], words[1::2], strict=True))
-    return found(*[word for pair in changed.items() for word in pair])["result"]
-
-
-@pytest.mark.slow
-def test_each_row_names_what_to_type_for_it():
-    """Running it gives the row's chips, and its rate and dollars as near as an estimate is."""
-    first, *rows = found(*SMALL, *RATE)["result"]["instead"]
-    assert not first["option"]
-    assert {row["name"] for row in rows} >= {"fp8", "prompts on their own"}
-    assert all(row["option"] for row in rows)
-    for row in rows:
-        if other := of_row(row):
-            assert other["chips"] == row["chips"], row
-            assert other["requests_per_second"] == pytest.approx(row["requests_per_second"])
-            dollars = other["usd_per_million_tokens"]["all"]
-            assert dollars == pytest.approx(row["usd_per_million_tokens"], rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="see tests/exempt.toml")
-def test_the_row_of_more_servers_is_what_a_simulation_finds(capsys, tmp_path):
-    path = tmp_path / "plan.yaml"
-    said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
-    (row,) = (r for r in found(*SMALL, *RATE)["result"]["instead"] if r["name"] == "more")
-    verb, *options = row["option"].split()
-    out, _, code = said(capsys, verb, str(path), *options, "--json")
-    assert code == 0
-    rate = json.loads(out)["result"]["largest_rate"]
-    assert rate == pytest.approx(row["requests_per_second"], rel=0.15)  # short runs
-
-
-def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
-    result = found(*SMALL, *RATE)["result"]
-    boxes = result["whole_boxes"]
-    assert (result["chips"], boxes["chips_per_box"], boxes["chips"]) == (1, 8, 8)
-    assert boxes["usd_per_hour"] == pytest.approx(8 * result["usd_per_hour"])
-    run(*SMALL, *RATE)
-    out = capsys.readouterr().out
-    assert "in whole boxes of 8, where a provider rents nothing smaller: 8 chips, $" in out
-    told = flat(out)
-    assert f"at {load_chip('h100').price}" in told
-    assert f"prices: {price_range('h100')}" in told
-    v5e = found("--model", "llama-3-8b", "--on", "v5e:2x2", *SMALL[4:], "--tpot", "50ms")
-    assert v5e["result"]["whole_boxes"] is None
-
-
-@pytest.mark.slow
-def test_a_trace_lies_beside_the_plan(tmp_path, monkeypatch, capsys):
-    """The plan's file names it as seen from there, whatever the folder that one works in."""
-    rows = [f"{0.05 * i:.2f},{400 + i % 50},{20 + i % 9}" for i in range(200)]
-    (tmp_path / "plans").mkdir()
-    trace = tmp_path / "load.csv"
-    trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]))
-    monkeypatch.chdir(tmp_path)
-    run(*SMALL[:4], "--trace", "load.csv", "--tpot", "40ms", "-o", "plans/plan.yaml")
-    printed = capsys.readouterr().out
-    assert "trace: ../load.csv" in (tmp_path / "plans" / "plan.yaml").read_text()
-    monkeypatch.chdir(tmp_path.parent)
-    out, _, code = said(capsys, "plan", "show", str(tmp_path / "plans" / "plan.yaml"))
-    assert code == 0
-    assert out.splitlines()[2] == printed.splitlines()[2]
 
 
 LLAMA = ("--model", "llama-3-8b", "--input", "512", "--output", "32")

@@ -7,6 +7,8 @@ import pytest
 from tests.apps.commands import answer, answered, document, flat, refused, run
 from tests.apps.test_plan_train import HELD, SMALL, STABLE
 
+from shardwise.commands.pricing.serve_page import held_kinds
+from shardwise.models import load_model, state_bytes
 from shardwise.models.zoo import hf_config
 from shardwise.units import format_usd
 
@@ -378,6 +380,16 @@ scheduling: {memory_share: 0.9, release: 0.9.2}
 """
 
 
+def test_a_plan_says_what_a_sequence_keeps_beside_its_keys_and_values(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    hybrid = ENGINE_PLAN.replace("BATCH", "64").replace("qwen3-235b-a22b", "nemotron-3-nano")
+    path.write_text(hybrid, encoding="utf-8")
+    kept = document(capsys, "plan", "show", path)["result"]["sequence"]
+    assert kept["state_bytes"] == state_bytes(load_model("nemotron-3-nano"))
+    said = "keeps 6,144 B of keys and values a token; 49.1 MB of state, whatever its length"
+    assert said in flat(run(capsys, "plan", "show", path)[1])
+
+
 def test_a_plan_says_the_cache_as_its_engine_prints_it(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     path.write_text(ENGINE_PLAN.replace("BATCH", "64"), encoding="utf-8")
@@ -406,3 +418,12 @@ def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys)
     assert "no request of 2,500 tokens has room in its cache" in refused(
         capsys, ["plan", "show", path], code=3
     )
+
+
+def test_a_plan_holds_no_more_cache_than_there_is_room_for():
+    """vLLM's 256 sequences of 8,448 tokens take 264 GiB, of which an H100 has room for 54."""
+    asked = {"weights": 15.0, "kv": 264.0, "engine": 2.0}
+    kinds, whole = held_kinds(asked, 71.0)
+    assert (kinds["kv"], whole) == (54.0, 264.0)
+    assert held_kinds(asked, 300.0) == (asked, 0.0)
+    assert held_kinds(asked, 10.0) == (asked, 0.0)  # nothing fits

@@ -266,7 +266,7 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
         (over(MADE, "--requests", "1e9"), "at most 150,000 can be simulated"),
         (over(MADE, "--tile", "1e5"), "at most 150,000 can be simulated"),
         (over(MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
-        (over(MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2e"),
+        (over(MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot, --e2e"),
         (over(MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         (over(MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),
         (("--trace", "/nowhere/a.csv"), "cannot read the trace '/nowhere/a.csv'"),
@@ -425,7 +425,7 @@ def test_a_day_is_simulated_as_an_hour_is(plan_file, capsys, tmp_path, days):
 
 
 NUMBERS = ("requests", "rate", "speed", "tile", "cv", "input", "output", "seed")
-NUMBERS += ("ttft", "tpot", "e2e", "check")
+NUMBERS += ("ttft", "tpot", "e2e", "interactivity", "check")
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "inf", "1e300", "-1e-300", "x", ""])

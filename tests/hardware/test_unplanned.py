@@ -1,8 +1,10 @@
 """Chips of which no slice can be planned are told in the list, and what would make it possible."""
 
+import math
 from dataclasses import replace
 
 import pytest
+from tests.every import over_every
 
 import shardwise as sw
 from shardwise.errors import BadRequest
@@ -24,6 +26,13 @@ def test_the_list_names_them_and_what_they_lack():
     assert "with --set chip.peak_flops.bf16=NUMBER they are" in text
     rows = sw.hw_list().result["chips"]
     assert {row["chip"] for row in rows if row["unplanned"]} == LACKING
+
+
+def test_the_list_names_chips_without_a_public_price():
+    text = " ".join(str(sw.hw_list()).split())
+    without = [row["chip"] for row in sw.hw_list().result["chips"] if not row["usd_per_chip_hour"]]
+    assert {"tpu7x", "mi300x"} < {*without}
+    assert f"no price read: {', '.join(without)}; with --price CHIP=USD plans have dollars" in text
 
 
 def test_a_plan_on_one_says_so_and_what_to_give():
@@ -52,3 +61,69 @@ def test_chips_plan(chip):
 
 def test_every_other_chip_has_the_numbers_that_a_plan_needs():
     assert {chip for chip in chip_ids() if load_chip(chip).unplanned} == LACKING
+
+
+def test_a_chip_that_is_not_planned_says_where_its_number_was_looked_for():
+    for chip in LACKING:
+        assert any("was looked for" in note for note in load_chip(chip).notes)
+
+
+def _plan(chip, folder, memory, text):
+    """A plan in a file on the least slice of so much memory, or on several of the greatest."""
+    known, slices = load_chip(chip), slices_of(load_chip(chip))
+    chips = math.ceil(memory / known.hbm_usable_bytes)
+    on = next((one for one in slices if one.chips >= chips), slices[-1])
+    on = replace(on, count=math.ceil(chips / on.chips))
+    dtype = "bf16" if "bf16" in known.peak_flops else "f16"
+    file = folder / f"{chip}.yaml"
+    file.write_text(text.format(on=on, devices=on.devices, dtype=dtype))
+    return sw.plan_show(str(file))
+
+
+SERVED = """\
+kind: serve
+model: llama-3-8b
+slice: "{on}"
+mesh: {{tensor: {devices}}}
+batch: 1
+input_length: 512
+output_length: 64
+prefill_chunk: 512
+dtypes: {{compute: {dtype}, activations: {dtype}, kv: {dtype}}}
+"""
+
+TRAINED = """\
+model: llama-3-8b
+slice: "{on}"
+mesh: {{fsdp: {devices}}}
+global_batch_sequences: {devices}
+sequence_length: 512
+remat: block
+dtypes: {{compute: {dtype}}}
+"""
+
+PLANNED = sorted({*chip_ids()} - LACKING)
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("plans")
+
+
+@pytest.mark.slow
+def test_every_chip_serves_an_8b(folder):
+    over_every(PLANNED)(lambda chip: _plan(chip, folder, 24e9, SERVED).tokens_per_second_per_chip)()
+
+
+SMALL = {"v4i"}
+"""Its greatest slice, 30 GiB, and no network between slices: it trains adapters alone."""
+
+
+@pytest.mark.slow
+def test_every_chip_trains_an_8b(folder):
+    large = sorted({*PLANNED} - SMALL)
+    over_every(large)(lambda chip: _plan(chip, folder, 400e9, TRAINED).step_seconds)()
+    for chip in SMALL:
+        assert sw.plan_train(
+            "llama-3-8b", str(slices_of(load_chip(chip))[-1]), batch="64seq", seq=512, lora=16
+        ).best

@@ -251,3 +251,13 @@ def test_bad_contractions(text, message):
 def test_a_contraction_needs_every_size():
     with pytest.raises(BadRequest, match=r"no size for dim 'M' of NP,PM->NM"):
         Contraction.parse("NP,PM->NM").flops({"N": 1, "P": 1})
+
+
+def test_weights_that_are_not_trained_count_four_instead_of_six():
+    """Beside adapters the products of weight gradients fall away, so no plan is above its peak."""
+    cfg = load_model("llama-3-8b")
+    whole = model_flops_per_token(cfg, 0)
+    none = model_flops_per_token(cfg, 0, trained=lambda component: False)
+    assert none == pytest.approx(whole * 4 / 6)
+    some = model_flops_per_token(cfg, 0, trained=lambda component: component != "lm_head")
+    assert none < some < whole

@@ -1,5 +1,9 @@
 """KV cache: the zoo against the index, windows and compression by hand."""
 
+import csv
+from pathlib import Path
+
+import pytest
 from tests.every import over_every
 from tests.models.cases import expected
 
@@ -19,7 +23,7 @@ KNOWN = [row for row in expected() if row["kv_bytes_per_token_bf16"]]
 
 
 def test_all_rows_are_here():
-    assert len(KNOWN) == 120
+    assert len(KNOWN) == 121
 
 
 @over_every(KNOWN, lambda row: row["slug"])
@@ -85,7 +89,7 @@ def test_recurrent_state_is_apart():
     # convolution over 2 x 16 x 128 + 32 x 128 channels.
     cfg = load_model("qwen3-next-80b-a3b")
     assert state_elements(cfg) == 36 * (32 * 128 * 128 + 3 * 8192)
-    assert state_bytes(cfg) == 4 * state_elements(cfg)
+    assert state_bytes(cfg, conv="f32") == 4 * state_elements(cfg)
     # Nemotron-H-56B: 54 Mamba layers, 256 heads x 64 with state 256; convolution over x, B, C.
     nemotron = load_model("nemotron-h-56b")
     assert state_elements(nemotron) == 54 * (256 * 64 * 256 + 3 * (256 * 64 + 2 * 8 * 256))
@@ -104,3 +108,18 @@ def test_a_layer_that_runs_again_caches_and_multiplies_but_holds_nothing():
     assert kv_bytes_per_token(cfg) == 16 * 2 * 64 * 2
     matmuls = sum(float(row.flops_per_token) for row in parameters(cfg))
     assert matmuls == 2 * (16 * own + 100 * 64)
+
+
+def _engine_rows():
+    with Path(__file__).with_name("data").joinpath("engine_states.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("row", _engine_rows(), ids=lambda row: row["model"])
+def test_a_sequence_keeps_what_engines_compute(row):
+    # `scripts/engine_states.py` runs SGLang's srt/configs/mamba_utils.py and vLLM's
+    # model_executor/layers/mamba/mamba_utils.py as their wheels have them.
+    cfg = load_model(row["model"])
+    assert state_bytes(cfg) == int(row["sglang_state"]) == int(row["vllm_state"])
+    assert kv_bytes_per_token(cfg) == int(row["kv_token"])
+    assert index_bytes(cfg, 1) == int(row["index_token"])

@@ -15,7 +15,7 @@ from shardwise.models.zoo import DATA
 
 
 def test_names():
-    assert len(zoo_names()) == 126
+    assert len(zoo_names()) == 166
     assert load_model("llama-3-70b").name == "llama-3-70b"
     assert load_model("Llama-3-70B") == load_model("llama-3-70b")
 
@@ -148,3 +148,29 @@ def test_ids_of_tuned_and_renamed_models_have_the_shape_of_the_known_one(hub_id,
 def test_an_id_of_another_size_is_no_renamed_one():
     with pytest.raises(BadRequest, match=r"Llama-3\.1-9B"):
         load_model("meta-llama/Llama-3.1-9B")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("nemotron-3-nano", "nemotron-3-nano-30b-a3b"),
+        ("qwen3.6-35b-a3b", "qwen3.6-35b-a3b"),
+        ("qwen3.6-35b", "qwen3.6-35b-a3b"),
+        ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("llama3-8b", "llama-3-8b"),
+        ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+        ("Mistral-Medium-3.5-128B", "mistral-medium-3.5"),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", "qwen3-235b-a22b"),
+    ],
+)
+def test_short_names_that_people_type(word, name):
+    assert load_model(word).name == name
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("glm-4.5", "glm-4.5-air"), ("qwen3.6", "qwen3.6-27b"), ("codellama", "codellama-34b")],
+)
+def test_a_short_name_of_several_models_or_of_another_size_names_the_nearest(word, near):
+    with pytest.raises(BadRequest, match=f"did you mean .*'{near}'"):
+        load_model(word)

@@ -7,6 +7,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.errors import NoFeasiblePlan
+from shardwise.units import format_seconds
 
 JOB: dict[str, Any] = {
     "model": "llama-3.1-8b",
@@ -19,7 +20,7 @@ JOB: dict[str, Any] = {
 
 def refused(**words):
     with pytest.raises(NoFeasiblePlan) as error:
-        sw.plan_train(**JOB, **words)
+        sw.plan_train(**JOB, offload="none", **words)
     return str(error.value)
 
 
@@ -45,6 +46,27 @@ def test_what_is_named_fits_with_the_memory_that_is_named():
         assert found.result["peak_bytes_per_chip"] / 2**30 == pytest.approx(float(gib), rel=0.01)
 
 
+def test_what_does_not_fit_is_planned_with_the_optimizer_in_host_memory():
+    """Of a slice that is named; the answer says what that costs, and what fits without."""
+    found = sw.plan_train(**JOB, software="megatron")
+    plan = found.best.plan
+    assert plan.offload_optimizer
+    assert plan.software == "megatron"
+    (said,) = [line for line in found.warnings if "the hosts' memory" in line]
+    seconds = found.best.time_parts.optimizer
+    assert f"updates take {format_seconds(seconds)} of a step" in said
+    assert seconds > 0.5 * found.best.step_seconds.expected
+    assert "it fits with --master none --optimizer adam8bit --for any (" in said
+    assert "--offload none does not look at it" in said
+
+
+def test_more_chips_come_before_host_memory_where_no_slice_is_named():
+    found = sw.plan_train(**(JOB | {"on": "h100"}), software="megatron")
+    assert found.best.piece.chips > 1
+    assert not found.best.plan.offload_optimizer
+    assert not [line for line in found.warnings if "the hosts' memory" in line]
+
+
 def test_two_changes_where_one_is_not_enough():
     """Megatron-LM sums gradients in f32, and runs no adam8bit."""
     said = refused(software="megatron")
@@ -63,5 +85,7 @@ def test_quantised_weights_where_16_bits_do_not_fit():
 
 def test_many_chips_get_more_of_them():
     with pytest.raises(NoFeasiblePlan) as error:
-        sw.plan_train("llama-3.1-405b", "h100:16", batch="16seq", seq=2048, remat="block")
+        sw.plan_train(
+            *("llama-3.1-405b", "h100:16"), batch="16seq", seq=2048, remat="block", offload="none"
+        )
     assert "it fits with" not in str(error.value)

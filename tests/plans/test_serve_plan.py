@@ -172,6 +172,8 @@ def test_a_plan_by_hand_is_worked_out_as_a_search_would(tmp_path):
     )
     assert plan.dtypes.matmuls == "stored"
     assert plan.workload == Workload(rate=10.0, ttft=2.0, tpot=0.03)
+    paced = by_hand(tmp_path, BY_HAND + "interactivity: 40\n")
+    assert paced.workload == Workload(rate=10.0, ttft=2.0, tpot=0.03, interactivity=40)
     whole = tmp_path / "whole.yaml"
     save_plan(plan, whole)
     assert load_plan(whole) == plan

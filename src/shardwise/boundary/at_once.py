@@ -1,4 +1,4 @@
-"""Several calls at a time, each of which waits for a child process of its own."""
+"""Several calls at a time; each waits for its own child process."""
 
 import os
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Options: the fields of a request, of which the command line, its help and the docs are made.
+"""Options: the fields of a request. The command line, its help and the docs are made of them.
 
 An option is written once, as a field with its type, its default and what `option` says of it.
 `scripts/options.py` writes all of them to one file of data, `apps/cli/options.json`, so that
@@ -76,7 +76,7 @@ class Option:
 
 def option(about: str | Option = "", **more: Any) -> Any:
     """A field that is an option, None without a default; `about` may be an option of several
-    requests, of which this one says `more`."""
+    requests; `more` adds the words of this one."""
     metadata = described(about, **more)
     return field(default=metadata[_OPTION].default, metadata=metadata)
 

@@ -303,7 +303,7 @@ class StreamEvent:
 def streamed(
     server: Endpoint, path: str, body: Mapping[str, Any], timeout: float, tokens: int = MOST_EVENTS
 ) -> Iterator[StreamEvent]:
-    """The events of a streamed answer, of which at most so many have tokens.
+    """The events of a streamed answer; at most so many of them have tokens.
 
     Raises BadRequest where it is none, does not end, or says an error.
     """

@@ -83,7 +83,7 @@ class Placement:
         return self.slice.chips - self.chips_used
 
     def links(self, axes: Sequence[str]) -> list[AxisLinks]:
-        """Of each axis the links that it lies on. Raises BadRequest for one that is not placed."""
+        """The links of each axis. Raises BadRequest for an axis that is not placed."""
         missing = [axis for axis in axes if axis not in self.axes]
         if missing:
             raise BadRequest(

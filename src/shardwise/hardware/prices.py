@@ -65,7 +65,7 @@ class Price:
 
     @property
     def label(self) -> str:
-        """Whose it is, of which kind and when: `runpod secure, on demand, 2026-11`."""
+        """Its provider, kind and date: `runpod secure, on demand, 2026-11`."""
         if self.kind == "override":
             return "yours"
         old = ": old" if self.stale() else ""

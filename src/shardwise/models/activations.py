@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.models.config import ModelConfig
-from shardwise.models.flops import flops_by_op
+from shardwise.models.flops import conv_shape, flops_by_op
 from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import PART_OF, RematKind, Saved, remat_row
@@ -25,6 +25,7 @@ from shardwise.models.specs import (
     Mixer,
     Mlp,
     Moe,
+    Recurrence,
     RecurrentMixer,
     SelectiveScan,
     ShortConv,
@@ -40,8 +41,9 @@ output but follow `mlp_in` where a plan overrides that."""
 GATE = ".gate"
 """How the names of matmuls end whose result a gated MLP's activation is applied to."""
 SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "scan": 256, "delta": 64, "lightning": 256}
+SCAN_CHUNK |= {"recurrence": 64}
 """Tokens between two saved states of a recurrence, by the kernels' defaults: mamba_ssm chunk_size,
-flash-linear-attention chunk size, MiniMax-01 block."""
+flash-linear-attention chunk size, MiniMax-01 block; xLSTM's chunk_size for those of own tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,11 @@ def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
         *(_output(r, layer) for r in rows),
         *(kept for part in layer.by_mixer for kept in _mixer(part.mixer)),
         *_mlp(cfg, layer.mlp),
+        *(
+            _kept("norm", f"{x.name} input", x.size // dict(x.dims).get("W", 1))
+            for x in layer.extras
+            if x.role == "conv" or (x.role == "norm" and "D" in dict(x.dims))
+        ),
     )
 
 
@@ -287,6 +294,8 @@ def recurrent_state(mixer: RecurrentMixer) -> int:
             return mixer.heads * mixer.head_dim**2
         case ShortConv():
             return 0
+        case Recurrence():
+            return sum(x.size for x in mixer.tensors if x.role == "state")
 
 
 def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
@@ -305,6 +314,9 @@ def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
         case Lightning():
             width = mixer.heads * mixer.head_dim
             inputs = 3 * width
+        case Recurrence():
+            width = mixer.width
+            inputs = conv_shape(mixer)[0] or width
         case ShortConv():
             return [
                 _kept("qkv", "gated conv input", mixer.width, "F"),
@@ -333,7 +345,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
         saved = _activated("mlp", mlp.d_ff, mlp.gated)
         norm = [_kept("activation", "mlp normed", mlp.d_ff, "F", fed=True)]
         return [*saved, *norm * mlp.inner_norm]
-    k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
+    k, width = mlp.computed_per_token, mlp.latent_dim or cfg.d_model
     saved = [
         _kept("mlp_in", "router probabilities", mlp.experts, f32=True),
         _kept("dispatch", "dispatched tokens", k * width, fed=True),
@@ -348,7 +360,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
     return saved if mlp.dense is None else [*saved, *_mlp(cfg, mlp.dense)]
 
 
-def _activated(name: str, width: int, gated: bool) -> list[Activation]:
+def _activated(name: str, width: float, gated: bool) -> list[Activation]:
     """The activation function's result, and its product with the other half where gated."""
     if not gated:
         return [_kept("activation", f"{name} activated", width, "F", fed=True)]

@@ -29,7 +29,8 @@ class Architecture:
     """One class. `mixers` and `mlps` say which kind each layer is, `mixer` and `mlp` build one.
 
     `mixer_list`, `mlp_list` and `stack` replace them where layers differ in more than their kind.
-    A default of None means that the value is derived, as K = N.
+    A default of None means that the value is derived, as K = N. `extras` are its own tensors and
+    `sizes` their letters (`extras.py`).
     """
 
     model_type: str
@@ -53,6 +54,9 @@ class Architecture:
     position_offset: int = 0
     extra_embedding_rows: int = 0
     streams_key: str = ""
+    streams_mixed: bool = True
+    sizes: Mapping[str, str | int] = field(default_factory=dict)
+    extras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     towers: Mapping[str, TowerRule] = field(default_factory=dict)
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,7 +68,7 @@ _FUNCTIONS = ("mixers", "mlps", "mixer", "mlp", "mixer_list", "mlp_list", "stack
 def architectures() -> Mapping[str, Architecture]:
     """Every class known, by the name that `architectures[0]` gives it."""
     rows = read_rows(Path(__file__).parent / "data" / "architectures.toml")
-    return MappingProxyType({n: _architecture(row) for n, row in rows.items() if n[0].isupper()})
+    return MappingProxyType({n: _architecture(r) for n, r in rows.items() if "model_type" in r})
 
 
 def _architecture(row: dict[str, Any]) -> Architecture:

@@ -46,6 +46,8 @@ class Traits:
     selection_bias: Switch = False
     shared: str = "none"
     shared_gate: bool = False
+    scores_shared: bool = False
+    idle: int | str = 0
     norms: tuple[str, ...] = ("attention", "mlp")
     norm_bias: Switch = False
     parallel: Switch = False
@@ -137,6 +139,7 @@ def latent(r: Reader, kind: str, t: Traits) -> LatentAttention:
         bias=switch(r, t.qkv_bias),
         output_gate=switch(r, t.output_gate),
         head_gate=switch(r, t.head_gate),
+        head_sinks=switch(r, t.sinks),
     )
 
 
@@ -273,6 +276,9 @@ def experts(r: Reader, t: Traits) -> Moe:
         shared_bias=shared > 0 and switch(r, t.mlp_bias),
         bias=t.moe_bias,
         selection_bias=switch(r, t.selection_bias),
+        idle_experts=r.count(t.idle) if isinstance(t.idle, str) else t.idle,
+        router_dim=r.size("router_dim") if "router_dim" in r.defaults else 0,
+        scores_shared=t.scores_shared and shared > 0,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from shardwise.models.numerics import Numerics
-from shardwise.models.specs import Layer, Moe
+from shardwise.models.specs import Extra, Layer, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class ModelConfig:
     head_bias: bool = False
     streams: int = 1
     mixing: Literal["hyper", "altup"] = "hyper"
+    extras: tuple[Extra, ...] = ()
     attention_residual: bool = False
     per_layer_input: int = 0
     per_layer_rows: int = 0

@@ -19,6 +19,7 @@ from shardwise.models.specs import (
     Mixer,
     Mlp,
     Moe,
+    Recurrence,
     SelectiveScan,
     ShortConv,
 )
@@ -62,6 +63,9 @@ def mixer_text(mixer: Mixer | None) -> str:
             return f"lightning ({mixer.heads} states of {mixer.head_dim} x {mixer.head_dim})"
         case ShortConv():
             return f"convolution ({mixer.width:,} wide, {mixer.conv_width} long)"
+        case Recurrence():
+            state = sum(x.size for x in mixer.tensors if x.role == "state")
+            return f"recurrence ({mixer.width:,} wide, state {state:,})"
         case None:
             return "none"
 
@@ -79,7 +83,8 @@ def mlp_text(mlp: Mlp | Moe | None) -> str:
     gated = "gated" if mlp.gated else "plain"
     if isinstance(mlp, Mlp):
         return gated
-    parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts"]
+    idle = f" and {mlp.idle_experts} that compute nothing" if mlp.idle_experts else ""
+    parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts{idle}"]
     parts += [f"{mlp.shared_experts} shared"] if mlp.shared_d_ff else []
     parts += ["dense beside"] if mlp.dense is not None else []
     parts += ["product keys"] if mlp.product_keys else []

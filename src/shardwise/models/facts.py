@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.models.activations import activation_bytes
 from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
@@ -26,7 +26,7 @@ from shardwise.models.flops import (
 from shardwise.models.kv import index_bytes, kv_bytes, kv_bytes_per_token, state_bytes
 from shardwise.models.remat import REMAT_POLICIES, remat_row
 from shardwise.models.specs import LatentAttention, Layer, Moe
-from shardwise.units import dtype_bytes
+from shardwise.units import dtype_bytes, format_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,40 @@ class TokenFlops(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SequenceCache(Record):
+    """What a sequence keeps, of a model that keeps more than keys and values."""
+
+    kv_bytes_per_token: float
+    """Bytes of keys and values of a token."""
+    index_bytes_per_token: float
+    """Bytes of an indexer's keys of a token, in fp8 with their scales."""
+    state_bytes: float
+    """Bytes of state of a sequence, whatever its length: recurrences in f32, the last inputs of
+    convolutions in bf16."""
+
+    def __str__(self) -> str:
+        token = f"{self.kv_bytes_per_token:,.0f} B of keys and values"
+        if self.index_bytes_per_token:
+            token += f" and {self.index_bytes_per_token:,.0f} B of indexer keys"
+        state = f"{format_bytes(self.state_bytes)} of state, whatever its length"
+        if not self.kv_bytes_per_token:
+            return state
+        return f"{token} a token" + (f"; {state}" if self.state_bytes else "")
+
+
+def sequence_cache(cfg: ModelConfig, context: int, dtype: str) -> SequenceCache | None:
+    """What a sequence of `context` tokens keeps; None where that is keys and values alone."""
+    keys, state = index_bytes(cfg, context), state_bytes(cfg)
+    if not keys and not state:
+        return None
+    return SequenceCache(
+        kv_bytes_per_token=kv_bytes_per_token(cfg, dtype),
+        index_bytes_per_token=keys / context,
+        state_bytes=state,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelCounts(Record):
     """What is counted of a model, for sequences of one length with a causal mask."""
 
@@ -117,7 +151,9 @@ class ModelCounts(Record):
     index_bytes_per_sequence: float
     """Bytes of an indexer's keys (fp8) of a sequence."""
     state_bytes_per_sequence: float
-    """Bytes of recurrent state (f32) of a sequence."""
+    """Bytes of state of a sequence: recurrences in f32, the last inputs of convolutions in bf16."""
+    sequence_cache: SequenceCache | None = part()
+    """What a sequence keeps, of a model that keeps more than keys and values."""
     activation_dtype: str
     """Dtype of kept activations: that of the cache where it has 2 bytes or more, else bf16."""
     activation_bytes_per_token: Mapping[str, float]
@@ -158,6 +194,7 @@ def model_counts(cfg: ModelConfig, context: int, dtype: str) -> ModelCounts:
         kv_bytes_per_sequence=kv_bytes(cfg, context, dtype),
         index_bytes_per_sequence=index_bytes(cfg, context),
         state_bytes_per_sequence=state_bytes(cfg),
+        sequence_cache=sequence_cache(cfg, context, dtype),
         activation_dtype=kept,
         activation_bytes_per_token={
             policy: float(

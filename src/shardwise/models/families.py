@@ -146,11 +146,11 @@ def shared_alone(r: Reader, t: Traits) -> Mlp:
 
 
 def qwen_mlp(r: Reader, t: Traits) -> Mlp:
-    """Qwen v1: `intermediate_size` is the width of gate and up together."""
+    """Qwen v1, RecurrentGemma: `intermediate_size` is the width of gate and up together."""
     both = r.size("intermediate_size")
     if both % 2:
         raise r.error("intermediate_size", both, "it holds gate and up together and must be even")
-    return Mlp(d_ff=both // 2)
+    return Mlp(d_ff=both // 2, bias=blocks.switch(r, t.mlp_bias))
 
 
 def lfm2_mlp(r: Reader, t: Traits) -> Mlp:
@@ -188,8 +188,29 @@ def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
         window=window,
         q_bias=bias,
         kv_bias=bias,
-        sinks=r.flag(sinks),
+        qk_norm=t.qk_norm,
+        output_gate=blocks.switch(r, t.output_gate),
+        gate_bias=t.gate_bias,
+        sinks=sinks in r.defaults and r.flag(sinks),
     )
+
+
+def chosen_heads(r: Reader, kind: str, t: Traits) -> Mixer:
+    """JetMoe: of every expert's queries a token uses those of the chosen, on shared keys."""
+    kv_heads, experts, chosen = (
+        r.size(key) for key in ("num_key_value_heads", "num_experts", "num_experts_per_tok")
+    )
+    full = blocks.attention(kv_heads * chosen, kv_heads, r.size("head_dim"))
+    return replace(full, query_experts=experts)
+
+
+def half_window(r: Reader, kind: str, t: Traits) -> Mixer:
+    """ModernBERT's decoder sees the past half of `local_attention`."""
+    full = blocks.softmax(r, "full", t)
+    both = r.size_or_none("local_attention") if kind == "window" else None
+    if both is None or not isinstance(full, Attention):
+        return full
+    return replace(full, kind="window", window=both // 2)
 
 
 def mllama_attention(r: Reader, kind: str, t: Traits) -> Mixer:
@@ -447,6 +468,21 @@ def post_normed_experts(r: Reader, layers: int) -> list[Layer]:
     two = Layer(mixer=mixer, mlp=mlp, norms=("attention", "mlp"))
     three = Layer(mixer=mixer, mlp=moe, norms=("attention", "mlp", "post_mlp"))
     return [three if kind == "sparse" else two for kind in patterns.first_dense(r, layers)]
+
+
+def shortcut_experts(r: Reader, layers: int) -> list[Layer]:
+    """LongCat-Flash: two blocks of attention and MLP a layer, and experts that read what the first
+    MLP reads; their result joins the stream after the second."""
+    t = Traits(qkv_bias="attention_bias", idle="zero_expert_num")
+    mixer, mlp, moe = blocks.latent(r, "full", t), blocks.dense(r, t), blocks.experts(r, t)
+    norms = ("attention", "mlp")
+    first = Layer(mixer=mixer, mlp=replace(moe, dense=mlp), norms=norms)
+    return [first, Layer(mixer=mixer, mlp=mlp, norms=norms)] * (layers // 2)
+
+
+def twice(r: Reader) -> int:
+    """The number of blocks where a layer of the class has two."""
+    return r.checked("num_hidden_layers", 2 * r.size("num_hidden_layers"), "num_hidden_layers")
 
 
 def deci_stack(r: Reader, layers: int) -> list[Layer]:

@@ -7,6 +7,7 @@ the mask. Work on image tokens (cross-attention keys, towers) is not counted: to
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +26,7 @@ from shardwise.models.specs import (
     Lightning,
     Mamba,
     Mixer,
+    Recurrence,
     SelectiveScan,
     ShortConv,
     SoftmaxMixer,
@@ -82,9 +84,9 @@ def flops_by_op(cfg: ModelConfig, context: Quantity, causal: bool = True) -> tup
             if part.attention is not None:
                 core = layers * attention_flops_per_token(part, context, causal)
                 ops.append(_mixer_op(CORE, "attention", group, layers, core))
-            elif part.mixer is not None:
-                scan = layers * scan_flops_per_token(part)
-                ops.append(_mixer_op(SCAN, "scan", group, layers, scan))
+            scanned = scan_flops_per_token(part)
+            if (part.attention is None and part.mixer is not None) or scanned:
+                ops.append(_mixer_op(SCAN, "scan", group, layers, layers * scanned))
     return tuple(ops)
 
 
@@ -106,23 +108,27 @@ def forward_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = 
     return total
 
 
-def model_flops_per_token(cfg: ModelConfig, context: Quantity, causal: bool = True) -> Quantity:
+def model_flops_per_token(
+    cfg: ModelConfig,
+    context: Quantity,
+    causal: bool = True,
+    trained: Callable[[str], bool] = lambda component: True,
+) -> Quantity:
     """Training FLOPs per token, the numerator of `mfu`.
 
     6 * active parameters without the embedding lookup, plus three times attention and recurrence.
-    A tied head counts: its matrix multiplies although it is stored with the embedding.
+    A tied head counts: its matrix multiplies although it is stored with the embedding. Of
+    components that are not `trained` 4 instead of 6: no product makes their gradient.
     """
     used = sum(
-        row.size * row.active * row.layers
+        row.size * row.active * row.layers * (TRAINING if trained(row.component) else TRAINING - 1)
         for row in parameters(cfg)
         if row.role not in ("lookup", "tower", "cross")
     )
     scans = sum(
-        layers * _state_flops(part.mixer)
-        for layer, layers in cfg.layer_groups()
-        for part in layer.by_mixer
+        layers * _states(part) for layer, layers in cfg.layer_groups() for part in layer.by_mixer
     )
-    return 2 * TRAINING * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
+    return 2 * float(used) + TRAINING * (_attention(cfg, context, causal) + scans)
 
 
 def six_nd(params: Quantity, tokens: Quantity = 1.0) -> Quantity:
@@ -180,9 +186,12 @@ def attention_flops_per_token(
 
 
 def scan_flops_per_token(layer: Layer) -> float:
-    """Forward FLOPs per token of a recurrent mixer: its state update and its convolution."""
+    """Forward FLOPs per token of recurrences and convolutions: states and depthwise filters."""
+    own = sum(extra.scan_flops for extra in layer.extras)
+    if isinstance(layer.mixer, Recurrence):
+        return own + sum(tensor.scan_flops for tensor in layer.mixer.tensors)
     channels, width = conv_shape(layer.mixer)
-    return _state_flops(layer.mixer) + 2.0 * channels * width
+    return own + _state_flops(layer.mixer) + 2.0 * channels * width
 
 
 def chunked_scan_flops_per_token(layer: Layer) -> float:
@@ -295,6 +304,12 @@ def _indexer_flops(indexer: Indexer, context: Quantity, causal: bool) -> Quantit
     return 2.0 * indexer.heads * indexer.head_dim * entries
 
 
+def _states(layer: Layer) -> float:
+    """FLOPs per token on all states of a layer, without convolutions (their rows say those)."""
+    own = sum(extra.scan_flops for extra in layer.extras if extra.role == "state")
+    return own + _state_flops(layer.mixer)
+
+
 def _state_flops(mixer: Mixer | None) -> float:
     """FLOPs per token on the recurrent state, in its recurrent form.
 
@@ -310,6 +325,8 @@ def _state_flops(mixer: Mixer | None) -> float:
             return 5.0 * mixer.heads * mixer.head_dim**2
         case DeltaNet():
             return 7.0 * mixer.value_heads * mixer.value_head_dim * mixer.key_head_dim
+        case Recurrence():
+            return sum(x.scan_flops for x in mixer.tensors if x.role == "state")
         case _:
             return 0.0
 
@@ -325,5 +342,9 @@ def conv_shape(mixer: Mixer | None) -> tuple[int, int]:
             return 2 * keys + mixer.value_heads * mixer.value_head_dim, mixer.conv_width
         case ShortConv() | SelectiveScan():
             return mixer.width, mixer.conv_width
+        case Recurrence():
+            filters = [x for x in mixer.tensors if x.role == "conv"]
+            width = max((dict(x.dims)["W"] for x in filters), default=1)
+            return sum(x.size for x in filters) // width, width
         case _:
             return 0, 0

@@ -20,6 +20,7 @@ from shardwise.models.architectures import (
 )
 from shardwise.models.blocks import Traits, experts, switch
 from shardwise.models.config import ModelConfig, Tower
+from shardwise.models.extras import model_extras, with_extras
 from shardwise.models.numerics_table import read_numerics
 from shardwise.models.quantization import weight_dtypes
 from shardwise.models.reader import Reader
@@ -197,6 +198,7 @@ def _made(
         head_bias=switch(r, row.head_bias),
         streams=groups[0].streams,
         mixing=groups[0].mixing,
+        extras=model_extras(r, row.sizes, row.extras),
         attention_residual=groups[0].attention_residual,
         per_layer_input=per_layer,
         per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,
@@ -251,6 +253,10 @@ def _traits(r: Reader, row: Architecture) -> Traits:
 
 
 def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
+    return with_extras(r, row.sizes, row.extras, _blocks(r, row, layers))
+
+
+def _blocks(r: Reader, row: Architecture, layers: int) -> list[Layer]:
     if row.stack is not None:
         return row.stack(r, layers)
     t = _traits(r, row)
@@ -272,6 +278,7 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
             norm_bias=norm_bias,
             parallel=parallel,
             streams=streams,
+            streams_mixed=row.streams_mixed,
             cross_gates=key[0].kind == "cross",
             residual_scales=t.residual_scales,
         )

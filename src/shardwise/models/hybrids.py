@@ -1,12 +1,12 @@
-"""Stacks with recurrent mixers of their own keys: Nemotron-H, Mamba, Kimi, Bailing."""
+"""Recurrent mixers of their own keys: Nemotron-H, Mamba, Zamba, Kimi, Bailing, xLSTM and others."""
 
 from dataclasses import replace
 from typing import Literal
 
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
-from shardwise.models.reader import Reader
-from shardwise.models.specs import DeltaNet, Layer, Mamba, Mixer
+from shardwise.models.reader import LIMIT, Reader
+from shardwise.models.specs import DeltaNet, Layer, Mamba, Mixer, Mlp, Recurrence
 
 _NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 _NEMOTRON_WORDS = {
@@ -105,6 +105,72 @@ def cycled_stacks(r: Reader, layers: int) -> list[Layer]:
         layer if i // first in (0, low) else again  # the low stack's first pass, the high one's
         for i in range(layers)
     ]
+
+
+_ZAMBA_WORDS = {"mamba": "mamba", "mamba2": "mamba", "linear_attention": "mamba"}
+_ZAMBA_WORDS |= {"hybrid": "hybrid", "m": "mamba", "g": "hybrid"}
+
+
+def zamba_stack(r: Reader, layers: int) -> list[Layer]:
+    """Zamba: Mamba layers, before some of them a block of attention and MLP on the stream and the
+    embedding. There are `num_mem_blocks` such blocks, which take turns."""
+    words = r.words("layers_block_type", _ZAMBA_WORDS, layers) or _zamba_words(r, layers)
+    (mamba,) = scan_stack(r, 1)
+    heads, kv_heads, _ = blocks.heads_of(r)
+    head_dim = r.size_or_none("head_dim") or 2 * r.size("hidden_size") // heads
+    mixer = replace(blocks.attention(heads, kv_heads, head_dim), input_copies=2)
+    mlp = blocks.dense(r, Traits(mlp_bias="mlp_bias"))
+    block = Layer(mixer=mixer, mlp=mlp, norms=("mlp",))
+    stack, uses = [], 0
+    for word in words:
+        if word == "hybrid":
+            stack.append(replace(block, reused=uses >= r.size("num_mem_blocks")))
+            uses += 1
+        stack.append(mamba)
+    return stack
+
+
+def _zamba_words(r: Reader, layers: int) -> list[str]:
+    period, place = r.size("attn_layer_period"), r.count("attn_layer_offset")
+    rest = ["hybrid" if i % period == place else "mamba" for i in range(layers)]
+    return ["mamba", "mamba", "hybrid", *rest][:layers]
+
+
+def matrix_memory(r: Reader, kind: str, t: Traits) -> Mixer:
+    """xLSTM: heads with a matrix of keys times values each."""
+    heads = r.size("num_heads")
+    keys, values = (_share(r, key) // heads for key in ("qk_dim_factor", "v_dim_factor"))
+    return Recurrence(heads=heads, head_dim=keys, v_head_dim=values)
+
+
+def xlstm_mlp(r: Reader, t: Traits) -> Mlp:
+    """xLSTM: F is a factor times D, rounded up to a multiple."""
+    width = _share(r, "ffn_proj_factor", r.size("ffn_round_up_to_multiple_of"))
+    return Mlp(d_ff=width, bias=blocks.switch(r, t.mlp_bias))
+
+
+def _share(r: Reader, key: str, unit: int = 1) -> int:
+    """The number under `key` times D, rounded up to a multiple of `unit` (down where that is 1)."""
+    width = int((r.size("hidden_size") * r.number(key) + unit - 1) // unit * unit)
+    if not 0 < width <= LIMIT:
+        rule = f"it makes a width of {width:,}, and a width is 1 to {LIMIT:,}"
+        raise r.error(key, r.number(key), rule)
+    return width
+
+
+def gated_recurrence(r: Reader, kind: str, t: Traits) -> Mixer:
+    """RecurrentGemma: an RG-LRU where `kind` is "linear", else attention within a window."""
+    if kind != "linear":
+        return blocks.softmax(r, kind, t)
+    heads = r.size("num_attention_heads")
+    width = (r.size_or_none("lru_width") or r.size("hidden_size")) // heads
+    return Recurrence(heads=heads, head_dim=width, v_head_dim=width)
+
+
+def weighted_sums(r: Reader, kind: str, t: Traits) -> Mixer:
+    """RWKV-4: every channel has a running weighted mean of its own."""
+    width = r.size_or_none("attention_hidden_size") or r.size("hidden_size")
+    return Recurrence(heads=width, head_dim=1, v_head_dim=1)
 
 
 def kimi_stack(r: Reader, layers: int) -> list[Layer]:

@@ -103,25 +103,41 @@ def kv_bytes(cfg: ModelConfig, context: float, dtype: str = "bf16") -> float:
 
 
 def index_bytes(cfg: ModelConfig, context: float, dtype: str = "fp8") -> float:
-    """Bytes of the indexer's own keys of one sequence (fp8 in the reference kernels)."""
+    """Bytes of the indexer's own keys of one sequence (fp8 in the reference kernels); beside latent
+    attention each has an f32 scale per `INDEX_SCALED` values."""
     total = 0.0
     for layer, count in cfg.layer_groups():
         indexer = getattr(layer.mixer, "indexer", None)
         if indexer is not None:
-            total += count * indexer.head_dim * (context // indexer.ratio)
-    return total * dtype_bytes(dtype)
+            key = indexer.head_dim * dtype_bytes(dtype)
+            if isinstance(layer.mixer, LatentAttention) and dtype == "fp8":
+                key += dtype_bytes("f32") * indexer.head_dim / INDEX_SCALED
+            total += count * key * (context // indexer.ratio)
+    return total
+
+
+INDEX_SCALED = 128
+"""Values of an indexer's key, and of a sparse latent cache in fp8, that share an f32 scale
+(sgl-project/sglang#11309: 656 + 132 bytes a layer of DeepSeek-V3.2)."""
 
 
 def state_elements(cfg: ModelConfig) -> int:
     """Values of recurrent state per sequence, whatever its length."""
-    return sum(
-        count * part.mixer.state_elements
+    return sum(count * layer.state_elements for layer, count in cfg.layer_groups())
+
+
+def conv_elements(mixer: Mixer | None) -> int:
+    """Values of a layer's state that are the last inputs of a convolution."""
+    return getattr(mixer, "conv_elements", 0)
+
+
+def state_bytes(cfg: ModelConfig, dtype: str = "f32", conv: str = "bf16") -> float:
+    """Bytes of state per sequence, whatever its length: recurrences in f32 unless their engine is
+    told otherwise, the last inputs of convolutions as engines keep activations."""
+    inputs = sum(
+        count * conv_elements(part.mixer)
         for layer, count in cfg.layer_groups()
         for part in layer.by_mixer
-        if isinstance(part.mixer, RecurrentMixer)
     )
-
-
-def state_bytes(cfg: ModelConfig, dtype: str = "f32") -> float:
-    """Bytes of recurrent state per sequence; states are usually kept in f32."""
-    return state_elements(cfg) * dtype_bytes(dtype)
+    states = state_elements(cfg) - inputs
+    return states * dtype_bytes(dtype) + inputs * dtype_bytes(conv)

@@ -1,15 +1,19 @@
 """Rows of the parameter table for each kind of mixer."""
 
+from fractions import Fraction
+
 from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
     DeltaNet,
+    Extra,
     Indexer,
     LatentAttention,
     Lightning,
     Mamba,
     Mixer,
+    Recurrence,
     SelectiveScan,
     ShortConv,
 )
@@ -37,14 +41,50 @@ def mixer_rows(p: LayerPlace, m: Mixer) -> list[Parameter]:
             return _lightning(p, m)
         case ShortConv():
             return _short_conv(p, m)
+        case Recurrence():
+            return extra_rows(p, m.tensors)
+
+
+_PARTS = {
+    "attention": ATTENTION,
+    "recurrence": LINEAR,
+    "router": "router",
+    "mlp": "mlp_dense",
+    "norm": "norms",
+    "lm_head": "lm_head",
+}
+"""Component of a class's own tensors by the first part of their names; the others are "other"."""
+
+
+def extra_rows(p: LayerPlace, extras: tuple[Extra, ...]) -> list[Parameter]:
+    """The tensors that a class has of its own."""
+    return [
+        p.row(
+            x.name,
+            dict(x.dims),
+            _PARTS.get(x.name.partition(".")[0], "other"),
+            x.role,
+            x.sums,
+            x.batch,
+            shares=x.shares,
+        )
+        for x in extras
+        if x.role != "state"
+    ]
 
 
 def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
-    d, n, k, h = {"D": p.d_model}, {"N": a.heads}, {"K": a.kv_heads}, {"H": a.head_dim}
+    out, n, k, h = {"D": p.d_model}, {"N": a.heads}, {"K": a.kv_heads}, {"H": a.head_dim}
+    d = {"D": p.d_model * a.input_copies}
     u = h if a.v_head_dim == a.head_dim else {"U": a.v_head_dim}
     value = next(iter(u))
     kv_role = "cross" if a.kind == "cross" else "matmul"
-    rows = [p.row("attention.q", d | n | h, ATTENTION, "matmul", "D")]
+    heads, chosen = n, {}
+    if a.query_experts:  # of every expert all KV heads, of which a token uses N / K
+        share = Fraction(a.heads // a.kv_heads, a.query_experts)
+        heads, chosen = {"e": a.query_experts} | k, {"batch": "e", "active": share}
+    letters = "".join(letter for letter in heads if letter != "e")
+    rows = [p.row("attention.q", d | heads | h, ATTENTION, "matmul", "D", **chosen)]
     if a.output_gate:
         rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
     if a.output_gate and a.gate_bias == "heads":
@@ -55,7 +95,9 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
         rows.append(p.row("attention.k", d | k | h, ATTENTION, kv_role, "D"))
         if not a.key_is_value:
             rows.append(p.row("attention.v", d | k | u, ATTENTION, kv_role, "D"))
-    rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "N" + value))
+    rows.append(
+        p.row("attention.o", heads | u | out, ATTENTION, "matmul", letters + value, **chosen)
+    )
     if a.q_bias:
         rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
         if a.output_gate and a.gate_bias == "queries":
@@ -65,7 +107,7 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
         if not a.key_is_value:
             rows.append(p.row("attention.v.bias", k | u, ATTENTION, "bias"))
     if a.o_bias:
-        rows.append(p.row("attention.o.bias", d, ATTENTION, "bias"))
+        rows.append(p.row("attention.o.bias", out, ATTENTION, "bias"))
     if a.sinks:
         rows.append(p.row("attention.sinks", n, ATTENTION, "scale"))
     rows += p.norm("attention.out_norm", n | u) if a.out_norm else []
@@ -117,6 +159,7 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
     if a.head_gate:
         rows.append(p.row("attention.head_gate", d | n, ATTENTION, "matmul", "D"))
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "NU"))
+    rows += [p.row("attention.sinks", n, ATTENTION, "scale")] * a.head_sinks
     if a.bias:
         rows.append(p.row("attention.kv_down.bias", c, ATTENTION, "bias"))
         rows.append(p.row("attention.k_rope.bias", r, ATTENTION, "bias"))

@@ -8,7 +8,8 @@ without and with rotation, A width that latent experts work in, O output latent 
 recurrent mixer N, K, H and U are that mixer's own heads (value heads, key heads or groups, key and
 value dim), Z its state size and W the width of its convolution. X learned positions, M width of an
 embedding that is projected to D, Y width of a per-layer embedding, L layers, s residual streams.
-Towers use lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
+Towers use lower-case letters, and so have tensors of one class alone the sizes that no other has
+(`extras.py`). Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
 from dataclasses import replace
@@ -17,7 +18,7 @@ from functools import lru_cache
 from math import isqrt
 
 from shardwise.models.config import ModelConfig, Tower
-from shardwise.models.mixer_rows import mixer_rows
+from shardwise.models.mixer_rows import extra_rows, mixer_rows
 from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import Layer, Mlp, Moe
 
@@ -33,8 +34,7 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """
     rows = _embedding(cfg)
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        own = layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
-        rows += [replace(row, shares=row.name) for row in own] if layer.reused else own
+        rows += layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
     rows += _head(cfg)
     for tower in cfg.towers:
         rows += _tower(tower)
@@ -64,6 +64,13 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
 
 def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     """The tensors of one layer."""
+    rows = _block_rows(p, layer)
+    if layer.reused:
+        rows = [replace(row, shares=row.name) for row in rows]
+    return rows + extra_rows(p, layer.extras)
+
+
+def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     rows = []
     if layer.mixer is not None:
         rows += mixer_rows(p, layer.mixer)
@@ -86,8 +93,8 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     if layer.streams > 1 and layer.mixing == "altup":
         rows += _altup(p, layer.streams)
     elif layer.streams > 1:
-        rows += _hyper(p, "hyper.attention", layer.streams)
-        rows += _hyper(p, "hyper.mlp", layer.streams)
+        rows += _hyper(p, "hyper.attention", layer)
+        rows += _hyper(p, "hyper.mlp", layer)
     if layer.attention_residual:
         for name in ("attention", "mlp"):
             rows.append(p.row(f"residual.{name}.query", d, "other", "scale"))
@@ -123,8 +130,11 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
 
 def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
-    scores = {"k": 2 * isqrt(m.experts)} if m.product_keys else e
-    rows = [p.row("router", d | scores, "router", "matmul", "D")]
+    read = {"R": m.router_dim} if m.router_dim else d
+    weighed = {"E": m.choices + m.shared_experts * m.scores_shared}
+    if m.product_keys:
+        weighed = {"k": 2 * isqrt(m.experts)}
+    rows = [p.row("router", read | weighed, "router", "matmul", next(iter(read)))]
     if m.bias:
         rows.append(p.row("router.bias", e, "router", "bias"))
     if m.selection_bias:
@@ -138,7 +148,7 @@ def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
         rows.append(p.row("latent.down", d | width, "moe_latent", "matmul", "D"))
         rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
         rows += p.norm("latent.norm", width) if m.latent_norm else []
-    share = Fraction(m.experts_per_token, m.experts)
+    share = Fraction(m.experts_per_token, m.choices)
     ins = ("gate", "up") if m.gated and not m.product_keys else ("up",)
     routed = "routed_experts"
     for part in ins:
@@ -168,13 +178,14 @@ def _per_layer_input(p: LayerPlace, width: int) -> list[Parameter]:
     ]
 
 
-def _hyper(p: LayerPlace, name: str, streams: int) -> list[Parameter]:
+def _hyper(p: LayerPlace, name: str, layer: Layer) -> list[Parameter]:
     """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
-    mixed = {"m": (2 + streams) * streams}
+    streams, mixing = layer.streams, layer.streams_mixed
+    mixed = {"m": (2 + streams * mixing) * streams}
     return [
         p.row(name, {"s": streams, "D": p.d_model} | mixed, "other", "matmul", "sD"),
         p.row(f"{name}.base", mixed, "other", "scale"),
-        p.row(f"{name}.scale", {"c": 3}, "other", "scale"),
+        p.row(f"{name}.scale", {"c": 2 + mixing}, "other", "scale"),
     ]
 
 
@@ -202,6 +213,7 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
         rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
     if cfg.initial_state:
         rows.append(p.row("state.initial", d, "other", "scale"))
+    rows += extra_rows(p, cfg.extras)
     if cfg.embedding_norm:
         rows += p.norm("norm.embedding", d, cfg.norm_bias)
     if cfg.streams > 1 and cfg.mixing == "altup":

@@ -18,6 +18,8 @@ MIXER_WORDS = {
     "linear_attention": "linear",
     "mamba": "linear",
     "conv": "conv",
+    "hybrid": "full",
+    "hybrid_sliding": "window",
 }
 MLP_WORDS = {"dense": "dense", "sparse": "sparse"}
 
@@ -62,12 +64,19 @@ def every(period_key: str, other: str) -> Rule:
     return rule
 
 
-def nth(period: int, place: int, there: str, elsewhere: str) -> Rule:
-    """`there` in the layers whose index leaves `place` over `period`, unless they are listed."""
+def nth(period: int | str, place: int, there: str, elsewhere: str, key: str = "") -> Rule:
+    """`there` in the layers whose index leaves `place` over `period`, a number or the key that says
+    it, unless `layer_types` lists the kinds or `key` the layers that are `elsewhere`."""
 
     def rule(r: Reader, layers: int) -> list[str]:
         listed = _listed(r, layers)
-        return listed or [there if i % period == place else elsewhere for i in range(layers)]
+        if listed:
+            return listed
+        others = r.integers(key) if key else None
+        if others is not None:
+            return [elsewhere if i in others else there for i in range(layers)]
+        every = r.size(period) if isinstance(period, str) else period
+        return [there if i % every == place else elsewhere for i in range(layers)]
 
     return rule
 
@@ -102,6 +111,14 @@ def prefix_windows(r: Reader, layers: int) -> list[str]:
     own, rest = r.size("prefix_dense_sliding_window_pattern"), r.size("sliding_window_pattern")
     places = [(i + 1) % own if i < first else (i - first + 1) % rest for i in range(layers)]
     return ["window" if place else "full" for place in places]
+
+
+def griffin(r: Reader, layers: int) -> list[str]:
+    """RecurrentGemma: `block_types`, a short list that repeats."""
+    words, said = {"recurrent": "linear", "attention": "window"}, r.get("block_types")
+    if not isinstance(said, list) or not said or any(word not in words for word in said):
+        raise r.error("block_types", said, f"it must be a list of {' and '.join(words)}")
+    return [words[said[i % len(said)]] for i in range(layers)]
 
 
 def listed_only(r: Reader, layers: int) -> list[str]:

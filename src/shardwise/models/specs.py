@@ -4,7 +4,52 @@ All values are whole dimensions, in elements; `d_model` itself is the model's, n
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
+
+ExtraRole = Literal["matmul", "norm", "bias", "scan", "conv", "scale", "state"]
+"""What an `Extra` is: a role of a tensor, or "state", values kept per sequence and no tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """A tensor that a class has beside those of its mixers and MLPs (a row of `extras`).
+
+    `dims` are by letters, `sums` those that a matmul sums over, `batch` those of which each has a
+    product of its own. A convolution has the letter W. `shares` names the tensor whose storage this
+    one uses. `flops` is what a token costs per value of a "state".
+    """
+
+    name: str
+    dims: tuple[tuple[str, int], ...]
+    role: ExtraRole
+    sums: str = ""
+    batch: str = ""
+    shares: str = ""
+    flops: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return prod(n for _, n in self.dims)
+
+    @property
+    def kept(self) -> int:
+        """Values kept per sequence: of a convolution the last W - 1 of its inputs."""
+        if self.role == "state":
+            return self.size
+        dims = dict(self.dims)
+        read = self.sums + self.batch if self.sums else "".join(dims).replace("W", "")
+        width = dims.get("W", 1)
+        return (width - 1) * prod(n for letter, n in self.dims if letter in read and letter != "W")
+
+    @property
+    def scan_flops(self) -> float:
+        """Forward FLOPs per token of a state or a depthwise convolution; matmuls are rows."""
+        if self.role == "state":
+            return self.flops * self.size
+        return 2.0 * self.size if self.role == "conv" else 0.0
+
 
 QkNorm = Literal["none", "head", "heads", "full"]
 """Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
@@ -26,7 +71,9 @@ class Attention:
     all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
     projection reads. `differential` attends twice, to either half of the values, and subtracts
     (Differential Transformer, arXiv 2410.05258). `chosen_keys` is how many keys a mask that is made
-    of the values leaves of each KV head (dynamic mask attention, arXiv 2508.02124).
+    of the values leaves of each KV head (dynamic mask attention, arXiv 2508.02124). `input_copies`
+    is 2 where it reads the embedding beside the stream (Zamba). Of `query_experts` a token uses as
+    many as there are heads over KV heads (JetMoe).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -49,6 +96,8 @@ class Attention:
     reuses_kv: bool = False
     differential: bool = False
     chosen_keys: int | None = None
+    input_copies: int = 1
+    query_experts: int = 0
 
     @property
     def gated(self) -> bool:
@@ -91,6 +140,7 @@ class LatentAttention:
     bias: bool = False
     output_gate: bool = False
     head_gate: bool = False
+    head_sinks: bool = False
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
     window: int | None = None
@@ -159,10 +209,15 @@ class Mamba:
     norm: bool = True
 
     @property
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
+        channels = self.heads * self.head_dim + 2 * self.groups * self.state
+        return channels * (self.conv_width - 1)
+
+    @property
     def state_elements(self) -> int:
         """Values kept per sequence: the state, and the last inputs of the convolution."""
-        channels = self.heads * self.head_dim + 2 * self.groups * self.state
-        return self.heads * self.head_dim * self.state + channels * (self.conv_width - 1)
+        return self.heads * self.head_dim * self.state + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,9 +243,14 @@ class SelectiveScan:
         return self.width
 
     @property
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
+        return self.width * (self.conv_width - 1)
+
+    @property
     def state_elements(self) -> int:
         """Values kept per sequence: the state, and the last inputs of the convolution."""
-        return self.width * (self.state + self.conv_width - 1)
+        return self.width * self.state + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +278,16 @@ class DeltaNet:
         return self.value_heads
 
     @property
-    def state_elements(self) -> int:
-        """Values kept per sequence: the state, and the last inputs of the convolution."""
+    def conv_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
         keys = self.key_heads * self.key_head_dim
         values = self.value_heads * self.value_head_dim
-        state = values * self.key_head_dim
-        return state + (2 * keys + values) * (self.conv_width - 1)
+        return (2 * keys + values) * (self.conv_width - 1)
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the state, and the last inputs of the convolution."""
+        return self.value_heads * self.value_head_dim * self.key_head_dim + self.conv_elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,13 +314,42 @@ class ShortConv:
     bias: bool
 
     @property
-    def state_elements(self) -> int:
+    def conv_elements(self) -> int:
         """Values kept per sequence: the last inputs of the convolution."""
         return self.width * (self.conv_width - 1)
 
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: those of the convolution alone."""
+        return self.conv_elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A recurrence that is described by its tensors and states alone (mLSTM, RG-LRU, RWKV).
+
+    `heads` have states of their own, with keys of `head_dim` and values of `v_head_dim`.
+    """
+
+    kind: Literal["recurrence"] = "recurrence"
+    heads: int
+    head_dim: int
+    v_head_dim: int
+    tensors: tuple[Extra, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Elements of the output per token."""
+        return self.heads * self.v_head_dim
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence."""
+        return sum(tensor.kept for tensor in self.tensors)
+
 
 SoftmaxMixer = Attention | LatentAttention | CompressedAttention
-RecurrentMixer = Mamba | SelectiveScan | DeltaNet | Lightning | ShortConv
+RecurrentMixer = Mamba | SelectiveScan | DeltaNet | Lightning | ShortConv | Recurrence
 Mixer = SoftmaxMixer | RecurrentMixer
 
 
@@ -286,7 +379,9 @@ class Moe:
     expert that the class counts among its parameters although no gradient trains it. `hash_routed`
     layers look the expert up by token id and compute only its weight. With `product_keys` a routed
     expert is a row in and a row out, found by the best of 2 * sqrt(E) scores (PEER, arXiv
-    2407.04153), and `gated` says something of the shared expert alone.
+    2407.04153), and `gated` says something of the shared expert alone. `idle_experts` are choices
+    beside the experts that compute nothing (LongCat-Flash); with `scores_shared` the router weighs
+    the shared experts, too. `router_dim` is the width that the router reads, 0 where it is d_model.
     """
 
     kind: Literal["moe"] = "moe"
@@ -305,7 +400,21 @@ class Moe:
     router_scales: bool = False
     hash_routed: bool = False
     product_keys: bool = False
+    idle_experts: int = 0
+    scores_shared: bool = False
+    router_dim: int = 0
     dense: Mlp | None = None
+
+    @property
+    def choices(self) -> int:
+        """What a token's `experts_per_token` are chosen from."""
+        return self.experts + self.idle_experts
+
+    @property
+    def computed_per_token(self) -> float:
+        """Experts that compute for a token, on average over an even choice."""
+        share = self.experts / self.choices if self.idle_experts else 1
+        return self.experts_per_token * share
 
     @property
     def routes_all(self) -> bool:
@@ -323,9 +432,11 @@ class Layer:
     per-layer embedding, `streams` the number of residual streams, `mixing` how they are mixed
     (hyper-connections, or AltUp, arXiv 2301.13310), `laurel_rank` that of a pair beside attention
     (LAuReL, arXiv 2411.07501), `attention_residual` marks Kimi's learned weighting of earlier
-    blocks. `gated_norms` are those whose output a pair of rank `norm_gate_rank` gates (A.X K2),
-    `residual_scales` a learned scale of the stream at each of the two sums (Doge). A `reused` layer
-    has the tensors of an earlier one: it multiplies and caches anew and holds no parameters (HRM).
+    blocks. Streams that are not `streams_mixed` are read and written, and never mixed (Hunyuan 4).
+    `gated_norms` are those whose output a pair of rank `norm_gate_rank` gates (A.X K2),
+    `residual_scales` a learned scale of the stream at each of the two sums (Doge). `extras` are
+    tensors of its own. A `reused` layer has mixer, MLP and norms of an earlier one: it multiplies
+    and caches anew and holds no parameters of these (HRM, Zamba).
     """
 
     mixer: Mixer | None
@@ -343,7 +454,16 @@ class Layer:
     gated_norms: tuple[str, ...] = ()
     norm_gate_rank: int = 0
     residual_scales: bool = False
+    streams_mixed: bool = True
+    extras: tuple[Extra, ...] = ()
     reused: bool = False
+
+    @property
+    def state_elements(self) -> int:
+        """Values of recurrent state, and of inputs of convolutions, kept per sequence."""
+        mixers = [part.mixer for part in self.by_mixer]
+        own = sum(one.state_elements for one in mixers if isinstance(one, RecurrentMixer))
+        return own + sum(extra.kept for extra in self.extras)
 
     @property
     def attention(self) -> SoftmaxMixer | None:
@@ -355,4 +475,4 @@ class Layer:
         """The layer once for each of its mixers, with that one alone."""
         if self.beside is None:
             return (self,)
-        return replace(self, beside=None), replace(self, mixer=self.beside, beside=None)
+        return replace(self, beside=None), replace(self, mixer=self.beside, beside=None, extras=())

@@ -63,7 +63,9 @@ def _bare(name: str) -> str:
     return _OF_NO_SHAPE.sub("", name.removeprefix("meta-"))
 
 
-_OF_NO_SHAPE = re.compile(r"(-(instruct|it|chat|base|hf|bf16))+$")
+_OF_NO_SHAPE = re.compile(r"(-(instruct|thinking|it|chat|base|hf|bf16)(-\d{4})?)+$")
+_SIZE_LEFT_OUT = re.compile(r"-(\d+(\.\d+)?[bt]-)?a\d+(\.\d+)?b")
+"""The end of a name that says the size of a mixture of experts, or its active part alone."""
 
 
 @lru_cache(maxsize=32)
@@ -181,7 +183,29 @@ def _find(name_or_path: str | Path) -> Path:
     if ids:
         raise _unknown_id(text, ids)
     remedy = "`shardwise model list` shows all; or give the path of a config.json"
+    if short := _short_name(text.lower()):
+        return DATA / f"{short}.json"
     raise unknown("model", text, zoo_names(), remedy)
+
+
+def _short_name(text: str) -> str | None:
+    """The one model of the zoo that a word without an owner means: the last part of its Hugging
+    Face id, its name with other hyphens, or its name without the size of its experts.
+
+    >>> _short_name("nemotron-3-nano"), _short_name("qwen3.6-35b"), _short_name("codellama")
+    ('nemotron-3-nano-30b-a3b', 'qwen3.6-35b-a3b', None)
+    """
+    word = _squeezed(text)
+    ends = {own: known.lower().rpartition("/")[2] for known, own in _hub_ids().items()}
+    alike = {own for own, end in ends.items() if word in (_squeezed(own), _squeezed(end))}
+    longer = {own for own in ends if own.startswith(_bare(text) + "-")}
+    if not alike and all(_SIZE_LEFT_OUT.fullmatch(own.removeprefix(_bare(text))) for own in longer):
+        alike = longer
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[-_ ]", "", _bare(name))
 
 
 def _unknown_id(text: str, ids: Mapping[str, str]) -> BadRequest:

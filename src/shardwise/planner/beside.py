@@ -30,8 +30,8 @@ class Beside:
 
 
 def choices_beside(planning: TrainPlanning) -> tuple[Beside, ...]:
-    """Of each choice that the search made and that makes a difference to the best plan, what
-    another value costs."""
+    """The cost of another value of each choice that the search made and that matters to the best
+    plan."""
     request, best = planning.request, planning.best
     found = [Beside(choice=MESH, other=_next_mesh(planning))]
     for choice, value in choices_of(best.plan).items():

@@ -1,8 +1,10 @@
-"""Which program a training plan is for: the one that was asked for, or what a chip's users run.
+"""The program that a training plan is for: the one that was asked for, or one that users of the
+chip run.
 
 A program that cannot run what is fixed (the model, the chip, a dtype, a pinned degree) is passed
-over; of several the one whose best plan is faster is taken. Beside it stands the best plan that no
-limit of software binds, where that is faster: a search for such alone leaves out most others.
+over. Among several programs the one with the fastest plan is taken. The answer also shows the best
+plan without any limit of software, if it is faster: a search for faster plans alone leaves out most
+others.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +26,11 @@ predictions tell it from the program's fastest."""
 def plan_for(
     groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int, outside: bool = True
 ) -> TrainPlanning:
-    """The best plan of the first group of which some program runs what is fixed, and has a legal
-    mesh; where several were tried and none has, the best plan of any.
+    """The best plan of the first group with a program that runs what is fixed and has a legal mesh.
+    If no program of several has one, the best plan without a program.
 
-    Its `outside` is the best plan of any, where that is faster and asked for. Raises BadRequest
-    with every obstacle where a single program was asked for and cannot.
+    Its `outside` is the best plan without a program, if that is faster and asked for. Raises
+    BadRequest with every obstacle where a single program was asked for and cannot.
     """
     able = [ready for group in groups if (ready := [r for r in group if not obstacles_of(r)])]
     asked = len(groups) == 1 and groups[0][0].software is not None

@@ -23,17 +23,25 @@ SHOWN = 3
 
 
 def leaner(
-    plan: TrainPlan, cfg: ModelConfig, piece: Slice, room: float, needs: Needs, state: float
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    piece: Slice,
+    room: float,
+    needs: Needs,
+    state: float,
+    hosts: bool = True,
 ) -> str:
     """What makes the plan fit into the room of a device, in words; "" where nothing does. `state`
-    are the bytes of its optimizer, of which an offload says the time. What the plan's program does
-    not run is for no program in particular, and counted so."""
+    are the bytes of its optimizer, of which an offload says the time; no offload is one without
+    `hosts`. What the plan's program does not run is for no program in particular, and counted
+    so."""
 
     def counted(changed: TrainPlan) -> float:
         return needs(changed if _runs(changed, cfg, piece) else _for_any(changed, piece))
 
     found = [*_fewest(plan, room, counted)][:SHOWN]
-    others = _on_host(plan, piece, room, counted), _adapted(plan, piece, room, counted)
+    moved = _on_host(plan, piece, room, counted) if hosts else None
+    others = moved, _adapted(plan, piece, room, counted)
     found += [one for one in others if one]
 
     def said(options: str, changed: TrainPlan) -> str:

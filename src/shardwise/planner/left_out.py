@@ -36,7 +36,7 @@ class Completed:
 
 
 def open_choices(written: Mapping[str, Any]) -> frozenset[str]:
-    """What a file with such keys leaves to a search."""
+    """The choices that a file with these keys leaves to a search."""
     said = {*written, *(["weight_gather"] if FORMER_KEY in written else [])}
     return frozenset((*SEARCHED, *NUMBERS)) - said
 

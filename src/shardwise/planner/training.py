@@ -2,14 +2,14 @@
 with its reasons.
 
 `evaluate_train` prices any plan, searched or written by hand; `plan_train` searches and evaluates
-the best. Definitions: `mfu` counts 6 x active parameters without the embedding lookup plus causal
-attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd` counts
-6 x all active parameters.
+the best. Definitions: `mfu` counts 6 x active parameters (4 x those that are not trained) without
+the embedding lookup plus causal attention, over the dense peak of all chips of the slice, used or
+idle; `mfu_6nd` counts 6 x all active parameters.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
@@ -57,8 +57,8 @@ from shardwise.roofline import Estimate, Stack
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.evidence import Shift
 from shardwise.roofline.time_parts import TimeParts
-from shardwise.units import DAY, format_seconds
-from shardwise.work import MemoryTimeline, Work
+from shardwise.units import DAY, format_gib, format_seconds
+from shardwise.work import MemoryTimeline, Quantity, Work
 
 _LOOKED_UP = "embedding_per_layer"
 
@@ -104,7 +104,9 @@ class TrainAnswer(Usage):
     @property
     def mfu(self) -> float:
         """Model FLOPs utilisation of the whole slice at the expected step time."""
-        per_token = model_flops_per_token(self.cfg, self.plan.sequence_length, causal=True)
+        per_token = model_flops_per_token(
+            self.cfg, self.plan.sequence_length, causal=True, trained=self.plan.trains
+        )
         return float(per_token) * self.tokens_per_second / self._slice_peak
 
     @property
@@ -148,7 +150,8 @@ class TrainPlanning:
     cannot run, where it is faster (`choosing.py`). `others` are all others that were priced by the
     timeline, fastest first. `fastest` is the one that ranks first, and the best plan the simplest
     of those that predictions cannot tell from it. Where not `margin_kept` no plan that fits leaves
-    the margin of the request free."""
+    the margin of the request free. `offloaded` says what it costs that the optimizer's state lies
+    in the hosts' memory, where nothing fits otherwise."""
 
     request: TrainRequest
     best: TrainAnswer
@@ -161,6 +164,7 @@ class TrainPlanning:
     search: SearchReport
     rank_changes: tuple[str, ...]
     outside: TrainAnswer | None = None
+    offloaded: tuple[str, ...] = ()
 
     @property
     def best_rank(self) -> float:
@@ -218,14 +222,13 @@ def plan_train(
     """
     check_pins(request)
     grounded = request if request.ground else replace(request, ground=Ground())
-    asked, kept = grounded.with_margin, keep_of(top)
-    report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
-    if report.legal == 0:
-        raise BadRequest(no_legal_plan(request))
-    tight = asked.max_hbm_bytes < request.max_hbm_bytes
-    if not report.best and tight and request.better_than == inf:
-        asked = grounded
-        report = search(asked, keep=kept, progress=progress, exhaustive=exhaustive)
+    looked = partial(search, keep=keep_of(top), progress=progress, exhaustive=exhaustive)
+    asked, report = _fitting(grounded, looked)
+    given, unfit = request, None
+    if not report.best and (other := grounded.offloaded):
+        asked_too, found = _fitting(other, looked)
+        if found.best:
+            unfit, report, request, grounded, asked = report, found, other, other, asked_too
     if not report.best and request.better_than < inf:
         raise NoFeasiblePlan("no plan ranks before the one that is known")
     if not report.best:
@@ -251,7 +254,23 @@ def plan_train(
         top=top,
         search=report,
         rank_changes=_rank_changes(request, report, first, fastest, best),
+        offloaded=_offloaded(given, unfit, best) if unfit else (),
     )
+
+
+def _fitting(
+    grounded: TrainRequest, looked: Callable[[TrainRequest], SearchReport]
+) -> tuple[TrainRequest, SearchReport]:
+    """What was searched and found: plans that keep the margin of memory, or where none does, any
+    that fit."""
+    asked = grounded.with_margin
+    report = looked(asked)
+    if report.legal == 0:
+        raise BadRequest(no_legal_plan(grounded))
+    tight = asked.max_hbm_bytes < grounded.max_hbm_bytes
+    if not report.best and tight and grounded.better_than == inf:
+        return grounded, looked(grounded)
+    return asked, report
 
 
 def keep_of(top: int) -> int:
@@ -263,20 +282,41 @@ def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
     """The nearest miss."""
     assert report.nearest is not None
     leanest = plan_of(request, report.nearest)
-    shape = plan_shape(leanest, request.cfg, request.piece.chip)
-    kinds = train_memory(request.cfg, shape).peak_point()[1]
-
-    def needs(plan: TrainPlan) -> float:
-        shape = plan_shape(plan, request.cfg, request.piece.chip)
-        return float(train_memory(request.cfg, shape).peak())
-
     loose = request.pins and request.part is None
     unpinned = search(replace(request, pins={}), keep=1).best if loose else ()
     fits = plan_of(request, unpinned[0]) if unpinned else None
-    few = request.part is None and request.piece.chips <= FEW_CHIPS
-    optimizer, room = float(kinds["optimizer"]), request.max_hbm_bytes
-    others = leaner(leanest, request.cfg, request.piece, room, needs, optimizer) if few else ""
+    kinds, others = _leaner(request, leanest, hosts=True)
     return nearest_miss(request, report.nearest, leanest, kinds, fits, others)
+
+
+def _leaner(
+    request: TrainRequest, leanest: TrainPlan, hosts: bool
+) -> tuple[Mapping[str, Quantity], str]:
+    """What the leanest plan holds at its fullest point, and what makes it fit."""
+
+    def held(plan: TrainPlan) -> MemoryTimeline:
+        return train_memory(request.cfg, plan_shape(plan, request.cfg, request.piece.chip))
+
+    kinds, room = held(leanest).peak_point()[1], request.max_hbm_bytes
+    if request.part is not None or request.piece.chips > FEW_CHIPS:
+        return kinds, ""
+    needs, state = (lambda plan: float(held(plan).peak())), float(kinds["optimizer"])
+    return kinds, leaner(leanest, request.cfg, request.piece, room, needs, state, hosts)
+
+
+def _offloaded(request: TrainRequest, unfit: SearchReport, best: TrainAnswer) -> tuple[str, ...]:
+    """That the optimizer's state lies in the hosts' memory, why, what that takes of a step, and
+    what fits without."""
+    assert unfit.nearest is not None
+    _, others = _leaner(request, plan_of(request, unfit.nearest), hosts=False)
+    need, usable = unfit.nearest.memory, request.max_hbm_bytes
+    said = (
+        "the optimizer's state lies in the hosts' memory, so that updates take "
+        f"{format_seconds(best.time_parts.optimizer)} of a step: without that the leanest plan "
+        f"needs {format_gib(need)} per device of {format_gib(usable)} usable"
+    )
+    instead = f"; instead it fits with {others}" if others else ""
+    return (Remark(f"{said}{instead}; --offload none does not look at it"),)
 
 
 FEW_CHIPS = 8

@@ -59,6 +59,13 @@ def parse_targets(text: str | Sequence[str] | None) -> tuple[str, ...]:
     return () if not names or any(n in EVERY for n in names) else tuple(dict.fromkeys(names))
 
 
+def targets_of(rows: Sequence[Parameter], targets: Sequence[str]) -> tuple[str, ...]:
+    """The targets that a model has, as PEFT passes over a name that no module has; all of them
+    where it has none, which PEFT refuses (peft/tuners/tuners_utils.py)."""
+    known = {n for row in rows if can_adapt(row) for n in (short_name(row), row.component)}
+    return tuple(name for name in targets if name in known) or tuple(targets)
+
+
 def check_targets(rows: Sequence[Parameter], targets: Sequence[str], model: str) -> None:
     """Raise BadRequest for a target that no matrix of a model is called by."""
     able = [row for row in rows if can_adapt(row)]

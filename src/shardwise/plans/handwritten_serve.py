@@ -11,9 +11,10 @@
 
 `input` and `output` (or `input_length` and `output_length`, as the whole plan has them) are the
 tokens of a request, and say that the plan serves where no `kind` does; `rate` (requests per
-second), `ttft`, `tpot`, `e2e`, `trace` (a file that lengths are drawn from) and `spare` (servers
-that may be lost) say the load and its targets, and may be left out. Every other key of a plan may
-stand there too; what does not is the plan's default, with vLLM's own number of sequences at once.
+second), `ttft`, `tpot`, `e2e`, `interactivity` (tokens per second of a request), `trace` (a file
+that lengths are drawn from) and `spare` (servers that may be lost) say the load and its targets,
+and may be left out. Every other key of a plan may stand there too; what does not is the plan's
+default, with vLLM's own number of sequences at once.
 Nothing is searched: `plan serve` does.
 """
 
@@ -35,7 +36,7 @@ from shardwise.units import parse_seconds
 
 NEEDED = ("model", "slice", "mesh", "input", "output")
 _LENGTHS = {"input_length": "input", "output_length": "output"}
-_LOAD = ("rate", "ttft", "tpot", "e2e", "trace", "spare")
+_LOAD = ("rate", "ttft", "tpot", "e2e", "trace", "spare", "interactivity")
 _OF_SERVERS = ("rate", "ttft", "tpot")
 """Words that no training plan has: a file with one serves, where it does not say its kind."""
 WORD_OF = {**_LENGTHS, **{f"workload.{name}": name for name in _LOAD}}
@@ -97,10 +98,11 @@ def _workload(data: Mapping[str, Any]) -> dict[str, Any]:
     times = {name: parse_seconds(str(given[name]), name) for name in given if name in _TIMES}
     rate = number(given["rate"], "rate", least=1e-6, most=1e6)
     load = {"rate": rate, "ttft": TTFT_TARGET, **times}
-    return {"workload": load | {k: given[k] for k in ("trace", "spare") if k in given}}
+    return {"workload": load | {k: given[k] for k in _AS_GIVEN if k in given}}
 
 
 _TIMES = ("ttft", "tpot", "e2e")
+_AS_GIVEN = ("trace", "spare", "interactivity")
 
 
 def _box(piece: Slice, devices: int) -> list[int]:

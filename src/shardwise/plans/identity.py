@@ -31,14 +31,12 @@ def former_hash(cfg: ModelConfig) -> str:
 
 
 _LATER = re.compile(
-    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias)=[^,)]+"
-    "|, differential=False, chosen_keys=None"
+    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies"
+    "|query_experts|head_sinks|idle_experts|scores_shared|router_dim|streams_mixed|extras|reused"
+    "|differential|chosen_keys|product_keys|beside|mixing|laurel_rank|gated_norms|norm_gate_rank"
+    r"|residual_scales)=(\(\)|[^,)]+)"
     "|, window=None, rope_norm=False, query_gate=False"
-    "|, product_keys=False"
     "|, out_bias=None, norm=True"
-    "|, beside=None"
-    "|, mixing='hyper', laurel_rank=0"
-    r"|, gated_norms=\(\), norm_gate_rank=0, residual_scales=False, reused=False"
 )
 """Fields of layers that the former hash left out."""
 

@@ -24,6 +24,7 @@ WORDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         **dict.fromkeys(("ttft", "tpot", "e2e"), _TIME),
         "trace": {"type": "string"},
         "spare": {"type": "integer", "minimum": 0},
+        "interactivity": {"type": "number", "exclusiveMinimum": 0},
     },
 }
 """Of each kind the keys that only a person writes, which become others when the file is read."""

@@ -169,7 +169,8 @@ class PrefillServer:
 class Workload:
     """The load that a plan was made for and confirmed under: `rate` requests per second at random,
     of the plan's lengths, or of lengths drawn from a trace's requests; and the longest times that
-    they may take, in seconds (None: any). It is carried with `spare` servers of each pool lost. All
+    they may take, in seconds (None: any); `interactivity` is the fewest tokens of an answer per
+    second of a whole request. It is carried with `spare` servers of each pool lost. All
     prompts begin with the same `prefix` tokens (None: with none)."""
 
     rate: float
@@ -179,6 +180,7 @@ class Workload:
     trace: str | None = None
     spare: int = 0
     prefix: int | None = part()
+    interactivity: float | None = part()
 
     def __post_init__(self) -> None:
         for name, (least, most) in WORKLOAD_RANGES.items():
@@ -193,6 +195,7 @@ WORKLOAD_RANGES: Ranges = {
     "e2e": (1e-9, 1e9),
     "spare": (0, 1e6),
     "prefix": (1, 1e9),
+    "interactivity": (1e-9, 1e9),
 }
 
 

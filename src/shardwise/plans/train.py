@@ -177,6 +177,10 @@ class Structure:
         """What is known of the pipeline schedule."""
         return schedule_row(self.pipeline_schedule)
 
+    def trains(self, component: str) -> bool:
+        """Whether a component of the model gets gradients: none does beside adapters."""
+        return not self.lora_rank and component not in self.frozen
+
     @property
     def stack_row(self) -> StackRow:
         """What the stack does beside the algebra."""

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.errors import Remark
 from shardwise.hardware import Chip, Switched
 from shardwise.hardware.prices import range_beside
 from shardwise.models.describe import context_warning, unpriced
+from shardwise.models.facts import SequenceCache, sequence_cache
 from shardwise.planner.serve.answer import ServeAnswer, evaluate_serve
 from shardwise.planner.serve.instead import Alternative
 from shardwise.planner.serve.replica import replica_of
@@ -56,6 +57,8 @@ class ServerMemory(Record):
     """Bytes that the share is of."""
     share: float
     """Share of them that servers take."""
+    sequence: SequenceCache | None = part()
+    """What a sequence keeps over all devices, of a model that keeps more than keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,6 +337,7 @@ def memory_of(served: Served) -> ServerMemory:
         line_requests=float(server.requests_held(shape, share)),
         usable=usable,
         share=taken / usable if of_free else share,
+        sequence=sequence_cache(served.cfg, shape.longest, plan.dtypes.kv),
     )
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.hardware import Chip, describe
 from shardwise.models import ModelConfig
+from shardwise.models.facts import SequenceCache, sequence_cache
 from shardwise.models.specs import Attention, SoftmaxMixer
 from shardwise.planner.serve.answer import ServeAnswer
 from shardwise.planner.serve.server import Phase, server_of
@@ -155,6 +156,8 @@ class PricedServer(Record):
     """Tokens of each rank that the engine prints ("GPU KV cache size")."""
     line_requests: float
     """Requests of the plan's length that a rank's cache holds ("Maximum concurrency")."""
+    sequence: SequenceCache | None = part()
+    """What a sequence keeps over all devices, of a model that keeps more than keys and values."""
     memory_peak_at: str
     """The phase in which most memory is in use."""
     bound_by: BoundBy
@@ -195,6 +198,7 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         cache_tokens=int(server.cache_tokens(shape, share)),
         line_tokens=int(server.line_tokens(shape, share)),
         line_requests=float(server.requests_held(shape, share)),
+        sequence=sequence_cache(answer.cfg, shape.longest, plan.dtypes.kv),
         memory_peak_at=answer.memory.peak_point()[0],
         bound_by=BoundBy(prefill=prefill.estimate.bound_by(), decode=decode.estimate.bound_by()),
         resource_seconds=ResourceSeconds(prefill=_resources(prefill), decode=_resources(decode)),

@@ -18,4 +18,6 @@ class Finding(Record):
     what: str
     """What it is, with its figures."""
     remedy: str
-    """What to write instead."""
+    """What to write instead; lines after the first are code."""
+    frees: float = 0.0
+    """Bytes per device that the remedy frees, of a mistake that costs memory; else 0."""

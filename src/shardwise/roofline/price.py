@@ -118,7 +118,8 @@ def price_ops(
     that follow each other (queries, keys and values; gate and up) are one kernel: one ramp.
 
     `known` are times of ops that were priced before, by id and which columns have a ramp: ops of
-    one id must then do the same work. They are taken from there, and new ones added.
+    one id must then do the same work, also where they run again ("re."). They are taken from there,
+    and new ones added.
     """
     found: list[OpTime] = []
     before: Op | None = None
@@ -128,9 +129,9 @@ def price_ops(
         if known is None:
             found.append(_op_time(op, chip, placement, stack, ramp=ramp))
             continue
-        key = op.id, ramp.tobytes()
+        key = op.id.removeprefix("re."), ramp.tobytes()
         if key not in known:
-            known[key] = _op_time(op, chip, placement, stack, ramp=ramp)
+            known[key] = _op_time(replace(op, id=key[0]), chip, placement, stack, ramp=ramp)
         found.append(replace(known[key], op=op))
     return tuple(found)
 
@@ -277,8 +278,7 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     rates = chip.efficiency
     kept = rates.sustained * rates.clock
     if op.op_class == "attention":
-        wide = min(op.head_dims, default=0) > WIDE and stack.grouped  # only engines decode
-        latent = latent_rate(dtype, chip.generation) if wide else None
+        latent = _latent(op, dtype, chip) if stack.grouped else None  # only engines have a cache
         if latent is not None:
             return latent * stack.attention
         loop = stack.tiles if op.tiled else 1.0
@@ -288,6 +288,15 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
         return np.minimum(SCAN * vector / chip.peak(dtype), rates.matmul_rate(dtype)) * kept
     experts = stack.experts if op.component == ROUTED else 1.0
     return rates.matmul_rate(dtype) * stack.products * experts * kept
+
+
+def _latent(op: Op, dtype: str, chip: Chip) -> float | None:
+    """The rate of attention of a latent cache, whose queries are wider than its answers; None for
+    other attention, and where nothing was measured."""
+    query, answer = op.head_dims or (0, 0)
+    if query == answer:
+        return None
+    return latent_rate(dtype, chip.generation, prompt=answer <= WIDE)
 
 
 WIDE = 256

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from shardwise.apps.server.state import ServerState
 from shardwise.commands.run.serving import ServedModel
-from shardwise.runtime.engine import Engine, MockExecutor
+from shardwise.runtime.engine import Engine, MockExecutor, mock_token
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.scheduling import SchedulerConfig
 
@@ -75,3 +75,16 @@ def nothing_is_held(state: ServerState) -> None:
     assert scheduler.outstanding == scheduler.backlog == state.waiting == state.active == 0
     assert scheduler.pool.free + scheduler.tree.device == scheduler.config.pages
     assert not state.thread.open
+
+
+def text_after(state, prompt, count):
+    """What the mock engine says after a prompt."""
+    text = state.replica.text
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(mock_token(tokens, text.vocabulary))
+    return tokens[len(prompt) :], text.decode(tokens[len(prompt) :])
+
+
+PROMPT = {"prompt": "a"}
+CHAT = {"messages": [{"role": "user", "content": "a"}]}

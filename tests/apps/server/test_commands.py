@@ -5,8 +5,7 @@ import json
 
 import pytest
 from tests.apps.commands import document, refused, run
-from tests.apps.server.made import folder_of, replica_of
-from tests.apps.server.test_api import text_after
+from tests.apps.server.made import folder_of, replica_of, text_after
 
 import shardwise as sw
 from shardwise.apps.cli.generate import _show

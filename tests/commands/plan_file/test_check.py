@@ -9,7 +9,10 @@ from tests.planner.export.test_recipes import BRIDGE, CORE
 import shardwise as sw
 from shardwise.commands.plan_file.check import FileChecked
 from shardwise.errors import BadRequest
+from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.edit import has_use_for
+from shardwise.planner.near_table import near_in_tables
+from shardwise.planner.training import evaluate_train
 
 SCRIPTS = Path(__file__).parents[2] / "planner" / "export" / "scripts"
 
@@ -281,3 +284,29 @@ def test_what_a_caller_gives_has_to_decide_something(tmp_path):
         sw.check(file, given={"TP": "4"}, on="h100:8")
     assert has_use_for("torchrun t.py --lr ${LR:-1}", "LR")
     assert not has_use_for("torchrun t.py --lr ${LR:-1}", "TP")
+
+
+def test_choices_are_changed_together(tmp_path):
+    """More sequences at once need memory, which keeping activations needs as well: the best is
+    both, and no single change is as good."""
+    found = checked(tmp_path, "small.sh")
+    best, *others = found.changes
+    assert set(best.choices) == {"microbatches", "remat"}
+    assert best.gain > 1.2 * max(change.gain for change in others)
+    assert all(len(change.choices) == 1 for change in others)
+    assert_reads_back(tmp_path, "small.sh", found)
+
+
+def test_tensor_parallelism_comes_with_sequence_parallelism(tmp_path):
+    """A script that has neither: the plan with both is one of those that are priced."""
+    text = LLAMA2.replace("--tensor-model-parallel-size 8", "--tensor-model-parallel-size 1")
+    (tmp_path / "run.sh").write_text(text.replace("--sequence-parallel ", ""))
+    plan = sw.export(tmp_path / "run.sh", from_="megatron", on="4*h100:8").value
+    assert isinstance(plan, sw.TrainPlan)
+    cfg, piece = sw.load_model(plan.model), sw.slice_of(plan.slice)
+    row = EXPORTERS["megatron"].runner(piece)
+    room = piece.chip.require("hbm_usable_bytes")
+    changed = [
+        set(choices) for choices, _ in near_in_tables(evaluate_train(plan, cfg, piece), room, row)
+    ]
+    assert any({"mesh", "sequence_parallel"} <= choices for choices in changed)

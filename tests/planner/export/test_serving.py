@@ -1,6 +1,7 @@
 """Serving plans in the words of servers: each comes back, or is refused by its field."""
 
 import re
+import subprocess
 from dataclasses import fields, replace
 
 import pytest
@@ -262,3 +263,84 @@ def test_a_pool_of_prompts_without_notes_has_the_chips_that_its_mesh_fills():
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     again = parse_serve(plain, "vllm", given_fields(plan.model, cfg, piece))
     assert again.prefill == prompts
+
+
+def _started(text, folder, role, **variables):
+    """The environment and arguments of every server that a script starts, with the servers stubbed
+    on PATH."""
+    stub = folder / "stub"
+    stub.write_text(
+        '#!/bin/bash\nset -- "$@"\nflock "$LOG" bash -c \'printf "%s %s %s\\n" "$1" "$2" "$3" >> '
+        '"$LOG"\' - "$CUDA_VISIBLE_DEVICES" "${VLLM_NIXL_SIDE_CHANNEL_PORT:--}" "$*"\n'
+    )
+    stub.chmod(0o755)
+    for name in ("vllm", "python3", "trtllm-serve"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(stub)
+    (folder / "run.sh").write_text(text)
+    (folder / "log").write_text("")
+    env = {"PATH": f"{folder}:/usr/bin:/bin", "MODEL": "m", "LOG": str(folder / "log"), **variables}
+    subprocess.run(["bash", str(folder / "run.sh"), role], check=True, env=env, timeout=20)
+    lines = sorted((folder / "log").read_text().splitlines())
+    return [
+        (line.split()[0], line.split()[1], re.search(r"--port=(\d+)", line)[1]) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_servers_of_one_host_have_devices_and_ports_of_their_own(target, tmp_path):
+    plan, cfg, piece = a_plan(
+        slice_text="h100:2", mesh={"tensor": 2}, replicas=3, prefill_chunk=2048
+    )
+    plan = replace(plan, scheduling=ServeScheduling(policy="chunked", page_size=64))
+    text = export_serve(plan, cfg, piece, target)
+    assert parse_serve(text, target) == plan
+    assert "not expressed: replicas" not in text
+    started = _started(text, tmp_path, "serve")
+    assert [(devices, port) for devices, _, port in started] == [
+        ("0,1", "8001"),
+        ("2,3", "8002"),
+        ("4,5", "8003"),
+    ]
+
+
+def test_more_servers_than_a_host_has_are_numbered_over_hosts(tmp_path):
+    """By Slurm's number of the host, or one that is given."""
+    plan, cfg, piece = a_plan(slice_text="h100:4", mesh={"tensor": 4}, replicas=3)
+    plan = replace(plan, scheduling=ServeScheduling(policy="chunked", page_size=64))
+    text = export_serve(plan, cfg, piece, "vllm")
+    assert parse_serve(text, "vllm") == plan
+    assert [devices for devices, *_ in _started(text, tmp_path, "serve")] == ["0,1,2,3", "4,5,6,7"]
+    for last in ({"SLURM_NODEID": "1"}, {"HOST": "1"}):
+        assert [port for *_, port in _started(text, tmp_path, "serve", **last)] == ["8001"]
+
+
+def test_both_pools_of_one_host_lie_beside_each_other(tmp_path):
+    plan, cfg, piece = a_plan(
+        slice_text="h100:2", mesh={"tensor": 2}, replicas=2, prefill_replicas=1
+    )
+    plan = replace(plan, scheduling=ServeScheduling(policy="chunked", page_size=64))
+    text = export_serve(plan, cfg, piece, "vllm")
+    assert parse_serve(text, "vllm") == plan
+    first, second = (_started(text, tmp_path, role) for role in ("prefill", "decode"))
+    assert first == [("0,1", "5600", "8001")]
+    assert second == [("2,3", "5601", "8002"), ("4,5", "5602", "8003")]
+    assert "--prefill http://localhost:8001 --decode http://localhost:8002" in text
+    of_sglang = export_serve(plan, cfg, piece, "sglang")
+    assert "--disaggregation-bootstrap-port=$((8998 + N))" in of_sglang
+    assert "--prefill http://localhost:8001 8998 --decode http://localhost:8002" in of_sglang
+    assert parse_serve(of_sglang, "sglang") == plan
+
+
+@pytest.mark.parametrize(
+    ("loop", "many"),
+    [("for N in $(seq 0 3)", 4), ("for i in 0 1; do", 2), ("for i in $(seq 4); do", 4), ("", 1)],
+)
+def test_the_servers_of_a_loop_of_ones_own_are_counted(loop, many):
+    command = "vllm serve m --tensor-parallel-size 2 --port=80$i"
+    text = (
+        f"{loop}\n{'do ' if loop and 'do' not in loop else ''}{command}{' & done' if loop else ''}"
+    )
+    cfg = MODELS["dense"]
+    given = given_fields("dense", cfg, parse_slice("h100:2"), (2048, 256))
+    assert parse_serve(text, "vllm", given).replicas == many

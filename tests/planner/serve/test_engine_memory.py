@@ -8,7 +8,8 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.hardware.catalogue import load_chip
-from shardwise.models import load_model
+from shardwise.models import load_model, state_bytes
+from shardwise.models.specs import RecurrentMixer
 from shardwise.planner.serve.engine_memory import graph_bytes, outside, padded_layers, peak
 from shardwise.planner.serve.memory import (
     kv_bytes_per_device,
@@ -157,6 +158,18 @@ def test_a_sparse_latent_cache_in_fp8_keeps_scales_and_its_rotary_part():
     assert layer_cache_bytes(layer, shape_of(engine="sglang", dtypes=fp8), 1) == 656 + 132
     assert layer_cache_bytes(layer, shape_of(engine="ideal", dtypes=fp8), 1) == 576 + 128
     assert pytest.approx(48_072, rel=1e-3) == 61 * (656 + 132)
+
+
+def test_states_of_a_hybrid_count_in_the_cache_as_its_engine_keeps_them():
+    """Nemotron-3-Nano: 23 states, recurrences in f32 and convolutions in bf16, beside 6 layers of
+    keys and values; ours keep all of a state in f32."""
+    cfg = load_model("nemotron-3-nano-30b-a3b")
+    states = [layer for layer in cfg.groups if isinstance(layer.mixer, RecurrentMixer)]
+    sizes = [layer_cache_bytes(one, shape_of(engine="sglang"), 8192) for one in states]
+    ours = [layer_cache_bytes(one, shape_of(engine="ideal"), 8192) for one in states]
+    kept = engine_memory("sglang", H100, "0.19").spare_states
+    assert {23 * size for size in sizes} == {kept * state_bytes(cfg)}
+    assert {23 * size for size in ours} == {state_bytes(cfg, conv="f32")}
 
 
 def test_sglang_has_a_pool_of_four_fifths_for_windows():

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice
-from shardwise.models import load_model
+from shardwise.models import load_model, zoo_names
+from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.serve.cost import MOST_TOKENS, engine_cost
 from shardwise.planner.serve.count import step_work
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import Server, place_mesh
-from shardwise.plans.serve import SERVE_AXES, ServeDtypes
+from shardwise.plans.serve import SERVE_AXES, ServeDtypes, ServePlan
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, load_engine
 from shardwise.scheduling.step import StepShape
@@ -146,3 +148,22 @@ def test_moving_a_cache():
     alone = Case("llama-3.1-8b", "mi250x:1", {}, "heads").cost
     with pytest.raises(BadRequest, match="no data-centre network"):
         alone.transfer_seconds(1)
+
+
+@pytest.mark.slow
+@over_every(zoo_names())
+def test_every_model_of_the_zoo_is_priced(name):
+    plan = ServePlan(
+        model=name,
+        model_hash="",
+        slice="b300:1",
+        mesh={"tensor": 1},
+        box=(1,),
+        batch=1,
+        input_length=512,
+        output_length=8,
+        prefill_chunk=512,
+        kv_sharding="heads",
+        engine="vllm",
+    )
+    assert evaluate_serve(plan, load_model(name), parse_slice("b300:1")).decode.estimate

@@ -47,6 +47,14 @@ def test_times_by_hand():
     assert times.tpot[:2] == pytest.approx([0.1, 0.1])
     assert np.isnan(times.tpot[2])
     assert times.itl == pytest.approx([0.1] * 4)
+    assert times.pace == pytest.approx([0.1, 0.125, 0.1])
+
+
+def test_interactivity_is_of_the_whole_request():
+    """Tokens of the answer over the time from arrival to the last: 10, 8 and 10 a second."""
+    outcome = simulate(three(), fleet(STEP))
+    shares = [summary(outcome, Objectives(pace=1 / n)).good_share for n in (7.9, 8.1, 10.1)]
+    assert shares == pytest.approx([1, 2 / 3, 0])
 
 
 def test_a_summary_by_hand():

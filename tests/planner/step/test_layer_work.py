@@ -6,6 +6,7 @@ import pytest
 from tests.planner.steps import EXPERTS_PER_TOKEN, FE, MLP, D, E, F, H, K, N, dense, moe, step
 
 from shardwise.models import load_model, parameters
+from shardwise.models.specs import Extra
 from shardwise.planner.step.layer import backward_layer, chain, forward_layer, layer_rows
 from shardwise.work import Work
 
@@ -42,6 +43,15 @@ def test_the_ops_of_a_dense_layer_in_order():
 def test_every_op_waits_for_the_one_before():
     ops = forward(dense(), step(tensor=2, context=2))
     assert [o.after for o in ops] == [(), *((o.id,) for o in ops[:-1])]
+
+
+def test_convolutions_of_an_attention_layer_read_and_write_their_channels():
+    cfg = dense()
+    conv = Extra(name="attention.conv_k", dims=(("K", K), ("H", H), ("W", 4)), role="conv")
+    own = replace(cfg, groups=(replace(cfg.groups[0], extras=(conv,)),))
+    op = by_name(forward(own, step()))["attention.conv"]
+    assert op.flops == {"bf16": 2 * 4 * K * H * TOKENS}
+    assert op.hbm_bytes == 2 * 2 * K * H * TOKENS
 
 
 def test_matmul_flops_and_bytes():

@@ -5,7 +5,7 @@ so that `--help` stays fast (`LazyGroup`). Read `plan_show.py` first: it is shor
 
 Each makes a request (`commands/`) of its options, by name, answers it, writes the files that were
 asked for, and shows the answer. Planning: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`,
-`plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
+`plan_show.py`, `plan_diff.py` and `plan_schema.py`; `plan_train.py` also says what to type then.
 `simulate.py` puts a load on a serving plan, `export.py` writes a plan for other software and
 `check.py` says what to change in its files. Programs: `compile.py` (`report.py` reads what it
 wrote), `compare.py`, `explain.py`, `profile.py` and `train.py`. Models at work: `serve.py` (the

@@ -94,7 +94,7 @@ def command(
     path: str, outputs: str = "", group: click.Group | None = None, **about: str
 ) -> Callable[[Callable[[Outputs], None]], click.Command]:
     """A command, of the words that call it. Its options are the fields of its request, and the
-    `outputs`, names of fields of `Outputs`, of which `about` says something else than usual."""
+    `outputs`, names of fields of `Outputs`; `about` replaces the usual sentence of some."""
 
     def decorate(function: Callable[[Outputs], None]) -> click.Command:
         made = AnswerCommand(

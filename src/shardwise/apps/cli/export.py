@@ -14,7 +14,7 @@ def export(out: Outputs) -> None:
     TARGET is maxtext, torchtitan, megatron, trl, axolotl, accelerate, deepspeed, jax, xpk, skypilot
     or slurm for a training plan, and vllm, sglang, trtllm, k8s or skypilot for a serving plan.
     """
-    from shardwise.apps.cli.next_steps import against_lines
+    from shardwise.apps.cli.plan_train import against_lines
     from shardwise.boundary import spelt, write_text
     from shardwise.commands.base.layout import next_step
     from shardwise.commands.plan_file.export import ExportRequest

@@ -167,7 +167,7 @@ def read() -> Mapping[str, Mapping[str, Option]]:
 
 @cache
 def table() -> Mapping[str, Option]:
-    """Of each flag the field that says its group and its one meaning."""
+    """The field that gives the group and the one meaning of each flag."""
     every = [one for rows in (*read().values(), options_of(Outputs)) for one in rows.items()]
     return {flagged(name, row): row for name, row in reversed(every) if row.group}
 

@@ -258,12 +258,11 @@ def show_answer(
     """Print the document or the page, then write --csv. `inputs` are what was asked; `more` are
     lines below the page, such as which files were written, and `page` one in place of the answer's
     own; `warnings_first` puts the warnings above a long page."""
-    doc = document_of(answer, inputs)
     with reader_may_leave():
         if out.as_json:
-            print_document(doc)
+            print_document(document_of(answer, inputs))
         else:
-            remarks = [*doc.warnings, *doc.notes]
+            remarks = sorted(answer.warnings, key=lambda line: isinstance(line, Remark))
             print_answer(answer, out, remarks, page, more, warnings_first)
     if out.csv_path:
         _write_rows(out.csv_path, answer.table())

@@ -17,7 +17,7 @@ def show(out: Outputs) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
-    from shardwise.apps.cli.next_steps import shown_lines
+    from shardwise.apps.cli.plan_train import shown_lines
     from shardwise.commands.plan_file.show import PlanShowRequest
     from shardwise.errors import BadRequest
     from shardwise.plans import save_plan

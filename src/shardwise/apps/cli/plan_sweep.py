@@ -1,9 +1,9 @@
 """`shardwise plan sweep`: the same training over slices, batches and lengths; what it is worth."""
 
 from shardwise.apps.cli.command import command, given, request_of
-from shardwise.apps.cli.next_steps import next_lines
 from shardwise.apps.cli.options import Outputs
 from shardwise.apps.cli.output import progress_line, show_answer
+from shardwise.apps.cli.plan_train import next_lines
 
 
 @command(

@@ -1,6 +1,5 @@
 """The pictures of `plan serve`: the front of speed and cost, and where a decode step goes (8.2)."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from shardwise.units import format_count, format_seconds, sig
 
 if TYPE_CHECKING:
     from shardwise.commands.plan_serve.serve import ServePlanned
+    from shardwise.planner.serve.limits import Breakdown
 
 PARTS = ("matmuls", "kv", "flops", "network", "other", "engine")
 
@@ -19,7 +19,7 @@ def plot_serving(answer: "ServePlanned", path: Path) -> None:
     step over the sequences in flight, each part alone at peak rates, stacked, and the expected."""
     figure = new_figure(11, 4.2)
     left, right = figure.subplots(1, 2)
-    _parts(right, answer.breakdown()["curve"], f"decode step on {answer.plan.slice}")
+    _parts(right, answer.breakdown(), f"decode step on {answer.plan.slice}")
     _plot_front(left, answer)
     save_figure(figure, path)
 
@@ -49,10 +49,10 @@ def _usd(value: float) -> str:
     return f"${sig(value)}"
 
 
-def _parts(axis, curve: Sequence[Mapping[str, float]], title: str) -> None:
-    running = [p["running"] for p in curve]
-    axis.stackplot(running, *([p[n] for p in curve] for n in PARTS), labels=PARTS, alpha=0.8)
-    axis.plot(running, [p["expected"] for p in curve], color="black", label="expected")
+def _parts(axis, step: "Breakdown", title: str) -> None:
+    parts = step.matmuls, step.kv, step.flops, step.network, step.other, step.engine
+    axis.stackplot(step.running, *parts, labels=PARTS, alpha=0.8)
+    axis.plot(step.running, step.expected, color="black", label="expected")
     axis.yaxis.set_major_formatter(lambda value, _: format_seconds(value) if value else "0")
     titled(axis, "sequences in flight", "each part alone at peak rates", title)
     legend(axis, loc="upper left")

@@ -27,7 +27,7 @@ TAIL = 16
 
 
 def must_call(state: ServerState, fields: ChatFields) -> dict[str, Any] | None:
-    """The tools of which an answer must call one, as `tool_grammar` takes them. Raises ApiError."""
+    """The tools that an answer must choose from, as `tool_grammar` takes them. Raises ApiError."""
     choice, functions = fields.tool_choice, [tool.function for tool in fields.tools or ()]
     names = [function.name for function in functions]
     if len(set(names)) < len(names):

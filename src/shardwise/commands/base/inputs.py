@@ -174,7 +174,7 @@ class Hardware:
         return replace(self, kept=plan.chips, places=places_of(plan))
 
     def kept_of(self, *places: str) -> ChipChanges:
-        """What a plan on such slices keeps of all this, for its file to give the same figures."""
+        """The words that a plan on the slices keeps, so that its file gives equal figures."""
         chips = dict.fromkeys(map(chip_of, places))
         texts = [text.removeprefix("chip.").partition("=") for text in words(self.overrides)]
         numbers = {f"{chip}.{name.strip()}": value for name, _, value in texts for chip in chips}

@@ -208,7 +208,7 @@ def wrapped(text: str, indent: int = 0, hanging: int | None = None, width: int =
 
 
 def next_step(said: str, *commands: str) -> str:
-    """What to type next, such that it can be copied: the first command after `said` where it fits
+    """What to type next, ready to be copied: the first command after `said` where it fits
     there, others below; one that is longer than the page goes on after a backslash.
 
     >>> print(next_step("next:", "shardwise train plan.yaml", "shardwise compile plan.yaml"))

@@ -10,6 +10,7 @@ from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.edit import diff_of, edited, without_given
+from shardwise.planner.near_table import WORTH
 from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
 from shardwise.planner.training import TrainAnswer, evaluate_train
@@ -27,8 +28,6 @@ _LEANER = 0.05
 """The share of usable memory that a change must free where it makes no step shorter (ours)."""
 _COSTS = 1.15
 """A step that takes longer than this times what it did is no price for memory (ours)."""
-_MORE = 1.05
-"""By how much a step must be shorter for another choice to change beside the first (ours)."""
 _ALIKE = 0.02
 """Steps of which one is by this share shorter are alike (ours)."""
 _SAME = 1e-6
@@ -110,19 +109,35 @@ def changes_of(
     ranked, found = list(_in_order(fitting, answer, room)), list[FileChange]()
     kinds: set[str] = set()
     tried: set[int] = set()
-    for alike in (False, True):  # changes of one axis where there are not enough others
+    sets = list[set[str]]()
+    failed = list[frozenset[str]]()
+    for alike in range(3):  # of one axis, then of one choice, where there are not enough others
         for one in ranked:
             if len(found) == MOST_CHANGES or len(tried) == _TRIES:
                 return found
             mine = _kinds_of(one, answer)
             known = {kind for kind in mine & kinds if not (alike and kind.startswith("-"))}
-            if known or id(one) in tried:
+            if (mine in sets if alike > 1 else known) or id(one) in tried:
                 continue
             tried.add(id(one))
+            values = _values_of(one)
+            if any(other <= values for other in failed):
+                continue  # with more to change
             if change := _written(one, text, file, target, answer):
                 found.append(change)
                 kinds |= mine
+                sets.append(mine)
+            else:
+                failed.append(values)
     return found
+
+
+def _values_of(near: NearPlan) -> frozenset[str]:
+    """What a plan has of the choices that it changes, each in a word."""
+    plan, names = near.answer.plan, set(near.choices)
+    names |= {"remat_kinds"} if "remat" in names else set()
+    names |= {"virtual_stages"} if "pipeline_schedule" in names else set()
+    return frozenset(f"{name} {getattr(plan, name)}" for name in names)
 
 
 def _kinds_of(near: NearPlan, given: TrainAnswer) -> set[str]:
@@ -138,7 +153,7 @@ def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iter
 
     def order(one: NearPlan) -> tuple[float, float]:
         """By time as predictions tell it, then the one with less memory."""
-        share = one.answer.step_seconds.expected / before * _MORE ** len(one.choices)
+        share = one.answer.step_seconds.expected / before * WORTH ** len(one.choices)
         return round(share / _ALIKE), one.answer.peak_bytes_per_chip
 
     by_time = sorted(near, key=order)

@@ -18,7 +18,7 @@ from shardwise.commands.plan_file.changes import (
     usable_of,
 )
 from shardwise.commands.plan_file.export import EXPORT_BYTES
-from shardwise.commands.plan_file.exported import parse_text
+from shardwise.commands.plan_file.exported import CHIPS_OF_FILE, FROM, MODEL_OF_FILE, parse_text
 from shardwise.commands.plan_file.failure import failed_step, failure_in
 from shardwise.commands.plan_file.file_checked import FileChecked
 from shardwise.commands.pricing.plans import price_plan, program_text
@@ -45,14 +45,9 @@ class CheckRequest(Command):
     COMMAND: ClassVar[str] = "check"
 
     path: str | Path = field(kw_only=False, metadata=place(kind="file"))
-    from_: str | None = option(
-        "The program that the file is for, where its keys do not say it.",
-        metavar="TARGET",
-        group="Files",
-        meaning="the software that wrote an export",
-    )
-    model: str | Path | None = option("The model, where the file does not say it.")
-    on: str | None = option("The chips, where the file does not say them.")
+    from_: str | None = option(FROM)
+    model: str | Path | None = option(MODEL_OF_FILE)
+    on: str | None = option(CHIPS_OF_FILE)
     as_: str | None = option(FAMILY, before="on")
     given: Words = option(
         "What the file leaves to its caller: a variable of a script, or a key of a YAML file; may "

@@ -17,7 +17,10 @@ _NAMES = {
 }
 _NONE = "none for the result"
 _CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
-_BESIDE = "transfers take multiprocessors from products; tensor's needs user buffers"
+_BESIDE = (
+    "matrix products slow down beside transfers, which run on some of the GPU's multiprocessors; "
+    "those of tensor parallelism need buffers that the library registers first"
+)
 _RISKS: Mapping[str, str] = {
     "microbatches": "sums run in another order: losses differ in the last digits",
     "zero": "the optimizer's checkpoint is cut otherwise",

@@ -13,7 +13,13 @@ from shardwise.boundary.records import hidden
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import FAMILY, whole_number
 from shardwise.commands.base.request import Progress, verb
-from shardwise.commands.plan_file.exported import export_given, parse_text
+from shardwise.commands.plan_file.exported import (
+    CHIPS_OF_FILE,
+    FROM,
+    MODEL_OF_FILE,
+    export_given,
+    parse_text,
+)
 from shardwise.commands.pricing.plans import GivenPlan, program_text, unfit_notes
 from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
@@ -48,14 +54,9 @@ class ExportRequest(Command):
         group="Files",
         meaning="the software that an export is for",
     )
-    from_: str | None = option(
-        "Read an export back into a plan file.",
-        metavar="TARGET",
-        group="Files",
-        meaning="the software that wrote an export",
-    )
-    model: str | Path | None = option("With --from: the model, where the file does not say it.")
-    on: str | None = option("With --from: the slice, where the file does not say it.")
+    from_: str | None = option(FROM)
+    model: str | Path | None = option(MODEL_OF_FILE)
+    on: str | None = option(CHIPS_OF_FILE)
     as_: str | None = option(FAMILY, before="on")
     input: int | str | None = option(
         "With --from: tokens of a prompt, where the file does not say it."
@@ -89,7 +90,7 @@ class ExportRequest(Command):
             value=made.plan,
             resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(made.plan).items()},
             warnings=[
-                *(f"{target} will not do this: {line}" for line in lost),
+                *(f"the {target} file cannot say {line}" for line in lost),
                 *priced_for_another(made.plan, target, self.path),
             ],
         )

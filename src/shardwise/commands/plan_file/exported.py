@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardwise.boundary.options import Option
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import GivenPlan, given_plan
 from shardwise.errors import BadRequest
@@ -19,6 +20,16 @@ from shardwise.planner.export.serving import (
 )
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.plans import ServePlan, TrainPlan
+
+FROM = Option(
+    about="The program whose file is read, where the file's keys do not say it.",
+    metavar="TARGET",
+    group="Files",
+    meaning="the software that wrote an export",
+)
+MODEL_OF_FILE = Option(about="The model, where the file that is read does not say it.")
+CHIPS_OF_FILE = Option(about="The chips, where the file that is read does not say them.")
+"""Options of the commands that read another program's file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from shardwise.commands.base.layout import (
 )
 from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
-from shardwise.commands.pricing.run_page import seconds_between
 from shardwise.commands.pricing.train_page import plan_text
+from shardwise.commands.pricing.whole_run import seconds_between
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan

@@ -25,8 +25,10 @@ from shardwise.commands.base.layout import Fact, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.plan_serve.loaded import served_under
 from shardwise.commands.pricing.plans import GivenPlan, Priced, check_fits, price_given
-from shardwise.commands.pricing.run_page import run_detail, run_facts
-from shardwise.commands.pricing.run_words import (
+from shardwise.commands.pricing.serve_page import serve_detail, serve_page
+from shardwise.commands.pricing.served_page import served_page
+from shardwise.commands.pricing.train_page import train_detail, train_page
+from shardwise.commands.pricing.whole_run import (
     CHECKPOINT_INTERVAL,
     CHECKPOINT_TIME,
     CHIP_MTBF,
@@ -36,11 +38,10 @@ from shardwise.commands.pricing.run_words import (
     RUN_TOKENS,
     STRAGGLER,
     Word,
+    run_detail,
+    run_facts,
     run_words,
 )
-from shardwise.commands.pricing.serve_page import serve_detail, serve_page
-from shardwise.commands.pricing.served_page import served_page
-from shardwise.commands.pricing.train_page import train_detail, train_page
 from shardwise.errors import BadRequest
 from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.evidence.training.own import read_own_runs

@@ -12,6 +12,7 @@ from shardwise.commands.base.inputs import (
 )
 from shardwise.commands.plan_serve.words import prefix_of
 from shardwise.errors import BadRequest
+from shardwise.planner.serve.served import objectives_of
 from shardwise.planner.simulate.demand import Demand, demand_of, prefix_keys
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.traces import (
@@ -105,7 +106,7 @@ class Load(HardwareWords):
 
     @property
     def first_seed(self) -> int:
-        """Of everything that is drawn; NumPy takes 32 bits."""
+        """The seed of all draws; NumPy takes 32 bits."""
         return whole_number(self.seed, "--seed", most=2**32 - 1)
 
     def drawn_lengths(self) -> tuple[Lengths, Lengths]:
@@ -130,8 +131,7 @@ MADE = 1000
 def targets(plan: ServePlan) -> Objectives:
     """The targets of the load that a plan was made for; none where it was made for none."""
     load = plan.workload
-    given = {} if load is None else {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
-    return Objectives(**{name: time for name, time in given.items() if time is not None})
+    return Objectives() if load is None else objectives_of(load)
 
 
 def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:

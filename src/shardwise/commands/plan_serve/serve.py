@@ -18,14 +18,14 @@ from shardwise.commands.base.inputs import (
     Words,
     parse_pins,
 )
-from shardwise.commands.base.layout import next_step, wrapped
+from shardwise.commands.base.layout import Fact, next_step, wrapped
 from shardwise.commands.base.request import Progress, Watch, verb
 from shardwise.commands.plan_serve.words import ServeWords
 from shardwise.commands.pricing.served_page import chips_table, instead_table, served_page
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
-from shardwise.planner.serve.limits import breakdown, limits, speculation
+from shardwise.planner.serve.limits import Breakdown, breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
@@ -155,6 +155,7 @@ class ServePlanRequest(ServeWords, Command):
             compiled=opinion and opinion.result(),
             serving=best,
             opinion=opinion,
+            may_guess=self.acceptance is not None,
             resolved=self._resolved(served.plan),
             warnings=[
                 *self._notes(),
@@ -256,6 +257,7 @@ class ServePlanned(Answer, ServedPlan):
 
     serving: Serving = hidden()
     opinion: "ServedOpinion | None" = hidden(None)
+    may_guess: bool = hidden(False)
 
     @property
     def best(self) -> Served:
@@ -281,6 +283,8 @@ class ServePlanned(Answer, ServedPlan):
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
         compiled = self.opinion.facts() if self.opinion else []
+        if self.may_guess and not self.best.plan.scheduling.guesses:
+            compiled = [Fact("guesses", "none: steps that check some cost more here"), *compiled]
         yield from served_page(self.best, self, compiled)
         if self.opinion:
             yield from self.opinion.page()
@@ -293,17 +297,16 @@ class ServePlanned(Answer, ServedPlan):
         """The front and the parts of a step; what limits the servers."""
         return {"detail": self._detail(), "why": self._why()}
 
-    def breakdown(self) -> dict[str, Any]:
+    def breakdown(self) -> Breakdown:
         """Where a decode step goes at the number in flight of the closed form, and around it."""
         fleet, request = self.serving.fleet, self.serving.request
         running = np.unique(np.maximum(np.round(fleet.running * np.array(_CURVE)), 1.0))
-        parts = breakdown(request, fleet, running)
-        return {"curve": [parts.at(i) for i in range(len(running))], "running": fleet.running}
+        return breakdown(request, fleet, running)
 
     def _detail(self) -> Page:
         yield _front(self.front)
         yield ""
-        yield from _parts(self.breakdown()["curve"])
+        yield from _parts(self.breakdown())
         search = self.search
         yield (
             f"\n{many(search.candidates, 'server')} priced (each mesh with each number of "
@@ -350,9 +353,12 @@ def _front(rows: Sequence[OtherServers]) -> TextTable:
     return TextTable(header, cells, "Front of speed and cost; the last is the answer")
 
 
-def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
-    parts = ("matmuls", "kv", "flops", "network", "other", "engine", "expected")
-    rows = [[f"{p['running']:,.0f}", *(format_seconds(p[name]) for name in parts)] for p in curve]
+def _parts(step: Breakdown) -> Page:
+    parts = step.matmuls, step.kv, step.flops, step.network, step.other, step.engine, step.expected
+    rows = [
+        [f"{running:,.0f}", *map(format_seconds, seconds)]
+        for running, *seconds in zip(step.running, *parts, strict=True)
+    ]
     header = ["sequences", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
     yield TextTable(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
     yield wrapped(

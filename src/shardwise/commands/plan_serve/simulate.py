@@ -18,6 +18,7 @@ from shardwise.commands.plan_serve.load import Load, targets
 from shardwise.commands.plan_serve.loaded import Simulated, simulate_plan
 from shardwise.commands.plan_serve.replay import beside, replay_rows, replay_table
 from shardwise.commands.plan_serve.serve import ServePlanRequest
+from shardwise.commands.plan_serve.words import paced
 from shardwise.commands.pricing.plans import GivenPlan, given_plan
 from shardwise.errors import BadRequest, ThresholdMissed
 from shardwise.models.zoo import split_family
@@ -57,6 +58,9 @@ class SimulateRequest(Load, Command):
     ttft: float | str | None = option("Objective: longest time to the first token, such as 2s.")
     tpot: float | str | None = option("Objective: longest time per output token, such as 50ms.")
     e2e: float | str | None = option("Objective: longest time to the last token, such as 30s.")
+    interactivity: float | str | None = option(
+        "Objective: fewest tokens per second of the answer, over the whole request.",
+    )
     find_rate: bool = option(
         "The largest rate that holds (see above).",
         default=False,
@@ -97,7 +101,9 @@ class SimulateRequest(Load, Command):
         if objectives.given:
             objectives = objectives.over(own)
         if least is not None and not objectives.given and not own.given:
-            raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2e")
+            raise BadRequest(
+                "--check needs objectives; give --ttft, --tpot, --e2e or --interactivity"
+            )
         found = simulate_plan(
             plan,
             self,
@@ -149,7 +155,8 @@ class SimulateRequest(Load, Command):
                 name: parse_seconds(words, flags.get(name, f"--{name}"))
                 for name, words in given.items()
                 if words is not None
-            }
+            },
+            **paced(self.interactivity),
         )
 
 
@@ -253,6 +260,7 @@ class LoadSimulated(Answer, WholeLoadFigures):
             ttft=_target(goal.ttft),
             tpot=_target(goal.tpot),
             e2e=_target(goal.e2el),
+            interactivity=None if goal.pace == inf else f"{1 / goal.pace:g}",
             software=_software_of(plan),
             pools="two" if plan.prefill_replicas else "one",
             weights=plan.dtypes.weights,

@@ -103,6 +103,11 @@ class ServeWords(HardwareWords):
     e2e: float | str | None = option(
         "Longest time from arrival to the last token, such as 30s.", group="Targets"
     )
+    interactivity: float | str | None = option(
+        "Fewest tokens per second of each user: of the answer, over the whole request.",
+        group="Targets",
+        meaning="fewest tokens of an answer per second from the arrival to its last",
+    )
     software: str | None = option(
         "The software that serves; jax is our own (shardwise serve). [default: vllm]",
         flag="--for",
@@ -199,7 +204,7 @@ class ServeWords(HardwareWords):
             for name, words in given.items()
             if words is not None
         }
-        return Objectives(**{"ttft": TTFT_TARGET, **named})
+        return Objectives(**{"ttft": TTFT_TARGET, **named, **paced(self.interactivity)})
 
     def requests(self, place: str, demand: Demand) -> list[ServeRequest]:
         """The words as values on one of the places, a request for each software that may serve.
@@ -352,6 +357,13 @@ class ServeWords(HardwareWords):
         if self.rate is not None:
             return number(self.rate, "--rate", least=1e-6, most=1e6, suffix=True)
         return 0.0 if self.trace is None else traced(Path(self.trace))[1]
+
+
+def paced(interactivity: float | str | None) -> dict[str, float]:
+    """The objective of so many tokens per second, as seconds for each token; none without."""
+    if interactivity is None:
+        return {}
+    return {"pace": 1 / number(interactivity, "--interactivity", least=1e-6, most=1e6)}
 
 
 def prefix_of(words: int | str | None, prompt: int) -> int:

@@ -10,7 +10,6 @@ from shlex import quote
 
 from shardwise.boundary.records import Record
 from shardwise.commands.base.inputs import Hardware
-from shardwise.commands.pricing.plans import given_plan
 from shardwise.commands.pricing.predict import waiting
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
@@ -84,6 +83,9 @@ def published_plan(
 ) -> TrainPlan:
     """The training plan in a file or of `audit:NAME`, for the `piece` where the file names none;
     BadRequest where it serves."""
+    # Here, as what reads plans and other programs' files is a third of a plain search's imports.
+    from shardwise.commands.pricing.plans import given_plan
+
     plan = given_plan(name, piece=piece, hardware=hardware)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")

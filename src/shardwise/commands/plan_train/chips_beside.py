@@ -11,14 +11,14 @@ from shardwise.commands.plan_train.deadline import SliceChoice
 from shardwise.commands.plan_train.points import SIZES, SweepPoint
 from shardwise.commands.plan_train.side_by_side import BesideRequest
 from shardwise.commands.plan_train.swept_result import ChipJob, ChipPlan, chip_row
-from shardwise.commands.pricing.run_page import (
+from shardwise.commands.pricing.served_page import usd_text
+from shardwise.commands.pricing.whole_run import (
     days_text,
     own_runs,
     price_facts,
     slow_end,
     wide_ranges,
 )
-from shardwise.commands.pricing.served_page import usd_text
 from shardwise.models import ModelConfig
 from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text

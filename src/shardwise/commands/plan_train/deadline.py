@@ -88,8 +88,8 @@ class DatedRun:
     def choice(
         self, job: SweepPoint, pieces: Sequence[Slice], tell: Callable[[], None]
     ) -> SliceChoice:
-        """Of the slices in order of chips that of the objective, with its plan: the one that keeps
-        the deadline, else the fastest; without one the largest. `tell` hears each search go on."""
+        """The slice that the objective prefers, with its plan: the slice that keeps the deadline,
+        else the fastest; without a deadline the largest. `tell` hears each search go on."""
         plan = self._planned(job, tell)
         if self.days is None or self.tokens is None:
             point = plan(pieces[-1], inf, None)
@@ -133,8 +133,8 @@ def _peak(piece: Slice) -> float:
 def slice_for(
     pieces: Sequence[Slice], plan: Plan, allowed: Allowed, objective: str
 ) -> SliceChoice | None:
-    """Of slices in order of chips that of the `objective` whose step takes no longer than allowed;
-    None where none of them does.
+    """The slice that the `objective` prefers among slices in order of chips whose step is in time;
+    None where no step is.
 
     "chips" is the fewest of them, "cost" the fewest chip-seconds a token (all chips of a slice are
     paid for), "time" the fastest.

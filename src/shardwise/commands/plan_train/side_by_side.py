@@ -48,7 +48,7 @@ class BesideRequest(DatedRun):
 
 
 def side_by_side(asked: BesideRequest, progress: Progress | None = None) -> tuple[SliceChoice, ...]:
-    """Of each place, batch and length a slice with its best plan, in that order. Raises
+    """A slice with its best plan for each place, batch and length, in that order. Raises
     NoFeasiblePlan where none has one."""
     jobs, found = list(asked.jobs), []
     for done, (job, pieces) in enumerate(jobs):

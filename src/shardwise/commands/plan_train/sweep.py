@@ -23,15 +23,16 @@ from shardwise.commands.plan_train.points import (
 )
 from shardwise.commands.plan_train.side_by_side import BesideRequest, side_by_side
 from shardwise.commands.plan_train.swept_result import SweepJob, SweepPlan, sweep_row
-from shardwise.commands.pricing.run_page import (
+from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.whole_run import (
+    RUN_TOKENS,
+    Word,
     days_text,
     own_runs,
     price_facts,
     slow_end,
     wide_ranges,
 )
-from shardwise.commands.pricing.run_words import RUN_TOKENS, Word
-from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Chip

@@ -39,8 +39,9 @@ from shardwise.commands.pricing.predict import (
     tight,
     unused_choices,
 )
-from shardwise.commands.pricing.run_page import late_run, run_detail, run_facts
-from shardwise.commands.pricing.run_words import (
+from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.train_page import train_detail, train_page
+from shardwise.commands.pricing.whole_run import (
     CHECKPOINT_INTERVAL,
     CHECKPOINT_TIME,
     CHIP_MTBF,
@@ -50,12 +51,12 @@ from shardwise.commands.pricing.run_words import (
     RUN_TOKENS,
     STRAGGLER,
     Word,
+    late_run,
+    run_detail,
+    run_facts,
     run_words,
 )
-from shardwise.commands.pricing.train_choices import TrainChoices
-from shardwise.commands.pricing.train_page import train_detail, train_page
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
-from shardwise.evidence.training.own import read_own_runs
 from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
@@ -216,6 +217,8 @@ class TrainPlanRequest(TrainChoices, Command):
     ) -> "TrainPlanned":
         """Search, and price what was asked for beside it; an opinion may choose another plan."""
         if self.evidence is not None:
+            from shardwise.evidence.training.own import read_own_runs  # loads pydantic
+
             self = replace(self, evidence=read_own_runs(self.evidence))
         if "," in self.on:
             raise BadRequest(
@@ -234,6 +237,7 @@ class TrainPlanRequest(TrainChoices, Command):
             top=self.top,
             choices=self if chosen is None else replace(self, objective="time"),
             progress=progress,
+            may_offload=True,
         )
         opinion = opinion_of(planning) if opinion_of else None
         if opinion is not None:
@@ -270,6 +274,7 @@ class TrainPlanRequest(TrainChoices, Command):
                 *tight(planning),
                 *late_run(whole),
                 *planning.rank_changes,
+                *planning.offloaded,
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
         )

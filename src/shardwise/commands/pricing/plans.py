@@ -82,7 +82,7 @@ def load_plan(
     hardware: Hardware | None = None,
 ) -> TrainPlan | ServePlan:
     """The plan in a file, or of `audit:NAME`, a published run; a path of a model is seen from the
-    file's folder. Of a file that a person began (`plans/handwritten.py`) the rest is searched.
+    file's folder. A search completes a file that a person began (`plans/handwritten.py`).
     `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
     read as (`--as`), `hardware` says how its chips are read."""
     return given_plan(path, overrides, family, hardware=hardware)

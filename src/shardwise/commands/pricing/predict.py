@@ -41,6 +41,7 @@ def plan_training(
     progress: Callable[[int, int], None] | None = None,
     better_than: float = inf,
     outside: bool = True,
+    may_offload: bool = False,
 ) -> TrainPlanning:
     """The best training plan that fits, of what a program runs.
 
@@ -48,7 +49,8 @@ def plan_training(
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
     ("1024seq"); `seq` tokens per sequence. There is a plan only where one ranks before
     `better_than` (seconds, where time is the objective); beyond the program is looked at only with
-    `outside`. Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    `outside`. On a slice on which nothing fits the optimizer's state goes to the hosts' memory, if
+    it `may_offload`. Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     choices = (choices or TrainChoices()).checked()
     evidence = own_evidence(choices.evidence, choices.constants)
@@ -60,12 +62,16 @@ def plan_training(
     def searched(request: TrainRequest, top: int) -> TrainPlanning:
         return plan_train(request, top=top, progress=progress, exhaustive=choices.exhaustive)
 
+    target = choices.hardware.target(on)
+    spelt = isinstance(target, Spelling)
+
     def planned(piece: Slice) -> TrainPlanning:
         asked = [
             [
                 replace(
                     choices.request(cfg, model, piece, sequences, length, row),
                     better_than=better_than,
+                    may_offload=may_offload and choices.offload is None and spelt,
                 )
                 for row in group
             ]
@@ -73,8 +79,6 @@ def plan_training(
         ]
         return plan_for(asked, searched, shown, outside)
 
-    target = choices.hardware.target(on)
-    spelt = isinstance(target, Spelling)
     found = planned(target.slice) if spelt else _smallest(target, planned)
     shift = shift_of(found.best, evidence)
     return found.at(shift) if shift else found
@@ -184,7 +188,7 @@ def slower_text(ratio: float) -> str:
 
 
 def compared_text(ratio: float, other: str) -> str:
-    """How much slower one step is than another, and than which.
+    """How much slower one step is than another, which it names.
 
     >>> compared_text(1.0, "theirs"), compared_text(1.055, "theirs")
     ('as fast (within 0.1 %) as theirs', '5.5 % slower than theirs')

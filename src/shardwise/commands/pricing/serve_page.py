@@ -3,6 +3,8 @@
 `serve_page` is the page, `serve_detail` what --detail adds.
 """
 
+from collections.abc import Mapping
+
 from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import Fact, Facts, memory_fact, wrapped
 from shardwise.commands.pricing.served_page import cache_line
@@ -12,7 +14,7 @@ from shardwise.plans.serve import CHECKPOINT
 from shardwise.results.server import PricedServer
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import load_engine
-from shardwise.units import format_count, format_seconds, format_usd, many, sig
+from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
 
 
 def serve_page(answer: ServeAnswer, result: PricedServer) -> Page:
@@ -63,6 +65,7 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
                 result.input_length + result.output_length,
             ),
         ),
+        *([Fact("a sequence", f"keeps {result.sequence}")] if result.sequence else []),
     ]
 
 
@@ -99,9 +102,28 @@ def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
     if result.price is not None:
         yield wrapped(f"price: {result.price.source}", 2, 4)
     yield ""
-    yield memory_table(result.memory_by_kind, result.memory_peak_at, result.usable_bytes_per_chip)
+    usable = result.usable_bytes_per_chip
+    kinds, asked = held_kinds(result.memory_by_kind, usable)
+    yield memory_table(kinds, result.memory_peak_at, usable)
+    if asked:
+        yield wrapped(
+            f"the cache of all {result.batch:,} sequences at their longest would take "
+            f"{format_gib(asked)}; those that do not fit wait",
+            2,
+            4,
+        )
     yield ""
     yield _ops(answer, result)
+
+
+def held_kinds(kinds: Mapping[str, float], usable: float) -> tuple[Mapping[str, float], float]:
+    """The bytes of each kind with the cache that there is room for, and those of all of it
+    where that is less; else 0."""
+    beyond = sum(kinds.values()) - usable
+    cache = kinds.get("kv", 0.0)
+    if not 0 < beyond < cache:  # what does not fit without a cache is said as it is
+        return kinds, 0.0
+    return {**kinds, "kv": cache - beyond}, cache
 
 
 def _weights(answer: ServeAnswer) -> str:

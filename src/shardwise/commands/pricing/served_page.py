@@ -9,6 +9,7 @@ from shardwise.hardware import Slice
 from shardwise.hardware.prices import only_provider, range_beside
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.instead import CHANGES, SIMULATE
+from shardwise.planner.serve.replica import speculation_of
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE
@@ -25,6 +26,7 @@ def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -
     step = f"{shares_text(result.where_it_goes)} of a decode step"
     facts = [
         *_speed(result),
+        *_guesses(served.plan),
         *_memory(result, longest, served.piece.chip.jax_devices_per_chip),
         *more,
         *_cost(served, result),
@@ -38,6 +40,8 @@ def headline(served: Served, result: ServedPlan) -> str:
     goal = served.held.goal
     pairs = (("TTFT", goal.ttft), ("TPOT", goal.tpot), ("E2E", goal.e2el))
     limits = [f"{name} <= {format_seconds(time)}" for name, time in pairs if time < float("inf")]
+    if goal.pace < float("inf"):
+        limits.append(f"interactivity >= {sig(1 / goal.pace)} tokens/s")
     mean = "" if len(set(served.demand.prompts)) == 1 else "about "
     prefix = served.demand.prefix
     shared = f" ({prefix:,} of them the same)" if prefix else ""
@@ -73,6 +77,15 @@ def _pool(replicas: int, plan: ServePlan, piece: Slice) -> str:
     return f"{many(replicas, 'server')} of {plan.slice} ({place})"
 
 
+def _guesses(plan: ServePlan) -> list[Fact]:
+    """Guessed tokens of a plan that has some."""
+    found = speculation_of(plan.scheduling)
+    if found is None:
+        return []
+    told = f"{many(found.tokens, 'token')} guessed a step"
+    return [Fact("guesses", f"{told}, which yields {sig(found.tokens_per_step)} in the mean")]
+
+
 def runs_in(result: ServedPlan) -> str:
     """The software and the dtypes."""
     row = SERVING_SOFTWARE.get(result.software)
@@ -95,6 +108,8 @@ def _speed(result: ServedPlan) -> list[Fact]:
     times = [f"TTFT {format_seconds(result.ttft_seconds.expected)}"]
     if result.output_tokens > 1:
         times.append(f"TPOT {format_seconds(result.tpot_seconds.expected)}")
+    if result.targets.interactivity is not None:
+        times.append(f"{sig(result.output_tokens / result.e2e_seconds.expected)} tokens/s a user")
     return [
         verdict,
         Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
@@ -141,6 +156,7 @@ def _memory(result: ServedPlan, longest: int, parts_of_chip: int) -> list[Fact]:
     return [
         Fact("memory", f"{parts} of {usable}, of which servers take {memory.share:.0%}"),
         Fact("cache", cache_line(memory.line_tokens, memory.line_requests, longest)),
+        *([Fact("a sequence", f"keeps {memory.sequence}")] if memory.sequence else []),
     ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from shardwise.boundary import flag_of
 from shardwise.boundary.options import option
@@ -44,7 +44,7 @@ from shardwise.plans.train import Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
 
-OFFLOADED = ("optimizer",)
+OFFLOADED = ("optimizer", "none")
 """What --offload takes; activations are offloaded by --remat offload, which searches try, too."""
 
 
@@ -111,7 +111,8 @@ class TrainChoices(HardwareWords):
         meaning="the optimizer",
     )
     offload: str | None = option(
-        "Keep the optimizer's state in the memory of the hosts.",
+        "Keep the optimizer's state in the memory of the hosts, or never. Default: where nothing "
+        "else fits the slice.",
         values=OFFLOADED,
         group="Choices of the plan",
         meaning="what lies in the memory of the hosts",
@@ -196,10 +197,10 @@ class TrainChoices(HardwareWords):
     evidence: Own | None = option(OWN_RUNS)
 
     @property
-    def fixed(self) -> dict[str, Any]:
-        """The choices of a search that are made already, by field of the plan."""
+    def fixed(self) -> Mapping[str, tuple[str | int]]:
+        """The choices of a search that are made already, by field of the plan: one value each."""
         given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: (value,) for name, value in given.items() if value is not None}
 
     @property
     def chip_sets(self) -> Words:
@@ -209,7 +210,7 @@ class TrainChoices(HardwareWords):
 
     def _tuned(self, structure: Structure) -> Structure:
         """The choices with the adapters that were asked for, and what lies in host memory."""
-        if self.offload:
+        if self.offload == "optimizer":
             structure = replace(structure, offload_optimizer=True)
         if not self.lora:
             return structure
@@ -231,7 +232,7 @@ class TrainChoices(HardwareWords):
         return ((None if self.software == ANY else software_row(self.software),),)
 
     def dtypes(self, row: SoftwareRow | None) -> TrainDtypes:
-        """Of every array of the training state: as asked, else as the program's users leave it."""
+        """The dtypes of the training state: as asked, else the usual ones of the program."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
         others |= {"master": self.master, "moments": self.moments}
         usual = usual_dtypes(row, self.dtype, self.param_dtype)
@@ -257,7 +258,7 @@ class TrainChoices(HardwareWords):
             sequences=sequences,
             sequence_length=length,
             pins=parse_pins(self.pins),
-            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
+            searched={**SEARCHED, **self.fixed},
             structure=self._tuned(self._structure(cfg, row, stack)),
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip / self._blocks,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import Fact, Facts, Part, memory_fact, percent, wrapped
 from shardwise.commands.pricing.predict import compared_text
-from shardwise.commands.pricing.run_page import MEASURE, own_text, seconds_between
+from shardwise.commands.pricing.whole_run import MEASURE, own_text, seconds_between
 from shardwise.evidence.measured import MeasuredRun
 from shardwise.models.parameters import first_matmuls
 from shardwise.planner.expected import ExpectedRange

@@ -15,11 +15,11 @@ from shardwise.commands.program.explaining import (
     ExplainedProgram,
     OpGraph,
     TimeShare,
-    Unexplained,
     explained,
     explained_program,
 )
 from shardwise.commands.program.programs import PHASES, ProgramRequest
+from shardwise.profiler.explain.finding import WORTH
 from shardwise.units import format_bytes, format_seconds
 
 SHOWN = 12
@@ -92,34 +92,47 @@ def _explained_page(r: ExplainedProgram) -> Page:
     )
     yield ""
     yield from _findings(r)
-    yield from _unexplained(r.unexplained)
+    yield ""
+    yield _causes(r)
     yield ""
     yield _seconds("by component", r.components)
     yield ""
     yield _seconds("by source line", r.lines)
 
 
-def _unexplained(u: Unexplained | None) -> Page:
-    """Seconds that neither the ops' work nor a finding explains."""
-    if u is None:
-        return
-    yield wrapped(
-        f"unexplained, {format_seconds(u.seconds)} per step ({100 * u.share:.0f} %): more "
-        "than its products, bytes and waits need, and no finding tells why; most of it, "
-        f"{format_seconds(u.most)}, where '{u.name}' takes {format_seconds(u.takes)} and "
-        f"needs {format_seconds(u.needs)}",
-        0,
-        2,
+def _causes(r: ExplainedProgram) -> TextTable:
+    """The step as what its ops must take, what makes it longer, and what nothing explains."""
+    step = r.step_seconds.expected
+    unknown = sum(u.seconds for u in r.unknown)
+    shown = [c for c in r.causes if c.share >= WORTH][:SHOWN]
+    others = sum(c.seconds for c in r.causes) - sum(c.seconds for c in shown)
+    rows = [
+        ("floor: its ops at the chip's peaks", r.floor_seconds, ""),
+        *((c.name, c.seconds, _short(c.where)) for c in shown),
+        ("other causes", others, ""),
+        ("unknown", unknown, _short(r.unknown[0].where) if r.unknown else ""),
+    ]
+    return TextTable(
+        ["why it takes so long", "time", "of step", "most of it at"],
+        [
+            [name, format_seconds(seconds), f"{100 * seconds / step:.1f} %", where]
+            for name, seconds, where in rows
+            if seconds > 0
+        ],
     )
-    yield f"  at {_short(u.where)}"
 
 
 def _findings(r: ExplainedProgram) -> Page:
     """Each mistake with its cost and remedy."""
     for f in r.findings:
-        yield wrapped(f"{f.rule}, {format_seconds(f.seconds)} per step: {f.what}", 0, 2)
+        cost = f"{format_bytes(f.frees)} of memory" if f.frees else ""
+        if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:
+            cost += f"{' and ' if cost else ''}{format_seconds(f.seconds)} per step"
+        yield wrapped(f"{f.rule}, {cost}: {f.what}", 0, 2)
         yield f"  at {_short(f.where)}"
-        yield wrapped(f.remedy, 2)
+        said, *code = f.remedy.split("\n")
+        yield wrapped(said, 2)
+        yield from (f"    {line}" for line in code)
     if not r.findings:
         yield "No findings: no mistake that is looked for costs 1 % of the step."
         if wait := r.longest_wait:

@@ -19,10 +19,11 @@ from shardwise.profiler.ahead import compile_ahead, target_of
 from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
 from shardwise.profiler.explain import Explanation, explain_program
 from shardwise.profiler.explain import TimeShare as TimeShare
+from shardwise.profiler.explain.causes import Cause as Cause
+from shardwise.profiler.explain.causes import UnknownTime as UnknownTime
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.graph import OpGraph as OpGraph
 from shardwise.profiler.explain.graph import dot_text, svg_text
-from shardwise.profiler.explain.unexplained import Unexplained as Unexplained
 from shardwise.roofline.bounds import Bounds
 
 LIVE_BUILDER = "shardwise.profiler.ahead.live:loaded_program"
@@ -130,8 +131,13 @@ class ExplainedProgram(Record):
     """The largest arguments."""
     findings: Sequence[PlacedFinding]
     """Mistakes that cost 1 % of the step or more, the dearest first."""
-    unexplained: Unexplained | None
-    """What nothing explains; null where that is little."""
+    floor_seconds: float
+    """Seconds that its ops take at the peaks of the chip, each by its busiest resource."""
+    causes: Sequence[Cause]
+    """Why it takes longer than that, the most seconds first."""
+    unknown: Sequence[UnknownTime]
+    """Ops that take longer and none of the causes tells why; with the floor and the causes they add
+    up to the step."""
     longest_wait: LongestWait | None
     """The line that waits longest; null where none waits for 1 % of the step."""
     unknown_ops: Sequence[str]
@@ -159,7 +165,9 @@ def explained_program(phase: str, slice: str, e: Explanation, most: int = 30) ->
             for a in arguments
         ],
         findings=_placed(PlacedFinding.of(f, microseconds=f.seconds * 1e6) for f in e.findings),
-        unexplained=_first([e.unexplained] if e.unexplained else []),
+        floor_seconds=e.parts.floor,
+        causes=_placed(e.parts.causes),
+        unknown=_placed(e.parts.unknown),
         longest_wait=_first(_longest_wait(e)),
         unknown_ops=[item.name for item in t.unknown],
         uncounted_loops=t.uncounted,
@@ -173,7 +181,7 @@ def _longest_wait(e: Explanation) -> Iterator[LongestWait]:
         yield LongestWait(where=line.where, exposed=line.exposed, bound_by=line.bound_by)
 
 
-P = TypeVar("P", TimeShare, PlacedFinding, Unexplained, LongestWait)
+P = TypeVar("P", TimeShare, PlacedFinding, Cause, UnknownTime, LongestWait)
 
 
 def _first(rows: Iterable[P]) -> P | None:

@@ -100,7 +100,7 @@ SEQUENCES, CHUNK = 32, 512
 class ServeModelRequest:
     """What is served, and how much at once; None leaves it to the plan, the model and the device.
     `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
-    names a model alone. `hw_files` have the chip by which a plan's steps are predicted."""
+    names a model alone. `hw_files` describe the chip that predicts a plan's steps."""
 
     path: str = field(metadata=place("MODEL_DIR|PLAN", kind="path"))
     model: str | None = option("The checkpoint, where a plan names a model alone.", metavar="DIR")

@@ -352,7 +352,8 @@ def run_of(request: TrainRunRequest) -> TrainRun:
 
 def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     """The prediction; without a step time where the plan cannot be priced on its slice."""
-    flops, seconds, why = model_flops_per_token(cfg, plan.sequence_length, causal=True), None, ""
+    flops = model_flops_per_token(cfg, plan.sequence_length, causal=True, trained=plan.trains)
+    seconds, why = None, ""
     try:
         seconds = price_plan(plan, Hardware()).answer.step_seconds.expected
     except BadRequest as error:

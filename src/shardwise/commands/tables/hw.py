@@ -116,6 +116,10 @@ def _list_page(chips: Sequence[ChipSummary], constants: str) -> Page:
             askers.setdefault(c.provider, []).append(c.chip)
     told = [f"{name} asks for {', '.join(asked)}" for name, asked in askers.items()]
     yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
+    without = [c.chip for c in chips if not c.usd_per_chip_hour]
+    if without:
+        names = ", ".join(without)
+        yield wrapped(f"no price read: {names}; with --price CHIP=USD plans have dollars", 0, 2)
     yield from _unplanned(chips)
     yield "Sources and dates: shardwise hw show CHIP."
 

@@ -19,6 +19,7 @@ from shardwise.models import (
     load_model,
     params_active,
     params_total,
+    state_bytes,
     zoo_names,
 )
 from shardwise.models.describe import Decision, design_decisions, model_warnings
@@ -65,6 +66,8 @@ class ListedModel(Record):
     """Parameters that a token uses."""
     kv_bytes_per_token: float
     """Bytes of KV cache in bf16 that a further token takes."""
+    state_bytes_per_sequence: float
+    """Bytes of state of a sequence, whatever its length; 0 of a model that has none."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,13 +92,25 @@ class ModelList(Answer):
                 format_count(m.params_total),
                 format_count(m.params_active),
                 f"{m.kv_bytes_per_token:,.0f}",
+                format_bytes(m.state_bytes_per_sequence) if m.state_bytes_per_sequence else "-",
             ]
             for m in self.models
         ]
-        yield TextTable(_LISTED, rows, f"{len(rows)} models; KV cache in bf16", left=3)
+        yield TextTable(
+            _LISTED, rows, f"{len(rows)} models; KV cache in bf16, state per sequence", left=3
+        )
 
 
-_LISTED = ("name", "architecture", "source", "layers", "params", "active", "KV bytes per token")
+_LISTED = (
+    "name",
+    "architecture",
+    "source",
+    "layers",
+    "params",
+    "active",
+    "KV bytes per token",
+    "state",
+)
 
 
 def _listed(cfg: ModelConfig) -> ListedModel:
@@ -107,6 +122,7 @@ def _listed(cfg: ModelConfig) -> ListedModel:
         params_total=params_total(cfg),
         params_active=params_active(cfg),
         kv_bytes_per_token=kv_bytes_per_token(cfg, "bf16"),
+        state_bytes_per_sequence=state_bytes(cfg),
     )
 
 
@@ -277,17 +293,23 @@ def _model_facts(facts: ModelCounts) -> list[Fact]:
             f"{format_flops(facts.forward_flops_per_token)} forward, "
             f"{format_flops(facts.training_flops_per_token)} to train, at {context:,} tokens",
         ),
-        Fact(
-            "KV cache",
-            f"{facts.kv_bytes_per_token:,.0f} B a token ({facts.kv_dtype}), "
-            f"{format_gib(facts.kv_bytes_per_sequence)} for {context:,} tokens",
-        ),
+        Fact("KV cache", _kv_text(facts)),
+        *([Fact("a sequence", str(facts.sequence_cache))] if facts.sequence_cache else []),
         Fact(
             "to train",
             "kept per token: "
             + ", ".join(f"{format_bytes(size)} with remat {name}" for name, size in kept.items()),
         ),
     ]
+
+
+def _kv_text(facts: ModelCounts) -> str:
+    if not facts.kv_bytes_per_token:
+        return "none: no layer keeps keys and values"
+    return (
+        f"{facts.kv_bytes_per_token:,.0f} B a token ({facts.kv_dtype}), "
+        f"{format_gib(facts.kv_bytes_per_sequence)} for {facts.context:,} tokens"
+    )
 
 
 _LARGEST = 4
@@ -376,8 +398,8 @@ def _bytes(facts: ModelCounts) -> TextTable:
         ],
     ]
     for label, size in (
-        ("Indexer keys per sequence (fp8)", facts.index_bytes_per_sequence),
-        ("Recurrent state per sequence (f32)", facts.state_bytes_per_sequence),
+        ("Indexer keys per sequence (fp8 with scales)", facts.index_bytes_per_sequence),
+        ("State per sequence (recurrences in f32)", facts.state_bytes_per_sequence),
     ):
         rows += [[label, format_bytes(size)]] if size else []
     for policy, size in facts.activation_bytes_per_token.items():

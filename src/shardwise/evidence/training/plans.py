@@ -47,7 +47,7 @@ MICRO_TOKENS = 8192
 
 
 def stack_of(row: RunRow) -> StackName:
-    """The software that is stated, else what most such runs use."""
+    """The stated software, else the most usual one of similar runs."""
     if row.stack is not None:
         return row.stack
     if isinstance(load_chip(row.hardware).network, Torus):

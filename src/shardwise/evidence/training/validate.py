@@ -116,7 +116,7 @@ class ScoredRun:
 
     @property
     def peak_error(self) -> float | None:
-        """Of the predicted peak memory, as the run counts it; None where it tells none."""
+        """The error of the predicted peak memory, as the run counts it; None without a peak."""
         measured = self.run.peak_mem_bytes
         return self.run.as_reported(self.peak_bytes) / measured - 1 if measured else None
 

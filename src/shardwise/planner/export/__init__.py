@@ -8,15 +8,16 @@ recipes, `torchtitan_keys.py` names of before), `which_model.py` says for which 
 `megatron_shape.py` builds one of its numbers; `trainer/` has transformers' Trainer: TRL, axolotl,
 accelerate and DeepSpeed; `known_flags.py` tells whose file one is and which of its words nobody
 knows. A ServePlan goes through `serving.py` to `vllm.py`, `sglang.py` and `trtllm.py`, each a
-`server_program.py` as our own `own_server.py`; the three share `server_flags.py`; `load_check.py`
-writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has the objects of
-a router). `flags.py` reads the flags of all that write a command, `script/` the bash script around
-one, and `edit/` changes such files in place. Each target has `write(plan, cfg, piece)`, the
-target's own text, and `read(text, devices)`, the fields of the plan that this text says. What a
-target has no word for stands in comment lines beside the text (`notes.py`); what it would run in
-another way are the limits of its row in `plans/software/`, all of which a refusal names. Nothing is
-run or installed here: Python is read as a tree (`python_text.py`), and what came from outside is
-quoted for the language that it is written in. Read `notes.py` first.
+`server_program.py` as our own `own_server.py`; the three share `server_flags.py`; `one_host.py`
+starts several on one host, `load_check.py` writes the load that checks the answer, `deploy/` what a
+cluster starts (`data/` has the objects of a router). `flags.py` reads the flags of all that write a
+command, `script/` the bash script around one, and `edit/` changes such files in place. Each target
+has `write(plan, cfg, piece)`, the target's own text, and `read(text, devices)`, the fields of the
+plan that this text says. What a target has no word for stands in comment lines beside the text
+(`notes.py`); what it would run in another way are the limits of its row in `plans/software/`, all
+of which a refusal names. Nothing is run or installed here: Python is read as a tree
+(`python_text.py`), and what came from outside is quoted for the language that it is written in.
+Read `notes.py` first.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from math import prod
 
 from shardwise.errors import BadRequest, Gives, Lacking, unknown
 from shardwise.hardware import Slice
-from shardwise.models import ModelConfig, load_model
+from shardwise.models import ModelConfig, load_model, parameters
 from shardwise.planner.export import (
     jax_mesh,
     maxtext,
@@ -53,6 +54,7 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.adapters import targets_of
 from shardwise.plans.software import JAX, SOFTWARE, Obstacle, candidates_of_plan, usual_software
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
@@ -224,6 +226,8 @@ def parse_export(
         name, cfg = model
         exporter.check(text, cfg)
         fields |= {"model": name, "model_hash": model_hash(cfg)}
+        if targets := fields.get("lora_targets"):
+            fields["lora_targets"] = list(targets_of(parameters(cfg), targets))
         stages = fields.get("mesh", {}).get("stage", 1)
         each, more = divmod(cfg.layers, stages)
         fields.setdefault("layers_per_stage", [each + (at < more) for at in range(stages)])

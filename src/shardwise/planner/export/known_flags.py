@@ -108,7 +108,7 @@ def _of_megatron(text: str) -> list[str]:
 
 
 _NEAR: Mapping[str, Callable[[str], list[str]]] = {
-    "maxtext": lambda _: [],
+    "maxtext": maxtext_read.read_nearly,
     "megatron": _of_megatron,
     "torchtitan": torchtitan_read.read_nearly,
 }

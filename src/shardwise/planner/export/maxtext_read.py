@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
-from shardwise.planner.export.flags import Flags, arguments_of, unset_in
+from shardwise.planner.export.flags import Flags, arguments_of, launched, unset_in
 from shardwise.planner.export.hardware import slice_fields
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
@@ -28,7 +29,7 @@ from shardwise.plans.software.maxtext import (
     QUANTIZED,
     TENSORS,
 )
-from shardwise.plans.software.maxtext_models import snapshot
+from shardwise.plans.software.maxtext_models import LAYERS_EACH, snapshot
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
@@ -44,7 +45,26 @@ def given_flags(text: str) -> Flags:
     MaxText has a file of that name."""
     given = own_flags(text)
     model = own_models().get(given.get("model_name", ""), {})
-    return Flags(TARGET, {k: written(v) for k, v in model.items()} | given, unset_in(text))
+    found = {k: written(v) for k, v in model.items()} | given
+    each, layers = LAYERS_EACH.get(found.get("decoder_block", "")), "base_num_decoder_layers"
+    if each and found.get(layers, "").isdigit():
+        found[layers] = str(each * int(found[layers]))
+    return Flags(TARGET, found, unset_in(text))
+
+
+def read_nearly(text: str) -> list[str]:
+    """A line where a command names a file of keys that is not MaxText's own of defaults."""
+    if not launched(TARGET, text):
+        return []
+    files = [
+        Path(word).name for word in arguments_of(TARGET, text) if word.endswith((".yml", ".yaml"))
+    ]
+    return [
+        f"the keys of {file}, which the command names, are not in the text, and were not read: "
+        "write them behind it"
+        for file in files
+        if "=" not in file and file != "base.yml"
+    ]
 
 
 def unknown_model(text: str) -> BadRequest | None:

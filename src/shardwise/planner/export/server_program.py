@@ -103,12 +103,13 @@ class ServerProgram:
     others, and `read` gives the fields of the plan that they mean. `known` are the flags that it
     reads, `passed_over` those that are no choice of a plan, `short` maps other spellings to these.
     `hosts` are the flags of a server of several hosts, `environment` the variables that it needs
-    besides. `router` starts what spreads
-    requests over servers, by the policy that `policies` has for a plan's routing, and `two_pools`
-    is its flag for two, where `bootstrap` follows the address of a server that prefills; llm-d's
-    router calls the exchange of caches `sidecar`. `package` and `image` bring the server, where
-    they are published for the chips. `options` is what it reads as YAML from the file that
-    `options_flag` names, and `lost` says why more fields than of all servers are not carried out.
+    besides. `router` starts what spreads requests over servers, by the policy that `policies` has
+    for a plan's routing, and `two_pools` is its flag for two, where the port `bootstrap` follows
+    the address of a server that prefills; llm-d's router calls the exchange of caches `sidecar`.
+    `ports` are by role the variables and flags that number further ports, of which servers of one
+    host need their own. `package` and `image` bring the server, where they are published for the
+    chips. `options` is what it reads as YAML from the file that `options_flag` names, and `lost`
+    says why more fields than of all servers are not carried out.
     """
 
     name: str
@@ -129,7 +130,8 @@ class ServerProgram:
     package: Callable[[Slice], str | None]
     image: Callable[[Slice], str | None]
     short: Mapping[str, str] = field(default_factory=dict)
-    bootstrap: str = ""
+    bootstrap: int | None = None
+    ports: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     plan_file: PlanFile | None = None
     options_flag: str = ""
     options: Callable[[ServerPool], Mapping[str, object]] | None = None

@@ -36,8 +36,11 @@ from shardwise.planner.export.notes import (
     plan_of_fields,
     unsaid,
 )
+from shardwise.planner.export.one_host import SharedHost, hosts_of, servers_in
 from shardwise.planner.export.server_flags import check_length
 from shardwise.planner.export.server_program import (
+    ALONE,
+    DECODE,
     PREFILL,
     HostWords,
     ServerPool,
@@ -80,9 +83,12 @@ def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Sli
     pools = pools_of(plan, piece)
     check_runs(program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
     commands = {pool.role: _server(program, pool, cfg) for pool in pools}
+    shared = hosts_of(pools)
+    for role, host in shared.items():
+        commands[role] = host.looped(commands[role], program.ports.get(role, {}))
     first = next(iter(commands))
     if program.router and (len(pools) > 1 or plan.replicas > 1):
-        commands["router"] = [_router(program, plan, len(pools) > 1)]
+        commands["router"] = [_router(program, plan, pools, shared)]
     check = _quoted(check_words(plan, MODEL, URL))
     commands["bench"] = [" ".join(check[: len(COMMAND)]), *check[len(COMMAND) :]]
     cases = [f"{role})\n" + " \\\n  ".join(lines) + "\n;;\n" for role, lines in commands.items()]
@@ -116,17 +122,32 @@ def _with_options(program: ServerProgram, text: str) -> tuple[str, str]:
     return _HERE.sub("", text), (match[3] or "") if match else ""
 
 
-def _router(program: ServerProgram, plan: ServePlan, two: bool) -> str:
-    """The command of what spreads requests."""
+def _router(
+    program: ServerProgram,
+    plan: ServePlan,
+    pools: Sequence[ServerPool],
+    shared: Mapping[str, SharedHost],
+) -> str:
+    """The command of what spreads requests, over servers of its host where all are there."""
     policy = program.policies.get(plan.routing)
     words = [program.router, "--host=0.0.0.0", "--port=8000"]
     words += [f"--policy={policy}"] if policy else []
-    if not two:
-        return " ".join([*words, "--worker-urls", SERVERS])
-    lists = (
+    together = len(shared) == len(pools) and all(host.alone for host in shared.values())
+    if len(pools) == 1:
+        urls = f"${{SERVERS:-{' '.join(shared[ALONE].urls())}}}" if together else SERVERS
+        return " ".join([*words, "--worker-urls", urls])
+    if together and any(host.first for host in shared.values()):
+        lists = [
+            f"--{role} {url}" + (f" {program.bootstrap + n}" if after and program.bootstrap else "")
+            for (role, host), after in zip(shared.items(), (True, False), strict=True)
+            for n, url in enumerate(host.urls())
+        ]
+        return " ".join([*words, program.two_pools, *lists])
+    after = {PREFILL: f" {program.bootstrap}" if program.bootstrap else "", DECODE: ""}
+    lists = [
         f"$(printf -- ' --{role} %s{port}' ${{{role.upper()}:?URLs of the servers that {role}}})"
-        for role, port in ((PREFILL, program.bootstrap), ("decode", ""))
-    )
+        for role, port in after.items()
+    ]
     return " ".join([*words, program.two_pools, *lists])
 
 
@@ -156,8 +177,12 @@ def read_script(program: ServerProgram, text: str) -> Fields:
     if not servers:
         mark = program.marks[0]
         raise BadRequest(f"{program.name}: no '{mark}' in the text; give a script that has it")
+    started = {role: servers_in(words) for role, words in servers.items()}
     first = servers.pop(f"{PREFILL})", None)
     said = program.fields(next(iter(servers.values()), first or ()))
+    for role, many in started.items():
+        if many is not None:
+            said["prefill_replicas" if role == f"{PREFILL})" else "replicas"] = many
     if first and servers:
         own = program.fields(first)
         said |= {"prefill.mesh": own["mesh"]} if own["mesh"] != said["mesh"] else {}

@@ -28,6 +28,7 @@ from shardwise.planner.export.server_flags import (
 )
 from shardwise.planner.export.server_program import (
     ALONE,
+    PREFILL,
     HostWords,
     ServerPool,
     ServerProgram,
@@ -198,6 +199,7 @@ SGLANG = ServerProgram(
     passed_over=(
         *("--model-path", "--device", "--host", "--port", "--nnodes", "--node-rank"),
         *("--dist-init-addr", "--disaggregation-transfer-backend"),
+        "--disaggregation-bootstrap-port",
         *("--enable-metrics", "--trust-remote-code", "--served-model-name", "--api-key"),
         *("--tool-call-parser", "--reasoning-parser", "--chat-template", "--tokenizer-path"),
     ),
@@ -218,7 +220,8 @@ SGLANG = ServerProgram(
         "prefix_aware": "cache_aware",
     },
     sidecar="sglang",
-    bootstrap=" 8998",
+    bootstrap=8998,
+    ports={PREFILL: {"--disaggregation-bootstrap-port": 8998}},
     package=lambda piece: None if is_tpu(piece) else f"sglang[all]=={VERSION}",
     image=lambda piece: None if is_tpu(piece) else f"lmsysorg/sglang:v{VERSION}",
 )

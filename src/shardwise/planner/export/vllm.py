@@ -32,6 +32,8 @@ from shardwise.planner.export.server_flags import (
 )
 from shardwise.planner.export.server_program import (
     ALONE,
+    DECODE,
+    PREFILL,
     HostWords,
     ServerPool,
     ServerProgram,
@@ -242,6 +244,7 @@ VLLM = ServerProgram(
         "prefix_aware": "cache_aware",
     },
     sidecar="nixlv2",
+    ports={role: {"VLLM_NIXL_SIDE_CHANNEL_PORT": 5600} for role in (PREFILL, DECODE)},
     package=lambda piece: f"{'vllm-tpu' if is_tpu(piece) else 'vllm'}=={VERSION}",
     image=lambda piece: f"vllm/{'vllm-tpu' if is_tpu(piece) else 'vllm-openai'}:v{VERSION}",
 )

@@ -3,8 +3,8 @@
     expected = layers + ends + (factor - 1) (layers + ends, without what comes once) + update + host
 
 The rounds of the priced step are the same bodies, each op with its part (`roofline/time_parts.py`).
-Of a pipeline the counted device stands for the stage that works longest, `busy` of its own work:
-its parts are scaled to that, and what the pipeline takes beyond it is the bubble.
+In a pipeline the counted device stands for the stage that works longest, `busy` of its own work.
+Its parts are scaled to that; the rest of the pipeline's time is the bubble.
 
     factor = busy + bubble
 """

@@ -109,7 +109,7 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
     if not isinstance(layer.mlp, Moe):
         return 0.0
     width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
-    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
+    slots = inner.norm_tokens * layer.mlp.computed_per_token * shape.expert_room
     return np.where(np.asarray(inner.expert_group) > 1, copies * slots * width, 0.0)
 
 
@@ -139,8 +139,8 @@ def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quan
     """Gathered parameters: the layer in use, and the whole gradient of its largest matrix, as XLA
     scatters each where it is made. Op by op the next layer is there too, and the whole gradient of
     a layer (PyTorch's FSDP prefetches, and scatters at the layer's end). All layers of the stage
-    stay gathered where they are not gathered before every pass. Of a quantised layer a matrix is
-    unpacked at a time."""
+    stay gathered where they are not gathered before every pass. A quantised layer unpacks one
+    matrix at a time."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
     ahead, at_once = (2, sum) if shape.eager else (1, largest)
     grad = largest(at_once(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)

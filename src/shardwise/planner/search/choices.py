@@ -146,7 +146,8 @@ class Rivals:
         self._masks: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
     def see(self, rows: "PricedRows", seconds: np.ndarray) -> None:
-        """Remember the best entries of rows; infinite seconds are no plan. Of equals the first."""
+        """Remember the best entries of rows; infinite seconds are no plan. The
+        first of equals stays."""
         compared = seconds * self.weights[rows.index][:, None]
         low = float(np.min(compared))
         for choice in self.choices:

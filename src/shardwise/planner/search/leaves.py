@@ -8,7 +8,7 @@ and `price/composition.py` and `price/memory.py` put its candidates together.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
-from shardwise.plans.train import Structure
+from shardwise.plans.train import PipelineKind, Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
 from shardwise.scheduling.pipeline import PLAIN, schedule_row
@@ -172,6 +172,7 @@ class StepParts:
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._bounds: dict[tuple, np.ndarray] = {}
+        self._tables: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
@@ -199,13 +200,17 @@ class StepParts:
         part: StepPart,
         structures: Mapping[tuple, Structure],
     ) -> OnKeys:
-        """The figures or bytes of a part by choice, one after the other."""
+        """The figures or bytes of a part by choice, one after the other; kept, as the same choices
+        are left of many chunks."""
         if len(structures) == 1:
             return of(part, *structures.values())
-        each = [of(part, s) for s in structures.values()]
-        n = len(each[0].keys)
-        values = zip(*(one.values for one in each), strict=True)
-        return OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
+        at = part.name, *structures
+        if at not in self._tables:
+            each = [of(part, s) for s in structures.values()]
+            n = len(each[0].keys)
+            values = zip(*(one.values for one in each), strict=True)
+            self._tables[at] = OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
+        return self._tables[at]
 
     def least_memory(self, structure: Structure, index: np.ndarray) -> np.ndarray:
         """Bytes that no ZeRO stage and no schedule goes below, of the candidates at an index."""
@@ -288,12 +293,7 @@ class StepParts:
         """Ops of columns, as `price` prices those of a plan. With `known`, an op that runs again
         takes as long as it did the first time."""
         chip, placement = self.request.piece.chip, self._placement(columns)
-        if known is None:
-            return price_ops(ops, chip, placement, self.stack)
-        ops = tuple(ops)
-        once = [replace(op, id=op.id.removeprefix("re.")) for op in ops]
-        timed = price_ops(once, chip, placement, self.stack, known)
-        return tuple(replace(t, op=op) for t, op in zip(timed, ops, strict=True))
+        return price_ops(ops, chip, placement, self.stack, known)
 
     def _placement(self, columns: Columns) -> Placement:
         """Where the columns lie; kept, as several parts have the same keys."""
@@ -306,6 +306,12 @@ class StepParts:
 # Candidates ---------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=65_536)  # chunks ask for the same ones; a search has some thousands
+def _scheduled(structure: Structure, kind: PipelineKind, chunks: int) -> Structure:
+    """The structure under another schedule."""
+    return replace(structure, pipeline_schedule=kind, virtual_stages=chunks)
+
+
 @dataclass(frozen=True, slots=True)
 class Mix:
     """Structures, and which of them each row has."""
@@ -315,16 +321,16 @@ class Mix:
 
 
 class Chunk:
-    """Candidates of which all or none have stages, few enough to stay in cache: each under every
-    structure that its functions are asked for, or under its own one of a `mix`, of which they are
-    then told the schedule alone."""
+    """Candidates that all have stages, or all have none, few enough to stay in cache. Each is taken
+    under every structure that its functions are asked for; with a `mix` each has its own structure,
+    and the functions are told the schedule alone."""
 
     def __init__(self, parts: StepParts, index: np.ndarray, mix: Mix | None = None) -> None:
         self.parts, self.index, self.mix = parts, index, mix
         self.columns = parts.columns.take(index)
         self._gathered: dict[tuple, tuple[Any, ...]] = {}
         self._memory: dict[tuple, Any] = {}
-        self._mixed: dict[tuple[str, int], tuple[Structure, ...]] = {}
+        self._mixed: dict[tuple[PipelineKind, int], tuple[Structure, ...]] = {}
         self._shape: TrainShape | None = None
 
     def __len__(self) -> int:
@@ -360,11 +366,7 @@ class Chunk:
             return (structure,)
         schedule = structure.pipeline_schedule, structure.virtual_stages
         if schedule not in self._mixed:
-            kind, chunks = schedule
-            self._mixed[schedule] = tuple(
-                replace(s, pipeline_schedule=kind, virtual_stages=chunks)
-                for s in self.mix.structures
-            )
+            self._mixed[schedule] = tuple(_scheduled(s, *schedule) for s in self.mix.structures)
         return self._mixed[schedule]
 
     def _of(

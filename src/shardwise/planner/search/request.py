@@ -80,6 +80,7 @@ class TrainRequest:
     shift: Shift | None = None
     margin: float = 0.0
     apart: float = 0.0
+    may_offload: bool = False
     ground: Ground | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -88,6 +89,20 @@ class TrainRequest:
         chip = self.piece.chip
         usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
         return replace(self, max_hbm_bytes=min(self.max_hbm_bytes, usable * (1 - self.margin)))
+
+    @property
+    def offloaded(self) -> "TrainRequest | None":
+        """The same with the optimizer's state in the hosts' memory; None where that is no choice:
+        it is so already, adapters have little of it, the link is not known, or the program does
+        not do it."""
+        structure, words = self.structure, self.software.words if self.software else {}
+        known = True in words.get("offload_optimizer", (True,))
+        linked = self.piece.chip.host_link_oneway is not None
+        if not (self.may_offload and known and linked and self.better_than == inf):
+            return None
+        if structure.offload_optimizer or structure.lora_rank:
+            return None
+        return replace(self, structure=replace(structure, offload_optimizer=True), ground=Ground())
 
     @property
     def as_told_apart(self) -> "TrainRequest":

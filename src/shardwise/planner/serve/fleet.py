@@ -9,7 +9,7 @@ that each takes: what a step takes longer for its chunks, or the chips of each p
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -130,11 +130,16 @@ class Fleet:
 
     def meets(self, goal: Objectives) -> bool:
         """Whether all times are within the objectives."""
-        return goal.met(self.ttft, self.tpot, self.e2e)
+        return self.excess(goal) <= 1
 
     def excess(self, goal: Objectives) -> float:
         """By which factor the worst objective is missed."""
-        return goal.excess(self.ttft, self.tpot, self.e2e)
+        return goal.excess(self.ttft, self.tpot, self.e2e, self.pace)
+
+    @property
+    def pace(self) -> float:
+        """Seconds of a whole request for each token of its answer."""
+        return self.e2e / self.server.request.output_length
 
     def plan(self) -> ServePlan:
         """The fleet as a plan that can be saved, priced and simulated."""
@@ -322,6 +327,7 @@ def _fleets(
     e2e = ttft + ((output - 1) * tpot if output > 1 else 0.0)
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(np.maximum(ttft / goal.ttft, tpot / goal.tpot), e2e / goal.e2el)
+        excess = np.maximum(excess, e2e / output / goal.pace)
     chips = np.rint(figures["chip_seconds"] * figures["rate"])
     answering = replicas * grid.server.chips
     excess = np.where(grid.server.request.beyond(answering, chips - answering), np.inf, excess)
@@ -421,7 +427,7 @@ def _late(grid: Grid, lag: Lag, after: np.ndarray, tpot: Quantity) -> np.ndarray
     """Times to the first token with what the engine adds. By Little's law with requests at random,
     a server of n running sequences in the mean answers some with the chance 1 - exp(-n)."""
     busy = 1 - np.exp(-np.asarray(grid.load.running))
-    late = lag.of(grid.server.request.input_length, np.asarray(tpot), busy, after)
+    late = lag.of(grid.server.request.input_length, np.asarray(tpot), busy)
     return after + np.asarray(late)
 
 
@@ -481,19 +487,9 @@ def _limits(searched: FleetSearch, goal: Objectives, points: int) -> list[float]
     return [b for a, b in pairwise([0.0, *limits]) if b > a]
 
 
-class Ranked(Protocol):
-    """Something with a time and a cost, the first two of `rank`; what follows breaks ties."""
-
-    @property
-    def rank(self) -> tuple[float, ...]: ...
-
-
-R = TypeVar("R", bound=Ranked)
-
-
-def front(found: Iterable[R]) -> tuple[R, ...]:
+def front(found: Iterable[Fleet]) -> tuple[Fleet, ...]:
     """Those that no other beats in both time and cost, fastest first (the Pareto front)."""
-    kept: list[R] = []
+    kept: list[Fleet] = []
     for one in sorted(found, key=lambda one: one.rank):
         if not kept or one.rank[1] < kept[-1].rank[1]:
             kept.append(one)

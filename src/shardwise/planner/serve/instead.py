@@ -165,8 +165,8 @@ def _room(whole: Slice, chips: int) -> str:
 
 
 def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
-    """One server less and one more: what they hold in short runs. One less did not hold the rate
-    in full ones, whatever that says."""
+    """One server less and one more: what they hold. One less did not hold the rate, whatever a
+    search says that tries others."""
     served = serving.served
     plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
     if plan.prefill_replicas:
@@ -180,9 +180,9 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
         if replicas > spare:
             fleet = replace(whole, pool=replace(whole.pool, replicas=replicas - spare))
             guess = served.rate / (plan.replicas - spare) * (replicas - spare)
-            held = about_rate(fleet, demand, served.held.goal, guess)
+            held = about_rate(fleet, demand, served.held.goal, guess, waits=True)
             rate = 0.0 if held is None else held.rate
-            rate = min(rate, _SHORT * served.rate) if name == "fewer" else rate
+            rate = min(rate, _LESS * served.rate) if name == "fewer" else rate
         if rate:
             hour = None if price is None else chips * price.usd_per_chip_hour
             tokens = rate * 3600 * (demand.prompt + demand.output)
@@ -199,7 +199,7 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
             )
 
 
-_SHORT = 0.98
+_LESS = 0.98
 """Share of the rate that one server less is said to hold, at most."""
 
 

@@ -7,7 +7,7 @@ in flight chosen anew.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,10 +42,6 @@ class Breakdown:
     network: np.ndarray
     other: np.ndarray
     engine: np.ndarray
-
-    def at(self, index: int) -> dict[str, float]:
-        """One number in flight."""
-        return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
 def breakdown(request: ServeRequest, fleet: Fleet, running: np.ndarray) -> Breakdown:

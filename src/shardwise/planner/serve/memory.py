@@ -9,6 +9,7 @@ keeps beside. Everything broadcasts.
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, kv_elements, kv_tokens
+from shardwise.models.kv import INDEX_SCALED, conv_elements
 from shardwise.models.specs import (
     Attention,
     LatentAttention,
@@ -110,8 +111,10 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for index, (layer, count) in enumerate(cfg.layer_groups()):
         layers = count * padded.get(index, 1.0)
         for part in layer.by_mixer:
-            each = layer_cache_bytes(part, shape, shape.longest)
-            total = total + layers * shape.held(part.mixer, shape.sequences) * each
+            sequences = shape.held(part.mixer, shape.sequences)
+            total = total + layers * sequences * layer_cache_bytes(part, shape, shape.longest)
+            if not isinstance(part.mixer, RecurrentMixer):
+                total = total + layers * sequences * state_bytes_of(part, shape)
         total = total + layers * _chunk_beyond_window(layer, shape)
     return total
 
@@ -151,8 +154,7 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
         return parts[0] + parts[1]
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
-        spare = shape.engine.spare_states if shape.engine else 1
-        return spare * mixer.state_elements * STATE_BYTES / tensor
+        return state_bytes_of(layer, shape)
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
@@ -160,14 +162,24 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     key = 0.0 if indexer is None else indexer.head_dim * INDEX_BYTES
     if shape.engine and indexer is not None and isinstance(mixer, LatentAttention):
-        key = key + _SCALE * indexer.head_dim / _SCALED
+        key = key + _SCALE * indexer.head_dim / INDEX_SCALED
         if shape.dtypes.kv == "fp8":
-            latent = mixer.kv_lora_rank * (1 + _SCALE / _SCALED)
+            latent = mixer.kv_lora_rank * (1 + _SCALE / INDEX_SCALED)
             entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
     size = entry * _tokens_kept(mixer, context, shape)
     if indexer is not None:
         size += key * (context // indexer.ratio)
     return size * head_share(mixer, tensor)
+
+
+def state_bytes_of(layer: Layer, shape: ServeShape) -> Quantity:
+    """Bytes of one sequence's states and inputs of convolutions in one layer on one device; an
+    engine keeps the inputs in the dtype of activations."""
+    spare = shape.engine.spare_states if shape.engine else 1
+    inputs = conv_elements(layer.mixer)
+    kept = dtype_bytes(shape.dtypes.activations) if shape.engine else STATE_BYTES
+    states = (layer.state_elements - inputs) * STATE_BYTES
+    return spare * (states + inputs * kept) / shape.degree("tensor")
 
 
 def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> float:
@@ -178,10 +190,9 @@ def _tokens_kept(mixer: SoftmaxMixer, context: float, shape: ServeShape) -> floa
     return kv_tokens(mixer, context)
 
 
-_SCALE, _SCALED = 4.0, 128
-"""Engines keep an f32 scale per 128 values of a sparse latent cache in fp8 and of the indexer's
-keys, and the rotary part in bf16: 656 + 132 bytes a layer of DeepSeek-V3.2
-(sgl-project/sglang#11309: 48,072 bytes a token)."""
+_SCALE = dtype_bytes("f32")
+"""Engines keep an f32 scale per `INDEX_SCALED` values of a sparse latent cache in fp8 and of the
+indexer's keys, and the rotary part in bf16: 48,072 bytes a token of DeepSeek-V3.2."""
 
 
 def _working_set(

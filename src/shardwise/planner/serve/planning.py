@@ -152,6 +152,7 @@ def _missed(fleet: Fleet, goal: Objectives) -> str:
         ("TTFT", fleet.ttft, goal.ttft),
         ("TPOT", fleet.tpot, goal.tpot),
         ("E2E", fleet.e2e, goal.e2el),
+        ("E2E per output token", fleet.pace, goal.pace),
     )
     missed = [
         f"has {name} {format_seconds(got)} for {format_seconds(limit)}"

@@ -16,6 +16,7 @@ from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import GuessingCost, ReplicaModel, ScaledCost
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
+from shardwise.plans.serve import ServeScheduling
 from shardwise.scheduling import SchedulerConfig, Speculation
 from shardwise.scheduling.kept import KeptGroup, least_pages
 
@@ -47,15 +48,7 @@ def fleet_of(
 ) -> SimulatedFleet:
     """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
     its own."""
-    wanted, speculation = plan.scheduling, None
-    if wanted.guesses:
-        speculation = Speculation(
-            method="draft" if wanted.guess_cost else "ngram",
-            tokens=wanted.guesses,
-            acceptance=wanted.acceptance,
-            cost=wanted.guess_cost,
-            positions=tuple(wanted.acceptances or ()),
-        )
+    speculation = speculation_of(plan.scheduling)
     pool, prefill = _pool(plan, cfg, _replica(plan, cfg, piece), plan.replicas), None
     if plan.prefill_replicas:
         source = pool.model
@@ -65,6 +58,19 @@ def fleet_of(
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = _pool(plan, cfg, source, plan.prefill_replicas, prefill=True)
     return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def speculation_of(wanted: ServeScheduling) -> Speculation | None:
+    """The guesses of a plan's steps, where it makes some."""
+    if not wanted.guesses:
+        return None
+    return Speculation(
+        method="draft" if wanted.guess_cost else "ngram",
+        tokens=wanted.guesses,
+        acceptance=wanted.acceptance,
+        cost=wanted.guess_cost,
+        positions=tuple(wanted.acceptances or ()),
+    )
 
 
 def scaled(fleet: SimulatedFleet, decode: float, prefill: float) -> SimulatedFleet:

@@ -1,7 +1,7 @@
 """ServeRequest: what is to be served, within which times, and what a search may choose from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Literal
 
@@ -107,9 +107,7 @@ class ServeRequest:
     def within(self) -> Objectives:
         """The goal less what a server leaves of it, as runs differ (`simulate/steady.py`)."""
         goal = self.goal
-        return Objectives(
-            **{name: getattr(goal, name) * (1 - ROOM) for name in ("ttft", "tpot", "e2el")}
-        )
+        return Objectives(**{f.name: getattr(goal, f.name) * (1 - ROOM) for f in fields(goal)})
 
     def beyond(self, answering: Quantity, prefill: Quantity) -> Quantity:
         """Whether servers that answer and that prefill on so many chips are more than there are."""

@@ -376,11 +376,13 @@ def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
 def workload(rate: float, goal: Objectives, trace: str | None, request: ServeRequest) -> Workload:
     """What a plan's file says of its load."""
     times = {"ttft": goal.ttft, "tpot": goal.tpot, "e2e": goal.e2el}
+    pace = goal.pace
     return Workload(
         rate=rate,
         trace=trace,
         spare=request.spare,
         prefix=request.prefix or None,
+        interactivity=None if pace == inf else 1 / pace,
         **{n: None if t == inf else t for n, t in times.items()},
     )
 
@@ -447,6 +449,13 @@ def _more(plan: ServePlan, held: Held, goal: Objectives) -> ServePlan:
     return replace(plan, **{pool: max(number + 1, floor(number * factor))})
 
 
+def objectives_of(load: Workload) -> Objectives:
+    """The targets of a load."""
+    pace = None if load.interactivity is None else 1 / load.interactivity
+    given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e, "pace": pace}
+    return Objectives(**{name: time for name, time in given.items() if time is not None})
+
+
 def served_plan(
     plan: ServePlan,
     cfg: ModelConfig,
@@ -457,8 +466,7 @@ def served_plan(
     """A plan that has a workload, as simulated under it, whether it holds or not."""
     load = plan.workload
     assert load is not None
-    given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
-    goal = Objectives(**{name: time for name, time in given.items() if time is not None})
+    goal = objectives_of(load)
     fleet = averaged(fleet_of(plan.worst, cfg, piece, prefill_piece))
     held = hold(fleet, demand, load.rate, goal, runs=RUNS, patient=True)
     return Served(

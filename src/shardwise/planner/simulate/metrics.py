@@ -44,11 +44,14 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objectives:
-    """Service-level objectives of a request, in seconds; a request meets all or is no goodput."""
+    """Service-level objectives of a request, in seconds; a request meets all or is no goodput.
+    `pace` is of the whole request for each token of its answer: 1 / interactivity, as InferenceX
+    draws its front."""
 
     ttft: float = float("inf")
     tpot: float = float("inf")
     e2el: float = float("inf")
+    pace: float = float("inf")
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -66,23 +69,24 @@ class Objectives:
         set_ = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) < float("inf")}
         return replace(own, **set_)
 
-    def met(self, ttft: float, tpot: float, e2el: float = 0.0) -> bool:
+    def met(self, ttft: float, tpot: float, e2el: float = 0.0, pace: float = 0.0) -> bool:
         """Whether times are within all of them."""
-        return ttft <= self.ttft and tpot <= self.tpot and e2el <= self.e2el
+        return self.excess(ttft, tpot, e2el, pace) <= 1
 
-    def excess(self, ttft: float, tpot: float, e2el: float = 0.0) -> float:
+    def excess(self, ttft: float, tpot: float, e2el: float = 0.0, pace: float = 0.0) -> float:
         """By which factor the worst is missed; at most 1 where none is."""
-        return max(ttft / self.ttft, tpot / self.tpot, e2el / self.e2el)
+        return max(ttft / self.ttft, tpot / self.tpot, e2el / self.e2el, pace / self.pace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
     """Seconds of the completed requests, in the order of their arrival; `tpot` is NaN where a
-    request has one token. `itl` is over all their tokens."""
+    request has one token, `pace` is `e2el` over the tokens. `itl` is over all their tokens."""
 
     ttft: np.ndarray
     tpot: np.ndarray
     e2el: np.ndarray
+    pace: np.ndarray
     itl: np.ndarray
 
 
@@ -98,11 +102,13 @@ def latencies(outcome: Outcome) -> Latencies:
         tpot = np.where(later > 0, (last - first) / later, np.nan)
     prompt = np.array([job.request.prompt for job in done], float)
     after, step = (first - arrival) / TICKS, np.nan_to_num(tpot / TICKS)
-    lag = outcome.fleet.pool.model.lag.of(prompt, step, np.array(met, float), after)
+    lag = outcome.fleet.pool.model.lag.of(prompt, step, np.array(met, float))
+    whole = (last - arrival) / TICKS + lag
     return Latencies(
         ttft=after + lag,
         tpot=tpot / TICKS,
-        e2el=(last - arrival) / TICKS + lag,
+        e2el=whole,
+        pace=whole / (later + 1),
         itl=_gaps(outcome.replicas),
     )
 
@@ -167,6 +173,7 @@ def _good(times: Latencies, objectives: Objectives) -> np.ndarray:
         (times.ttft <= objectives.ttft)
         & (tpot <= objectives.tpot)
         & (times.e2el <= objectives.e2el)
+        & (times.pace <= objectives.pace)
     )
 
 

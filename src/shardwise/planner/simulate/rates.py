@@ -48,14 +48,19 @@ def about_rate(
     guess: float,
     *,
     enough: Enough = lambda low, high: False,
+    waits: bool = False,
 ) -> Held | None:
     """Roughly the largest rate that holds, by short runs; None where none does. Where less is
-    `enough`, a smaller one that holds."""
+    `enough`, a smaller one that holds. Short runs end before a long queue has grown and shrunk: for
+    `waits` full ones try a few rates from there on."""
 
     def tried(rate: float) -> Held:
         return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
 
-    return _largest(tried, guess, _STEP, NEAR, enough=enough)
+    found = _largest(tried, guess, _STEP, NEAR, enough=enough)
+    if found is None or not waits:
+        return found
+    return _largest(lambda rate: hold(fleet, demand, rate, goal), found.rate, NEAR, NEAR)
 
 
 def largest_rate(

@@ -87,7 +87,7 @@ class SteadyRun:
         answered = np.isfinite(last)
         step = np.where(answered, tpot, 0) / TICKS
         prompt, met, after = found.prompt[self.counted], found.met[self.counted], first - arrival
-        late = self.lag.of(prompt, step, met, after / TICKS) * TICKS
+        late = self.lag.of(prompt, step, met) * TICKS
         tpot = np.where(answered, tpot, np.inf)
         return np.array([after + late, tpot, last - arrival + late]) / TICKS
 
@@ -97,11 +97,10 @@ class SteadyRun:
 
     def worst(self, goal: Objectives) -> np.ndarray:
         """Of each request, the largest of its times over their targets."""
-        goals = np.array([goal.ttft, goal.tpot, goal.e2el])[:, None]
-        done = np.isfinite(self.times)
-        return np.max(
-            np.divide(self.times, goals, out=np.full_like(self.times, np.inf), where=done), axis=0
-        )
+        goals = np.array([goal.ttft, goal.tpot, goal.e2el, goal.pace])[:, None]
+        times = np.vstack([self.times, self.times[2] / self.moments.output[self.counted]])
+        done = np.isfinite(times)
+        return np.max(np.divide(times, goals, out=np.full_like(times, np.inf), where=done), axis=0)
 
     def good(self, goal: Objectives) -> float:
         """Share of the requests within all targets."""

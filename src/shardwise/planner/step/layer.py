@@ -16,7 +16,7 @@ from shardwise.models.activations import GATE, ActivationKind
 from shardwise.models.components import CORE
 from shardwise.models.flops import attention_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.recurrence import recurrence
+from shardwise.planner.step.recurrence import own_convolutions, recurrence
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import (
     around_the_kernel,
@@ -337,7 +337,7 @@ def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     ops: list[Op] = []
     for part in layer.by_mixer:
         if isinstance(part.mixer, SoftmaxMixer):
-            ops += _attention(part, part.mixer, shape)
+            ops += [*own_convolutions(part, shape), *_attention(part, part.mixer, shape)]
         else:
             ops += recurrence(part, shape)
     return ops

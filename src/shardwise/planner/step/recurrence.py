@@ -2,8 +2,15 @@
 
 from shardwise.models.activations import SCAN_CHUNK, recurrent_state
 from shardwise.models.components import SCAN
-from shardwise.models.flops import chunked_scan_flops_per_token, conv_shape
-from shardwise.models.specs import DeltaNet, Layer, RecurrentMixer, SelectiveScan, ShortConv
+from shardwise.models.flops import chunked_scan_flops_per_token, conv_shape, scan_flops_per_token
+from shardwise.models.specs import (
+    DeltaNet,
+    Layer,
+    Recurrence,
+    RecurrentMixer,
+    SelectiveScan,
+    ShortConv,
+)
 from shardwise.planner.step.shape import LayerShape
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, make_op
@@ -29,10 +36,22 @@ def recurrence(layer: Layer, shape: LayerShape) -> list[Op]:
     ]
 
 
+def own_convolutions(layer: Layer, shape: LayerShape) -> list[Op]:
+    """Depthwise convolutions of a layer of attention: each reads and writes its channels."""
+    filters = [extra for extra in layer.extras if extra.role == "conv"]
+    if not filters:
+        return []
+    channels = sum(extra.size // dict(extra.dims)["W"] for extra in filters)
+    tokens = shape.tokens / shape.degree("tensor")
+    flops = {shape.activations: scan_flops_per_token(layer) * tokens}
+    moved = 2 * channels * tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.conv", SCAN, "elementwise", flops=flops, hbm_bytes=moved)]
+
+
 def _width(mixer: RecurrentMixer) -> int:
     """Elements of a mixer's output per token."""
     match mixer:
-        case SelectiveScan() | ShortConv():
+        case SelectiveScan() | ShortConv() | Recurrence():
             return mixer.width
         case DeltaNet():
             return mixer.heads * mixer.value_head_dim

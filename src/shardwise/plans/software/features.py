@@ -61,6 +61,8 @@ def _of_layer(layer: Layer) -> Iterator[str]:
         (layer.parallel, "attention and MLP side by side"),
         (layer.per_layer_input, "embeddings of every layer"),
         (layer.streams > 1 or layer.attention_residual, "several residual streams"),
+        (layer.extras, "tensors that only its class has"),
+        (layer.reused, "layers that share their weights"),
     ):
         if there:
             yield phrase
@@ -93,7 +95,14 @@ def _of_experts(mlp: Moe) -> Iterator[str]:
         yield SHARED
     if mlp.shared_gate:
         yield SHARED_GATE
-    if mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense or mlp.bias:
+    if (
+        mlp.latent_dim
+        or mlp.router_scales
+        or mlp.hash_routed
+        or mlp.dense
+        or mlp.bias
+        or mlp.idle_experts
+    ):
         yield OTHER_EXPERTS
 
 

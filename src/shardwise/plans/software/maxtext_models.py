@@ -30,6 +30,9 @@ BLOCKS: Mapping[str, Collection[str]] = {
     "olmo3": {FULL_NORM, OTHER_NORMS, WINDOWS, YARN},
 }
 """What a `decoder_block` has, as `features.py` calls it (src/maxtext/models/)."""
+LAYERS_EACH = {"gemma2": 2}
+"""Layers of a model that one `decoder_block` stands for, where it is more than one: here one with a
+window and one without (src/maxtext/models/gemma2.py)."""
 ROPE_TYPES = {"none": "default", "yarn": "yarn"}
 _SNAPSHOT = Path(__file__).parents[1] / "data" / "software" / "maxtext.json"
 

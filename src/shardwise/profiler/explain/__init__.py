@@ -1,32 +1,41 @@
 """Explaining a compiled program: where its time goes, and what in it is a mistake.
 
-`tables.py` adds up the timeline by source line, component and scope, `unexplained.py` what of it
-nothing explains, `graph.py` draws its ops. The rules read `evidence.py` (module,
+`tables.py` adds up the timeline by source line, component and scope, `causes.py` why it
+takes longer than its ops must, `graph.py` draws its ops. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
-part of) and `rules_twice.py` (what is done again, or for nothing). `flow.py` carries facts of
-values through the program for them, `lineage.py` says which. Read `explain_program` below, then
+part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
+done again, or for nothing) and `rules_again.py` (what is exchanged again). `flow.py` carries facts
+of values through the program for them, `lineage.py` says which. Read `explain_program` below, then
 `evidence.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain import (
+    rules_again,
     rules_cache,
     rules_compute,
     rules_memory,
     rules_network,
+    rules_reshard,
     rules_twice,
 )
+from shardwise.profiler.explain.causes import StepCauses, step_parts
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.graph import OpGraph, op_graph
-from shardwise.profiler.explain.tables import TimeShare, by_component, by_line, by_scope
-from shardwise.profiler.explain.unexplained import Unexplained, unexplained
+from shardwise.profiler.explain.tables import (
+    TimeShare,
+    by_component,
+    by_line,
+    by_scope,
+    users_place,
+)
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
@@ -37,17 +46,19 @@ __all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 RULES = (
     *rules_memory.RULES,
     *rules_network.RULES,
+    *rules_reshard.RULES,
     *rules_compute.RULES,
     *rules_cache.RULES,
     *rules_twice.RULES,
+    *rules_again.RULES,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
-    mesh, the findings that cost at least `WORTH` of the step, the dearest first, what of it nothing
-    explains, if that is much, and its dearest ops as a graph."""
+    mesh, the findings that cost at least `WORTH` of the step, or memory, the dearest first, why
+    it takes longer than its ops must, and its dearest ops as a graph."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
@@ -55,7 +66,7 @@ class Explanation:
     scopes: tuple[TimeShare, ...]
     arguments: tuple[Argument, ...]
     findings: tuple[Finding, ...]
-    unexplained: Unexplained | None
+    parts: StepCauses
     graph: OpGraph
 
 
@@ -85,8 +96,10 @@ def explain_program(
         capacity=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
         fits=fits,
     )
-    found = [f for rule in RULES for f in rule(evidence)]
-    worth = [f for f in found if f.seconds >= WORTH * timeline.expected]
+    found = [
+        replace(f, where=users_place(evidence, f.where)) for rule in RULES for f in rule(evidence)
+    ]
+    worth = [f for f in found if f.seconds >= WORTH * timeline.expected or f.frees]
     return Explanation(
         timeline=timeline,
         lines=by_line(evidence),
@@ -94,6 +107,6 @@ def explain_program(
         scopes=by_scope(evidence),
         arguments=evidence.arguments,
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
-        unexplained=unexplained(evidence, found),
+        parts=step_parts(evidence),
         graph=op_graph(evidence),
     )

@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain.flow import Flow, together
-from shardwise.profiler.explain.lineage import lineage, spread
+from shardwise.profiler.explain.lineage import lineage, renewal, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.timeline import HloTimeline, OpRow
@@ -113,6 +115,11 @@ class Evidence:
         """The arguments that the compiler says the sharding of."""
         return arguments_of(self.module, self.header, self.mesh)
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the arguments."""
+        return frozenset(a.name for a in self.arguments)
+
     def floats(self) -> tuple[Argument, ...]:
         """The arguments of floats with dims."""
         return tuple(a for a in self.arguments if a.dims and a.dtype.startswith(("f", "bf")))
@@ -152,6 +159,31 @@ class Evidence:
         }
         return tuple(a for a in self.arguments if a.dims and (a.number, a.dims) in written)
 
+    @cached_property
+    def renewed(self) -> dict[int, str]:
+        """Of each argument that a result of the same array is an elementwise function of, the line
+        that makes that result; each result renews one argument."""
+        flow, entry = renewal(self.module), self.module.computation(self.module.entry)
+        parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
+        names = entry.root.operands if entry.root.opcode == "tuple" else (entry.root.name,)
+        free = {a.number: a for a in self.arguments if a.dims and a not in self.caches}
+        found: dict[int, str] = {}
+        for name, facts in zip(names, parts, strict=False):
+            made = next(arrays(entry.shape_of(name)), None)
+            for number in sorted(together(facts) & free.keys()):
+                same = made and (free[number].dims, free[number].dtype) == (made.dims, made.dtype)
+                if same:
+                    found[number] = self._made_at(entry, name) or free.pop(number).layout
+                    free.pop(number, None)
+                    break
+        return found
+
+    def _made_at(self, computation: Computation, name: str) -> str:
+        found = computation.find(name)
+        while found is not None and not self._line(found) and found.opcode in HANDS_ON:
+            found = computation.find(found.operands[0])
+        return self._line(found) if found is not None else ""
+
     def pieces_of(self, computation: str, name: str) -> set[int]:
         """The numbers of the arguments that a value is a copy or a piece of."""
         return {number for number, _ in self.lineage.facts(computation, name)}
@@ -166,6 +198,11 @@ class Evidence:
         """Rows of the timeline by op id."""
         return {row.op.op.id: row for row in self.timeline.rows}
 
+    @cached_property
+    def named(self) -> dict[tuple[str, str], OpRow]:
+        """Rows of the timeline by computation and name."""
+        return {(row.op.computation, row.op.name): row for row in self.timeline.rows}
+
     def collectives(self, *kinds: str) -> Iterator[OpRow]:
         """Rows of collectives of some kinds."""
         for row in self.timeline.rows:
@@ -173,14 +210,22 @@ class Evidence:
                 yield row
 
     def where(self, item: HloOp) -> str:
-        """file:line of an op, or where it has none of what it reads, or of what reads it; else its
-        name."""
-        if item.sources:
-            return source_of(item)
-        return self.near(item, self._line, (_read, _reading)) or source_of(item)
+        """file:line of an op in the user's files (`own_frame`), or where it has none of what it
+        reads, or of what reads it; else its name."""
+        key = item.computation, item.name
+        if key not in self._places:
+            near = "" if item.sources else self.near(item, self._line, (_read, _reading))
+            self._places[key] = near or source_of(item)
+        return self._places[key]
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], str]:
+        """What `where` has answered."""
+        return {}
 
     def _line(self, found: Instruction) -> str:
-        return str(next(iter(self.module.sources(found)), ""))
+        sources = self.module.sources(found)
+        return str(own_frame(sources)) if sources else ""
 
     def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
         """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
@@ -353,5 +398,20 @@ def elements(found: Instruction) -> int:
 
 
 def source_of(item: HloOp) -> str:
-    """file:line of the innermost frame, or the operation's name."""
-    return str(item.sources[0]) if item.sources else item.op_name or item.name
+    """file:line of the innermost frame in the user's files, or the operation's name."""
+    return str(own_frame(item.sources)) if item.sources else item.op_name or item.name
+
+
+def own_frame(sources: Sequence[Source]) -> Source:
+    """The innermost frame that is in no installed package, else the innermost."""
+    return next((s for s in sources if not in_library(s.file)), sources[0])
+
+
+def in_library(file: str) -> bool:
+    """Whether a file is of an installed package or of this one, or none: no user can change it."""
+    return file.startswith(("<", *OURS)) or any(folder in file for folder in INSTALLED)
+
+
+INSTALLED = ("/site-packages/", "/dist-packages/")
+OURS = (f"{Path(__file__).parents[2]}/", "src/shardwise/", "shardwise/runtime/")
+"""Where this package lies, as its own texts name it."""

@@ -1,5 +1,5 @@
-"""Three questions to the flow of values: over which axes they differ, which arguments they are
-pieces of, and whether they are ones and zeros."""
+"""Questions to the flow of values: over which axes they differ, which arguments they are pieces
+of, which they are elementwise functions of, and whether they are ones and zeros."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +22,8 @@ PIECES = frozenset(
     )
 )
 """Opcodes whose result is made of the numbers of their operands, and of nothing computed."""
+WHOLE = frozenset({"bitcast", "copy", "convert", "slice", "concatenate"})
+"""Opcodes that change no number; what was sliced is put together again (as copies ahead are)."""
 MOVED_ONES = PIECES | {"broadcast"}
 
 
@@ -69,6 +71,17 @@ def lineage(module: Module) -> Flow:
 
     count = len(module.computation(module.entry).parameters)
     return Flow(module, rules, [frozenset({(at, False)}) for at in range(count)])
+
+
+def renewal(module: Module) -> Flow:
+    """The arguments that a value is an elementwise function of, number by number."""
+
+    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+        kept = rule(found.opcode) == "elementwise" or found.opcode in WHOLE
+        return NOTHING.union(*given) if kept or found.target in FREE_CALLS else NOTHING
+
+    count = len(module.computation(module.entry).parameters)
+    return Flow(module, rules, [frozenset({at}) for at in range(count)])
 
 
 def ones(module: Module) -> Flow:

@@ -4,6 +4,7 @@ A cache is an argument that the program hands back with a part of it written ane
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shardwise.profiler.explain.evidence import Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
@@ -34,6 +35,35 @@ def undonated_caches(e: Evidence) -> Iterator[Finding]:
             ),
             remedy=f"donate it: jax.jit(..., donate_argnames='{tree}') writes it where it lies",
         )
+
+
+def undonated_state(e: Evidence) -> Iterator[Finding]:
+    """A train state that comes in and goes out, leaf by leaf, and is not donated."""
+    found = [a for a in e.arguments if not a.donated and a.dims and e.renewed.get(a.number)]
+    for tree, leaves in grouped(found, lambda a: a.tree).items():
+        size = sum(a.bytes for a in leaves)
+        if len(leaves) < STATE_LEAVES or size < STATE_SHARE * e.capacity:
+            continue
+        copies = {r.op.op.id: spent(r) for a in leaves for r in _whole_copies(e, a)}
+        yield Finding(
+            rule="undonated state",
+            seconds=sum(copies.values()),
+            frees=size,
+            where=e.renewed[max(leaves, key=lambda a: a.bytes).number],
+            what=(
+                f"'{tree}', {len(leaves)} arrays of {format_bytes(size)} together, comes in and "
+                f"goes out renewed: old and new lie in memory together, {format_bytes(size)} of "
+                f"{format_bytes(e.capacity)} more than needed"
+            ),
+            remedy=(
+                f"donate it: jax.jit(..., donate_argnames='{tree}'), and use only what comes back"
+            ),
+        )
+
+
+STATE_LEAVES, STATE_SHARE = 2, 0.01
+"""Arrays that a train state has at least (a parameter and what is kept of it), and the share of the
+memory from which it is worth a word (a feeling)."""
 
 
 def _whole_copies(e: Evidence, a: Argument) -> Iterator[OpRow]:
@@ -74,6 +104,94 @@ def gathered_caches(e: Evidence) -> Iterator[Finding]:
                 "requests, as the queries are, or combine partial softmaxes of its tokens"
             ),
         )
+
+
+def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
+    """Caches cut along their tokens, whose softmax crosses the network, though a dim that is whole
+    could be cut instead."""
+    largest = [r for r in e.collectives("all_reduce") if _takes_largest(e, r)]
+    for (tree, axis), leaves in _token_cuts(e).items():
+        numbers = {a.number for a in leaves}
+        crossing = [r for r in largest if r.op.op.collective and axis in r.op.op.collective.axes]
+        if not any(_of_scores(e, r, numbers) for r in crossing):
+            continue
+        where, n = _written_at(e, leaves[0]), e.degree([axis])
+        exchanges = [
+            r
+            for r in e.collectives("all_reduce", "all_gather", "reduce_scatter", "permute")
+            if r.op.op.collective and axis in r.op.op.collective.axes
+        ]
+        writes = [r for r in e.timeline.rows if e.where(r.op) == where and r not in exchanges]
+        small = sorted((spent(r) for r in writes), reverse=True)[: -len(leaves)]
+        yield Finding(
+            rule="cache cut along its tokens",
+            seconds=sum(r.exposed for r in exchanges) + sum(small),
+            where=where,
+            what=(
+                f"'{tree}' lies as {leaves[0].layout}: softmax and products are summed over {axis} "
+                f"in {len(exchanges)} exchanges, and all {n} devices ask whether a new token is "
+                "theirs to write"
+            ),
+            remedy=(
+                f"cut its heads over {axis}: {_by_heads(e, leaves[0], axis)}, so that each device "
+                "has whole softmaxes and writes its own piece"
+            ),
+        )
+
+
+def _token_cuts(e: Evidence) -> dict[tuple[str, str], list[Argument]]:
+    """Caches by tree and the axis that alone cuts a dim of them, where a later one is whole and
+    divides."""
+    found = [
+        (a, axes[0])
+        for a in e.caches
+        for at, axes in enumerate(a.cuts)
+        if len(axes) == 1 and at < len(a.dims) - 2 and _free_dim(e, a, axes[0]) is not None
+    ]
+    groups = grouped(found, lambda pair: (pair[0].tree, pair[1]))
+    return {key: [a for a, _ in pairs] for key, pairs in groups.items()}
+
+
+def _free_dim(e: Evidence, a: Argument, axis: str) -> int | None:
+    """The dim before the last, if nothing cuts it and the axis could: heads before their width."""
+    at = len(a.dims) - 2
+    free = not a.cuts[at] and a.dims[at] % e.degree([axis]) == 0
+    return at if free else None
+
+
+def _by_heads(e: Evidence, a: Argument, axis: str) -> str:
+    cuts = tuple(tuple(x for x in names if x != axis) for names in a.cuts)
+    at = _free_dim(e, a, axis)
+    cuts = tuple((axis,) if i == at else names for i, names in enumerate(cuts))
+    return replace(a, cuts=cuts).layout
+
+
+def _of_scores(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
+    """Whether the products that a collective's operand comes of read one of these arguments."""
+    computation = e.module.computation(row.op.computation)
+    waiting, seen = [row.op.name], set()
+    while waiting and len(seen) < FARTHEST:
+        found = computation.find(waiting.pop())
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        own = e.named.get((computation.name, found.name))
+        if own is None or not own.flops:
+            waiting += found.operands
+        elif any(numbers & e.pieces_of(computation.name, name) for name in found.operands):
+            return True
+    return False
+
+
+FARTHEST = 100
+"""Values that are followed from a softmax's largest to its products."""
+
+
+def _takes_largest(e: Evidence, row: OpRow) -> bool:
+    """Whether an all-reduce is of the largest, as a softmax needs it."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    called = found.called if found is not None else ()
+    return any(e.module.computation(c).root.opcode == "maximum" for c in called)
 
 
 def replicated_caches(e: Evidence) -> Iterator[Finding]:
@@ -139,7 +257,9 @@ def _serves_one(e: Evidence, row: OpRow) -> bool:
 
 RULES: tuple[Rule, ...] = (
     undonated_caches,
+    undonated_state,
     gathered_caches,
     replicated_caches,
+    cut_by_tokens,
     copied_weights,
 )

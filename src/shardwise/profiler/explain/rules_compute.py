@@ -1,9 +1,10 @@
-"""Faults of compute: wide matmuls, and arrays copied into another layout."""
+"""Faults of compute: wide matmuls, and arrays copied into another layout or written repeatedly."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from shardwise.profiler.explain.evidence import Evidence
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
@@ -14,21 +15,26 @@ WIDE = ("f32", "f64")
 
 def wide_matmuls(e: Evidence) -> Iterator[Finding]:
     """Matmuls of float32: several bf16 passes at high precision, twice the bytes at any."""
-    rows = (r for r in e.timeline.rows if any(d in WIDE for d in r.op.op.flops))
+    waits = {r.op.op.id: w for r in e.timeline.rows if r.flops and (w := _sent_wide(e, r))}
+    rows = (
+        r for r in e.timeline.rows if r.op.op.id in waits or any(d in WIDE for d in r.op.op.flops)
+    )
     for where, group in by_source(e, rows).items():
         flops = sum(r.flops * r.count for r in group)
         passes = max(r.op.passes for r in group)
         yield Finding(
             rule="wide matmul",
-            seconds=sum(_saved(e, r) for r in group),
+            seconds=sum(_saved(e, r) + waits.get(r.op.op.id, 0.0) / 2 for r in group),
             where=where,
             what=(
                 f"{format_flops(flops)} per step multiply float32"
                 + (f" in {passes} passes of bf16 each" if passes > 1 else "")
+                + (", and sums of float32 are exchanged" if group[0].op.op.id in waits else "")
             ),
             remedy=(
                 "multiply in bf16 and add up in float32 (preferred_element_type), and leave the "
-                "precision at its default"
+                "precision at its default; a constant or an operand of float32 widens what "
+                "follows: give it the dtype of the others (x * scale.astype(x.dtype))"
             ),
         )
 
@@ -41,6 +47,39 @@ def _saved(e: Evidence, row: OpRow) -> float:
     if row.op.passes == 1:
         left = max(math, moved)
     return max(row.seconds - left, 0.0) * row.count
+
+
+def _sent_wide(e: Evidence, row: OpRow) -> float:
+    """Seconds that compute waits for a float32 result to be exchanged: of a product of float32, or
+    of what one gave."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or not (_wide(row) or any(map(_wide, _given(e, computation, found)))):
+        return 0.0
+    names = [i.name for i in e.users(computation, found.name) if _largest(i) in WIDE]
+    rows = (e.named.get((computation.name, name)) for name in names)
+    return sum(r.exposed for r in rows if r is not None and r.op.op.collective is not None)
+
+
+def _wide(row: OpRow) -> bool:
+    return any(dtype in WIDE for dtype in row.op.op.flops)
+
+
+def _given(e: Evidence, computation: Computation, found: Instruction) -> Iterator[OpRow]:
+    """The ops that make what an instruction reads."""
+    waiting = list(found.operands)
+    while waiting:
+        given = computation.find(waiting.pop())
+        if given is not None and given.opcode in HANDS_ON:
+            waiting += given.operands[:1]
+        elif given is not None and (computation.name, given.name) in e.named:
+            yield e.named[computation.name, given.name]
+
+
+def _largest(found: Instruction) -> str:
+    """The dtype of the largest array that an instruction makes; "" of a token."""
+    largest = max(arrays(found.shape), key=lambda a: a.bytes, default=None)
+    return largest.dtype if largest else ""
 
 
 def _relays(e: Evidence, row: OpRow) -> bool:
@@ -56,6 +95,20 @@ def _relays(e: Evidence, row: OpRow) -> bool:
         inside = [e.module.computation(name) for name in found.called]
         steps = [(c, i) for c in inside for i in c.instructions]
     return all(i.opcode in PLAIN for _, i in steps) and any(_turns(c, i) for c, i in steps)
+
+
+def _beside_exchange(e: Evidence, row: OpRow) -> bool:
+    """Whether a copy lays together what an all-to-all sends, or takes apart what it brought."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or row.op.op.op_class != "copy":
+        return False
+    around = list(e.users(computation, found.name))
+    names = list(found.operands)
+    while names and (given := computation.find(names.pop())) is not None:
+        around.append(given)
+        names += given.operands[:1] if given.opcode in (*HANDS_ON, "reshape") else ()
+    return any(i.opcode.startswith("all-to-all") for i in around)
 
 
 PLAIN = frozenset({"parameter", "bitcast", "copy", "transpose", "reshape"})
@@ -75,7 +128,13 @@ def _turns(computation: Computation, found: Instruction) -> bool:
 
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
-    rows = (r for r in e.timeline.rows if r.op.op.stream == "compute" and _relays(e, r))
+    told = {r.op.op.id for cut in cuts_anew(e) for r in cut.moving}
+    told |= {r.op.op.id for r in e.timeline.rows if _beside_exchange(e, r)}
+    rows = (
+        r
+        for r in e.timeline.rows
+        if r.op.op.stream == "compute" and r.op.op.id not in told and _relays(e, r)
+    )
     for where, group in by_source(e, rows).items():
         size = sum(r.hbm_bytes for r in group)
         yield Finding(
@@ -90,4 +149,79 @@ def relayouts(e: Evidence) -> Iterator[Finding]:
         )
 
 
-RULES: tuple[Rule, ...] = (wide_matmuls, relayouts)
+def repeated_arrays(e: Evidence) -> Iterator[Finding]:
+    """Stored arrays that are repeated along a new dim in memory, to be read many times over."""
+    copies = {(r.op.computation, r.op.name): n for r in e.timeline.rows if (n := _repeats(e, r))}
+    for where, group in by_source(e, (e.named[key] for key in copies)).items():
+        ratio = max(copies[r.op.computation, r.op.name] for r in group)
+        rows = {r.op.op.id: r for g in group for r in _around(e, g, copies)}
+        own = {r.op.op.id for r in group if not r.flops and not _sums(e, r)}
+        yield Finding(
+            rule="repeated array",
+            seconds=sum(r.per_step * (1 if i in own else 1 - 1 / ratio) for i, r in rows.items()),
+            where=where,
+            what=(
+                f"a stored array is repeated {ratio} times, and "
+                f"{format_bytes(_read(rows.values()))} per step are moved for it"
+            ),
+            remedy=(
+                "leave it as it is, and fold the repeats into the other operand: queries as "
+                "[B, K, G, H] against keys [B, S, K, H], jnp.einsum('BKGH,BSKH->BKGS', q, k)"
+            ),
+        )
+
+
+REPEATS, REPEATED = 64, 2**16
+"""The most copies that are taken for repeated heads, not for a bias, and the least elements."""
+
+
+def _repeats(e: Evidence, row: OpRow) -> int:
+    """How often an op repeats a stored array; 0 where it does not."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or row.op.op.stream != "compute":
+        return 0
+    inside = [(computation, found)]
+    if found.opcode == "fusion":
+        bodies = [e.module.computation(name) for name in found.called]
+        inside = [(c, i) for c in bodies for i in c.instructions]
+    ratios = (_copies_made(e, c, i) for c, i in inside if i.opcode == "broadcast")
+    return max(ratios, default=0)
+
+
+def _copies_made(e: Evidence, computation: Computation, found: Instruction) -> int:
+    size = elements(computation.names[found.operands[0]])
+    ratio = elements(found) // max(size, 1)
+    few = 1 < ratio <= REPEATS and size >= REPEATED and len(found.integers("dimensions")) > 2
+    return ratio if few and e.pieces_of(computation.name, found.operands[0]) else 0
+
+
+def _around(e: Evidence, row: OpRow, copies: Mapping[tuple[str, str], int]) -> Iterator[OpRow]:
+    """An op that repeats, those that read what it wrote, and copies that are made for it alone."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.names[row.op.name]
+    yield row
+    if not row.flops and not _sums(e, row):
+        for user in e.users(computation, found.name):
+            if (computation.name, user.name) in e.named:
+                yield e.named[computation.name, user.name]
+    for name in found.operands:
+        made = e.named.get((computation.name, name))
+        alone = len(computation.readers(name)) == 1
+        moves = made is not None and made.op.opcode in ("copy", "convert")
+        if made is not None and moves and alone and made.op.op.stream == "compute":
+            yield made
+
+
+def _sums(e: Evidence, row: OpRow) -> bool:
+    """Whether an op adds up what it repeats within it, as a product of few rows does."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    called = found.called if found is not None and found.opcode == "fusion" else ()
+    return any(i.opcode == "reduce" for c in called for i in e.module.computation(c).instructions)
+
+
+def _read(rows: Iterable[OpRow]) -> float:
+    return sum(r.hbm_bytes for r in rows)
+
+
+RULES: tuple[Rule, ...] = (wide_matmuls, relayouts, repeated_arrays)

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.work import Block, HloOp, Nested
+from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_bytes, format_gib
 from shardwise.work import grouped
 
@@ -127,11 +129,19 @@ def padded(e: Evidence) -> Iterator[Finding]:
         moved = sum(r.hbm_bytes for r in group)
         yield Finding(
             rule="padding",
-            seconds=fill / e.bandwidth,
+            seconds=sum(_filling(e, r) for r in group),
             where=where,
             what=f"{format_bytes(fill)} of {format_bytes(moved)} moved only fill tiles",
             remedy=_remedy(group[0].op),
         )
+
+
+def _filling(e: Evidence, row: OpRow) -> float:
+    """Seconds per step that an op spends on what only fills tiles: its share of an op that is there
+    to move bytes, of another the time of these bytes."""
+    if row.hbm_bytes / e.bandwidth < spent(row) / 2:
+        return row.op.padding * row.count / e.bandwidth
+    return spent(row) * row.op.padding / float(row.op.op.hbm_bytes)
 
 
 def _remedy(item: HloOp) -> str:

@@ -9,6 +9,7 @@ from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.flow import Flow
 from shardwise.profiler.explain.lineage import ones
+from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import arrays
@@ -54,13 +55,13 @@ def _same(e: Evidence, row: OpRow) -> tuple[str, ...]:
 def ping_pong(e: Evidence) -> Iterator[Finding]:
     """Arrays that are cut another way, and back, with nothing in between that needed it."""
     back = {r.op.op.id: r for r in e.collectives("all_to_all")}
-    pairs = [(r, b) for r in back.values() if (b := _returned(e, r, back)) is not None]
-    for where, same in grouped(pairs, lambda pair: e.where(pair[0].op)).items():
-        rows = [row for pair in same for row in pair]
+    trips = [trip for r in back.values() if (trip := _returned(e, r, back))]
+    for where, same in grouped(trips, lambda trip: e.where(trip[0].op)).items():
+        rows = [row for trip in same for row in trip[:2]]
         size, axes = moved(rows)
         yield Finding(
             rule="ping-pong",
-            seconds=sum(r.exposed for r in rows),
+            seconds=sum(spent(row) for trip in same for row in trip),
             where=where,
             what=(
                 f"{format_bytes(size)} per step are exchanged over {' and '.join(axes)} into "
@@ -70,8 +71,9 @@ def ping_pong(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> OpRow | None:
-    """The exchange that undoes this one, where it is all that comes of its result."""
+def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> list[OpRow]:
+    """An exchange, the one that undoes it, where that is all that comes of its result, and the
+    copies in between."""
     computation = e.module.computation(row.op.computation)
     waiting, seen, found = [row.op.name], set(), None
     while waiting and len(seen) < FARTHEST:
@@ -85,8 +87,12 @@ def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> OpRow | None:
             elif pointwise(e, i):
                 waiting.append(i.name)
             else:
-                return None
-    return found if not waiting else None
+                return []
+    if found is None or waiting:
+        return []
+    between = (e.named.get((computation.name, name)) for name in seen - {found.op.name})
+    copies = [r for r in between if r is not None and r.op.op.op_class == "copy"]
+    return [row, found, *copies]
 
 
 def _undoes(row: OpRow, other: OpRow) -> bool:

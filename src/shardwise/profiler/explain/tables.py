@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.boundary.records import Record
 from shardwise.models.components import CORE, SCAN
-from shardwise.profiler.explain.evidence import TO_READERS, Evidence
+from shardwise.profiler.explain.evidence import TO_READERS, Evidence, in_library
 from shardwise.profiler.hlo.scopes import component_in, scope_of
 from shardwise.profiler.hlo.text import Instruction
 from shardwise.profiler.hlo.work import HloOp
@@ -64,6 +64,19 @@ def by_scope(e: Evidence) -> tuple[TimeShare, ...]:
 def by_component(e: Evidence) -> tuple[TimeShare, ...]:
     """One line per part of the model, and per axes that arrays are exchanged over."""
     return _lines(e.timeline, lambda item: _component(e, item))
+
+
+def users_place(e: Evidence, where: str) -> str:
+    """A line of the user's as it is; of a line in a library, the part of the model that it
+    computes, or its named scope: a user cannot change the line."""
+    if not in_library(where):
+        return where
+    rows = [row for row in e.timeline.rows if e.where(row.op) == where]
+    if not rows:
+        return where
+    item = max(rows, key=spent).op
+    own = item.op.component or e.near(item, lambda i: component_in(i.op_name), TO_READERS)
+    return PARTS.get(own, own) if own else _scope(e, item)
 
 
 def _component(e: Evidence, item: HloOp) -> str:

@@ -88,7 +88,7 @@ class MachineTimes:
 
     @classmethod
     def read(cls, rows: Sequence[Mapping[str, object]], **said: Any) -> "MachineTimes":
-        """Of the values that the child sends."""
+        """Read the values that the child sends."""
         return cls(rows=tuple(TimedOp(**row) for row in rows), **said)  # type: ignore[arg-type]
 
     @property
@@ -254,8 +254,8 @@ class Saturation(Record):
 
 
 def saturation(rows: Sequence[TimedOp]) -> dict[str, Saturation]:
-    """Of each collective that was measured, the best rate in V per second and the least V from
-    which every measured size reaches `SATURATED` of it."""
+    """The best rate of each measured collective in V per second, and the least V from which
+    every measured size reaches `SATURATED` of that rate."""
     found = {}
     for kind in COLLECTIVES:
         of = sorted(_of(kind, rows), key=lambda r: r.amount)

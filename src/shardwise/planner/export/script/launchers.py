@@ -26,6 +26,11 @@ class Launch:
     others: int = 0
     """How many more programs the script starts."""
 
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of the program's path: trl, scripts and sft of trl/scripts/sft.py."""
+        return frozenset(re.split(r"[\W_]+", self.program.removesuffix(".py").lower())) - {""}
+
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
@@ -83,7 +88,7 @@ _SLURM = {
 """Variables that Slurm sets, and the `#SBATCH` options that say their values."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)  # an edit is tried at many places, and each is read several times
 def launch_of(text: str) -> Launch | None:
     """The program that a text starts, or whose arguments it is; None where it is no such.
 

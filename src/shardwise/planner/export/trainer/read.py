@@ -113,8 +113,8 @@ def _refuse_other_jobs(given: Given) -> None:
     job = str(given.take("rl", default="")).lower()
     launch = given.launch
     if launch is not None:
-        words = (launch.program, *launch.arguments[:1])
-        job = job or next((j for w in words for j in _JOBS if w.endswith((j, f"{j}.py"))), "")
+        words = {*launch.words, *launch.arguments[:1]}
+        job = job or next((j for j in _JOBS if j in words), "")
     if job:
         raise BadRequest(
             f"{given.target}: rl is {shown(job)}, whose step has passes that no plan counts; plans "
@@ -283,8 +283,11 @@ def is_trl(given: Given) -> bool:
     launch = given.launch
     if launch is None:
         return "model_name_or_path" in given
-    program = launch.program.replace("/", ".")
-    return program.startswith("trl") or ".trl." in program or program.endswith(("sft.py", ".sft"))
+    return bool(launch.words & _OF_TRL)
+
+
+_OF_TRL = frozenset({"trl", "sft"})
+"""Words of which TRL's command and scripts have one."""
 
 
 def _kernels(given: Given) -> Fields:

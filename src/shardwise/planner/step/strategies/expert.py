@@ -28,7 +28,7 @@ def expert_steps(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[list[Op
     """Ops between router and experts, and between experts and their sum: sorting tokens by expert
     (read one, write k), the exchange over expert, and what tensor needs on top."""
     width, size = moe.latent_dim or cfg.d_model, dtype_bytes(shape.activations)
-    slots = moe.experts_per_token * shape.expert_load
+    slots = moe.computed_per_token * shape.expert_load
     moved = _sorted_tokens(shape) * width * size * (1 + slots)
     probabilities = 3 * 4.0 * shape.norm_tokens * moe.experts
     route = make_op("router.softmax", "router", "elementwise", hbm_bytes=probabilities)
@@ -55,9 +55,9 @@ def _exchanges(width: int, moe: Moe, shape: LayerShape) -> tuple[list[Op], list[
     total = tokens * group * width * dtype_bytes(shape.activations) * shape.expert_load
     if choices.ragged and choices.dispatcher != "alltoall":
         # A copy of every token for every device; the pricer knows which of them are needed.
-        total, kind, fan_out = total * group, "ragged_all_to_all", float(moe.experts_per_token)
+        total, kind, fan_out = total * group, "ragged_all_to_all", float(moe.computed_per_token)
     else:
-        total, kind, fan_out = total * moe.experts_per_token, "all_to_all", None
+        total, kind, fan_out = total * moe.computed_per_token, "all_to_all", None
     size = width * dtype_bytes(shape.activations)
     weights = 4.0 * moe.experts if choices.dispatcher == "hybridep" else 0.0
     ops = [
@@ -78,7 +78,7 @@ def _over_tensor(
     if shape.choices.expert_over_tensor or not shape.choices.sequence_parallel:
         return [], []
     apart = np.where(np.asarray(shape.degree("expert")) > 1, 1.0, 0.0)
-    share = apart * moe.experts_per_token * shape.expert_load * width / cfg.d_model
+    share = apart * moe.computed_per_token * shape.expert_load * width / cfg.d_model
     return (
         tensor_step("experts.gather", "all_gather", "routed_experts", cfg, shape, share),
         tensor_step("experts.scatter", "reduce_scatter", "routed_experts", cfg, shape, share),

@@ -1,0 +1,128 @@
+"""Faults that people have reported are named with what they cost, and their cured twins are not.
+
+`corpus.toml` says who reported what, `programs.py` has the programs, `data/` their compiled texts
+(`scripts/explain_corpus.py`); some rows name texts of tests/profiler/explain.
+"""
+
+import gzip
+import json
+import tomllib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from shardwise.hardware import parse_slice
+from shardwise.profiler.ahead import Buffer
+from shardwise.profiler.explain import explain_program
+from shardwise.sharding import Mesh
+
+HERE = Path(__file__).parent
+EVERY = tomllib.loads((HERE / "corpus.toml").read_text())
+ROWS = {name: row for name, row in EVERY.items() if "rule" in row}
+CURED = ["summed_every_round", "gathered_every_round", "there_and_back", "repeated_heads"]
+CLEAN = [*(name for name in EVERY if name not in ROWS), *CURED]
+"""Programs without a fault, and twins that have no other one; five more are in
+tests/profiler/explain."""
+INDEX = json.loads((HERE / "data/index.json").read_text())
+OLDER = HERE.parents[1] / "profiler/explain/data"
+OLDER_INDEX = json.loads((OLDER / "index.json").read_text())
+OF_COST, OF_STEP = 0.15, 0.05
+"""How far a finding's seconds may be from what the twin saves, of those or of the step."""
+
+
+def placed(name, kind):
+    """The text of a program, its slice and mesh, its buffers and whether it fits."""
+    row = EVERY[name]
+    if older := row.get("compiled"):
+        label = f"{older}.{'clean' if kind == 'twin' else kind}"
+        kept = OLDER_INDEX[label]
+        return OLDER / f"{label}.hlo.gz", kept["on"], Mesh(tuple(kept["mesh"].items())), kept
+    label = f"{name}.{kind}"
+    return HERE / f"data/{label}.hlo.gz", row["on"], Mesh.parse(row["mesh"]), INDEX[label]
+
+
+@cache
+def explained(name, kind):
+    path, on, mesh, kept = placed(name, kind)
+    with gzip.open(path, "rt") as file:
+        hlo = file.read()
+    buffers = [Buffer(**b) for b in kept["buffers"]]
+    return explain_program(hlo, parse_slice(on), mesh, buffers=buffers, fits=kept["fits"])
+
+
+def test_every_row_has_a_public_report_and_a_cure():
+    for name, row in ROWS.items():
+        assert row["report"].startswith("https://github.com/"), name
+        assert row["seen"], name
+        assert row["cured"], name
+    assert len(ROWS) >= 15
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_fault_is_named_first_or_second_with_what_its_twin_saves(name):
+    fault, twin = explained(name, "fault"), explained(name, "twin")
+    rule, step = ROWS[name]["rule"], fault.timeline.expected
+    first = list(dict.fromkeys(f.rule for f in fault.findings))[:2]
+    assert rule in first
+    told = sum(f.seconds for f in fault.findings if f.rule == rule)
+    saved = step - twin.timeline.expected
+    assert abs(told - saved) <= max(OF_COST * abs(saved), OF_STEP * step), (told, saved, step)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_cured_twin_has_no_such_finding(name):
+    assert ROWS[name]["rule"] not in {f.rule for f in explained(name, "twin").findings}
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if "compiled" not in row])
+def test_a_finding_points_at_the_line_of_the_program(name):
+    rule = ROWS[name]["rule"]
+    for f in explained(name, "fault").findings:
+        if f.rule == rule:
+            assert f.where.startswith("tests/explain/corpus/programs.py:")
+            assert f.what
+            assert f.remedy
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_program_has_no_finding_worth_two_percent(name):
+    found = explained(name, "twin")
+    assert [f for f in found.findings if f.seconds > 0.02 * found.timeline.expected] == []
+
+
+def test_what_a_user_cannot_change_is_told_by_the_part_that_it_is():
+    path, on, mesh, _ = placed("gathered_twice", "fault")
+    with gzip.open(path, "rt") as file:
+        hlo = file.read()
+    for ours in ("src/shardwise/runtime/step.py", "/v/lib/python3/site-packages/flax/linen/x.py"):
+        text = hlo.replace("tests/explain/corpus/programs.py", ours)
+        (found,) = explain_program(text, parse_slice(on), mesh).findings
+        assert found.where == "step()"
+
+
+def test_a_cheaper_way_between_two_layouts_is_told_in_the_notation_and_as_code():
+    (found,) = explained("involuntary_remat", "fault").findings
+    assert found.rule == "full rematerialization"
+    assert "A[I_y, J, K_x] -> A[I_y, J_x, K] -> A[I, J_{x,y}, K]" in found.remedy
+    assert 'NamedSharding(mesh, P("y", "x", None))' in found.remedy
+    assert 'NamedSharding(mesh, P(None, ("x", "y"), None))' in found.remedy
+
+
+def test_a_state_that_is_not_donated_is_told_by_its_bytes():
+    (found,) = (f for f in explained("undonated_state", "fault").findings if f.frees)
+    assert found.frees == pytest.approx(6 * 4096 * 32768 * 4 / 8)
+    assert "donate_argnames='state'" in found.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["involuntary_remat", "equal_sum"])
+def test_a_fault_compiled_anew_is_named(name, monkeypatch):
+    scripts = str(HERE.parents[2] / "scripts")
+    monkeypatch.syspath_prepend(scripts)
+    monkeypatch.setenv("PYTHONPATH", scripts)  # of the process that compiles
+    made = import_module("explain_corpus").compiled(name, True)
+    _, on, mesh, _ = placed(name, "fault")
+    found = explain_program(made.hlo, parse_slice(on), mesh, buffers=made.buffers)
+    assert found.findings[0].rule == ROWS[name]["rule"]
