@@ -37,5 +37,11 @@ def test_a_training_plan_that_does_not_fit_says_what_was_pinned():
         match=r"no plan with tensor=64 pinned fits .*; no plan with less pinned fits either",
     ):
         sw.plan_train(
-            "llama-3-70b", "v5e:8x8", batch="64seq", seq=4096, pins={"tensor": 64}, software="any"
+            "llama-3-70b",
+            "v5e:8x8",
+            batch="64seq",
+            seq=4096,
+            pins={"tensor": 64},
+            software="any",
+            offload="none",
         )

@@ -190,8 +190,8 @@ FARTHEST = 100
 def _takes_largest(e: Evidence, row: OpRow) -> bool:
     """Whether an all-reduce is of the largest, as a softmax needs it."""
     found = e.module.computation(row.op.computation).find(row.op.name)
-    called = found.called if found is not None else ()
-    return any(e.module.computation(c).root.opcode == "maximum" for c in called)
+    called = [e.module.computations.get(name) for name in (found.called if found else ())]
+    return any(one is not None and one.root.opcode == "maximum" for one in called)
 
 
 def replicated_caches(e: Evidence) -> Iterator[Finding]:
