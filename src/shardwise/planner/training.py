@@ -105,7 +105,7 @@ class TrainAnswer(Usage):
     def mfu(self) -> float:
         """Model FLOPs utilisation of the whole slice at the expected step time."""
         per_token = model_flops_per_token(
-            self.cfg, self.plan.sequence_length, causal=True, trained=self.plan.trains
+            self.cfg, self.plan.sequence_length, causal=True, trained=self.plan.trains_component
         )
         return float(per_token) * self.tokens_per_second / self._slice_peak
 

@@ -177,7 +177,7 @@ class Structure:
         """What is known of the pipeline schedule."""
         return schedule_row(self.pipeline_schedule)
 
-    def trains(self, component: str) -> bool:
+    def trains_component(self, component: str) -> bool:
         """Whether a component of the model gets gradients: none does beside adapters."""
         return not self.lora_rank and component not in self.frozen
 

@@ -352,7 +352,9 @@ def run_of(request: TrainRunRequest) -> TrainRun:
 
 def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     """The prediction; without a step time where the plan cannot be priced on its slice."""
-    flops = model_flops_per_token(cfg, plan.sequence_length, causal=True, trained=plan.trains)
+    flops = model_flops_per_token(
+        cfg, plan.sequence_length, causal=True, trained=plan.trains_component
+    )
     seconds, why = None, ""
     try:
         seconds = price_plan(plan, Hardware()).answer.step_seconds.expected

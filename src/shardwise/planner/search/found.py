@@ -92,6 +92,6 @@ def ideal_seconds(request: TrainRequest, chips: int) -> float:
         request.sequence_length,
         request.piece.chip.peak(request.structure.dtypes.compute),
     )
-    trained = request.structure.trains
+    trained = request.structure.trains_component
     flops = float(model_flops_per_token(request.cfg, length, causal=True, trained=trained))
     return flops * (request.sequences * length) / (chips * peak)
