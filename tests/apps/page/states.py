@@ -9,6 +9,7 @@ from shardwise.apps.page.controls import Control, written
 from shardwise.commands.program.report import SAMPLE
 
 SMALL = {
+    "start": {"model": "llama-3.2-1b", "tokens": "1e11", "days": "12"},
     "training": {"model": "llama-3-8b", "on": "v5p", "chips": "16", "batch": "262144"},
     "serving": {"model": "llama-3-8b", "chips": "4", "input": "1024", "output": "64"},
     "simulator": {"requests": "100"},

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shardwise.planner.export.edit import diff_of
+from shardwise.errors import BadRequest
+from shardwise.planner.export.edit import _in_toml, diff_of
 from shardwise.planner.export.edit.keys import (
     left_out_of_python,
     left_out_of_toml,
@@ -13,6 +14,7 @@ from shardwise.planner.export.edit.keys import (
     set_in_yaml,
 )
 from shardwise.planner.export.edit.script import left_out_of_script, set_in_script
+from shardwise.planner.export.torchtitan_keys import of_today
 
 TP = "--tensor-model-parallel-size"
 SP = "--sequence-parallel"
@@ -97,3 +99,23 @@ def test_a_diff_applies_to_the_file():
     assert diff_of("a\nb\nc\nd\n", "a\nB\nc\nd\n", "f.sh") == (
         "--- a/f.sh\n+++ b/f.sh\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n"
     )
+
+
+KEY = "parallelism.context_parallel_degree"
+
+
+@pytest.mark.parametrize("section", ["parallelism", "experimental"])
+def test_a_key_of_a_toml_is_changed_where_it_stands(section):
+    """A file that has today's key had a second one written under its name of before."""
+    text = f"[parallelism]\ntensor_parallel_degree = 8\n\n[{section}2]\nx = 1\n"
+    text = text.replace(f"[{section}2]\n", f"[{section}]\n" if section == "experimental" else "")
+    text = text.replace("x = 1", "context_parallel_degree = 1")
+    (changed,) = _in_toml(text, KEY, 4)
+    assert changed == text.replace("context_parallel_degree = 1", "context_parallel_degree = 4")
+
+
+def test_two_names_of_one_key_that_differ_are_refused():
+    given = {"experimental.context_parallel_degree": 8, KEY: 1}
+    with pytest.raises(BadRequest, match=r"8, and 1 under another of its names.*keep one"):
+        of_today(given)
+    assert of_today(given | {KEY: 8}) == {KEY: 8}

@@ -102,7 +102,12 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def of_today(given: Mapping[str, Any]) -> dict[str, Any]:
     """The values under the keys of today; activation checkpointing and converters as TorchTitan's
     Python calls them."""
-    found = {RENAMED.get(key, key): value for key, value in given.items()}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name = RENAMED.get(key, key)
+        if found.setdefault(name, value) != value:
+            said = f"{name} is {shown(found[name])}, and {shown(value)} under another of its names"
+            raise BadRequest(f"{TARGET}: {said}, {key}; keep one of them")
     if isinstance(file := found.get("job.config_file"), str):
         raise BadRequest(
             f"{TARGET}: job.config_file is {shown(file)}, which has the values; give that file"

@@ -16,6 +16,7 @@ from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
 from shardwise.units import format_seconds, format_usd, many, sig
 
+AS_PUBLISHED = "as the checkpoint"
 POOLS = ("by the same servers", "by two pools")
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
 COLUMNS = ("name", "servers", "chips", "requests_per_second", "usd_per_hour")
@@ -35,13 +36,13 @@ class ServingState(ViewState):
         about=PASTE,
     )
     on: str = choice("Chip", ALL_CHIPS, "v5e")
-    chips: int = slider("Chips of a server", powers(0, 8), 16, unit="chips")
+    chips: int = slider("Chips of all servers", powers(0, 8), 16, unit="chips")
     input: int = slider("Prompt", powers(7, 17), 2048, unit="tokens")
     output: int = slider("Answer", powers(4, 15), 256, unit="tokens")
     ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")
     tpot: str = entry("Then a token within", "", about="TPOT of 9 in 10, such as 40ms; or empty.")
     rate: str = entry("Requests per second", "", about="Empty: what one server holds.")
-    weights: str = choice("Weights", ("int8", "bf16", "fp8"), "int8", group="Precision")
+    weights: str = choice("Weights", (AS_PUBLISHED, "int8", "bf16", "fp8"), "int8", group="Precision")
     kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8", group="Precision")
     software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax", group="Servers")
     pools: str = choice("Prompts and answers", POOLS, POOLS[0], group="Servers")
@@ -76,7 +77,7 @@ def _search(state: ServingState) -> list[VerbCall]:
         "tpot": state.tpot or None,
         "rate": state.rate or None,
         "pools": "two" if state.pools == POOLS[1] else None,
-        "weights": state.weights,
+        "weights": None if state.weights == AS_PUBLISHED else state.weights,
         "kv": state.kv,
         "software": state.software,
         "prices": prices("price", state.on, state.price),

@@ -81,7 +81,7 @@ def _train(found: TrainPlanned) -> dict[str, str]:
 
 
 def _served(found: ServePlanned) -> dict[str, str]:
-    more = {"chips": str(found.chips // found.replicas), "weights": "bf16", "kv": "bf16"}
+    more = {"chips": str(found.chips), "weights": serving.AS_PUBLISHED, "kv": "bf16"}
     return more | {"software": found.software}
 
 

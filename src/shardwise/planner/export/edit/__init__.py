@@ -10,6 +10,7 @@ changed; there is no other knowledge of a program here than its exporter and its
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -265,19 +266,25 @@ def _in_trainers(
         yield from set_in_script(text, f"--{last}", old, new, [f"--{name}" for name in beside])
 
 
+def _stands_in(text: str, key: str) -> bool:
+    """Whether a TOML file has a key of a section."""
+    section, _, name = key.rpartition(".")
+    head = re.search(rf"(?m)^\[{re.escape(section)}\][^\n]*$(?P<inner>(?:\n(?!\[)[^\n]*)*)", text)
+    return head is not None and bool(re.search(rf"(?m)^\s*{re.escape(name)}\s*=", head["inner"]))
+
+
 def _in_toml(text: str, key: str, new: Any) -> Iterator[str]:
     """Under today's name, or the one of before that the file uses."""
     if key == "activation_checkpoint":
         word = next((mode for mode, policy in POLICIES.items() if policy == new), "none")
         yield from set_in_toml(text, "activation_checkpoint.mode", f'"{word}"')
         return
-    names = [*(old for old, now in RENAMED.items() if now == key), key]
-    for name in names:
-        if new is None:
+    before = [old for old, now in RENAMED.items() if now == key]
+    if new is None:
+        for name in (*before, key):
             yield from left_out_of_toml(text, name)
-            continue
-        if name != key and not re.search(rf"(?m)^\s*{name.rpartition('.')[2]}\s*=", text):
-            continue
+        return
+    for name in [*filter(partial(_stands_in, text), before)] or [key]:
         word = str(new).lower() if isinstance(new, bool) else str(new)
         yield from set_in_toml(text, name, f'"{new}"' if isinstance(new, str) else word)
 
