@@ -71,8 +71,8 @@ A run's steps are counted as Work and priced with the chip's constants (docs/lab
 none is fitted here, and with the constants of the engine's family, which belong to no chip, model
 or run. A constant is a common value times the family's own factor; the first is drawn from its
 prior, the second from 1, so that few rows move it little and a family without rows has the common
-value. They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weight of 0.25,
-of TTFT. `evidence/serving/loop.py` says what a closed loop of requests makes of the steps,
+value. They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weight of 0.4, of
+TTFT. `evidence/serving/loop.py` says what a closed loop of requests makes of the steps,
 `evidence/serving/runs.py` what a row leaves open, `scripts/serving_rows.py` where the columns of
 the table are from."""
 HEADLINE = """Every run predicted by the fit that had not seen its model, its chip, or its release

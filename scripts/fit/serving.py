@@ -23,9 +23,8 @@ from shardwise.work import Quantity, grouped
 
 SIGMA, TTFT_SIGMA = 0.12, 0.2
 """Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
-TTFT_WEIGHT = 0.25
-"""What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts. Of
-0.15, 0.25, 0.4 and 0.7 the one by which the TTFT of models that are left out is missed least."""
+TTFT_WEIGHT = 0.4
+"""What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
 SHIFTS: Mapping[str, Mapping[str, float]] = {
     "eager": {"kernel_seconds": 3.5, "hops": 3.5},
@@ -128,7 +127,7 @@ PRIORS: Mapping[str, LogPrior] = {
         source="vLLM 0.21 on an idle H100: 14 ms to the first token of an 8B, of which prefill 6.5",
     ),
     "beside_seconds": LogPrior(
-        value=2e-5, common=1.0, own=1.0, source="assumed: as long again, in turns with Python"
+        value=0.02, common=1.0, own=1.0, source="assumed: a few steps of Python for others"
     ),
     "miss": LogPrior(
         value=0.25,

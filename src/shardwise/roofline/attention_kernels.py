@@ -40,12 +40,12 @@ def forward_rate(generation: str) -> tuple[float, str] | None:
     return None if found is None else (found["value"], found["source"])
 
 
-def latent_rate(dtype: str, generation: str, *, prompt: bool = False) -> float | None:
-    """The share of the dense peak at which queries meet a latent cache in decode, or those of a
-    `prompt` meet each other; None where nothing was measured.
+def latent_rate(dtype: str, generation: str) -> float | None:
+    """The share of the dense peak at which queries meet a latent cache in decode; None where
+    nothing was measured.
 
     >>> latent_rate("bf16", "hopper") > latent_rate("fp8", "hopper")
     True
     """
-    found = _table().get(f"{'prompt' if prompt else 'latent'}_{dtype}", {}).get(generation)
+    found = _table().get(f"latent_{dtype}", {}).get(generation)
     return None if found is None else found["value"]

@@ -66,11 +66,11 @@ ARRIVAL_CONSTANTS: Mapping[str, str] = {
     "poll_steps": "steps until a request is looked at and its first token is sent",
     "balance_steps": "steps that parts of a batch wait for prompts of the others",
     "pool_wait": "`prefill_wait` where servers of their own prefill",
-    "start_seconds": "seconds of the host that each kernel of a prompt's step takes to start",
-    "beside_seconds": "seconds that it takes longer where others are answered meanwhile",
+    "start_seconds": "seconds of the host that each kernel of a prompt's step takes at least",
     "crowd": "prompts of a wave of equal lengths that a prompt meets, over concurrency^0.36 - 1",
     "handover_seconds": "seconds between the servers that prefill and those that decode",
     "request_seconds": "seconds of a request on its way in and out",
+    "beside_seconds": "seconds longer on that way where others are answered meanwhile",
     "acceptance": "chance that a guessed token is right after one that was",
 }
 """How the requests of a benchmark arrive at an engine; seconds per prompt token are in none."""
@@ -84,7 +84,7 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
     "crowd": (0.0, 10.0),
     "handover_seconds": (0.0, 10.0),
     "request_seconds": (0.0, 1.0),
-    "beside_seconds": (0.0, 1e-3),
+    "beside_seconds": (0.0, 1.0),
     "acceptance": (0.0, 1.0),
 }
 """The least and the most that each may be."""

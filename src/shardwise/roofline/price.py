@@ -278,7 +278,8 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     rates = chip.efficiency
     kept = rates.sustained * rates.clock
     if op.op_class == "attention":
-        latent = _latent(op, dtype, chip) if stack.grouped else None  # only engines have a cache
+        wide = min(op.head_dims, default=0) > WIDE and stack.grouped  # only engines decode
+        latent = latent_rate(dtype, chip.generation) if wide else None
         if latent is not None:
             return latent * stack.attention
         loop = stack.tiles if op.tiled else 1.0
@@ -288,15 +289,6 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
         return np.minimum(SCAN * vector / chip.peak(dtype), rates.matmul_rate(dtype)) * kept
     experts = stack.experts if op.component == ROUTED else 1.0
     return rates.matmul_rate(dtype) * stack.products * experts * kept
-
-
-def _latent(op: Op, dtype: str, chip: Chip) -> float | None:
-    """The rate of attention of a latent cache, whose queries are wider than its answers; None for
-    other attention, and where nothing was measured."""
-    query, answer = op.head_dims or (0, 0)
-    if query == answer:
-        return None
-    return latent_rate(dtype, chip.generation, prompt=answer <= WIDE)
 
 
 WIDE = 256

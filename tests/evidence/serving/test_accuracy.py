@@ -24,7 +24,7 @@ from shardwise.evidence.serving.validation_result import serving_runs
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.roofline.engines import ENGINE_CONSTANTS
 
-DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.16, 0.125, 0.36, 0.275
+DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.16, 0.125, 0.36, 0.30
 MODEL, MODEL_P90, APART = 0.11, 0.33, 0.15
 RANGES = (0.75, 0.85)
 RUNS = 2400

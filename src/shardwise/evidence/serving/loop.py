@@ -15,8 +15,7 @@ E is what the prompts of the n - 1 others add to a step; one request at a time m
 s steps go by until software looks at a request beside others: `poll_steps`, half of the steps that
 it is told to take between looks at its queue (`queue_interval`), and `balance_steps` where parts of
 the batch have attention of their own, as one of them starts a prompt when the others have one too.
-An idle server looks at once. The host starts the kernels of a prompt in `start_seconds` each, and
-in `beside_seconds` more where it answers others meanwhile; `times.py` adds them.
+An idle server looks at once, and its software has nothing else to do (`beside_seconds`).
 
 An engine moves a part w of the others' prefill from the time between tokens to the time before the
 first: `prefill_wait` where lengths differ, so that prompts trickle in beside decodes (beyond the
@@ -171,9 +170,10 @@ def waiting(engine: EngineConstants, equal: Quantity) -> Quantity:
     return np.minimum(np.where(equal, engine.arrival.equal_wait, engine.prefill_wait), 1.0)
 
 
-def arriving(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
+def arriving(loop: ClosedLoop, engine: EngineConstants, busy: Quantity) -> Quantity:
     """Seconds of a request on its way in and out, and of its tokens."""
-    return engine.arrival.request_seconds + TOKEN_SECONDS * loop.input_length
+    beside = engine.arrival.beside_seconds * busy
+    return engine.arrival.request_seconds + beside + TOKEN_SECONDS * loop.input_length
 
 
 def polling(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
@@ -199,7 +199,7 @@ def loop_times(
     looked_at = polling(loop, engine) + np.where(loop.splits > 1, arrival.balance_steps, 0.0)  # type: ignore[operator]
     looked_at = looked_at * loop.busy
     alone = prompt * loop.chunks * (1 + met) + looked_at * (decode + others)
-    served = arriving(loop, engine) + alone + wait * others * steps
+    served = arriving(loop, engine, loop.busy) + alone + wait * others * steps
     answer = (loop.output_length - 1) * tpot
     queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
     return LoopTimes(ttft=served + queued, tpot=tpot)
@@ -230,7 +230,7 @@ def pool_times(pools: PoolTimes, engine: EngineConstants) -> LoopTimes:
     rate = pools.prefill_servers * np.maximum(
         loop.splits / prefill, loop.splits * loop.full_prompts / (pools.full * loop.chunks)
     )
-    before = arriving(loop, engine) + arrival.handover_seconds + prefill
+    before = arriving(loop, engine, busy) + arrival.handover_seconds + prefill
     tokens = np.maximum(loop.output_length - 1, 1.0)
     running = loop.running
     for _ in range(_ROUNDS):

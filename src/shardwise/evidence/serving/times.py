@@ -84,23 +84,15 @@ class RunFeatures:
         equal = np.array([run.shortest == 1 for run in self.runs])
         loop = replace(self.loop, yields=yields)
         decode, prompt = self.decode[0].seconds(engine), self.prompt.seconds(engine)
-        alone = np.array([run.kind == "step" for run in self.runs])
-        start = self._started(loop, alone, engine)
+        prompt = np.maximum(prompt, self.prompt.kernels * engine.arrival.start_seconds)
         if self.runs[0].prefill is not None:
-            pooled = pool_times(self._pools(loop, prompt, engine), engine)
-            return replace(pooled, ttft=pooled.ttft + start)
+            return pool_times(self._pools(loop, prompt, engine), engine)
         looped = loop_times(loop, decode, self.mixed.seconds(engine), prompt, engine, equal)
+        alone = np.array([run.kind == "step" for run in self.runs])
         return LoopTimes(
-            ttft=np.where(alone, prompt * loop.chunks, looped.ttft) + start,
+            ttft=np.where(alone, prompt * loop.chunks, looped.ttft),
             tpot=np.where(alone, decode, looped.tpot),
         )
-
-    def _started(self, loop: ClosedLoop, alone: np.ndarray, engine: EngineConstants) -> np.ndarray:
-        """Seconds in which the host starts the kernels of a prompt, longer beside others."""
-        flying = loop.concurrency * np.array([float(run.workers) for run in self.runs])
-        busy = np.where(alone, 0.0, np.clip(flying - 1, 0.0, 1.0))
-        each = engine.arrival.start_seconds + engine.arrival.beside_seconds * busy
-        return np.asarray(each * self.prompt.kernels * loop.chunks)
 
     def _pools(self, loop: ClosedLoop, prompt: np.ndarray, engine: EngineConstants) -> PoolTimes:
         steps = [step.seconds(engine) for step in self.decode]

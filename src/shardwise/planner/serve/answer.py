@@ -72,9 +72,12 @@ class ServeAnswer(Usage):
     @property
     def ttft_seconds(self) -> Bounds:
         """Prefill of one prompt on an idle server, with what its engine adds (`Lag`)."""
-        alone = self.prefill.bounds.one()
-        late = float(self.lag.of(self.plan.input_length, 0.0, 0.0))
-        return Bounds(lower=alone.lower, expected=alone.expected + late, upper=alone.upper + late)
+        alone, prompt = self.prefill.bounds.one(), self.plan.input_length
+        expected, upper = (
+            float(after + self.lag.of(prompt, 0.0, 0.0, after))
+            for after in (alone.expected, alone.upper)
+        )
+        return Bounds(lower=alone.lower, expected=expected, upper=upper)
 
     @property
     def tokens_per_second_per_chip(self) -> float:

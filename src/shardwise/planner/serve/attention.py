@@ -179,10 +179,9 @@ def prefill_core(
         name,
         CORE,
         "attention",
-        flops={_core_dtype(mixer, shape, inner): flops / tensor},
+        flops={inner.compute: flops / tensor},
         hbm_bytes=(read + queries + tokens * entry * stored) * np.greater(tokens, 0),
         hbm_least=inner.tokens * kv_elements(mixer) / inner.together * stored,
-        head_dims=(mixer.head_dim, mixer.v_head_dim) if isinstance(mixer, LatentAttention) else (),
     )
     wire = tokens * mixer.heads * size
     sent = wire * mixer.head_dim, wire * mixer.v_head_dim

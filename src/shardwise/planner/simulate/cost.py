@@ -8,6 +8,8 @@ step model makes one from Work and roofline; tests make one from four numbers.
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -149,23 +151,24 @@ class GuessingCost:
 
 class Lag(NamedTuple):
     """By what a first token comes later than the steps of a server say, as its software was
-    measured to: seconds, more for each token of the prompt, those in which the host starts the
-    kernels of a prompt (`start`), and while the server answers others further ones of it (`beside`)
-    and steps in which a request is not looked at."""
+    measured to: seconds, more for each token of the prompt, and while the server answers others
+    further ones (`beside`) and steps in which a request is not looked at. `least` seconds of the
+    host start the kernels of a prompt, however soon the device is through with them."""
 
     seconds: float = 0.0
     per_token: float = 0.0
     steps: float = 0.0
-    beside: Quantity = 0.0
-    start: Quantity = 0.0
+    beside: float = 0.0
+    least: Quantity = 0.0
 
-    def of(self, prompt: Quantity, step: Quantity, busy: Quantity) -> Quantity:
-        """Seconds for a prompt; `busy` is whether, or how likely, the server answers others in
-        steps of `step` seconds."""
+    def of(self, prompt: Quantity, step: Quantity, busy: Quantity, after: Quantity) -> Quantity:
+        """Seconds for a prompt whose first token comes `after` seconds by the steps alone; `busy`
+        is whether, or how likely, the server answers others in steps of `step` seconds."""
         waited = self.beside * busy
         if self.steps:  # steps may be infinite
             waited = waited + self.steps * step * busy
-        return self.seconds + self.start + self.per_token * prompt + waited
+        start = np.maximum(self.least - after, 0.0)
+        return self.seconds + self.per_token * prompt + waited + start
 
 
 NO_LAG = Lag()

@@ -17,6 +17,7 @@ from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_n
 from shardwise.units import format_seconds, format_usd, many, sig
 
 AS_PUBLISHED = "as the checkpoint"
+WEIGHTS = (AS_PUBLISHED, "int8", "bf16", "fp8")
 POOLS = ("by the same servers", "by two pools")
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
 COLUMNS = ("name", "servers", "chips", "requests_per_second", "usd_per_hour")
@@ -42,7 +43,7 @@ class ServingState(ViewState):
     ttft: str = entry("First token within", "2s", about="TTFT of 9 in 10 requests, such as 500ms.")
     tpot: str = entry("Then a token within", "", about="TPOT of 9 in 10, such as 40ms; or empty.")
     rate: str = entry("Requests per second", "", about="Empty: what one server holds.")
-    weights: str = choice("Weights", (AS_PUBLISHED, "int8", "bf16", "fp8"), "int8", group="Precision")
+    weights: str = choice("Weights", WEIGHTS, "int8", group="Precision")
     kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8", group="Precision")
     software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax", group="Servers")
     pools: str = choice("Prompts and answers", POOLS, POOLS[0], group="Servers")
