@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from functools import cache
 from html import unescape
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
-from tests.apps.page.states import base, other_words, report_folder, trace_file
+from tests.apps.page.states import base, other_words, report_folder, start, trace_file
 
 from shardwise.apps.cli import cli
 from shardwise.apps.page.run import running
@@ -406,4 +407,17 @@ def test_an_error_dims_what_was_shown(browser, address):
     settled(tab)
     assert "it is a number from 1 to 16384" in tab.locator("[role=alert]").inner_text()
     assert tab.locator(".stale").count() == 1
+    tab.close()
+
+
+@pytest.mark.parametrize("task", ["train it", "serve it"])
+def test_the_first_answer_leads_to_the_same_plan(browser, address, task):
+    words = {**start("start"), "task": task}
+    tab, wrong = opened(browser, address, f"start?{urlencode(words)}", 1280, "light")
+    said = tab.locator(".says").inner_text()
+    tab.get_by_role("link", name="All of this plan").click()
+    settled(tab)
+    assert tab.locator("[role=alert]").count() == 0
+    assert tab.locator(".says").inner_text() == said
+    assert wrong == []
     tab.close()

@@ -130,6 +130,8 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
 def sentence(model: str, chip: str, found: TrainPlanned) -> str:
     """The answer to quote."""
     step, run = found.step_seconds, found.run
+    family, written, _ = model.partition("(")
+    model = f"your {family}" if written else model
     where = f"on {many(found.chips_used + found.chips_idle, 'chip')} of {chip}"
     if run is None:
         return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
