@@ -2,7 +2,6 @@
 
 import pytest
 
-from shardwise.errors import BadRequest
 from shardwise.planner.export.edit import _in_toml, diff_of
 from shardwise.planner.export.edit.keys import (
     left_out_of_python,
@@ -14,7 +13,7 @@ from shardwise.planner.export.edit.keys import (
     set_in_yaml,
 )
 from shardwise.planner.export.edit.script import left_out_of_script, set_in_script
-from shardwise.planner.export.torchtitan_keys import of_today
+from shardwise.planner.export.torchtitan_keys import is_idle, of_today
 
 TP = "--tensor-model-parallel-size"
 SP = "--sequence-parallel"
@@ -114,8 +113,9 @@ def test_a_key_of_a_toml_is_changed_where_it_stands(section):
     assert changed == text.replace("context_parallel_degree = 1", "context_parallel_degree = 4")
 
 
-def test_two_names_of_one_key_that_differ_are_refused():
-    given = {"experimental.context_parallel_degree": 8, KEY: 1}
-    with pytest.raises(BadRequest, match=r"8, and 1 under another of its names.*keep one"):
-        of_today(given)
-    assert of_today(given | {KEY: 8}) == {KEY: 8}
+def test_of_two_names_of_one_key_that_differ_the_one_of_today_counts():
+    """The other stays as it is: who reads the file says that it was not read."""
+    old = "experimental.context_parallel_degree"
+    assert of_today({old: 8, KEY: 1}) == {old: 8, KEY: 1}
+    assert of_today({old: 8, KEY: 8}) == of_today({old: 8}) == {KEY: 8}
+    assert not is_idle(old, 8)

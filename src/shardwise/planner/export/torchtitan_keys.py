@@ -82,7 +82,8 @@ def is_idle(key: str, value: Any) -> bool:
     """Whether a key has no effect on a plan, or says what every plan does."""
     section = key.partition(".")[0]
     quantizer = section in ("float8", "quantize", "mx") and "all_gather" not in key
-    idle = key in _IDLE or (section in _IDLE_SECTIONS and key not in _MATTERS) or quantizer
+    matters = key in _MATTERS or key in RENAMED
+    idle = key in _IDLE or (section in _IDLE_SECTIONS and not matters) or quantizer
     if key.endswith("enable_fsdp_float8_all_gather") and value is False:
         return True
     return idle or value in _USUAL.get(key, ())
@@ -99,15 +100,17 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _name_of(key: str, given: Mapping[str, Any]) -> str:
+    """The name of today; a key of before stays what it is, and unknown, where today's is given
+    beside it with another value."""
+    name = RENAMED.get(key, key)
+    return key if given.get(name, given[key]) != given[key] else name
+
+
 def of_today(given: Mapping[str, Any]) -> dict[str, Any]:
     """The values under the keys of today; activation checkpointing and converters as TorchTitan's
     Python calls them."""
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        name = RENAMED.get(key, key)
-        if found.setdefault(name, value) != value:
-            said = f"{name} is {shown(found[name])}, and {shown(value)} under another of its names"
-            raise BadRequest(f"{TARGET}: {said}, {key}; keep one of them")
+    found = {_name_of(key, given): value for key, value in given.items()}
     if isinstance(file := found.get("job.config_file"), str):
         raise BadRequest(
             f"{TARGET}: job.config_file is {shown(file)}, which has the values; give that file"
