@@ -67,7 +67,8 @@ def machine(name: str, height: int, **settings: Any) -> None:
     page = escape(path.read_text(encoding="utf-8"), quote=True)
     path.unlink()
     style = f"width:100%;height:{height}px;border:1px solid #8884;border-radius:6px"
-    display(HTML(f'<iframe title="{name}, to play" style="{style}" srcdoc="{page}"></iframe>'))
+    frame = f'<iframe title="{name}, to play" style="{style}" srcdoc="{page}"></iframe>'
+    display(HTML(f"<div>{frame}</div>"))  # IPython warns of what begins with a frame
     display(Markdown(f"`{command}`"))
 
 
