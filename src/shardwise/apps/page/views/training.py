@@ -23,6 +23,8 @@ from shardwise.units import format_count, format_gib, format_seconds, format_usd
 
 FIGURE = "fig.5.math_comms"
 SPLIT = "fig.5.interactive"
+LEAST_SPLIT = 8
+"""Chips from which the figures of ch. 5 have the splits that they draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def _torus(state: TrainViewState) -> dict[str, str | int]:
 
 def _calls(state: TrainViewState) -> list[VerbCall]:
     slice_name(state.on, state.chips)
-    if state.on not in TORI:
+    if state.on not in TORI or state.chips < LEAST_SPLIT:
         return []
     torus = _torus(state)
     split = {**torus, "tensor": min(state.tensor, state.chips)}
