@@ -85,7 +85,7 @@ def test_flops_and_cache_are_those_of_a_run(kind, config, more, kept):
     ours = sum(op.forward for op in ops if op.op_class != "scan" and ".mix_" not in op.name)
     assert more is None or flops == pytest.approx(TOKENS * ours + more, rel=1e-9)
     assert cache["keys"] + cache["values"] == kv_bytes(cfg, TOKENS, "bf16") / 2
-    assert cache.get("indexer_keys", 0) == index_bytes(cfg, TOKENS, "fp8")
+    assert cache.get("indexer_keys", 0) == index_bytes(cfg, TOKENS, "int8")
     states = cache.get("conv_states", 0) * kept + cache.get("recurrent_states", 0)
     assert states == pytest.approx(state_elements(cfg))
 
