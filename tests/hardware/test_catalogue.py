@@ -1,9 +1,8 @@
 """The catalogue: every chip loads in both constants, every number has a source, overrides work."""
 
-import time
-
 import pytest
 from tests.every import over_every
+from tests.work import calls
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Alone, FullMesh, Switched, Torus, catalogue, chip_ids, load_chip
@@ -89,14 +88,8 @@ def test_the_books_numbers_of_2026():
 
 
 def test_loading_one_chip_is_quick():
-    """The quickest of five: what a machine does besides only makes one slower."""
-    load_chip("v5e")
-    seconds = []
-    for bandwidth in range(1, 6):
-        start = time.process_time()
-        load_chip("b300", set_=[f"hbm_bandwidth={bandwidth}e12"])
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.01
+    load_chip("v5e")  # imports, once
+    assert calls(lambda: load_chip("b300", set_=["hbm_bandwidth=1e12"])) < 10_000
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from tests.every import over_every
 from tests.models.cases import llama
+from tests.work import calls
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
@@ -116,12 +116,8 @@ def _leaves(value):
 
 def test_one_model_loads_alone_and_fast():
     load_model.cache_clear()
-    times = []
-    for name in ("llama-3.1-405b", "deepseek-v3", "nemotron-h-56b"):
-        start = time.perf_counter()
-        load_model(name)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.01
+    load_model("llama-3-8b")  # imports, once
+    assert calls(lambda: load_model("deepseek-v3")) < 5000
 
 
 def test_import_is_light():

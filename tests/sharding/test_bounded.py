@@ -1,8 +1,7 @@
 """Searches end: axes of one device are left out; many are tried in fewer orders, or refused."""
 
-import time
-
 import pytest
+from tests.work import calls, seconds
 
 from shardwise.commands.shard.expression import shard_expression
 from shardwise.commands.shard.result import sharded_product
@@ -16,9 +15,7 @@ SIZES = "B=8,F=8,I=64,J=512,K=1024,L=64"
 
 
 def test_axes_of_one_device_are_not_searched():
-    begun = time.process_time()
     answer = shard_expression(HANGS, dims=SIZES, mesh="X=1,Y=2,Z=1,data=1,fsdp=4")
-    assert time.process_time() - begun < 10
     plain = shard_expression(
         "D[I_fsdp, K, B, J] * C[L, K_fsdp, F_Y]", dims=SIZES, mesh="Y=2,fsdp=4"
     )
@@ -57,9 +54,8 @@ def test_orders_hold_what_is_written_and_the_order_of_the_mesh():
 
 def test_the_count_of_arrangements_stops_early():
     many = Mesh.parse(",".join(f"{x}=2" for x in "abcdefghijkl"))
-    begun = time.process_time()
+    assert calls(lambda: few_arrangements([4096] * 6, many, 4000)) < 100_000
     assert not few_arrangements([4096] * 6, many, 4000)
-    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize(
@@ -69,18 +65,23 @@ def test_the_count_of_arrangements_stops_early():
 def test_what_would_not_end_is_refused_with_the_remedy(axes, said):
     mesh = ",".join(f"{x}=2" for x in "abcdefghijklm"[:axes])
     dims = ",".join(f"{x}=8192" for x in "IJKLMN")
-    begun = time.process_time()
-    with pytest.raises(BadRequest, match=f"too many ways to cut these arrays.*{said}.*use fewer"):
-        shard_expression("A[I_a, J, K, L] * B[L_b, M, N]", dims=dims, mesh=mesh)
-    assert time.process_time() - begun < 20
+
+    def refused():
+        said_of_all = f"too many ways to cut these arrays.*{said}.*use fewer"
+        with pytest.raises(BadRequest, match=said_of_all):
+            shard_expression("A[I_a, J, K, L] * B[L_b, M, N]", dims=dims, mesh=mesh)
+
+    assert seconds(refused) < 20
 
 
 def test_memory_limits_are_bounded_too():
     mesh, sizes = Mesh.parse("a=2,b=2,c=2,d=2"), dict.fromkeys("IJKLM", 64)
     einsum = Einsum.parse("A[I_a, J_b, K] * B[J, K_c, L, M_d]")
-    begun = time.process_time()
-    try:
-        resolve(einsum, mesh, sizes, max_bytes=3e6, free_inputs=("A", "B"))
-    except BadRequest as error:
-        assert "--max-hbm" in str(error)  # noqa: PT017
-    assert time.process_time() - begun < 40
+
+    def searched():
+        try:
+            resolve(einsum, mesh, sizes, max_bytes=3e6, free_inputs=("A", "B"))
+        except BadRequest as error:
+            assert "--max-hbm" in str(error)  # noqa: PT017
+
+    assert seconds(searched) < 40

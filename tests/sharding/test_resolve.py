@@ -1,7 +1,6 @@
 """The resolver: its programs compute the dense einsum, and none is cheaper than its best."""
 
 import random
-import time
 from itertools import permutations, product
 from math import prod
 
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
 from tests.tiers import spread
+from tests.work import calls
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -482,10 +482,9 @@ def test_uneven_dims_are_padded_in_sight():
         resolve(einsum, mesh, {"I": 6, "J": 9, "K": 8})
 
 
-def test_three_axes_and_six_letters_within_a_second():
+def test_three_axes_and_six_letters_take_few_calls():
     mesh, sizes = Mesh.parse("X=2,Y=4,Z=8"), dict.fromkeys("BIJKLM", 64)
     text = "A[B_X, I_Y, M, J] * W[B, J_Z, K, L] -> C[B_X, I, K_Y, L]"
-    started = time.process_time()
-    found = resolve(Einsum.parse(text), mesh, sizes)
-    assert found.enumerated > 400
-    assert time.process_time() - started < 1
+    einsum = Einsum.parse(text)
+    assert resolve(einsum, mesh, sizes).enumerated > 400
+    assert calls(lambda: resolve(einsum, mesh, sizes)) < 450_000
