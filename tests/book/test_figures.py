@@ -1,5 +1,6 @@
 """The book's figures as data: every one well-formed, general in its sizes, and consistent."""
 
+import contextlib
 from itertools import pairwise
 
 import numpy as np
@@ -260,3 +261,12 @@ def test_speculation_brings_all_guesses_and_one_more():
     found = figure("fig.7.speculation", {"guesses": 4})
     assert (found.series[0].y[0], found.series[0].y[-1]) == (1, 5)
     assert found.readings["at_80_percent.4 guesses"] == pytest.approx((1 - 0.8**5) / 0.2)
+
+
+@pytest.mark.parametrize("figure_id", figure_ids())
+def test_a_small_setting_draws_a_figure_or_is_refused(figure_id):
+    for name, value in figure_settings(figure_id).items():
+        for small in (1, 2, 3) if isinstance(value, int) else (0.5, 1.0):
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                with contextlib.suppress(BadRequest):
+                    figure(figure_id, {name: small})

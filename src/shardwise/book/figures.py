@@ -173,7 +173,8 @@ def math_comms(torus: BookTorus = CUBE) -> Figure:
     """
     n, batch = torus.chips, _logspace(1e4, 1e7)
     meshes = {f"{n}-way DP": (n, 1, torus.axes)}
-    meshes |= {f"{n // y} x {y}": (n // y, y, torus.axes - 1) for y in (4, 8)}
+    mixes = (y for y in (4, 8) if n > y and n % y == 0)
+    meshes |= {f"{n // y} x {y}": (n // y, y, torus.axes - 1) for y in mixes}
     series = [_curve("math", batch, lambda b: torus.times(b, n, 1).math)]
     readings = {}
     for label, (x, y, axes) in meshes.items():
@@ -335,8 +336,11 @@ def sharded_gather(d_model: int = 8192, d_ff: int = 32768, nodes: int = 32) -> F
 def ragged(picks: int = 4, largest: int = 64) -> Figure:
     """The factor of a ragged all-to-all over its tokens' bytes, exact and approximate.
 
-    K random picks among Z shards: (1 - ((Z-1)/Z)^K)(Z-1)/Z against min(K/Z, 1)(Z-1)/Z.
+    K random picks among Z shards: (1 - ((Z-1)/Z)^K)(Z-1)/Z against min(K/Z, 1)(Z-1)/Z. Raises
+    BadRequest where there are no shards to choose from.
     """
+    if largest < 2:
+        raise BadRequest(f"largest is {largest}; the curve begins at 2 shards: give 2 or more")
     piece = parse_slice("gb200:72", lambda n: load_chip(n, constants="book"))
     chip_oneway = piece.chip.network.chip_oneway  # type: ignore[union-attr]
     shards = np.arange(2, largest + 1)

@@ -67,12 +67,17 @@ def _experts(cfg: ModelConfig) -> tuple[int, ...]:
     return tuple(layer.mlp.experts for layer in cfg.groups if isinstance(layer.mlp, Moe))
 
 
+_COUNTED = {"N": " query heads", "K": " KV heads", "E": " experts"}
+"""What a dim that is counted has so many of."""
+
+
 def uneven(letter: str, size: int, axis: str, degree: int) -> str:
     """The sentence for a degree that does not divide a dim."""
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     near = [max(d for d in divisors if d < degree), *[d for d in divisors if d > degree][:1]]
+    counted = f"{letter}={size}{_COUNTED.get(letter, '')}"
     return (
-        f"mesh axis '{axis}' of {degree} does not divide {letter}={size}; the nearest that do: "
+        f"mesh axis '{axis}' of {degree} does not divide {counted}; the nearest that do: "
         + " or ".join(map(str, near))
     )
 

@@ -11,7 +11,7 @@ from math import inf
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice
-from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
+from shardwise.planner.serve.choices import candidate_slices, parts_of, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
@@ -137,7 +137,7 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
             ("fewer", half, f"--max-chips {half}"),
             ("more", 2 * served.chips, _room(whole, 2 * served.chips)),
         ):
-            pieces = tuple(p for p in request.pieces if p.chips <= chips)
+            pieces = tuple(p for p in _parts(whole, name) if p.chips <= chips)
             if pieces and chips:
                 asked = replace(request.on(pieces), max_chips=chips)
                 yield from _searched(serving, asked, name, "", option)
@@ -148,6 +148,12 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
             rate = fewer[0].rate * correction(serving)
             yield _row(serving, fewer[0], "fewer", "", f"--max-chips {fewer[0].chips}", rate)
         yield from _replicas(serving, fewer=False)
+
+
+def _parts(whole: Slice, name: str) -> tuple[Slice, ...]:
+    """What servers of fewer or more chips may lie on: with more, also across two of the slice."""
+    several = name == "more" and whole.chip.data_centre is not None
+    return parts_of(replace(whole, count=2 * whole.count) if several else whole)
 
 
 def _room(whole: Slice, chips: int) -> str:

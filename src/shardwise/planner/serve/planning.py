@@ -8,7 +8,8 @@ import numpy as np
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice, boxes
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest
+from shardwise.planner.serve.choices import candidate_slices
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest, search_fleets
 from shardwise.planner.serve.grid import grids
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import experts_of, legal_degrees
@@ -46,12 +47,16 @@ def _free(searched: FleetSearch):
 
 def _too_few(request: ServeRequest, best: Fleet) -> str:
     # Where only the simulation says that the chips are too few, one server more is the least.
-    needed = max(best.chips, int(request.max_chips) + best.piece.chips)
-    given, chip = many(int(request.max_chips), "chip"), best.piece.chip.id
+    chip, most = best.piece.chip, int(request.max_chips)
+    anywhere = search_fleets(replace(request.on(candidate_slices(chip)), max_chips=inf))
+    if anywhere.grids and (found := cheapest(anywhere, request.within)).meets(request.within):
+        best = min(best, found, key=lambda fleet: fleet.chips)
+    needed = max(best.chips, most + min(best.piece.chips, most))
+    are, hold = ("is", "holds") if most == 1 else ("are", "hold")
     return (
-        f"{request.rate:g} requests/s take about {many(needed, 'chip')} of {chip} within these "
-        f"targets, and {given} are given: plan --on {chip} with --max-chips {needed} or more, or "
-        f"leave out --rate to see what {given} hold"
+        f"{request.rate:g} requests/s take about {many(needed, 'chip')} of {chip.id} within these "
+        f"targets, and {many(most, 'chip')} {are} given: plan --on {chip.id} with --max-chips "
+        f"{needed} or more, or leave out --rate to see what {many(most, 'chip')} {hold}"
     )
 
 
@@ -74,10 +79,13 @@ def _nowhere(request: ServeRequest) -> str:
                 f"{chip.id} (up to {last} was looked at); without the pin one does: leave --pin out"
             )
         usable = format_gib(last.chips * chip.require("hbm_usable_bytes"))
+        larger = (p for p in candidate_slices(chip) if p.chips > last.chips)
+        first = next((p for p in larger if any(grids(loose, p, dtypes))), None)
+        remedy = "a larger slice" if first is None else f"{first} or larger, where it fits"
         return (
             f"{request.cfg.name} fits no slice of {chip.id} that was looked at (up to {last}, "
-            f"{usable} in all): its weights and the cache of one request need more memory; use a "
-            "larger slice, another chip, shorter requests or smaller dtypes (--weights, --kv)"
+            f"{usable} in all): its weights and the cache of one request need more memory; use "
+            f"{remedy}, another chip, shorter requests or smaller dtypes (--weights, --kv)"
         )
     enough = (n for n in _MORE if n > request.batch) if request.batch else ()
     for batch in enough:
