@@ -192,9 +192,24 @@ def test_local_size_rounds_up():
 @pytest.mark.parametrize(
     ("letter", "size", "degree", "said"),
     [
-        ("N", 32, 3, "mesh axis 'tensor' of 3 does not divide N=32; the nearest that do: 2 or 4"),
-        ("N", 12, 5, "mesh axis 'tensor' of 5 does not divide N=12; the nearest that do: 4 or 6"),
-        ("E", 8, 16, "mesh axis 'tensor' of 16 does not divide E=8; the nearest that do: 8"),
+        (
+            "N",
+            32,
+            3,
+            "mesh axis 'tensor' of 3 does not divide N=32 query heads; the nearest that do: 2 or 4",
+        ),
+        (
+            "N",
+            12,
+            5,
+            "mesh axis 'tensor' of 5 does not divide N=12 query heads; the nearest that do: 4 or 6",
+        ),
+        (
+            "E",
+            8,
+            16,
+            "mesh axis 'tensor' of 16 does not divide E=8 experts; the nearest that do: 8",
+        ),
     ],
 )
 def test_dims_that_are_refused_name_the_nearest_degrees(letter, size, degree, said):

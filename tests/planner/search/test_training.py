@@ -144,11 +144,11 @@ def test_a_batch_below_the_smallest_offers_only_more():
     [
         (
             {"tensor": 3},
-            "mesh axis 'tensor' of 3 does not divide N=8; the nearest that do: 2 or 4",
+            "mesh axis 'tensor' of 3 does not divide N=8 query heads; the nearest that do: 2 or 4",
         ),
         (
             {"tensor": 16},
-            "mesh axis 'tensor' of 16 does not divide N=8; the nearest that do: 8",
+            "mesh axis 'tensor' of 16 does not divide N=8 query heads; the nearest that do: 8",
         ),
         (
             {"stage": 9},
