@@ -8,6 +8,7 @@ from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
+from shardwise.planner.export.megatron_former import of_today
 from shardwise.planner.export.megatron_yaml import recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
@@ -129,7 +130,7 @@ def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
     of its launcher are torchrun's. Of a YAML recipe, its keys."""
     if (recipe := recipe_of(text)) is not None:
-        return Flags(TARGET, recipe)
+        return Flags(TARGET, of_today(recipe))
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
@@ -140,7 +141,7 @@ def parsed(text: str) -> Flags:
             given[flag] = value
         elif flag:
             given[flag] = f"{given[flag]} {word}".strip()
-    return Flags(TARGET, given, launch.unset if launch else ())
+    return Flags(TARGET, of_today(given), launch.unset if launch else ())
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:
@@ -275,6 +276,21 @@ def _read_memory(given: Flags) -> Fields:
         if places == placed("none", kinds):
             return {"remat": policy, "remat_kinds": {}}
     return {"remat": "none", "remat_kinds": kinds}
+
+
+def read_nearly(given: Flags) -> list[str]:
+    """A line for each argument that is read as something near it."""
+    said = []
+    if "--recompute-method" in given and given.given["--recompute-method"] == "block":
+        layers = given.given.get("--recompute-num-layers", "some")
+        said.append(
+            f"--recompute-method block recomputes {layers} layers of each stage and keeps the "
+            "others whole; read as all of them, which takes less memory and more time"
+        )
+    gathers, reduces = (f"--overlap-{what}" in given for what in ("param-gather", "grad-reduce"))
+    if reduces and not gathers and "--use-distributed-optimizer" in given:
+        said.append("--overlap-param-gather is not given; weights are read as gathered beside math")
+    return said
 
 
 def _read_dtypes(given: Flags) -> Fields:

@@ -31,6 +31,7 @@ from shardwise.planner.export.edit.script import (
     set_in_script,
 )
 from shardwise.planner.export.known_flags import values_in
+from shardwise.planner.export.megatron_former import former_of
 from shardwise.planner.export.megatron_yaml import recipe_keys
 from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
@@ -231,9 +232,23 @@ def _attempts(
     dashed = target == "torchtitan"
     name, beside = (f"--{key}", [f"--{n}" for n in near]) if dashed else (key, near)
     was = None if old is None else str(old)
+    former = former_of(key) if target == "megatron" else []
+    return _in_script(text, name, was, None if new is None else str(new), beside, former)
+
+
+def _in_script(
+    text: str, name: str, old: str | None, new: str | None, beside: list[str], former: list[str]
+) -> Iterator[str]:
+    """A flag of a launch script, which may stand there in one of its former spellings."""
     if new is None:
-        return left_out_of_script(text, name, was or "")
-    return set_in_script(text, name, was, str(new), beside)
+        for spelling in (name, *former):
+            yield from left_out_of_script(text, spelling, old or "")
+            yield from left_out_of_script(text, spelling, "")
+        return
+    yield from set_in_script(text, name, old, new, beside)
+    for spelling in former:
+        for without in left_out_of_script(text, spelling, ""):
+            yield from set_in_script(without, name, None, new, beside)
 
 
 def _form(text: str) -> str:
