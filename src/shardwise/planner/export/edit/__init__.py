@@ -16,6 +16,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export.edit.keys import (
+    left_out_of_call,
     left_out_of_python,
     left_out_of_toml,
     left_out_of_yaml,
@@ -24,6 +25,7 @@ from shardwise.planner.export.edit.keys import (
     set_in_python,
     set_in_toml,
     set_in_yaml,
+    set_keyword,
 )
 from shardwise.planner.export.edit.script import (
     in_environment,
@@ -270,6 +272,11 @@ def _in_trainers(
 ) -> Iterator[str]:
     """In a launch line, a YAML or a JSON: a text may hold all of them."""
     last, beside = key.rpartition(".")[2], [name.rpartition(".")[2] for name in near]
+    if _form(text) == "python":
+        yield from (
+            left_out_of_call(text, last) if new is None else set_keyword(text, last, new, beside)
+        )
+        return
     if new is None:
         yield from left_out_of_script(text, f"--{last}", old or "")
         yield from left_out_of_yaml(text, last)
