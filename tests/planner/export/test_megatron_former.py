@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from shardwise.errors import Remark
+from shardwise.errors import BadRequest, Remark
 from shardwise.hardware import parse_slice
-from shardwise.models import load_model
+from shardwise.models import load_model, params_total
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.edit import edited, keys_in
 from shardwise.planner.export.known_flags import known_flags, unread_notes
@@ -126,3 +126,64 @@ def test_every_argument_that_changes_speed_or_memory_is_read_or_named():
     idle = next(line for line in notes if isinstance(line, Remark))
     passed = {flag for flag in str(idle).partition(": ")[2].split(", ") if FAST.search(flag)}
     assert {flag for flag in passed if not NO_EFFECT.search(flag)} == set()
+
+
+MODULES = [
+    ("core_attn mlp", {"attention", "mlp_in", "activation"}),
+    ("layernorm moe_act", {"norm", "activation"}),
+]
+
+
+@pytest.mark.parametrize(("modules", "again"), MODULES)
+def test_modules_that_are_recomputed_whole_are_read_and_written(modules, again):
+    more = f" --recompute-granularity selective --recompute-modules {modules}"
+    plan = plan_of(more)
+    assert set(plan.remat_kinds) == again
+    if "mlp" in modules:
+        assert plan_of("").remat_kinds != plan.remat_kinds
+        written = export_plan(plan, NAMED[1], PIECE, "megatron")
+        assert parse_export(written, "megatron") == plan
+
+
+EXPERTS = """#!/bin/bash
+torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers {layers} --hidden-size 2880 \\
+  --num-attention-heads 64 --group-query-attention --num-query-groups 8 --kv-channels 64 \\
+  --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 2880 --ffn-hidden-size 2880 \\
+  --padded-vocab-size 201088 --untie-embeddings-and-output-weights --quick-geglu \\
+  --softmax-type learnable --window-size 127,0 --window-attn-skip-freq {every} --bf16 \\
+  --expert-model-parallel-size 8 --pipeline-model-parallel-size {stages} {more} \\
+  --micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --use-distributed-optimizer
+"""
+
+
+def sinks(layers=24, every=2, stages=1, more=""):
+    text = EXPERTS.format(layers=layers, every=every, stages=stages, more=more)
+    return parse_export(text, "megatron", piece=PIECE)
+
+
+def test_experts_with_sinks_and_windows_are_a_model_by_their_numbers():
+    cfg, own = load_model(sinks().model), load_model("gpt-oss-20b")
+    assert (cfg.layers, params_total(cfg)) == (24, params_total(own))
+    assert [group.mixer for group in cfg.groups] == [group.mixer for group in own.groups]
+    with pytest.raises(BadRequest, match="--window-attn-skip-freq 2"):
+        sinks(every=4)
+
+
+def test_layers_that_do_not_come_out_even_are_refused_by_their_flags():
+    with pytest.raises(BadRequest) as error:
+        sinks(layers=12, stages=8, more="--expert-model-parallel-size 1")
+    assert "--num-layers 12 over --pipeline-model-parallel-size 8 makes 1.5 layers" in str(error)
+    assert "--decoder-first-pipeline-num-layers" in str(error.value)
+
+
+def test_modules_that_hold_little_are_said():
+    more = "--recompute-granularity selective --recompute-modules mlp moe_act"
+    text = EXPERTS.format(layers=24, every=2, stages=1, more=more)
+    said = unread_notes(text, "megatron")
+    assert any(line.startswith("--recompute-modules mlp: read as kept") for line in said)
+    assert set(sinks(more=more).remat_kinds) == {"activation"}
+
+
+def test_a_recipe_is_no_script():
+    recipe = "MODEL_ARGS:\n  --num-layers: 12\n  --seq-length: 1024\n  --micro-batch-size: 1\n"
+    assert not any("the script" in line for line in unread_notes(recipe, "megatron"))

@@ -169,6 +169,8 @@ def values_in(text: str, target: str) -> Mapping[str, Any]:
 
 def _left_by_script(text: str) -> list[str]:
     """What a script leaves to its caller, and that it starts more than is read."""
+    if recipe_of(text) is not None:
+        return []  # no script
     try:
         launch = launch_of(text)
     except BadRequest:
