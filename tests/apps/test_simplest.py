@@ -110,6 +110,14 @@ def test_of_plans_equally_simple_the_fastest_is_the_answer():
             assert planning.rank(other) >= planning.best_rank
 
 
+@pytest.mark.parametrize("on", spread(["rtx3090:2", "rtx4090:2"], quick=0, slow=1))
+def test_cards_without_peer_to_peer_hold_copies_rather_than_cut_matrices(on):
+    """Every layer of the latter would wait for messages through the host's memory."""
+    asked = {"batch": "16seq", "seq": 2048, "outside": False}
+    planning = plan_training("llama-3.2-1b", on, choices=TrainChoices(remat="none"), **asked)
+    assert planning.best.plan.mesh == {"data": 2}
+
+
 def test_the_rules_stand_in_one_line_of_why():
     (line,) = [line for line in answer(*TIGHT)["result"]["why"] if SIMPLER[0].title in line]
     assert all(rule.title in line for rule in SIMPLER)

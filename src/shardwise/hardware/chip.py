@@ -240,6 +240,11 @@ class Chip:
         known = {"bf16", "f16", "f32"} & {*self.peak_flops}
         return tuple(lacking if known else [*lacking, "peak_flops.bf16"])
 
+    @property
+    def through_host(self) -> bool:
+        """Whether these are cards whose messages to one another pass through the host's memory."""
+        return isinstance(self.network, Switched) and self.network.peer_to_peer is False
+
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for a dtype of `units.DTYPE_BYTES`; BadRequest lists what the chip has."""
         rate = self.peak_flops.get(dtype)

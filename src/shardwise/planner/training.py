@@ -37,7 +37,7 @@ from shardwise.planner.price.plan import (
     timeline_factor,
 )
 from shardwise.planner.price.where import step_parts
-from shardwise.planner.search.choices import AS_FAST, Simplicity, simplicity
+from shardwise.planner.search.choices import AS_FAST, Simplicity, among_cards, simplicity
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
@@ -345,7 +345,8 @@ def _simplest(
     ranked = [*ranked, *(evaluated(request, found) for found in new)]
     ranked.sort(key=lambda a: _order(request, a))
     alike = (a for a in ranked if good(a))
-    best = min(alike, key=lambda a: simplicity_of(request, a))
+    chip = request.piece.chip
+    best = min(alike, key=lambda a: among_cards(simplicity_of(request, a), chip, a.plan.degrees))
     return best, [a for a in ranked if a is not best]
 
 

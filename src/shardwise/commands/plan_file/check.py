@@ -124,6 +124,12 @@ def _no_program(path: Path, target: str | None) -> str:
         said = (
             f"'{path}' is no file of a program that is known; say whose it is with --from ({known})"
         )
+        if path.suffix == ".py":
+            return (
+                f"{said}. Python is read where it writes the arguments of TRL's SFTConfig or of "
+                "transformers' TrainingArguments in itself; else hand in the command that starts "
+                "it, or the YAML of keys that it is given"
+            )
         return f"{said}, or where it is a plan's own file, ask `{plan}`"
     return f"--from is '{target}'; of programs that train it takes {known}"
 

@@ -9,7 +9,13 @@ from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import WIDTH, wrapped
 from shardwise.commands.pricing.predict import slower_text, waiting
 from shardwise.planner.beside import MESH, Beside, alike, decisive, differences
-from shardwise.planner.search.choices import CHOICES, MICROBATCHES, SIMPLER, strategies
+from shardwise.planner.search.choices import (
+    CHOICES,
+    MICROBATCHES,
+    SIMPLER,
+    THROUGH_HOST,
+    strategies,
+)
 from shardwise.planner.search.loop import policies
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
@@ -119,7 +125,9 @@ def _rules(planning: TrainPlanning) -> Iterator[str]:
     apart, margin = known.told_apart(*of), known.margin(*of)
     if not request.apart:
         return
-    order = ", then ".join(rule.title for rule in SIMPLER)
+    first, *titles = (rule.title for rule in SIMPLER)
+    cards = [THROUGH_HOST] if chip.through_host else []
+    order = ", then ".join([first, *cards, *titles])
     said = (
         f"of plans within {100 * request.apart:.1f} % of the fastest, which predictions cannot "
         f"tell apart ({apart.count} pairs of runs of one job), the answer is the one with {order}"

@@ -94,17 +94,18 @@ def unread_notes(text: str, target: str) -> list[str]:
 
 def _of_megatron(text: str) -> list[str]:
     given = megatron_read.parsed(text)
+    near = megatron_read.read_nearly(given)
     if "--num-layers" not in given and recipe_of(text) is not None:
         said = "the recipe that this file changes is not in it"
-        return [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults"]
+        return [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults", *near]
     try:
         if "--num-layers" not in given or vocabulary(given) is not None:
-            return []
+            return near
     except BadRequest:
         pass
     kind = given.given.get("--tokenizer-type", "")
     known = f"--tokenizer-type {kind} does not fix the vocabulary" if kind else "no --vocab-size"
-    return [f"{known}: it is read as that of the model"]
+    return [f"{known}: it is read as that of the model", *near]
 
 
 _NEAR: Mapping[str, Callable[[str], list[str]]] = {
@@ -168,6 +169,8 @@ def values_in(text: str, target: str) -> Mapping[str, Any]:
 
 def _left_by_script(text: str) -> list[str]:
     """What a script leaves to its caller, and that it starts more than is read."""
+    if recipe_of(text) is not None:
+        return []  # no script
     try:
         launch = launch_of(text)
     except BadRequest:

@@ -27,6 +27,8 @@ from shardwise.plans.software.megatron import (
     MOMENTS,
     RECIPES,
     SUMS,
+    WHOLE_MODULES,
+    modules_of,
 )
 
 PIECES = "optim_grads_params"
@@ -69,7 +71,7 @@ def arguments(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> list[str]:
     """The arguments of pretrain_gpt.py, one flag with its value per entry."""
     values: dict[str, Any] = {"--use-mcore-models": ""} | model_arguments(cfg)
     values |= _experts(plan, cfg, piece) | _degrees(plan) | _sharding(plan)
-    values |= _pipeline(plan) | _batch(plan) | _memory(plan) | _dtypes(plan)
+    values |= _pipeline(plan) | _batch(plan) | _memory(plan, cfg) | _dtypes(plan)
     values |= {
         "--attention-backend": WORDS["attention_kernel"][plan.attention_kernel],
         "--optimizer": WORDS["optimizer"][plan.optimizer],
@@ -195,7 +197,7 @@ def _batch(plan: TrainPlan) -> dict[str, Any]:
     }
 
 
-def _memory(plan: TrainPlan) -> dict[str, Any]:
+def _memory(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     """Recomputation: every layer, or modules alone."""
     places = placed(plan.remat, plan.remat_kinds)
     if places == placed("none", {}):
@@ -203,7 +205,10 @@ def _memory(plan: TrainPlan) -> dict[str, Any]:
     if places == placed("block", {}):
         method = {"--recompute-method": "uniform", "--recompute-num-layers": 1}
         return {"--recompute-granularity": "full"} | method
-    modules = [MODULES[kind] for kind in MODULES if places[kind] == "recompute"]
+    again = {kind for kind, place in places.items() if place == "recompute"}
+    modules = [module for module in modules_of(cfg) if again.issuperset(WHOLE_MODULES[module])]
+    inside = {kind for module in modules for kind in WHOLE_MODULES[module]}
+    modules += [MODULES[kind] for kind in MODULES if kind in again - inside]
     return {"--recompute-granularity": "selective", "--recompute-modules": modules}
 
 

@@ -8,9 +8,10 @@ from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
+from shardwise.planner.export.megatron_former import of_today
 from shardwise.planner.export.megatron_yaml import recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
-from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
+from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES, WHOLE_MODULES
 from shardwise.plans.stacks import OVERLAPPED, stack_row
 from shardwise.plans.train import STORAGE_AXES
 
@@ -129,7 +130,7 @@ def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
     of its launcher are torchrun's. Of a YAML recipe, its keys."""
     if (recipe := recipe_of(text)) is not None:
-        return Flags(TARGET, recipe)
+        return Flags(TARGET, of_today(recipe))
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
@@ -140,7 +141,7 @@ def parsed(text: str) -> Flags:
             given[flag] = value
         elif flag:
             given[flag] = f"{given[flag]} {word}".strip()
-    return Flags(TARGET, given, launch.unset if launch else ())
+    return Flags(TARGET, of_today(given), launch.unset if launch else ())
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:
@@ -198,12 +199,14 @@ def kernel_of(given: Flags) -> str:
 
 def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
     shards = prod(mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
-    each = given.count("--micro-batch-size") * shards
+    micro = given.count("--micro-batch-size")
+    each = micro * shards
     batch = given.count("--global-batch-size", str(each))
+    rounds = f"--global-batch-size {batch} / (--micro-batch-size {micro} x {shards} data ranks),"
     return {
         "global_batch_sequences": batch,
         "sequence_length": given.count("--seq-length"),
-        "microbatches": whole(TARGET, "the number of microbatches", batch / each),
+        "microbatches": whole(TARGET, f"the number of microbatches, {rounds}", batch / each),
     }
 
 
@@ -229,8 +232,9 @@ def _read_stages(given: Flags, stages: int) -> Fields:
         per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks in turn
     else:
         inside, own = layers - first - last, max(stages - bool(first) - bool(last), 1)
-        each = whole(TARGET, "layers per stage", (inside + sum(ends)) / own)
-        whole(TARGET, "layers per (virtual) stage", each / virtual)
+        if (inside + sum(ends)) % (own * virtual):
+            raise BadRequest(_uneven(layers, stages, virtual, (inside + sum(ends)) / own))
+        each = (inside + sum(ends)) // own
         per_stage = [*[first] * bool(first), *[each] * own, *[last] * bool(last)]
         per_stage[0] -= ends[0]
         per_stage[-1] -= ends[1]
@@ -241,6 +245,18 @@ def _read_stages(given: Flags, stages: int) -> Fields:
     if stages > 1:
         said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"
     return said
+
+
+def _uneven(layers: int, stages: int, virtual: int, each: float) -> str:
+    """The sentence for layers that do not come out even, which Megatron-LM refuses, too."""
+    chunks = f" of {virtual} chunks" if virtual > 1 else ""
+    return (
+        f"{TARGET}: --num-layers {layers} over --pipeline-model-parallel-size {stages} makes "
+        f"{each:g} layers a stage{chunks}, which have to be whole; give stages that divide the "
+        "layers, or say which have fewer: --decoder-first-pipeline-num-layers, "
+        "--decoder-last-pipeline-num-layers, --account-for-embedding-in-pipeline-split, "
+        "--account-for-loss-in-pipeline-split, or a --pipeline-model-parallel-layout"
+    )
 
 
 _ENDS = ("first", "last")
@@ -269,12 +285,44 @@ def _read_memory(given: Flags) -> Fields:
     if granularity in whole_layers:
         return {"remat": whole_layers[granularity], "remat_kinds": {}}
     modules = given.get("--recompute-modules", "core_attn").split()
-    kinds = {meant(TARGET, "--recompute-modules", m, MODULES): "recompute" for m in modules}
+    again = [kind for module in modules for kind in _recomputed(given, module)]
+    kinds = dict.fromkeys(again, "recompute")
     whole_policy = {policy: placed(policy, {}) for policy in REMAT_POLICIES}
     for policy, places in whole_policy.items():
         if places == placed("none", kinds):
             return {"remat": policy, "remat_kinds": {}}
     return {"remat": "none", "remat_kinds": kinds}
+
+
+def _recomputed(given: Flags, module: str) -> tuple[str, ...]:
+    """Kinds of activations that go with a module."""
+    if module in _few(given):
+        return ()
+    words = {word: (kind,) for kind, word in MODULES.items()} | WHOLE_MODULES
+    return words[meant(TARGET, "--recompute-modules", module, {word: word for word in words})]
+
+
+def _few(given: Flags) -> tuple[str, ...]:
+    """Modules that hold little, as few layers have them, or all tokens share them."""
+    return ("mlp", "shared_experts") if "--num-experts" in given else ("shared_experts",)
+
+
+def read_nearly(given: Flags) -> list[str]:
+    """A line for each argument that is read as something near it."""
+    said = []
+    if "--recompute-method" in given and given.given["--recompute-method"] == "block":
+        layers = given.given.get("--recompute-num-layers", "some")
+        said.append(
+            f"--recompute-method block recomputes {layers} layers of each stage and keeps the "
+            "others whole; read as all of them, which takes less memory and more time"
+        )
+    modules = given.given.get("--recompute-modules", "").split()
+    if few := [module for module in modules if module in _few(given)]:
+        said.append(f"--recompute-modules {' '.join(few)}: read as kept, as it holds little")
+    gathers, reduces = (f"--overlap-{what}" in given for what in ("param-gather", "grad-reduce"))
+    if reduces and not gathers and "--use-distributed-optimizer" in given:
+        said.append("--overlap-param-gather is not given; weights are read as gathered beside math")
+    return said
 
 
 def _read_dtypes(given: Flags) -> Fields:

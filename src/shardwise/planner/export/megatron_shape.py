@@ -32,7 +32,7 @@ def shape_of(given: Flags) -> Shape:
     layers, hidden = given.count("--num-layers"), given.count("--hidden-size")
     heads = given.count("--num-attention-heads")
     grouped = "--group-query-attention" in given and "--num-query-groups" in given
-    gated, latent = "--swiglu" in given, "--multi-latent-attention" in given
+    gated, latent = _gated(given), "--multi-latent-attention" in given
     wide = given.count("--ffn-hidden-size", str(_usual_ffn(hidden, gated=gated)))
     experts = given.number("--num-experts", "0")
     dense = _dense_layers(given, layers) if experts else layers
@@ -70,14 +70,19 @@ def shape_of(given: Flags) -> Shape:
     return shape
 
 
+def _gated(given: Flags) -> bool:
+    return "--swiglu" in given or "--quick-geglu" in given
+
+
 def _usual_ffn(hidden: int, *, gated: bool) -> int:
     return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
 def vocabulary(given: Flags) -> int | None:
     """Entries of the vocabulary, as given or as its tokenizer has them."""
-    if "--vocab-size" in given:
-        return given.count("--vocab-size")
+    for flag in ("--vocab-size", "--padded-vocab-size"):
+        if flag in given:
+            return given.count(flag)
     kind = given.get("--tokenizer-type") if "--tokenizer-type" in given else ""
     if not kind and "--merge-file" in given:
         kind = "GPT2BPETokenizer"
@@ -115,8 +120,9 @@ _PADDED = 1024
 def config_of(given: Flags) -> str:
     """The model that the flags describe, as `load_model` reads one that is written out. Raises
     Lacking for what no flag says, BadRequest for a flag of a model that is not so described."""
+    sinks = "--num-experts" in given and given.get("--softmax-type", "") == "learnable"
     for flag in _UNBUILT:
-        if flag in given:
+        if flag in given and not (sinks and flag == "--window-size"):
             raise Lacking(
                 f"megatron: {flag} is a model's that its other flags do not describe",
                 "give the model with --model",
@@ -129,7 +135,10 @@ def config_of(given: Flags) -> str:
             "give --vocab-size, or the model with --model",
             Gives.MODEL,
         )
-    name, values = _experts(shape) if shape["experts"] else _dense(shape, given)
+    if sinks:
+        name, values = _with_sinks(shape, given)
+    else:
+        name, values = _experts(shape) if shape["experts"] else _dense(shape, given)
     values = _common(shape) | values
     if name == "GPT2LMHeadModel":
         values = {_GPT2.get(key, key): value for key, value in values.items() if key in _GPT2}
@@ -195,6 +204,21 @@ def _experts(shape: Shape) -> tuple[str, dict[str, Any]]:
     if "kv_lora" in shape:
         return "DeepseekV3ForCausalLM", values | _latent(shape)
     return "Glm4MoeForCausalLM", values | {"use_qk_norm": shape["qk_norm"]}
+
+
+def _with_sinks(shape: Shape, given: Flags) -> tuple[str, dict[str, Any]]:
+    """A model of experts with learnt sinks, of whose layers every second sees a window."""
+    values = {"num_experts_per_tok": shape["chosen"], "num_local_experts": shape["experts"]}
+    before = given.get("--window-size", "").strip("()").partition(",")[0]
+    every = given.get("--window-attn-skip-freq", "")
+    if not before.isdigit() or every != "2":
+        raise Lacking(
+            "megatron: --softmax-type learnable is known of models with --window-size N,0 and "
+            "--window-attn-skip-freq 2",
+            "give the model with --model",
+            Gives.MODEL,
+        )
+    return "GptOssForCausalLM", values | {"sliding_window": int(before) + 1}
 
 
 def _latent(shape: Shape) -> dict[str, Any]:

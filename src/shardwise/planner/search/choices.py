@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardwise.hardware import Chip
 from shardwise.models.remat import remat_row
 from shardwise.planner.search.legality import replicas
 from shardwise.plans.software import SOFTWARE
@@ -115,6 +116,18 @@ def simplicity(
 ) -> Simplicity:
     """What the rules say of a plan: less is simpler."""
     return tuple(rule.of(degrees, structure, microbatches, beyond, rank) for rule in SIMPLER)
+
+
+def among_cards(simplicity: Simplicity, chip: Chip, degrees: Degrees) -> Simplicity:
+    """A plan's simplicity, with the rule of `THROUGH_HOST` behind that of strategies where the
+    chips are cards without peer-to-peer."""
+    used, *rest = simplicity
+    inner = sum(degrees.get(axis, 1) > 1 for axis in _IN_LAYERS) if chip.through_host else 0
+    return used, inner, *rest
+
+
+THROUGH_HOST = "fewest axes that layers wait for through the host's memory"
+_IN_LAYERS = ("expert", "context", "tensor")
 
 
 def simple_weights(axes: Any) -> Any:

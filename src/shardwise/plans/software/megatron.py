@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.features import (
@@ -22,6 +23,7 @@ from shardwise.plans.software.features import (
     SHARED_GATE,
     UNGATED,
     YARN,
+    features,
 )
 from shardwise.plans.software.limit import about_choices, always
 from shardwise.plans.software.row import SoftwareRow
@@ -29,6 +31,10 @@ from shardwise.plans.software.shared import all_stored
 
 MODULES = {"attention": "core_attn", "norm": "layernorm", "activation": "moe_act"}
 """Kinds of activations that `--recompute-granularity selective` can recompute alone."""
+_MLP = ("mlp_in", "activation")
+WHOLE_MODULES = {"mlp": _MLP, "moe": _MLP, "mla_up_proj": ("qkv",)}
+"""Modules that are recomputed whole, of which only the input and the result stay: the kinds of
+activations inside. `mlp` is an MLP without experts, `moe` one with them."""
 RECIPES = {"fp8": "delayed", "mxfp8": "mxfp8"}
 MIXED_DTYPES = {"bf16": "--bf16", "f16": "--fp16"}
 MOMENTS = {"f32": "fp32", "f16": "fp16", "fp8": "fp8", "bf16": "bf16"}
@@ -43,7 +49,15 @@ def _recomputes(c: Candidates) -> bool:
         return True
     known = {kind for kind in MODULES if c.cfg.has_experts or kind != "activation"}
     again = {kind for kind, place in places.items() if place == "recompute"}
+    whole = {module for module in modules_of(c.cfg) if again.issuperset(WHOLE_MODULES[module])}
+    again -= {kind for module in whole for kind in WHOLE_MODULES[module]}
     return "offload" not in places.values() and again <= known
+
+
+def modules_of(cfg: ModelConfig) -> tuple[str, ...]:
+    """The modules of `WHOLE_MODULES` that a model's layers have."""
+    latent = ("mla_up_proj",) if LATENT in features(cfg) else ()
+    return ("moe" if cfg.has_experts else "mlp", *latent)
 
 
 def _one_attention(c: Candidates) -> bool:

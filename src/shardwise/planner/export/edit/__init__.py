@@ -16,6 +16,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export.edit.keys import (
+    left_out_of_call,
     left_out_of_python,
     left_out_of_toml,
     left_out_of_yaml,
@@ -24,6 +25,7 @@ from shardwise.planner.export.edit.keys import (
     set_in_python,
     set_in_toml,
     set_in_yaml,
+    set_keyword,
 )
 from shardwise.planner.export.edit.script import (
     in_environment,
@@ -31,6 +33,7 @@ from shardwise.planner.export.edit.script import (
     set_in_script,
 )
 from shardwise.planner.export.known_flags import values_in
+from shardwise.planner.export.megatron_former import former_of
 from shardwise.planner.export.megatron_yaml import recipe_keys
 from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
@@ -231,9 +234,23 @@ def _attempts(
     dashed = target == "torchtitan"
     name, beside = (f"--{key}", [f"--{n}" for n in near]) if dashed else (key, near)
     was = None if old is None else str(old)
+    former = former_of(key) if target == "megatron" else []
+    return _in_script(text, name, was, None if new is None else str(new), beside, former)
+
+
+def _in_script(
+    text: str, name: str, old: str | None, new: str | None, beside: list[str], former: list[str]
+) -> Iterator[str]:
+    """A flag of a launch script, which may stand there in one of its former spellings."""
     if new is None:
-        return left_out_of_script(text, name, was or "")
-    return set_in_script(text, name, was, str(new), beside)
+        for spelling in (name, *former):
+            yield from left_out_of_script(text, spelling, old or "")
+            yield from left_out_of_script(text, spelling, "")
+        return
+    yield from set_in_script(text, name, old, new, beside)
+    for spelling in former:
+        for without in left_out_of_script(text, spelling, ""):
+            yield from set_in_script(without, name, None, new, beside)
 
 
 def _form(text: str) -> str:
@@ -255,6 +272,11 @@ def _in_trainers(
 ) -> Iterator[str]:
     """In a launch line, a YAML or a JSON: a text may hold all of them."""
     last, beside = key.rpartition(".")[2], [name.rpartition(".")[2] for name in near]
+    if _form(text) == "python":
+        yield from (
+            left_out_of_call(text, last) if new is None else set_keyword(text, last, new, beside)
+        )
+        return
     if new is None:
         yield from left_out_of_script(text, f"--{last}", old or "")
         yield from left_out_of_yaml(text, last)

@@ -106,3 +106,34 @@ def set_in_members(text: str, name: str, new: str) -> Iterator[str]:
     for one in re.finditer(at, text):
         word = json.dumps(new) if one["value"][0] == '"' else new
         yield text[: one.end("head")] + word + text[one.end("value") :]
+
+
+_LITERAL = r"""(?:"[^"\n]*"|'[^'\n]*'|[\w.+-]+)"""
+
+
+def set_keyword(text: str, name: str, new: str, beside: Iterable[str]) -> Iterator[str]:
+    """A script in which calls give a keyword another value, where it stands or where the name is
+    assigned that stands for it; a new keyword behind a neighbour."""
+    word = {"true": "True", "false": "False"}.get(new, new)
+    word = word if re.fullmatch(r"True|False|[\d.]+", word) else repr(word)
+    at = re.compile(rf"(?<![\w.])(?P<head>{re.escape(name)}[ ]*=[ ]*)(?P<value>{_LITERAL})")
+    found = list(at.finditer(text))
+    for one in found:
+        stands = re.escape(one["value"])
+        assigned = rf"(?m)^(?P<head>[ \t]*{stands}[ ]*(?::[ ]*\w+[ ]*)?=[ ]*)(?P<value>{_LITERAL})"
+        for place in (*re.finditer(assigned, text), one):
+            yield text[: place.end("head")] + word + text[place.end("value") :]
+    if found:
+        return
+    for other in beside:
+        near = rf"(?m)(?<![\w.])(?P<margin>(?:^[ \t]*)?){re.escape(other)}[ ]*=[ ]*{_LITERAL}"
+        for one in re.finditer(near, text):
+            gap = f",\n{one['margin']}" if one["margin"] else ", "
+            yield f"{text[: one.end()]}{gap}{name}={word}{text[one.end() :]}"
+
+
+def left_out_of_call(text: str, name: str) -> Iterator[str]:
+    """A script without a keyword of a plain value."""
+    word = rf"{re.escape(name)}[ ]*=[ ]*{_LITERAL}[ ]*"
+    for one in re.finditer(rf"(?m)^[ \t]*{word},?[ ]*\n|(?<![\w.]){word},?[ ]*", text):
+        yield text[: one.start()] + text[one.end() :]

@@ -1,9 +1,10 @@
 """Fine-tuning with transformers' Trainer: TRL, axolotl, accelerate and DeepSpeed, read and written.
 
 The four are one door, as their files belong together: a script starts TRL by `accelerate launch`,
-whose config names a DeepSpeed JSON. `files.py` makes one text of them, `given.py` its keys, which
-`read.py` makes fields of and `unread.py` tells the rest of; `write.py` writes the four. What they
-cannot run is the row of `plans/software/trainer.py`. Read `given.py` first.
+whose config names a DeepSpeed JSON. `files.py` makes one text of them, `given.py` its keys (of a
+Python script by `python_script.py`), which `read.py` makes fields of and `unread.py` tells the rest
+of; `write.py` writes the four. What they cannot run is the row of `plans/software/trainer.py`. Read
+`given.py` first.
 """
 
 from shardwise.planner.export.trainer.files import named_files, taken_apart, with_files

@@ -2,8 +2,9 @@
 
 A launch line's arguments and a YAML of TRL have transformers' names, axolotl its own; those of
 `accelerate launch` and of its config are one set, its sections dotted (`fsdp_config.fsdp_version`);
-a DeepSpeed JSON's stand behind `deepspeed.`. Whoever reads a key takes it: what nobody took is told
-(`unread.py`), so no list of keys can be behind what is read.
+a DeepSpeed JSON's stand behind `deepspeed.`. A Python script's are `python_script.py`'s. Whoever
+reads a key takes it: what nobody took is told (`unread.py`), so no list of keys can be behind what
+is read.
 """
 
 import re
@@ -17,6 +18,7 @@ from shardwise.planner.export.notes import number
 from shardwise.planner.export.script import Launch
 from shardwise.planner.export.torchtitan_keys import flat
 from shardwise.planner.export.trainer.files import named_files, parts
+from shardwise.planner.export.trainer.python_script import Unset, is_python, values_of
 
 MODEL = ("model_name_or_path", "base_model", "model_name", "model_id")
 """Keys that name the model."""
@@ -50,6 +52,11 @@ class Given:
     def take(self, *names: str, default: Any = None) -> Any:
         """The value of the first of some keys that is there and no "auto"; all count as read."""
         self.read |= {name for name in names if name in self.values}
+        for name in (n for n in names if isinstance(self.values.get(n), Unset)):
+            raise BadRequest(
+                f"{self.target}: {name} is {shown(self.values[name])} in the script, which does "
+                "not say its value; write a plain value in its place"
+            )
         found = [self.values[name] for name in names if self.values.get(name, "auto") != "auto"]
         return found[0] if found else default
 
@@ -62,6 +69,8 @@ class Given:
         """What the word of a key stands for; None, and not read, where it is none of `words`."""
         for name in names:
             value = self.values.get(name)
+            if isinstance(value, Unset):
+                self.take(name)
             value = value.lower() if isinstance(value, str) else value
             if isinstance(value, str | bool | int) and value in words:
                 self.read.add(name)
@@ -119,7 +128,7 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
     for name, part in held.items():
         if not name.endswith((".py", ".sh", ".txt")):
             values |= _keys_of(part, target)
-    table = _table(main, target)
+    table = values_of(main, target) if is_python(main) else _table(main, target)
     launch = launched(target, main) if table is None else None
     values |= _sorted_out(table) if table is not None else _of_launch(launch, target)
     named = ("deepspeed", "config_file", "config", "deepspeed_config.deepspeed_config_file")
