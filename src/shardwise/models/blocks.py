@@ -232,13 +232,14 @@ def mamba2(r: Reader, kind: str, t: Traits) -> Mixer:
 
 
 def selective_scan(r: Reader, kind: str, t: Traits) -> Mixer:
-    """Mamba-1 where `kind` is "linear"; the rank of the step is D / 16 where "auto" (Jamba)."""
+    """Mamba-1 where `kind` is "linear", of `mamba_expand` times D channels unless the class takes
+    a width that is given; the rank of the step is D / 16 where "auto" (Jamba)."""
     if kind != "linear":
         return softmax(r, kind, t)
     d_model = r.size("hidden_size")
     auto = r.get("mamba_dt_rank") == "auto"
     return SelectiveScan(
-        width=r.size("mamba_expand") * d_model,
+        width=r.size_or_none("scan_width") or r.size("mamba_expand") * d_model,
         state=r.size("mamba_d_state"),
         step_rank=-(-d_model // 16) if auto else r.size("mamba_dt_rank"),
         conv_width=r.size("mamba_d_conv"),
