@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from shardwise.models import families, hybrids, patterns, towers
+from shardwise.models import families, hybrids, latents, patterns, towers
 from shardwise.models.architectures import architectures
 from shardwise.models.numerics_table import numerics_rows
 from shardwise.models.rows import read_rows
@@ -17,7 +17,7 @@ def written(file):
 
 
 @pytest.mark.parametrize(
-    "home", [families, hybrids, patterns, towers], ids=lambda home: home.__name__
+    "home", [families, hybrids, latents, patterns, towers], ids=lambda home: home.__name__
 )
 def test_every_rule_has_a_row(home):
     said = str(written("architectures.toml"))

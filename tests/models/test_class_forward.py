@@ -52,6 +52,26 @@ CASES = {
         "sliding_window": 2 * TOKENS,
         "shared_experts_intermediate_size": 40,
     },
+    "MiniMaxM3VLForCausalLM": SMALL
+    | {
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "dense_intermediate_size": 40,
+        "shared_intermediate_size": 20,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_layer_freq": [0, 1, 1],
+        "rotary_dim": 8,
+        "sparse_attention_config": {
+            "sparse_attention_freq": [0, 1, 1],
+            "sparse_num_index_heads": 2,
+            "sparse_index_dim": 16,
+            "sparse_block_size": 8,
+            "sparse_topk_blocks": 4,
+            "sparse_local_block": 1,
+        },
+    },
     "DiffLlamaForCausalLM": SMALL | {"num_hidden_layers": 2, "num_key_value_heads": 2},
     "DogeForCausalLM": SMALL | {"num_hidden_layers": 2, "num_key_value_heads": 2},
     "HrmTextForCausalLM": SMALL
@@ -135,7 +155,8 @@ def test_products_and_cache_are_those_of_the_class(name):
     ops = [op for op in flops_by_op(cfg, TOKENS, causal=False) if op.op_class != "scan"]
     mine = TOKENS * sum(op.forward for op in ops)
     mine += sum(TOKENS * 2 * x.streams**2 * cfg.d_model for x in layers if x.mixing == "altup")
-    indexers = [x for layer in layers if (x := getattr(layer.mixer, "indexer", None))]
+    latent = [layer.mixer for layer in layers if layer.mixer.kind == "latent"]
+    indexers = [mixer.indexer for mixer in latent if mixer.indexer]
     mine += sum(2 * x.heads * TOKENS**2 for x in indexers)
     cached = sum(kv_elements(layer.mixer) * kv_tokens(layer.mixer, TOKENS) for layer in layers)
     assert mine == pytest.approx(flops, rel=1e-6)

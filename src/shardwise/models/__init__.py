@@ -3,9 +3,9 @@
 `specs.py` holds what a layer is made of, `config.py` the whole model. `hf.py` reads a Hugging Face
 config.json by the table of classes in `architectures.py` (rows of `data/architectures.toml`, which
 `rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is,
-`blocks.py` builds what most classes share, `families.py` and `hybrids.py` what some have of their
-own, `extras.py` tensors that one class alone has, `towers.py` vision towers, `quantization.py`
-stored dtypes. `zoo.py` loads a model by name from `data/`.
+`blocks.py` builds what most classes share, `families.py`, `hybrids.py` and `latents.py` what some
+have of their own, `extras.py` tensors that one class alone has, `towers.py` vision towers,
+`quantization.py` stored dtypes. `zoo.py` loads a model by name from `data/`.
 
 `parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
 `parameter.py` is a row of it, `mixer_rows.py` has those of the mixers, `components.py` names the

@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any
 
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.models import blocks, families, hybrids, patterns, towers
+from shardwise.models import blocks, families, hybrids, latents, patterns, towers
 from shardwise.models.blocks import Switch, Traits
 from shardwise.models.config import Tower
 from shardwise.models.patterns import Rule
 from shardwise.models.reader import Reader
 from shardwise.models.rows import read_rows
-from shardwise.models.specs import Layer, Mixer, Mlp, Moe
+from shardwise.models.specs import Layer, Mixer, Mixing, Mlp, Moe
 
 TowerRule = Callable[[Reader, Reader], Tower]
 
@@ -55,6 +55,7 @@ class Architecture:
     extra_embedding_rows: int = 0
     streams_key: str = ""
     streams_mixed: bool = True
+    mixing: Mixing = "hyper"
     sizes: Mapping[str, str | int] = field(default_factory=dict)
     extras: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     towers: Mapping[str, TowerRule] = field(default_factory=dict)
@@ -89,7 +90,7 @@ def _frozen(value: Any) -> Any:
 def _function(said: str | list[str]) -> Any:
     """The function of that name; [name, argument, ...] is the rule that one makes of arguments."""
     name, *arguments = [said] if isinstance(said, str) else said
-    homes = (patterns, blocks, families, hybrids, towers)
+    homes = (patterns, blocks, families, hybrids, latents, towers)
     found = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
     assert found is not None, f"data/architectures.toml names the function '{name}', there is none"
     return found(*arguments) if arguments else found

@@ -1,7 +1,7 @@
 """Build one mixer or one MLP from the keys that most classes share."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from shardwise.models.reader import Reader
 from shardwise.models.specs import (
@@ -134,7 +134,7 @@ def latent(r: Reader, kind: str, t: Traits) -> LatentAttention:
         q_lora_rank=r.size_or_none("q_lora_rank"),
         kv_lora_rank=r.size("kv_lora_rank"),
         nope_head_dim=r.size("qk_nope_head_dim"),
-        rope_head_dim=r.size("qk_rope_head_dim"),
+        rope_head_dim=r.count("qk_rope_head_dim"),
         v_head_dim=r.size("v_head_dim"),
         bias=switch(r, t.qkv_bias),
         output_gate=switch(r, t.output_gate),
@@ -188,6 +188,20 @@ def gated_delta(r: Reader, kind: str, t: Traits) -> Mixer:
     )
 
 
+def kimi_delta(r: Reader, gate: Literal["channel", "full"], output_rank: int) -> DeltaNet:
+    """Kimi Delta Attention: as many key as value heads, of one dim."""
+    heads, head_dim = r.size("linear_num_heads"), r.size("linear_head_dim")
+    return DeltaNet(
+        key_heads=heads,
+        value_heads=heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_width=r.size("linear_conv_kernel_dim"),
+        gate=gate,
+        output_rank=output_rank,
+    )
+
+
 def lightning(r: Reader, kind: str, t: Traits) -> Mixer:
     """Lightning attention where `kind` is "linear" (MiniMax)."""
     if kind != "linear":
@@ -218,13 +232,14 @@ def mamba2(r: Reader, kind: str, t: Traits) -> Mixer:
 
 
 def selective_scan(r: Reader, kind: str, t: Traits) -> Mixer:
-    """Mamba-1 where `kind` is "linear"; the rank of the step is D / 16 where "auto" (Jamba)."""
+    """Mamba-1 where `kind` is "linear", of `mamba_expand` times D channels unless the class takes
+    a width that is given; the rank of the step is D / 16 where "auto" (Jamba)."""
     if kind != "linear":
         return softmax(r, kind, t)
     d_model = r.size("hidden_size")
     auto = r.get("mamba_dt_rank") == "auto"
     return SelectiveScan(
-        width=r.size("mamba_expand") * d_model,
+        width=r.size_or_none("scan_width") or r.size("mamba_expand") * d_model,
         state=r.size("mamba_d_state"),
         step_rank=-(-d_model // 16) if auto else r.size("mamba_dt_rank"),
         conv_width=r.size("mamba_d_conv"),

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from shardwise.models.numerics import Numerics
-from shardwise.models.specs import Extra, Layer, Moe
+from shardwise.models.specs import Extra, Layer, Mixing, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class ModelConfig:
     norm_bias: bool = False
     head_bias: bool = False
     streams: int = 1
-    mixing: Literal["hyper", "altup"] = "hyper"
+    mixing: Mixing = "hyper"
     extras: tuple[Extra, ...] = ()
     attention_residual: bool = False
     per_layer_input: int = 0

@@ -33,7 +33,8 @@ def mixer_text(mixer: Mixer | None) -> str:
     match mixer:
         case Attention():
             parts = [mixer.kind if mixer.window is None else f"{mixer.kind} {mixer.window:,}"]
-            parts += [] if mixer.chosen_keys is None else [f"top {mixer.chosen_keys:,}"]
+            chosen = mixer.chosen_keys or (mixer.indexer and mixer.indexer.top_k)
+            parts += [f"top {chosen:,}"] if chosen else []
             parts += ["differential"] * mixer.differential
             parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
             return ", ".join(

@@ -42,6 +42,7 @@ def _with_own(r: Reader, sizes: Sizes, rows: Mapping[str, Any], layer: Layer, la
         "none" if layer.mlp is None else layer.mlp.kind,
         "later" if later else "first",
         "reused" if layer.reused else "own",
+        "indexed" if getattr(layer.mixer, "indexer", None) else "unindexed",
     }
     letters = _letters(r, layer)
     extras = tuple(

@@ -9,8 +9,6 @@ from shardwise.models.blocks import Traits
 from shardwise.models.reader import LIMIT, Reader
 from shardwise.models.specs import (
     Attention,
-    CompressedAttention,
-    LatentAttention,
     Layer,
     Mixer,
     Mlp,
@@ -96,12 +94,20 @@ def heads_by_layer(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
     ]
 
 
-def minimax_m3_traits(r: Reader) -> Traits:
-    """MiniMax-M3: refuses its block-sparse attention, whose indexer is not modelled."""
-    if r.has("sparse_attention_config"):
-        key, rule = "sparse_attention_config", "its indexer is not modelled"
-        raise r.error(key, r.get(key), rule, "only the class with dense attention is read")
-    return Traits(qk_norm="head", shared="width")
+def sliding_heads(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
+    """Step 3.5 and 3.7: layers with a window have a number of query heads of their own. The list
+    of kinds goes on with layers for multi-token prediction, which are not part of the stack."""
+    listed = r.words("layer_types", patterns.MIXER_WORDS, len(kinds), longer=True) or kinds
+    made = {kind: blocks.softmax(r, kind, t) for kind in dict.fromkeys(listed)}
+    mixers = [mixer for kind in listed if isinstance(mixer := made[kind], Attention)]
+    heads = r.size_or_none("num_sliding_attention_heads")
+    own = r.by_layer() or {}
+    for place, mixer in enumerate(mixers):
+        said = own.get(place, {}).get("num_attention_heads", heads)
+        if isinstance(said, int) and listed[place] == "window":
+            kv_heads = blocks.check_heads(r, said, mixer.kv_heads)
+            mixers[place] = replace(mixer, heads=said, kv_heads=kv_heads)
+    return list(mixers)
 
 
 def laguna_traits(r: Reader) -> Traits:
@@ -117,6 +123,11 @@ def laguna_traits(r: Reader) -> Traits:
         selection_bias=True,
         shared="width",
     )
+
+
+def step_traits(r: Reader) -> Traits:
+    """Step 3.5 and 3.7: Laguna's, with a bias of the choice that is no parameter."""
+    return replace(laguna_traits(r), selection_bias=False)
 
 
 def hyperclova_traits(r: Reader) -> Traits:
@@ -220,84 +231,6 @@ def mllama_attention(r: Reader, kind: str, t: Traits) -> Mixer:
     return blocks.attention(*blocks.heads_of(r))
 
 
-def indexed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
-    """GLM-5, DeepSeek-V3.2: latent attention over chosen keys; "shared" layers reuse the choice."""
-    layers = len(kinds)
-    words = r.words("indexer_types", {"full": "full", "shared": "shared"}, layers)
-    if words is None:
-        freq, offset = r.size("index_topk_freq"), r.count("index_skip_topk_offset")
-        words = ["shared" if max(i - offset + 1, 0) % freq else "full" for i in range(layers)]
-    indexer = blocks.indexer_of(r)
-    reused = replace(blocks.latent(r, "full", t), sparse_top_k=indexer.top_k)
-    own = replace(reused, indexer=indexer)
-    return [own if word == "full" else reused for word in words]
-
-
-def gated_norm_stack(r: Reader, layers: int) -> list[Layer]:
-    """A.X K2: every layer has an indexer; gates on the norms before attention and experts."""
-    t = Traits(qkv_bias="attention_bias", shared="count")
-    mixer = replace(indexed_latent(r, ["full"] * layers, t)[0], query_gate=True)
-    rank, mlp, moe = r.size("gated_norm_rank"), blocks.dense(r, t), blocks.experts(r, t)
-    both = ("attention", "mlp")
-    dense = Layer(mixer=mixer, mlp=mlp, norms=both, gated_norms=("attention",), norm_gate_rank=rank)
-    sparse = Layer(mixer=mixer, mlp=moe, norms=both, gated_norms=both, norm_gate_rank=rank)
-    return [sparse if kind == "sparse" else dense for kind in patterns.first_dense(r, layers)]
-
-
-_LATENT_WORDS = {
-    "indexed_attention": "indexed",
-    "full_attention": "full",
-    "sliding_attention": "window",
-}
-
-
-def windowed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
-    """dots3: latent attention of two widths; an indexer chooses keys, or a window slides.
-
-    `per_layer_config` holds what is other in a layer. Configs without it spell the widths of the
-    sliding layers `swa_...`, and call layers with an indexer "full_attention".
-    """
-    layers, own = len(kinds), _by_layer(r)
-    words = r.words("layer_types", _LATENT_WORDS, layers)
-    if words is None:
-        slides = r.flag("use_sliding_window")
-        words = ["window" if slides and i > 1 and i % 4 != 1 else "full" for i in range(layers)]
-    if own is None:
-        indexed = "indexed" if r.flag("use_dsa") else "full"
-        words = [word if word == "window" else indexed for word in words]
-    made = [_dots_latent(r, word, (own or {}).get(i)) for i, word in enumerate(words)]
-    return [replace(mixer, head_gate=True, rope_norm=True) for mixer in made]
-
-
-def _by_layer(r: Reader) -> dict[int, Mapping[str, object]] | None:
-    sections = r.get("per_layer_config")
-    if sections is None:
-        return None
-    fits = isinstance(sections, Mapping) and all(
-        str(key).isdecimal() and isinstance(value, Mapping) for key, value in sections.items()
-    )
-    if not fits:
-        rule = "it must be an object that has an object by the number of a layer"
-        raise r.error("per_layer_config", sections, rule)
-    return {int(key): value for key, value in sections.items()}
-
-
-def _dots_latent(r: Reader, word: str, own: Mapping[str, object] | None) -> LatentAttention:
-    if own is None and word == "window":
-        own = {name: r.size(f"swa_{name}") for name in _WIDTHS}
-        own["qk_rope_head_dim"] = r.size("swa_head_dim") - r.size("swa_qk_nope_head_dim")
-    at = replace(r, raw={**r.raw, **(own or {})})
-    mixer = blocks.latent(at, word, Traits(qkv_bias="attention_bias"))
-    if word == "window":
-        return replace(mixer, window=blocks.window_of(at, word))
-    indexer = blocks.indexer_of(at) if word == "indexed" else None
-    return replace(mixer, indexer=indexer, sparse_top_k=indexer and indexer.top_k)
-
-
-_WIDTHS = ("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
-"""What the sliding layers of dots3 have of their own."""
-
-
 def product_key_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
     """Doge: with experts, rows that product keys find, beside the MLP that is there without."""
     dense = blocks.dense(r, t)
@@ -318,55 +251,13 @@ def product_key_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
     return [moe] * len(kinds)
 
 
-def deepseek_v4_mixers(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
-    """DeepSeek-V4: by layer a window alone (ratio 0), and entries of `ratio` tokens each."""
-    ratios = _compress_ratios(r, len(kinds))
-    heads, groups = r.size("num_attention_heads"), r.size("o_groups")
-    if heads % groups:
-        raise r.error("o_groups", groups, f"it must divide num_attention_heads, {heads}")
-    sparse_ratio = r.size("compress_rate_csa")
-    made = {
-        ratio: CompressedAttention(
-            heads=heads,
-            head_dim=r.size("head_dim"),
-            rope_head_dim=r.size("qk_rope_head_dim"),
-            q_lora_rank=r.size("q_lora_rank"),
-            window=r.size("sliding_window"),
-            ratio=ratio,
-            o_groups=groups,
-            o_lora_rank=r.size("o_lora_rank"),
-            indexer=blocks.indexer_of(r, ratio) if ratio == sparse_ratio else None,
-        )
-        for ratio in dict.fromkeys(ratios)
-    }
-    return [made[ratio] for ratio in ratios]
-
-
-def _compress_ratios(r: Reader, layers: int) -> list[int]:
-    sparse, heavy = r.size("compress_rate_csa"), r.size("compress_rate_hca")
-    words = {
-        "sliding_attention": 0,
-        "compressed_sparse_attention": sparse,
-        "heavily_compressed_attention": heavy,
-    }
-    listed = r.words("layer_types", {word: word for word in words}, layers)
-    if listed:
-        return [words[word] for word in listed]
-    ratios = r.integers("compress_ratios", layers, longer=True)
-    if ratios is None:
-        return [sparse if i >= 2 and i % 2 else heavy for i in range(layers)]
-    for ratio in ratios:
-        if ratio not in words.values():
-            raise r.error("compress_ratios", ratio, f"each entry must be 0, {sparse} or {heavy}")
-    return ratios
-
-
-def deepseek_v4_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
-    """DeepSeek-V4: experts everywhere; the first `num_hash_layers` choose them by token id."""
-    hashed = r.count("num_hash_layers")
-    base = blocks.experts(r, t)
-    by_id = replace(base, hash_routed=True)
-    return [by_id if i < hashed else base for i in range(len(kinds))]
+def pooled_experts(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
+    """Muse Spark: experts work in `moe_hidden_size`, with a norm before and after them."""
+    dense = blocks.dense(r, t)
+    if "sparse" not in kinds:
+        return [dense] * len(kinds)
+    moe = replace(blocks.experts(r, t), latent_dim=r.size("moe_hidden_size"), latent_norm=True)
+    return [moe if kind == "sparse" else dense for kind in kinds]
 
 
 def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
@@ -459,25 +350,6 @@ def _gemma4_mlp(r: Reader, reuses_kv: bool) -> Mlp | Moe:
     if not r.flag("enable_moe_block"):
         return dense
     return replace(blocks.experts(r, Traits()), router_scales=True, dense=dense)
-
-
-def post_normed_experts(r: Reader, layers: int) -> list[Layer]:
-    """A.X K1: latent attention; layers with experts norm their sum, too."""
-    t = Traits(qkv_bias="attention_bias", shared="count")
-    mixer, mlp, moe = blocks.latent(r, "full", t), blocks.dense(r, t), blocks.experts(r, t)
-    two = Layer(mixer=mixer, mlp=mlp, norms=("attention", "mlp"))
-    three = Layer(mixer=mixer, mlp=moe, norms=("attention", "mlp", "post_mlp"))
-    return [three if kind == "sparse" else two for kind in patterns.first_dense(r, layers)]
-
-
-def shortcut_experts(r: Reader, layers: int) -> list[Layer]:
-    """LongCat-Flash: two blocks of attention and MLP a layer, and experts that read what the first
-    MLP reads; their result joins the stream after the second."""
-    t = Traits(qkv_bias="attention_bias", idle="zero_expert_num")
-    mixer, mlp, moe = blocks.latent(r, "full", t), blocks.dense(r, t), blocks.experts(r, t)
-    norms = ("attention", "mlp")
-    first = Layer(mixer=mixer, mlp=replace(moe, dense=mlp), norms=norms)
-    return [first, Layer(mixer=mixer, mlp=mlp, norms=norms)] * (layers // 2)
 
 
 def twice(r: Reader) -> int:

@@ -158,7 +158,10 @@ def keys_seen(layer: Layer, context: Quantity, causal: bool = True) -> Quantity:
 
 def most_keys(mixer: Attention | LatentAttention) -> float:
     """The most keys that a query attends to: its window, or as many as are chosen for it."""
-    chosen = mixer.chosen_keys if isinstance(mixer, Attention) else mixer.sparse_top_k
+    if isinstance(mixer, LatentAttention):
+        chosen = mixer.sparse_top_k
+    else:
+        chosen = mixer.chosen_keys or (mixer.indexer and mixer.indexer.top_k)
     return min(mixer.window or math.inf, chosen or math.inf)
 
 
@@ -179,8 +182,8 @@ def attention_flops_per_token(
     if absorbed and isinstance(mixer, LatentAttention):
         width = 2 * mixer.kv_lora_rank + mixer.rope_head_dim
     scores = 2.0 * mixer.heads * width * keys_seen(layer, context, causal)
-    if isinstance(mixer, Attention):
-        return scores * (2 if mixer.differential else 1)
+    if isinstance(mixer, Attention) and mixer.differential:
+        scores = scores * 2
     indexer = mixer.indexer
     return scores if indexer is None else scores + _indexer_flops(indexer, context, causal)
 

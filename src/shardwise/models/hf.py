@@ -279,6 +279,7 @@ def _blocks(r: Reader, row: Architecture, layers: int) -> list[Layer]:
             parallel=parallel,
             streams=streams,
             streams_mixed=row.streams_mixed,
+            mixing=row.mixing,
             cross_gates=key[0].kind == "cross",
             residual_scales=t.residual_scales,
         )

@@ -1,12 +1,11 @@
 """Recurrent mixers of their own keys: Nemotron-H, Mamba, Zamba, Kimi, Bailing, xLSTM and others."""
 
 from dataclasses import replace
-from typing import Literal
 
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
 from shardwise.models.reader import LIMIT, Reader
-from shardwise.models.specs import DeltaNet, Layer, Mamba, Mixer, Mlp, Recurrence
+from shardwise.models.specs import Layer, Mamba, Mixer, Mlp, Recurrence
 
 _NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 _NEMOTRON_WORDS = {
@@ -180,7 +179,7 @@ def kimi_stack(r: Reader, layers: int) -> list[Layer]:
     linear = [kind == "linear" for kind in kinds] if kinds else [i in places for i in range(layers)]
     sparse = patterns.first_dense(r, layers)
     full_rank = r.flag("use_full_rank_gate")
-    delta = _kimi_delta(r, "channel", 0 if full_rank else r.size("linear_head_dim"))
+    delta = blocks.kimi_delta(r, "channel", 0 if full_rank else r.size("linear_head_dim"))
     t = Traits(output_gate="mla_use_output_gate", shared="count")
     latent = blocks.latent(r, "full", t)
     width = r.count("routed_expert_hidden_size")
@@ -202,20 +201,6 @@ def kimi_stack(r: Reader, layers: int) -> list[Layer]:
     ]
 
 
-def _kimi_delta(r: Reader, gate: Literal["channel", "full"], output_rank: int) -> DeltaNet:
-    """Kimi Delta Attention: as many key as value heads, of one dim."""
-    heads, head_dim = r.size("linear_num_heads"), r.size("linear_head_dim")
-    return DeltaNet(
-        key_heads=heads,
-        value_heads=heads,
-        key_head_dim=head_dim,
-        value_head_dim=head_dim,
-        conv_width=r.size("linear_conv_kernel_dim"),
-        gate=gate,
-        output_rank=output_rank,
-    )
-
-
 def delta_or_latent(r: Reader, kind: str, t: Traits) -> Mixer:
     """Bailing (Ling 2.5): Kimi Delta Attention where `kind` is "linear", else MLA."""
-    return _kimi_delta(r, "full", 0) if kind == "linear" else blocks.latent(r, kind, t)
+    return blocks.kimi_delta(r, "full", 0) if kind == "linear" else blocks.latent(r, kind, t)

@@ -104,12 +104,14 @@ def kv_bytes(cfg: ModelConfig, context: float, dtype: str = "bf16") -> float:
 
 def index_bytes(cfg: ModelConfig, context: float, dtype: str = "fp8") -> float:
     """Bytes of the indexer's own keys of one sequence (fp8 in the reference kernels); beside latent
-    attention each has an f32 scale per `INDEX_SCALED` values."""
+    attention each has an f32 scale per `INDEX_SCALED` values, beside plain attention they are kept
+    as keys and values are, in bf16 here (`MiniMaxSparseKVPool` of sglang 0.5.23)."""
     total = 0.0
     for layer, count in cfg.layer_groups():
         indexer = getattr(layer.mixer, "indexer", None)
         if indexer is not None:
-            key = indexer.head_dim * dtype_bytes(dtype)
+            plain = isinstance(layer.mixer, Attention)
+            key = indexer.head_dim * dtype_bytes("bf16" if plain else dtype)
             if isinstance(layer.mixer, LatentAttention) and dtype == "fp8":
                 key += dtype_bytes("f32") * indexer.head_dim / INDEX_SCALED
             total += count * key * (context // indexer.ratio)

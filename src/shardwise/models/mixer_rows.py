@@ -47,6 +47,7 @@ def mixer_rows(p: LayerPlace, m: Mixer) -> list[Parameter]:
 
 _PARTS = {
     "attention": ATTENTION,
+    "indexer": ATTENTION,
     "recurrence": LINEAR,
     "router": "router",
     "mlp": "mlp_dense",
@@ -119,7 +120,19 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
         rows.append(p.row("attention.mask", k | u | m, ATTENTION, "matmul", "K" + value))
         rows += [p.row("attention.mask.bias", m, ATTENTION, "bias")] * a.kv_bias
         rows.append(p.row("attention.mask.scale", m, ATTENTION, "scale"))
+    rows += [] if a.indexer is None else _block_indexer(p, a.indexer)
     return rows + _qk_norms(p, a)
+
+
+def _block_indexer(p: LayerPlace, x: Indexer) -> list[Parameter]:
+    """Queries and one key from the stream, both normed; its heads have no weights (MiniMax-M3)."""
+    d, j, i = {"D": p.d_model}, {"J": x.heads}, {"I": x.head_dim}
+    return [
+        p.row("indexer.q", d | j | i, ATTENTION, "matmul", "D"),
+        p.row("indexer.k", d | i, ATTENTION, "matmul", "D"),
+        *p.norm("indexer.q_norm", i),
+        *p.norm("indexer.k_norm", i),
+    ]
 
 
 def _qk_norms(p: LayerPlace, a: Attention) -> list[Parameter]:
@@ -149,7 +162,8 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
         if a.bias:
             rows.append(p.row("attention.q_down.bias", q, ATTENTION, "bias"))
     rows.append(p.row("attention.kv_down", d | c, ATTENTION, "matmul", "D"))
-    rows.append(p.row("attention.k_rope", d | r, ATTENTION, "matmul", "D"))
+    if a.rope_head_dim:
+        rows.append(p.row("attention.k_rope", d | r, ATTENTION, "matmul", "D"))
     rows += p.norm("attention.kv_down_norm", c)
     rows += p.norm("attention.k_rope_norm", r) if a.rope_norm else []
     rows.append(p.row("attention.k_up", c | n | nope, ATTENTION, "matmul", "C"))

@@ -165,8 +165,9 @@ def unsupported(layer: Layer) -> str:
     scalar = isinstance(mixer, DeltaNet) and mixer.gate == "scalar" and not mixer.output_rank
     if not (scalar or isinstance(mixer, Attention | LatentAttention | ShortConv)):
         return f"its layers mix by '{mixer.kind}', which the runtime does not have"
-    if isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None:
-        return "its latent attention chooses keys with an indexer"
+    latent = isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None
+    if latent or (isinstance(mixer, Attention) and mixer.indexer):
+        return f"its {'latent ' * latent}attention chooses keys with an indexer"
     if isinstance(mixer, Attention) and (
         mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
     ):

@@ -92,7 +92,7 @@ def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
         rows += p.norm("laurel.norm", d)
     if layer.streams > 1 and layer.mixing == "altup":
         rows += _altup(p, layer.streams)
-    elif layer.streams > 1:
+    elif layer.streams > 1 and layer.mixing != "extras":
         rows += _hyper(p, "hyper.attention", layer)
         rows += _hyper(p, "hyper.mlp", layer)
     if layer.attention_residual:
@@ -236,7 +236,7 @@ def _head(cfg: ModelConfig) -> list[Parameter]:
     if cfg.streams > 1 and cfg.mixing == "altup":
         dims = {"s": cfg.streams - 1, "m": cfg.d_model} | d
         rows.append(p.row("altup.out", dims, "other", "matmul", "m", "s"))
-    elif cfg.streams > 1:
+    elif cfg.streams > 1 and cfg.mixing == "hyper":
         mixed = {"m": cfg.streams}
         dims = {"s": cfg.streams} | d | mixed
         rows.append(p.row("hyper.head", dims, "other", "matmul", "sD"))

@@ -15,6 +15,7 @@ MIXER_WORDS = {
     "attention": "full",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
+    "indexed_attention": "full",
     "linear_attention": "linear",
     "mamba": "linear",
     "conv": "conv",
@@ -208,6 +209,19 @@ def first_dense(r: Reader, layers: int) -> list[str]:
         return ["sparse" if i >= first and v else "dense" for i, v in enumerate(flags)]
     period = r.size("moe_layer_freq")
     return ["sparse" if i >= first and i % period == 0 else "dense" for i in range(layers)]
+
+
+def enumerated(r: Reader, layers: int) -> list[str]:
+    """Step: `mlp_layer_types`, else experts in the layers that `moe_layers_enum` counts up, a list
+    or numbers between commas, else behind the first dense ones."""
+    said = r.get("moe_layers_enum")
+    if said is None or r.has("mlp_layer_types"):
+        return first_dense(r, layers)
+    numbers = said.split(",") if isinstance(said, str) else said
+    if not isinstance(numbers, list) or not all(str(n).strip().isdecimal() for n in numbers):
+        raise r.error("moe_layers_enum", said, "it must be numbers of layers between commas")
+    places = {int(n) for n in numbers}
+    return ["sparse" if i in places else "dense" for i in range(layers)]
 
 
 def sparse_step(r: Reader, layers: int) -> list[str]:

@@ -138,9 +138,11 @@ class Reader:
             return None
         return [self._integer(key, v, low=0) for v in values]
 
-    def words(self, key: str, known: Mapping[str, str], length: int) -> list[str] | None:
+    def words(
+        self, key: str, known: Mapping[str, str], length: int, longer: bool = False
+    ) -> list[str] | None:
         """One word per layer out of `known`, translated by it, or None where it is null."""
-        values = self._list(key, length)
+        values = self._list(key, length, longer)
         if values is None:
             return None
         for value in values:
@@ -148,6 +150,19 @@ class Reader:
                 rule = f"each entry must be one of: {', '.join(known)}"
                 raise self.error(key, value, rule)
         return [known[v] for v in values]
+
+    def by_layer(self) -> dict[int, Mapping[str, object]] | None:
+        """What `per_layer_config` says of a layer, by its number, or None where it is null."""
+        sections = self.get("per_layer_config")
+        if sections is None:
+            return None
+        fits = isinstance(sections, Mapping) and all(
+            str(key).isdecimal() and isinstance(value, Mapping) for key, value in sections.items()
+        )
+        if not fits:
+            rule = "it must be an object that has an object by the number of a layer"
+            raise self.error("per_layer_config", sections, rule)
+        return {int(key): value for key, value in sections.items()}
 
     def section(self, key: str, defaults: Mapping[str, Any] | None = None) -> "Reader":
         """A nested section as a reader of its own."""

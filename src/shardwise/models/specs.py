@@ -51,12 +51,29 @@ class Extra:
         return 2.0 * self.size if self.role == "conv" else 0.0
 
 
+Mixing = Literal["hyper", "mean", "altup", "extras"]
+"""How residual streams are mixed."""
+
 QkNorm = Literal["none", "head", "heads", "full"]
 """Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
 
 
 GateBias = Literal["queries", "heads", "none"]
 """What is added to the projection of an output gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Picks the `top_k` keys that a query attends to, with small heads and a key cache of its own.
+
+    `ratio` is the number of tokens behind one indexed entry (1: every token has one). `top_k`
+    counts entries where compressed attention chooses them, else tokens.
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    ratio: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +90,8 @@ class Attention:
     (Differential Transformer, arXiv 2410.05258). `chosen_keys` is how many keys a mask that is made
     of the values leaves of each KV head (dynamic mask attention, arXiv 2508.02124). `input_copies`
     is 2 where it reads the embedding beside the stream (Zamba). Of `query_experts` a token uses as
-    many as there are heads over KV heads (JetMoe).
+    many as there are heads over KV heads (JetMoe). An `indexer` chooses blocks of keys (MiniMax-M3,
+    Qwen4-Exp).
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -98,24 +116,12 @@ class Attention:
     chosen_keys: int | None = None
     input_copies: int = 1
     query_experts: int = 0
+    indexer: Indexer | None = None
 
     @property
     def gated(self) -> bool:
         """Whether something multiplies the output before its projection."""
         return self.output_gate or self.head_gate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Indexer:
-    """Picks the `top_k` keys that a query attends to, with small heads and a key cache of its own.
-
-    `ratio` is the number of tokens behind one indexed entry (1: every token has one).
-    """
-
-    heads: int
-    head_dim: int
-    top_k: int
-    ratio: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -430,7 +436,8 @@ class Layer:
     feed attention and MLP the same input; `beside` is a recurrence that reads the input of `mixer`,
     and whose output is added to that one's (Falcon-H1). `per_layer_input` is the width of Gemma's
     per-layer embedding, `streams` the number of residual streams, `mixing` how they are mixed
-    (hyper-connections, or AltUp, arXiv 2301.13310), `laurel_rank` that of a pair beside attention
+    (hyper-connections, which "mean" leaves by a plain mean; AltUp, arXiv 2301.13310; "extras", by
+    tensors that the class has of its own), `laurel_rank` that of a pair beside attention
     (LAuReL, arXiv 2411.07501), `attention_residual` marks Kimi's learned weighting of earlier
     blocks. Streams that are not `streams_mixed` are read and written, and never mixed (Hunyuan 4).
     `gated_norms` are those whose output a pair of rank `norm_gate_rank` gates (A.X K2),
@@ -447,7 +454,7 @@ class Layer:
     parallel: bool = False
     per_layer_input: int = 0
     streams: int = 1
-    mixing: Literal["hyper", "altup"] = "hyper"
+    mixing: Mixing = "hyper"
     laurel_rank: int = 0
     attention_residual: bool = False
     cross_gates: bool = False

@@ -31,7 +31,8 @@ def former_hash(cfg: ModelConfig) -> str:
 
 
 _LATER = re.compile(
-    ", (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies"
+    r", query_experts=\d+, indexer=None"
+    "|, (gate_bias|head_gate|out_norm|inner_norm|activation_scalars|selection_bias|input_copies"
     "|query_experts|head_sinks|idle_experts|scores_shared|router_dim|streams_mixed|extras|reused"
     "|differential|chosen_keys|product_keys|beside|mixing|laurel_rank|gated_norms|norm_gate_rank"
     r"|residual_scales)=(\(\)|[^,)]+)"

@@ -115,10 +115,18 @@ def _cache_traffic(
     elements = _read_elements(mixer) if reused else kv_elements(mixer)
     read = (elements * dtype_bytes(shape.dtypes.kv) + scales) * keys
     written = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv) + scales
-    indexer = None if isinstance(mixer, Attention) else mixer.indexer
-    if indexer is not None:
-        read += indexer.head_dim * context / indexer.ratio * INDEX_BYTES
+    if mixer.indexer is not None:
+        read += index_key_bytes(mixer, shape) * context / mixer.indexer.ratio
     return read + written
+
+
+def index_key_bytes(mixer: SoftmaxMixer, shape: ServeShape) -> Quantity:
+    """Bytes of one key of an indexer; beside plain attention it is kept as keys and values are
+    (`MiniMaxSparseKVPool` of sglang 0.5.23)."""
+    if mixer.indexer is None:
+        return 0.0
+    plain = isinstance(mixer, Attention)
+    return mixer.indexer.head_dim * (dtype_bytes(shape.dtypes.kv) if plain else INDEX_BYTES)
 
 
 def _read_elements(mixer: SoftmaxMixer) -> int:

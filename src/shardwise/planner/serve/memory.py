@@ -18,7 +18,12 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.serve.attention import INDEX_BYTES, STATE_BYTES, head_share, scale_bytes
+from shardwise.planner.serve.attention import (
+    STATE_BYTES,
+    head_share,
+    index_key_bytes,
+    scale_bytes,
+)
 from shardwise.planner.serve.engine_memory import beside, padded_layers
 from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
@@ -159,8 +164,8 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
         return 0.0
     entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
     entry = entry + (entry and scale_bytes(mixer, shape))
-    indexer = None if isinstance(mixer, Attention) else mixer.indexer
-    key = 0.0 if indexer is None else indexer.head_dim * INDEX_BYTES
+    indexer = mixer.indexer
+    key = index_key_bytes(mixer, shape)
     if shape.engine and indexer is not None and isinstance(mixer, LatentAttention):
         key = key + _SCALE * indexer.head_dim / INDEX_SCALED
         if shape.dtypes.kv == "fp8":

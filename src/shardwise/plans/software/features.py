@@ -83,6 +83,7 @@ def _of_attention(mixer: Attention, mlp: Mlp | Moe | None) -> Iterator[str]:
         (mixer.head_dim != mixer.v_head_dim, "values of another width than keys"),
         (mixer.output_gate, "gates of the attention's output"),
         (mixer.sinks, SINKS),
+        (mixer.indexer, "keys that an indexer chooses"),
         (mixer.key_is_value or mixer.reuses_kv, "shared keys and values"),
     ):
         if there:
