@@ -20,6 +20,7 @@ from shardwise.commands.program.explaining import (
 )
 from shardwise.commands.program.programs import PHASES, ProgramRequest
 from shardwise.profiler.explain.finding import WORTH
+from shardwise.profiler.explain.partitioned import UNKNOWN, LineCollective
 from shardwise.units import format_bytes, format_seconds
 
 SHOWN = 12
@@ -37,17 +38,27 @@ class ExplainRequest(ProgramRequest):
     COMMAND: ClassVar[str] = "explain"
 
     phase: str | None = option("Of a plan.", values=PHASES)
+    quick: bool = option(
+        "Only what XLA's partitioner says: communication, sharding, dtypes; in seconds.",
+        default=False,
+        kind="flag",
+        group="How much is said",
+        meaning="partition the program and do not compile it: communication, sharding, duplicated "
+        "work and dtypes, within seconds and without the chip's compiler",
+    )
 
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""
-        made = self.programs((self.phase,) if self.phase else (), watch)
+        made = self.programs((self.phase,) if self.phase else (), watch, partition=self.quick)
         program = made.programs[0]
         compiled = program.compiled
         piece = Hardware(files=self.hw_files).slice(compiled.slice).slice
         explanation = explained(program, piece)
         unfit = "the program does not fit; times are of what would run"
         return ProgramExplained.of(
-            explained_program(program.phase, compiled.slice, explanation),
+            explained_program(
+                program.phase, compiled.slice, explanation, partitioned=compiled.partitioned
+            ),
             program=program,
             graph=explanation.graph,
             misses=[] if compiled.fits else [shortfall(program, made.plan)],
@@ -81,6 +92,9 @@ explain = verb("explain", ExplainRequest)
 
 
 def _explained_page(r: ExplainedProgram) -> Page:
+    if r.collectives is not None:
+        yield from _partitioned_page(r, r.collectives)
+        return
     step = r.step_seconds
     yield wrapped(
         f"{r.phase} on {r.slice}, compiled: {format_seconds(step.expected)} per step "
@@ -96,6 +110,38 @@ def _explained_page(r: ExplainedProgram) -> Page:
     yield _causes(r)
     yield ""
     yield _seconds("by component", r.components)
+    yield ""
+    yield _seconds("by source line", r.lines)
+
+
+def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]) -> Page:
+    wires = sum(c.seconds for c in collectives)
+    yield wrapped(
+        f"{r.phase} on {r.slice}, partitioned and not compiled: its products take "
+        f"{format_seconds(r.streams.get('compute', 0.0))} per step at the roofline, its "
+        f"collectives {format_seconds(wires)}, each by itself",
+        0,
+        2,
+    )
+    yield wrapped(UNKNOWN, 2)
+    yield ""
+    yield from _findings(r)
+    yield ""
+    yield TextTable(
+        ["collective", "over", "runs", "per step", "time", "at"],
+        [
+            [
+                c.kind,
+                ", ".join(c.axes),
+                f"{c.runs:,.0f}",
+                format_bytes(c.bytes),
+                format_seconds(c.seconds),
+                _short(c.where),
+            ]
+            for c in collectives[:SHOWN]
+        ],
+        left=2,
+    )
     yield ""
     yield _seconds("by source line", r.lines)
 

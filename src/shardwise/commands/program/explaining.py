@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from shardwise.boundary import write_text
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.commands.program.compiling import (
     PlanProgram,
     need_parts,
@@ -24,6 +24,7 @@ from shardwise.profiler.explain.causes import UnknownTime as UnknownTime
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.graph import OpGraph as OpGraph
 from shardwise.profiler.explain.graph import dot_text, svg_text
+from shardwise.profiler.explain.partitioned import LineCollective
 from shardwise.roofline.bounds import Bounds
 
 LIVE_BUILDER = "shardwise.profiler.ahead.live:loaded_program"
@@ -59,6 +60,7 @@ def explained(program: PlanProgram, piece: Slice) -> Explanation:
         program.work.mesh,
         buffers=program.compiled.buffers,
         fits=program.compiled.fits,
+        partitioned=program.compiled.partitioned,
     )
 
 
@@ -144,10 +146,14 @@ class ExplainedProgram(Record):
     """Ops of which the compiled text tells neither FLOPs nor bytes."""
     uncounted_loops: Sequence[str]
     """Loops whose rounds the text does not tell; they count once."""
+    collectives: Sequence[LineCollective] | None = part()
+    """Collectives by kind, axes and line, of a program that was partitioned and not compiled."""
 
 
-def explained_program(phase: str, slice: str, e: Explanation, most: int = 30) -> ExplainedProgram:
-    """What is told of an explanation."""
+def explained_program(
+    phase: str, slice: str, e: Explanation, most: int = 30, partitioned: bool = False
+) -> ExplainedProgram:
+    """What is told of an explanation, of a program that was compiled or only partitioned."""
     t = e.timeline
     arguments = sorted(e.arguments, key=lambda a: -a.bytes)[:most]
     return ExplainedProgram.part_of(
@@ -171,6 +177,7 @@ def explained_program(phase: str, slice: str, e: Explanation, most: int = 30) ->
         longest_wait=_first(_longest_wait(e)),
         unknown_ops=[item.name for item in t.unknown],
         uncounted_loops=t.uncounted,
+        collectives=_placed(e.collectives) if partitioned else None,
     )
 
 
@@ -181,7 +188,7 @@ def _longest_wait(e: Explanation) -> Iterator[LongestWait]:
         yield LongestWait(where=line.where, exposed=line.exposed, bound_by=line.bound_by)
 
 
-P = TypeVar("P", TimeShare, PlacedFinding, Cause, UnknownTime, LongestWait)
+P = TypeVar("P", TimeShare, PlacedFinding, Cause, UnknownTime, LongestWait, LineCollective)
 
 
 def _first(rows: Iterable[P]) -> P | None:

@@ -106,12 +106,20 @@ class ProgramRequest(Command):
     hw_files: Words = option(MORE_CHIPS)
 
     def programs(
-        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+        self,
+        phases: Sequence[str],
+        watch: Any = None,
+        stages: Path | None = None,
+        partition: bool = False,
     ) -> Programs:
         """Compile the phases of a plan, all where none is named, or the function; `stages` is a
-        folder for the texts of all stages (`Limits.stages`)."""
+        folder for the texts of all stages, `partition` goes no further (`Limits`)."""
+        if partition and self.xla:
+            raise BadRequest(
+                "--option is for the chip's compiler, which --quick leaves out; drop one of the two"
+            )
         if not is_function(self.what):
-            done = self.planned(phases, watch, stages)
+            done = self.planned(phases, watch, stages, partition)
             warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
             return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
         for name, like in (("args", "MODULE:NAME, which makes its arguments"), ("on", "SLICE")):
@@ -120,7 +128,7 @@ class ProgramRequest(Command):
         if self.sets or phases:
             raise BadRequest("--set and --phase are of plans; a function takes neither")
         spelling = self._hardware.slice(str(self.on))
-        common = self._common(watch, stages)
+        common = self._common(watch, stages, partition)
         if isinstance(self.what, str):
             degrees = mesh_of(self.mesh)
             program = compile_function(self.what, self.args, spelling.slice, degrees, **common)
@@ -131,21 +139,27 @@ class ProgramRequest(Command):
         return Programs(programs=(program,), priced=None, warnings=spelling.notes)
 
     def planned(
-        self, phases: Sequence[str], watch: Any = None, stages: Path | None = None
+        self,
+        phases: Sequence[str],
+        watch: Any = None,
+        stages: Path | None = None,
+        partition: bool = False,
     ) -> CompiledPlan:
         """Compile a plan's programs, with what it was priced as."""
         check_plans(self, ("args", "mesh"))
         changes = pairs(self.sets, "--set", "NAME=VALUE", "remat=block")
         plan, common = (
             given_plan(self.what, changes, hardware=self._hardware),
-            self._common(watch, stages),
+            self._common(watch, stages, partition),
         )
         whole = "batch" not in changes
         return compile_plan(
             plan, self._hardware, on=self.on, phases=phases, at_once=whole, **common
         )
 
-    def _common(self, watch: Any, stages: Path | None = None) -> HowCompiled:
+    def _common(
+        self, watch: Any, stages: Path | None = None, partition: bool = False
+    ) -> HowCompiled:
         """What every compile takes."""
         kept = int(parse_bytes(self.cache_size, "--cache-size"))
         limits = limits_of(
@@ -155,6 +169,7 @@ class ProgramRequest(Command):
         )
         if stages is not None:
             limits = replace(limits, stages=stages)
+        limits = replace(limits, partition=partition)
         return HowCompiled(options=compiler_options(self.xla), limits=limits, watch=watch)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 from shardwise.errors import MissingPart
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of, read_entry
+from shardwise.profiler.ahead.partition import partitioned
 from shardwise.profiler.ahead.sources import source_hash
 from shardwise.profiler.ahead.target import CompileTarget
 from shardwise.profiler.child import Watch, need_libtpu, run_function
@@ -28,12 +29,14 @@ MEMORY_BYTES = 12 * 2**30
 class Limits:
     """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere). `stages` is
     a folder for KEY.json.gz with the texts of all its stages (`profiler/stages`): the program is
-    then compiled anew."""
+    then compiled anew. With `partition` it is not compiled but partitioned (`partition.py`), and
+    nothing is kept."""
 
     seconds: float = SECONDS
     memory_bytes: int = MEMORY_BYTES
     cache: CompileCache | None = field(default_factory=lambda: CompileCache(root=default_root()))
     stages: Path | None = None
+    partition: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,8 @@ class CompiledProgram:
     are of lowering, compile, the whole process and its CPUs when it was compiled; `cached` says
     that it now came from the cache. `occupancy` is HBM in use at each change, by instruction
     (`occupancy.py`), `alive` the largest temporaries at its peak; both empty where the compiler
-    does not say. `notes` are the builder's, of how the program computes.
+    does not say. `notes` are the builder's, of how the program computes. Of one that is only
+    `partitioned`, `hlo` is not scheduled, and what fits is not known.
     """
 
     key: str
@@ -72,6 +76,7 @@ class CompiledProgram:
     occupancy: tuple[tuple[str, int], ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     alive: tuple[Buffer, ...] = ()
+    partitioned: bool = False
 
     def arguments_by_name(self) -> dict[str, float]:
         """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
@@ -98,8 +103,12 @@ def compile_ahead(
     Raises MissingPart without the compiler, BadRequest for what it does not take and ShardwiseError
     where the process fails, crashes or passes a limit.
     """
-    need_compiler(target)
     limits = limits or Limits()
+    if limits.partition:
+        bounds = {"seconds": limits.seconds, "memory_bytes": limits.memory_bytes}
+        found = partitioned(target, builder, arguments, **bounds, watch=watch)
+        return compiled_of("", *found, cached=False)
+    need_compiler(target)
     cache, options = limits.cache, dict(options or {})
     asked = None if limits.stages else cache  # what is kept has no stages
     sent = json.loads(json.dumps(asdict(target)))

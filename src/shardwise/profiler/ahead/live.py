@@ -62,7 +62,8 @@ def export(
         mixed = [s if hasattr(x, "shape") else x for x, s in zip(given, flat, strict=True)]
         donated = _donated(jitted, jax.tree.unflatten(tree, mixed))
         whole = jax.jit(lambda *xs: jitted(*jax.tree.unflatten(tree, xs)))
-        made = jax_export.export(whole, platforms=[platform])(*flat)
+        elsewhere = [jax_export.DisabledSafetyCheck.platform()]  # to be partitioned on a CPU
+        made = jax_export.export(whole, platforms=[platform], disabled_checks=elsewhere)(*flat)
     try:
         code = bytes(made.serialize())
     except ImportError:

@@ -7,7 +7,8 @@ its cost per step and a remedy; they know nothing of any model. They lie by what
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
 part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
 done again, or for nothing) and `rules_again.py` (what is exchanged again). `flow.py` carries facts
-of values through the program for them, `lineage.py` says which. Read `explain_program` below, then
+of values through the program for them, `lineage.py` says which. `partitioned.py` says what of it
+all can be told of a program that was not compiled. Read `explain_program` below, then
 `evidence.py`.
 """
 
@@ -29,6 +30,8 @@ from shardwise.profiler.explain.causes import StepCauses, step_parts
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.graph import OpGraph, op_graph
+from shardwise.profiler.explain.partitioned import RULES as OF_PARTITIONED
+from shardwise.profiler.explain.partitioned import LineCollective, line_collectives, must_do
 from shardwise.profiler.explain.tables import (
     TimeShare,
     by_component,
@@ -58,7 +61,7 @@ RULES = (
 class Explanation:
     """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
     mesh, the findings that cost at least `WORTH` of the step, or memory, the dearest first, why
-    it takes longer than its ops must, and its dearest ops as a graph."""
+    it takes longer than its ops must, its dearest ops as a graph, and its collectives by line."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
@@ -68,6 +71,7 @@ class Explanation:
     findings: tuple[Finding, ...]
     parts: StepCauses
     graph: OpGraph
+    collectives: tuple[LineCollective, ...]
 
 
 def explain_program(
@@ -77,11 +81,13 @@ def explain_program(
     *,
     buffers: Sequence[Buffer] = (),
     fits: bool = True,
+    partitioned: bool = False,
 ) -> Explanation:
     """Explain the scheduled module of one device of a slice.
 
     `mesh` names its axes (`module_work`); `buffers` are those of the compile, without which nothing
-    is said of what fills the memory. Raises BadRequest as `schedule`.
+    is said of what fills the memory. Of a module that is only `partitioned`, what must be done is
+    counted (`must_do`). Raises BadRequest as `schedule`.
     """
     module = read_module(hlo)
     work = module_work(module, mesh)
@@ -95,9 +101,15 @@ def explain_program(
         buffers=buffers,
         capacity=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
         fits=fits,
+        donors=partitioned,
     )
+    if partitioned:
+        work = must_do(evidence)
+        timeline = schedule(work, piece)
+        evidence = replace(evidence, work=work, timeline=timeline)
+    rules = OF_PARTITIONED if partitioned else RULES
     found = [
-        replace(f, where=users_place(evidence, f.where)) for rule in RULES for f in rule(evidence)
+        replace(f, where=users_place(evidence, f.where)) for rule in rules for f in rule(evidence)
     ]
     worth = [f for f in found if f.seconds >= WORTH * timeline.expected or f.frees]
     return Explanation(
@@ -109,4 +121,5 @@ def explain_program(
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
         parts=step_parts(evidence),
         graph=op_graph(evidence),
+        collectives=line_collectives(timeline.rows, evidence.where),
     )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -27,6 +27,7 @@ MOST_OPERANDS = 1000
 FARTHEST = 4
 """Values among which the source of one is looked for, level by level, and levels."""
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
+_DONOR = re.compile(r"\((\d+), \{")
 _WORD = re.compile(r"\w+")
 MOVES = frozenset(
     (
@@ -85,7 +86,8 @@ class Argument:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A program on a slice: module, counted work and timeline, buffers, usable bytes per device."""
+    """A program on a slice: module, counted work and timeline, buffers, usable bytes per device.
+    `donors`: what is given away counts as donated, before a compiler has found a use for it."""
 
     header: str
     module: Module
@@ -95,6 +97,7 @@ class Evidence:
     buffers: Sequence[Buffer]
     capacity: float
     fits: bool
+    donors: bool = False
 
     @property
     def mesh(self) -> Mesh:
@@ -113,7 +116,9 @@ class Evidence:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments that the compiler says the sharding of."""
-        return arguments_of(self.module, self.header, self.mesh)
+        found = arguments_of(self.module, self.header, self.mesh)
+        given = set(_DONOR.findall(_braces(self.header, "buffer_donor="))) if self.donors else ()
+        return tuple(replace(a, donated=a.donated or str(a.number) in given) for a in found)
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -1,0 +1,101 @@
+"""What XLA's partitioner tells of a step in seconds, beside what the chip's compiler made of it.
+
+`train_7b.py` is a train step of 7B parameters; `data/` has its text behind the partitioner and the
+collectives that libtpu compiled it to.
+"""
+
+import gzip
+import json
+import os
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
+from shardwise.profiler.explain import explain_program
+from shardwise.sharding import Mesh, wire_bytes
+from shardwise.work import Collective, Op
+
+DATA = Path(__file__).parent / "data"
+TPU = json.loads((DATA / "train_7b.json").read_text())
+MESH = Mesh.parse(TPU["mesh"])
+CPU_SECONDS = 15
+
+
+@cache
+def kept():
+    with gzip.open(DATA / "train_7b.hlo.gz", "rt") as file:
+        return explain_program(file.read(), parse_slice(TPU["on"]), MESH, partitioned=True)
+
+
+def by_axis(rows):
+    """Bytes that a device sends, by the axes of the collectives."""
+    found = Counter()
+    for kind, axes, size in rows:
+        wire = Collective(kind=kind, axes=tuple(axes), bytes=size)
+        op = Op(id="", name="", phase="", component="", op_class="collective", collective=wire)
+        found[tuple(axes)] += float(wire_bytes(op, dict(MESH)))
+    return found
+
+
+def test_the_bytes_on_each_axis_are_those_of_the_chips_compiler():
+    quick = by_axis((c.kind, c.axes, c.bytes) for c in kept().collectives)
+    chip = by_axis((c["kind"], c["axes"], c["bytes"]) for c in TPU["collectives"])
+    assert quick.keys() == chip.keys()
+    assert quick["tensor",] == pytest.approx(chip["tensor",], rel=0.001)
+    assert quick["fsdp",] == pytest.approx(chip["fsdp",], rel=0.1)  # permutes beside products
+
+
+def test_sums_that_a_compiler_joins_are_counted_once():
+    text = (DATA.parent / "train_7b.py").read_text().splitlines()
+    line = 1 + next(n for n, words in enumerate(text) if "q, k, v = " in words)
+    here = (c for c in kept().collectives if c.where.endswith(f"train_7b.py:{line}"))
+    (sums,) = (c for c in here if c.kind == "all_reduce")
+    assert (sums.axes, sums.runs) == (("tensor",), 32)  # of queries, keys and values together
+
+
+def test_gradients_of_cut_weights_are_scattered():
+    kinds = {c.kind for c in kept().collectives if c.axes == ("fsdp",) and c.bytes > 1e8}
+    assert kinds == {"all_gather", "reduce_scatter", "all_to_all"}
+
+
+def test_only_what_must_be_done_takes_time():
+    t = kept().timeline
+    busy = [row for row in t.rows if row.seconds]
+    assert all(row.flops or row.op.op.collective for row in busy)
+    (found,) = kept().findings
+    assert found.rule == "undonated state"
+
+
+def test_what_is_given_away_counts_as_donated():
+    with gzip.open(DATA / "train_7b.hlo.gz", "rt") as file:
+        text = file.read()
+    given = ", ".join(f"({n}, {{}})" for n in range(36))
+    text = text.replace(
+        "HloModule jit_train, ", f"HloModule jit_train, buffer_donor={{ {given} }}, "
+    )
+    assert explain_program(text, parse_slice(TPU["on"]), MESH, partitioned=True).findings == ()
+
+
+def test_options_for_the_chips_compiler_are_refused():
+    import shardwise as sw
+
+    with pytest.raises(BadRequest, match="is for the chip's compiler, which"):
+        sw.explain("a:b", "a:c", on="v5e:2x4", quick=True, xla=("xla_a=1",))
+
+
+@pytest.mark.slow
+def test_a_step_of_7b_is_partitioned_within_fifteen_seconds_of_cpu(monkeypatch):
+    import shardwise as sw
+
+    monkeypatch.chdir(Path(__file__).parent)
+    started = sum(os.times()[:4])
+    asked = {"on": TPU["on"], "mesh": TPU["mesh"], "quick": True}
+    found = sw.explain("train_7b:train", "train_7b:args", **asked)
+    assert sum(os.times()[:4]) - started < CPU_SECONDS
+    have = {(c.kind, c.axes): c.bytes for c in found.collectives}
+    assert have == {(c.kind, c.axes): c.bytes for c in kept().collectives}
+    assert "not known without the chip's compiler" in str(found)
