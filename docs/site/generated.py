@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1]
-SCRIPTS = {"options": "options", "systems": "systems"}
+SCRIPTS = {"findings": "findings", "options": "options", "systems": "systems"}
 """The script in scripts/ that makes each page."""
 
 

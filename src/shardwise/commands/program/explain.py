@@ -32,10 +32,12 @@ class ExplainRequest(ProgramRequest):
 
     Seconds by component, source line and named scope, what bounds each, the arguments' layouts in
     our notation, and findings with their cost and a remedy. Of a serving plan it is "decode" if no
-    `phase` is given.
+    `phase` is given; a text that was compiled elsewhere is read as it is, of the slice that it ran
+    `on`.
     """
 
     COMMAND: ClassVar[str] = "explain"
+    READS_COMPILED: ClassVar[bool] = True
 
     phase: str | None = option("Of a plan.", values=PHASES)
     quick: bool = option(

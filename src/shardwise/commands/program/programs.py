@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from shardwise.boundary import Command, number
 from shardwise.boundary.options import Option, described, option, place
@@ -17,10 +17,12 @@ from shardwise.commands.program.compiling import (
     limits_of,
 )
 from shardwise.commands.program.explaining import compile_live
+from shardwise.commands.program.saved import saved_of, saved_on
 from shardwise.errors import BadRequest
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import made_elsewhere
 from shardwise.profiler.ahead import Limits
+from shardwise.profiler.ahead.saved import SavedProgram
 from shardwise.profiler.child import Watch
 from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
@@ -76,10 +78,14 @@ class ProgramRequest(Command):
     `what` is a plan, its file or "audit:NAME"; or the name "MODULE:FUNCTION" with `args`, the name
     of what makes its abstract arguments; or a function of this process with `args`, one abstract
     argument or a tuple of them. A function needs the slice `on`, to which a plan is moved; its
-    `mesh` may be a jax mesh.
+    `mesh` may be a jax mesh. Or it is a program that exists: a `jax.stages.Lowered` or `Compiled`,
+    StableHLO or HLO text in a file, or the folder of an `--xla_dump_to`.
     """
 
-    what: Any = field(kw_only=False, metadata=place("PLAN|MODULE:FUNCTION"))
+    READS_COMPILED: ClassVar[bool] = False
+    """Whether a program that was compiled elsewhere is of use to it."""
+
+    what: Any = field(kw_only=False, metadata=place("PLAN|MODULE:FUNCTION|PROGRAM"))
     args: Any = field(default=None, kw_only=False, metadata=described(FUNCTION_ARGS))
     on: str | None = option("Slice; default that of the plan.", metavar="SLICE", before="args")
     mesh: Any = option("Mesh of a function; default x, y, z.", metavar="X=4,Y=2", before="sets")
@@ -118,6 +124,13 @@ class ProgramRequest(Command):
             raise BadRequest(
                 "--option is for the chip's compiler, which --quick leaves out; drop one of the two"
             )
+        if (saved := saved_of(self.what)) is not None:
+            if partition:
+                raise BadRequest(
+                    f"--quick asks XLA's partitioner about a function or a plan; {saved.origin} is "
+                    "a program that exists: leave --quick out"
+                )
+            return self._saved(saved, phases, watch, stages)
         if not is_function(self.what):
             done = self.planned(phases, watch, stages, partition)
             warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
@@ -137,6 +150,32 @@ class ProgramRequest(Command):
             mesh = mesh_of(self.mesh) if isinstance(self.mesh, str) else self.mesh
             program = compile_live(self.what, args, spelling.slice, mesh, **common)
         return Programs(programs=(program,), priced=None, warnings=spelling.notes)
+
+    def _saved(
+        self, saved: SavedProgram, phases: Sequence[str], watch: Any, stages: Path | None
+    ) -> Programs:
+        """A program that exists, on the slice."""
+        if self.on is None:
+            raise BadRequest(f"{saved.origin} names no chip; give --on SLICE, which it is for")
+        if self.sets or phases or self.args is not None:
+            raise BadRequest(
+                f"--set and --phase are of plans and --args of functions; {saved.origin} is a "
+                "program and takes none of them"
+            )
+        if saved.kind == "hlo" and not self.READS_COMPILED:
+            raise BadRequest(
+                f"{saved.origin} is compiled already; `shardwise explain` says where its time goes"
+            )
+        if stages is not None:
+            raise BadRequest(
+                f"--stages follows an op from JAX, which {saved.origin} has left behind; give "
+                "MODULE:FUNCTION"
+            )
+        spelling = self._hardware.slice(str(self.on))
+        program, notes = saved_on(
+            saved, spelling.slice, mesh_of(self.mesh), **self._common(watch, stages)
+        )
+        return Programs(programs=(program,), priced=None, warnings=[*spelling.notes, *notes])
 
     def planned(
         self,
