@@ -54,7 +54,8 @@ function App({all}) {
           <h1>{at.view.title}</h1>
           <p className="what">{at.view.about}</p>
           <p role="status" className="status">{error || !waits ? "" : found ? "working it out" : "working it out: the first answer takes longest"}</p>
-          {error && <p role="alert" className="error">{error}</p>}
+          {error && <p role="alert" className="error">{error.message}</p>}
+          {error?.command && <Said title="Command" text={error.command} />}
           {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} />}
         </section>
       </main>
@@ -74,7 +75,7 @@ function Sheet({children}) {
 }
 
 function useAnswer(view, state) {
-  const [found, setFound] = useState(null), [error, setError] = useState(""), [done, setDone] = useState("");
+  const [found, setFound] = useState(null), [error, setError] = useState(null), [done, setDone] = useState("");
   const asked = JSON.stringify([view.name, state]);
   useEffect(() => {
     const stop = new AbortController();
@@ -85,12 +86,12 @@ function useAnswer(view, state) {
         if (stop.signal.aborted) return;
         if (given.error) throw new Error(given.error);
         setFound(given);
-        setError("");
+        setError(null);
         if (given.refines) timers.push(setTimeout(() => ask(true), REST));
         else setDone(asked);
       } catch (caught) {
         if (stop.signal.aborted) return;
-        setError(caught.message);
+        setError(caught);
         setDone(asked);
       }
     };

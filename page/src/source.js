@@ -1,11 +1,39 @@
-// Where answers come from: the API of this host, or what an exported page carries.
+// Where answers come from: the API of this host, the files of an exported site, or what a page carries.
+import {number} from "./numbers.js";
+import {write} from "./url.js";
+
 const carried = () => window.__SHARDWISE__;
+const grid = document.getElementById("root").dataset.grid;
+let index; // of a site: the views, and the file of each state
 
 export const exported = () => Boolean(carried());
 
 export async function views() {
   if (carried()) return [carried().view];
-  return get("api/views");
+  if (!grid) return get("api/views");
+  index = await packed(grid);
+  return index.views;
+}
+
+// What the site's states are looked up by: words that are not the usual ones, numbers as the positions spell them.
+const spelt = ({kind, values}, word) => (kind === "slider" && values.find((one) => number(one) === number(word))) || word;
+
+async function stored(name, state, signal) {
+  const view = index.views.find((one) => one.name === name);
+  const words = view.controls.map((one) => [one, spelt(one, state[one.name])]).filter(([one, word]) => word !== one.default);
+  const file = index.states[name][words.map(([one, word]) => `${one.name}=${word}`).join("&")];
+  if (file) return packed(`grid/${name}/${file}.json.gz`, signal);
+  const wrong = new Error("this site holds a grid of answers, and none for these controls; the command below works it out");
+  throw Object.assign(wrong, {command: `shardwise ui --open --at '${write(view, state).slice(1)}'`});
+}
+
+// A file that is packed, unless the host unpacks it.
+async function packed(url, signal) {
+  const reply = await fetch(url, {signal});
+  if (!reply.ok) throw new Error(`the host answered ${reply.status} for ${url}; write the site again`);
+  const bytes = new Uint8Array(await reply.arrayBuffer());
+  if (bytes[0] !== 0x1f) return JSON.parse(new TextDecoder().decode(bytes));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 export async function answer(view, state, fine, signal) {
@@ -13,6 +41,7 @@ export async function answer(view, state, fine, signal) {
     const {slider, documents} = carried();
     return documents[slider ? state[slider] : ""];
   }
+  if (grid) return stored(view, state, signal);
   const query = new URLSearchParams(fine ? {...state, fine: "yes"} : state);
   return get(`api/view/${view}?${query}`, signal);
 }

@@ -7,15 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from typing import ClassVar
+from urllib.parse import parse_qsl
 
 import uvicorn
 
 from shardwise.apps.page.app import page_app
+from shardwise.apps.page.controls import state_of
+from shardwise.apps.page.grid import SiteGrid, site_grid
+from shardwise.apps.page.views import VIEWS
 from shardwise.apps.web.connection import ConnectionLimits, bounded, most_connections
 from shardwise.apps.web.pace import RefusalPace
 from shardwise.boundary import Command
 from shardwise.boundary.options import option
-from shardwise.errors import BadRequest
+from shardwise.commands.base.inputs import Words
+from shardwise.commands.base.inputs import words as texts
+from shardwise.errors import BadRequest, check_known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,53 @@ class PageRequest(Command):
     opens: bool = option(
         "Also open it in the browser.", default=False, kind="flag", flag="--open", group="A server"
     )
+    at: str | None = option(
+        "Open it at a state: what stands behind the # of a link.",
+        metavar="STATE",
+        group="A server",
+    )
+    export: str | None = option(
+        "Write a site with a grid of answers, which any static host can serve.",
+        kind="path",
+        metavar="DIR",
+        group="Files",
+    )
+    models: Words = option(
+        "With --export: this model, in place of twenty; repeatable.",
+        default=(),
+        kind="several",
+        flag="--model",
+        offers="models",
+    )
+    chips: Words = option(
+        "With --export: this chip, in place of ten; repeatable.",
+        default=(),
+        kind="several",
+        flag="--on",
+        offers="chips",
+    )
+    views: Words = option(
+        "With --export: this view, in place of all; repeatable.",
+        default=(),
+        kind="several",
+        flag="--view",
+        group="Files",
+    )
+
+    def state(self) -> str:
+        """What follows the page's address: nothing, or # and the state. Raises BadRequest."""
+        if self.at is None:
+            return ""
+        name, _, words = self.at.removeprefix("#").partition("?")
+        check_known("view", name, VIEWS)
+        words_ = dict(parse_qsl(words, keep_blank_values=True))
+        words_.pop("frame", None)
+        state_of(VIEWS[name].state, words_)
+        return f"#{self.at.removeprefix('#')}"
+
+    def grid(self) -> SiteGrid:
+        """Models, chips and views of a site. Raises BadRequest."""
+        return site_grid(texts(self.models), texts(self.chips), texts(self.views))
 
 
 def listener(host: str, port: int) -> socket:

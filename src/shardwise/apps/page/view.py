@@ -72,7 +72,8 @@ class PageView(Generic[S]):
     """One view of the page, whose controls are the fields of `state`. `calls` are made at once;
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
     rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
-    and of one of the other two, in that order, or of `calls` alone."""
+    and of one of the other two, in that order, or of `calls` alone. An exported site has each
+    position of the controls that are `crossed` with each of the others (`grid.py`)."""
 
     name: str
     title: str
@@ -82,6 +83,7 @@ class PageView(Generic[S]):
     draw: Callable[[S, Sequence[Answer]], Drawn]
     slow: Callable[[S], Sequence[VerbCall]] | None = None
     coarse: Callable[[S], Sequence[VerbCall]] | None = None
+    crossed: tuple[str, ...] = ()
     controls: tuple[Control, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

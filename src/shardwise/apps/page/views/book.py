@@ -105,4 +105,5 @@ VIEW = PageView(
     state=BookState,
     calls=_calls,
     draw=_draw,
+    crossed=("id", "quiz"),
 )

@@ -128,4 +128,5 @@ VIEW = PageView(
     state=HardwareState,
     calls=_calls,
     draw=_draw,
+    crossed=("chip", "beside", "constants"),
 )

@@ -84,4 +84,5 @@ VIEW = PageView(
     state=ModelsState,
     calls=_calls,
     draw=_draw,
+    crossed=("model", "beside"),
 )

@@ -168,4 +168,5 @@ VIEW = PageView(
     state=RooflineState,
     calls=_calls,
     draw=_draw,
+    crossed=("on", "beside", "dtype"),
 )

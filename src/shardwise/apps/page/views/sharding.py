@@ -208,4 +208,5 @@ VIEW = PageView(
     state=ShardingState,
     calls=_calls,
     draw=_draw,
+    crossed=("on", "dtype"),
 )

@@ -119,9 +119,13 @@ class BatchingState(ViewState):
     chunk: int = slider("Chunk", powers(6, 12), 512, unit="tokens")
 
 
-def _view(name: str, title: str, about: str, state: type[ViewState]) -> PageView[ViewState]:
+def _view(
+    name: str, title: str, about: str, state: type[ViewState], crossed: tuple[str, ...] = ()
+) -> PageView[ViewState]:
     calls = partial(_calls, name)
-    return PageView(name=name, title=title, about=about, state=state, calls=calls, draw=_draw)
+    return PageView(
+        name=name, title=title, about=about, state=state, calls=calls, draw=_draw, crossed=crossed
+    )
 
 
 VIEWS = (
@@ -130,12 +134,14 @@ VIEWS = (
         "Collectives",
         "A collective hop by hop: who sends which block to whom, and over which links.",
         CollectiveState,
+        ("kind", "network", "shape"),
     ),
     _view(
         "pipeline",
         "Pipeline schedules",
         "Forward and backward passes of every rank, and what idles.",
         PipelineState,
+        ("schedule", "stages"),
     ),
     _view(
         "systolic",
@@ -154,6 +160,7 @@ VIEWS = (
         "Continuous batching",
         "Requests in the slots of a server: the real scheduler, a step at a time.",
         BatchingState,
+        ("policy", "slots"),
     ),
 )
 """One view of each simulator."""

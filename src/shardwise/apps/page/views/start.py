@@ -100,4 +100,5 @@ VIEW: PageView[Any] = PageView(
     calls=lambda state: (),
     slow=_search,
     draw=_draw,
+    crossed=("task", "model", "on"),
 )

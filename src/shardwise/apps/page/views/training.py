@@ -297,4 +297,5 @@ VIEW = PageView(
     calls=_calls,
     slow=_search,
     draw=_draw,
+    crossed=("model", "on"),
 )

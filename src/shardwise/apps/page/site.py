@@ -1,0 +1,195 @@
+"""A site without a server: the page, and the answer of each state of a grid as a file.
+
+DIR/index.html is the page of `shardwise ui` and says where the grid lies. grid/index.json.gz has
+the views and the file of each state, and grid/VIEW/NAME.json.gz what `shardwise ui` answers there
+once its search is done. A run that was stopped goes on where it stopped.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from shardwise.apps.page.app import BUNDLE
+from shardwise.apps.page.controls import state_of
+from shardwise.apps.page.grid import GridState, SiteGrid, grid_state
+from shardwise.apps.page.view import ViewHeading, ViewLink
+from shardwise.apps.page.views import VIEWS
+from shardwise.boundary import finite
+from shardwise.boundary.outputs import check_folder, write_bytes
+from shardwise.boundary.records import plain
+from shardwise.commands.base.request import Progress
+from shardwise.errors import BadRequest, ShardwiseError
+
+FLAG = "--export"
+INDEX = "grid/index.json.gz"
+PLACE = '<div id="root">'
+POLICY = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:"
+SOURCES = (".py", ".toml", ".json", ".csv", ".js")
+"""Endings of the files that answers are made of."""
+ALONE = 20
+"""States up to which other processes, each of which imports for two seconds, are not worth it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteWritten:
+    """What a site came to."""
+
+    states: int
+    refused: int
+    """States whose answer is an error, such as no plan that fits."""
+    size: int
+    """Bytes of all files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteIndex:
+    """The views of a site; of each the names of its files by the states' keys."""
+
+    made_by: str
+    views: Sequence[ViewHeading]
+    states: Mapping[str, Mapping[str, str]]
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_site(folder: Path) -> None:
+    """Raise BadRequest for a folder that cannot hold the site, or holds something else."""
+    if not (folder / INDEX).exists():
+        check_folder(folder, FLAG)
+    elif _read(folder / INDEX).get("made_by") != _made_by():
+        raise BadRequest(
+            f"{FLAG} '{folder}' holds a site of another version of shardwise; name another folder, "
+            "or delete that one"
+        )
+
+
+def seconds_left(folder: Path, grid: SiteGrid, states: Sequence[GridState]) -> float:
+    """What those that are not there yet take, about."""
+    missing = [one for one in states if not _file(folder, one).exists()]
+    return grid.seconds_of(missing) / max(1, min(cores(), len(missing) // ALONE))
+
+
+def write_site(
+    folder: Path, grid: SiteGrid, states: Sequence[GridState], told: Progress | None
+) -> SiteWritten:
+    """The page with the answers of these states, and of those that their answers lead to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    root = f'{PLACE[:-1]} data-grid="{INDEX}">'
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n</head>'
+    html = (BUNDLE / "index.html").read_text("utf-8").replace(PLACE, root)
+    write_bytes(folder / "index.html", html.replace("</head>", meta).encode(), option=FLAG)
+    for name in ("app.js", "app.css"):
+        write_bytes(folder / name, (BUNDLE / name).read_bytes(), option=FLAG)
+    for name in grid.views:
+        (folder / "grid" / name).mkdir(parents=True, exist_ok=True)
+    _write_all(folder, grid, list(states), told)
+    led_to = [one for one in _led_to(folder, states) if one.view in grid.views]
+    everything = list(dict.fromkeys([*states, *led_to]))
+    _write_all(folder, grid, everything, told)
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    refused = sum("error" in _read(_file(folder, one)) for one in everything)
+    size = sum(one.stat().st_size for one in files)
+    return SiteWritten(states=len(everything), refused=refused, size=size)
+
+
+def _write_all(
+    folder: Path, grid: SiteGrid, states: list[GridState], told: Progress | None
+) -> None:
+    """The states whose files are not there yet; then, and when it is stopped, the index."""
+    missing = [one for one in states if not _file(folder, one).exists()]
+    try:
+        for done, (state, data) in enumerate(_answers(missing), 1 + len(states) - len(missing)):
+            write_bytes(_file(folder, state), data, option=FLAG)
+            if told is not None:
+                told(done, len(states))
+    finally:
+        _write_index(folder, grid, [one for one in states if _file(folder, one).exists()])
+
+
+def _answers(states: Sequence[GridState]) -> Iterator[tuple[GridState, bytes]]:
+    """Each state with the content of its file, as they come; on all cores where they are many."""
+    workers = min(cores(), len(states) // ALONE)
+    if workers < 2:
+        yield from ((one, answer_file(one)) for one in states)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting, running = iter(states), dict[Future[bytes], GridState]()
+        while True:
+            for one in waiting:
+                running[pool.submit(answer_file, one)] = one
+                if len(running) > workers:
+                    break
+            if not running:
+                return
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(done), done.result()
+
+
+def answer_file(state: GridState) -> bytes:
+    """What `shardwise ui` answers for the state with a search's result, packed."""
+    view = VIEWS[state.view]
+    try:
+        document = view.document(state_of(view.state, dict(state.words)), fine=True)
+        said = finite(plain(document))[0]
+    except ShardwiseError as error:
+        said = {"error": str(error)}
+    return _packed(said)
+
+
+def _led_to(folder: Path, states: Sequence[GridState]) -> Iterator[GridState]:
+    """The states of the links of their answers."""
+    for one in states:
+        for link in _read(_file(folder, one)).get("links", ()):
+            to = ViewLink(**link)
+            yield grid_state(VIEWS[to.view], to.state)
+
+
+def _write_index(folder: Path, grid: SiteGrid, states: Sequence[GridState]) -> None:
+    """Views and files; of an earlier run the states that are there stay."""
+    old = _index(folder).states if (folder / INDEX).exists() else {}
+    names = [name for name in VIEWS if name in old or name in grid.views]
+    found = {name: dict(old.get(name, {})) for name in names}
+    for one in states:
+        found[one.view][one.key] = _name(one)
+    heads = [VIEWS[name].heading() for name in found]
+    index = SiteIndex(made_by=_made_by(), views=heads, states=found)
+    write_bytes(folder / INDEX, _packed(plain(index)), option=FLAG)
+
+
+def _index(folder: Path) -> SiteIndex:
+    return SiteIndex(**_read(folder / INDEX))
+
+
+def _file(folder: Path, state: GridState) -> Path:
+    return folder / "grid" / state.view / f"{_name(state)}.json.gz"
+
+
+def _name(state: GridState) -> str:
+    return hashlib.sha256(state.key.encode()).hexdigest()[:12]
+
+
+def _packed(document: Any) -> bytes:
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def _made_by() -> str:
+    """A digest of the package: answers of another one are not mixed with these."""
+    root, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(one for one in root.rglob("*") if one.suffix in SOURCES):
+        digest.update(f"{path.relative_to(root)}".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,125 @@
+"""An exported site: what the page answers, as files; found by key, kept when stopped, refused where
+it cannot be."""
+
+import gzip
+import json
+
+import pytest
+from starlette.testclient import TestClient
+from tests.apps.commands import run as command
+
+from shardwise.apps.page.app import page_app
+from shardwise.apps.page.grid import GridState, grid_state, site_grid
+from shardwise.apps.page.site import check_site, write_site
+from shardwise.apps.page.views import VIEWS
+from shardwise.errors import BadRequest
+
+FEW = {"hbm": {"chunks": "16"}, "book": {"quiz": "yes"}, "models": {"model": "llama-3-8b"}}
+"""States of quick views."""
+DECISIONS = {
+    "start": {"model": "llama-3.2-1b", "tokens": "1e11", "days": "12"},
+    "training": {"model": "llama-3-8b", "on": "v5e", "chips": "16", "batch": "262144"},
+    "serving": {"model": "llama-3-8b", "on": "h100", "chips": "2"},
+}
+
+
+def chosen(asked):
+    return [grid_state(VIEWS[name], words) for name, words in asked.items()]
+
+
+def packed(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def same_as_the_page(folder):
+    """Every state of the index is what the API answers for its key."""
+    index = packed(folder / "grid/index.json.gz")
+    with TestClient(page_app(), base_url="http://localhost") as page:
+        assert [one["name"] for one in index["views"]] == list(index["states"])
+        for view, states in index["states"].items():
+            for key, name in states.items():
+                words = dict(one.split("=", 1) for one in key.split("&")) if key else {}
+                said = page.get(f"/api/view/{view}", params={**words, "fine": "yes"}).json()
+                assert packed(folder / f"grid/{view}/{name}.json.gz") == said, (view, key)
+    return index
+
+
+def test_a_site_answers_as_the_page_does(tmp_path):
+    wrong = GridState(view="hbm", words=(("chip", "v9"),))
+    done = write_site(tmp_path, site_grid(views=list(FEW)), [*chosen(FEW), wrong], None)
+    index = same_as_the_page(tmp_path)
+    assert list(index["states"]["hbm"]) == ["chunks=16", "chip=v9"]
+    assert (done.states, done.refused) == (4, 1)
+    page = (tmp_path / "index.html").read_text()
+    assert '<div id="root" data-grid="grid/index.json.gz">' in page
+    assert "Content-Security-Policy" in page
+    assert done.size == sum(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file())
+
+
+def test_a_site_goes_on_where_it_was_stopped(tmp_path):
+    grid, (first, *others) = site_grid(views=list(FEW)), chosen(FEW)
+
+    def stop(done, of):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_site(tmp_path, grid, [first, *others], stop)
+    (made,) = (tmp_path / "grid" / first.view).iterdir()
+    assert packed(tmp_path / "grid/index.json.gz")["states"][first.view], "what is there opens"
+    before, heard = made.stat().st_mtime_ns, []
+    check_site(tmp_path)
+    write_site(tmp_path, grid, [first, *others], lambda done, of: heard.append((done, of)))
+    assert made.stat().st_mtime_ns == before
+    assert heard == [(2, 3), (3, 3)]
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(BadRequest, match=r"--export .* holds 'notes.txt'; name another folder"):
+        check_site(tmp_path)
+    (tmp_path / "grid").mkdir()
+    old = gzip.compress(json.dumps({"made_by": "another"}).encode())
+    (tmp_path / "grid/index.json.gz").write_bytes(old)
+    with pytest.raises(BadRequest, match=r"a site of another version of shardwise; name another"):
+        check_site(tmp_path)
+
+
+def test_a_grid_has_every_default_and_what_is_asked_for():
+    grid = site_grid(models=["qwen3-8b"], chips=["b200"])
+    states = grid.states()
+    assert {one.view for one in states if not one.words} == set(VIEWS)
+    assert GridState(view="training", words=(("model", "qwen3-8b"), ("on", "b200"))) in states
+    planned = {dict(one.words).get("on") for one in states if one.view == "training"}
+    assert planned == {"b200", None}
+    usual = site_grid()
+    assert (len(usual.models), len(usual.chips)) == (20, 10)
+    with pytest.raises(BadRequest, match=r"unknown model 'qwen4'"):
+        site_grid(models=["qwen4"])
+
+
+def test_options_that_cannot_take_effect_are_refused(capsys, tmp_path):
+    for words, said in (
+        (["--model", "llama-3-8b"], "--model is of a site that is written; give --export DIR too"),
+        (["--export", str(tmp_path), "--port", "1"], "--port is of a page that is served"),
+        (["--export", str(tmp_path), "--view", "rofline"], "did you mean 'roofline'?"),
+        (["--at", "training?chips=many"], "control 'chips' is 'many'"),
+    ):
+        code, _, err = command(capsys, "ui", *words)
+        assert code == 2, err
+        assert said in err
+
+
+def test_the_command_says_how_long_it_takes_first(capsys, tmp_path):
+    code, out, err = command(capsys, "ui", "--export", str(tmp_path / "site"), "--view", "programs")
+    assert code == 0, err
+    assert "6 states of 1 view: about 1 minute on " in err
+    assert "6 states in 0.5" in out
+    assert f"python -m http.server --directory {tmp_path / 'site'}" in out
+
+
+@pytest.mark.slow
+def test_decisions_and_what_they_lead_to(tmp_path):
+    done = write_site(tmp_path, site_grid(views=list(DECISIONS)), chosen(DECISIONS), None)
+    states = same_as_the_page(tmp_path)["states"]
+    assert done.states == 4
+    assert any("tokens=1e11" in key for key in states["training"]), "the link of the first answer"
