@@ -1,6 +1,7 @@
 // What a view is saved as: SVG, PNG, CSV, and a page of its own.
 import {answer} from "./source.js";
 import {rowsOf} from "./figure.jsx";
+import {short} from "./numbers.js";
 
 export function save(name, content, type) {
   const url = URL.createObjectURL(new Blob([content], {type}));
@@ -82,6 +83,31 @@ function tableRows(table) {
 function cell(value) {
   const text = value === null || value === undefined ? "" : String(value);
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+// A decision sheet: chips x price x growth, with the answer it goes with and the commands it is from.
+export function sheetCsv(view, found, {header, rows, notes, commands}) {
+  const said = [found.says, ...notes, ...commands, location.href].map((line) => [line]);
+  return [[`decision sheet: ${view.title}`], ...said, [], header, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
+}
+
+export function sheetHtml(view, found, {header, rows, notes, commands}) {
+  const one = (tag, text) => `<${tag}>${String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;")}</${tag}>`;
+  const row = (tag, cells) => `<tr>${cells.map((value) => one(tag, short(value))).join("")}</tr>`;
+  return [
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+    `${one("title", `Decision: ${view.title}`)}<style>body{font:15px/1.5 system-ui,sans-serif;margin:24px;max-width:1100px}`,
+    "table{border-collapse:collapse}td,th{padding:3px 10px;border-bottom:1px solid #c9ced6;text-align:left}pre{white-space:pre-wrap}</style></head><body>",
+    one("h1", found.says),
+    ...found.lines.map((line) => one("p", line)),
+    one("h2", "Chips x price x growth"),
+    `<table><thead>${row("th", header)}</thead><tbody>${rows.map((cells) => row("td", cells)).join("")}</tbody></table>`,
+    ...notes.map((line) => one("p", line)),
+    one("h2", "Commands"),
+    one("pre", [...found.commands, ...commands].join("\n")),
+    one("p", `Made ${new Date().toISOString().slice(0, 10)}. ${location.href}`),
+    "</body></html>",
+  ].join("\n");
 }
 
 // One file: the page, and the answer at every position of one slider.

@@ -2,10 +2,10 @@
 import {useEffect, useLayoutEffect, useRef, useState} from "react";
 import {createRoot} from "react-dom/client";
 import {Controls} from "./controls.jsx";
-import {csvOf, pageOf, save} from "./exports.js";
+import {csvOf, pageOf, save, sheetCsv, sheetHtml} from "./exports.js";
 import {Figure, Player} from "./figure.jsx";
 import {short, words} from "./numbers.js";
-import {answer, exported, views} from "./source.js";
+import {answer, decision, exported, views} from "./source.js";
 import {read, write} from "./url.js";
 import "./page.css";
 
@@ -205,6 +205,15 @@ function Save({found, view, state}) {
     save(name("html"), made, "text/html");
     setSaid("");
   };
+  const sheet = async (end, type, made) => {
+    try {
+      const rows = await decision(view.name, state, found.growths, (i, count) => setSaid(`decision sheet: ${i + 1} of ${count}`));
+      save(`shardwise-${view.name}-decision.${end}`, made(view, found, rows), type);
+      setSaid("");
+    } catch (error) {
+      setSaid(error.message);
+    }
+  };
   return (
     <div className="save" role="group" aria-label="Save">
       <button type="button" onClick={() => save(name("csv"), csvOf(found), "text/csv")}>CSV</button>
@@ -215,6 +224,12 @@ function Save({found, view, state}) {
             {sliders.map((one) => <option key={one.name} value={one.name}>{one.label}</option>)}
           </select>
         </label>
+      )}
+      {!exported() && found.growths?.length > 0 && found.says && (
+        <span className="sheets">Decision sheet <span className="about">(chips x price x growth)</span>
+          <button type="button" onClick={() => sheet("html", "text/html", sheetHtml)} aria-label="Decision sheet as HTML">HTML</button>
+          <button type="button" onClick={() => sheet("csv", "text/csv", sheetCsv)} aria-label="Decision sheet as CSV">CSV</button>
+        </span>
       )}
       <span role="status">{said}</span>
     </div>

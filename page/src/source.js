@@ -46,6 +46,17 @@ export async function answer(view, state, fine, signal) {
   return get(`api/view/${view}?${query}`, signal);
 }
 
+// The rows of the decision sheet for each growth, one after the other.
+export async function decision(view, state, growths, heard) {
+  const parts = [];
+  for (const [i, growth] of growths.entries()) {
+    heard(i, growths.length);
+    parts.push(await get(`api/sheet/${view}/${growth}?${new URLSearchParams(state)}`));
+  }
+  const all = (name) => [...new Set(parts.flatMap((part) => part[name]))];
+  return {header: parts[0].header, rows: all("rows"), commands: all("commands"), notes: all("notes")};
+}
+
 async function get(url, signal) {
   const reply = await fetch(url, {signal});
   const found = await reply.json();

@@ -6,7 +6,7 @@ plans of a slice; `training.py` joins them, `choosing.py` picks the program that
 `beside.py` says what a reader may choose instead, `leaner.py` what makes a plan fit, `nearby.py`
 prices plans near one that is given (`near_table.py` combines their choices), `out_of_memory.py`
 reads what a run says that failed, of whose arrays `step_arrays.py` has the sizes, and `checks.py`
-refuses what cannot be priced; `left_out.py` finishes a plan that a person began. `serve/` does the
-same for serving, `simulate/` plays requests through a server, `export/` writes plans for other
-software. Read `training.py` first.
+refuses what cannot be priced; `sensitivity.py` prices a plan with one input changed, `left_out.py`
+finishes a plan that a person began. `serve/` does the same for serving, `simulate/` plays requests
+through a server, `export/` writes plans for other software. Read `training.py` first.
 """

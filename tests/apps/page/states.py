@@ -10,7 +10,13 @@ from shardwise.commands.program.report import SAMPLE
 
 SMALL = {
     "start": {"model": "llama-3.2-1b", "tokens": "1e11", "days": "12"},
-    "training": {"model": "llama-3-8b", "on": "v5p", "chips": "16", "batch": "262144"},
+    "training": {
+        "model": "llama-3-8b",
+        "on": "v5p",
+        "chips": "16",
+        "batch": "262144",
+        "beside": "",
+    },
     "serving": {"model": "llama-3-8b", "chips": "4", "input": "1024", "output": "64"},
     "simulator": {"requests": "100"},
 }
@@ -33,6 +39,7 @@ TEXTS = {
     "tokens": "2T",
     "days": "40",
     "price": "2.5",
+    "beside": "h100",
     "chip": "hbm_bandwidth=9e11",
     "ttft": "4s",
     "tpot": "100ms",

@@ -335,3 +335,36 @@ def test_what_nobody_waits_for_is_not_begun(served, monkeypatch):
 
 def test_a_header_of_the_page_has_an_end(served):
     assert status_of(tell(served, get("/", "X: " + "a" * 70_000))) == 431
+
+
+# ---- the sheet to decide by
+
+
+@pytest.mark.usefixtures("answers_kept")
+def test_a_decision_sheet_has_chips_prices_and_growth(page):
+    words = {**start("training"), "model": "llama-3.2-1b", "on": "v5e", "chips": "4"}
+    words |= {"tokens": "1T", "beside": "h100"}
+    assert page.get("/api/view/training", params=words).json()["growths"] == ["1", "2", "4"]
+    once, twice = (page.get(f"/api/sheet/training/{n}", params=words).json() for n in (1, 2))
+    assert once["header"][-1] == "USD"
+    assert {row[0] for row in once["rows"]} == {"v5e", "h100"}
+    assert len({row[3] for row in once["rows"] if row[0] == "h100"}) == 3, "prices"
+    days = once["header"].index("days")
+    for one, two in zip(once["rows"], twice["rows"], strict=True):
+        assert two[days] == pytest.approx(2 * one[days])
+        assert two[-1] == pytest.approx(2 * one[-1])
+        assert one[-1] == pytest.approx(one[days] * 24 * 4 * one[3])
+    assert "plan sweep" in once["commands"][0]
+
+
+def test_a_decision_sheet_says_what_it_lacks(page):
+    def refusal(path, **words):
+        found = page.get(f"/api/sheet/{path}", params=words)
+        assert found.status_code == 400
+        return found.json()["error"]
+
+    assert "unknown growth '3'" in refusal("training/3")
+    assert "unknown view with a decision sheet 'roofline'" in refusal("roofline/1")
+    assert "control 'tokens' is ; a decision sheet is of a run" in refusal("training/1", tokens="")
+    for beside in ("", "v5p"):
+        assert "sets chips side by side; write such as" in refusal("training/1", beside=beside)

@@ -21,7 +21,7 @@ from shardwise.planner.serve.fleet import (
     trade_off,
 )
 from shardwise.planner.serve.grid import grids
-from shardwise.planner.serve.limits import breakdown, limits, speculation
+from shardwise.planner.serve.limits import breakdown, limits, serve_sensitivity, speculation
 from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans.servers import JAX, VLLM
@@ -185,6 +185,13 @@ def test_what_limits():
     assert gains["network"] == pytest.approx(0, abs=1e-12)
     assert gains["HBM bandwidth"] > 0.03
     assert all(g >= -0.005 for g in gains.values())
+    moved = serve_sensitivity(request, fleet, goal)
+    by = {one.name: one.cost for one in moved}
+    assert by["prompt tokens"] > 1 < by["answer tokens"]
+    assert by["time per token"] < 1, "a looser target lets more run at once"
+    assert {name: 1 - by[name] for name in gains} == gains
+    weights = [one.weight for one in moved]
+    assert weights == sorted(weights, reverse=True)
 
 
 def test_speculation_pays_where_steps_wait_for_memory():

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.page.controls import ViewState, state_of
-from shardwise.apps.page.view import PageView
+from shardwise.apps.page.view import GROWTHS, DecisionRows, PageView
 from shardwise.apps.page.views import VIEWS
 from shardwise.apps.web.attended import ClientGoneError, attended
 from shardwise.apps.web.hosts import HostRule
@@ -34,6 +34,7 @@ HEADERS = {
 """Nothing of another host is loaded, and no other page frames this one."""
 SEARCHES, ANSWERS = 1, 2
 """Made at once: those of a slider that went on are not worth a second core."""
+SHEETS = [name for name, view in VIEWS.items() if view.sheet]
 Made = TypeVar("Made")
 
 
@@ -51,6 +52,7 @@ def page_app(rule: HostRule | None = None) -> "Guarded":
         Route("/api/views", _views),
         Route("/api/view/{name}", _view),
         Route("/api/answer/{name}", _answer),
+        Route("/api/sheet/{name}/{growth}", _sheet),
         Route("/{path:path}", _file),
     ]
     app = Starlette(routes=routes, exception_handlers={ClientGoneError: _left})
@@ -101,6 +103,19 @@ async def _answer(request: Request) -> Response:
         return [CallResult(command=one.shell(), result=one.answer().result) for one in calls]
 
     return await _asked(request, answers, slow=True)
+
+
+async def _sheet(request: Request) -> Response:
+    """Rows of the decision sheet for one growth."""
+    growth = request.path_params.get("growth", "")
+
+    def rows(view: PageView[Any], state: ViewState, fine: bool) -> DecisionRows:
+        check_known("growth", growth, GROWTHS)
+        check_known("view with a decision sheet", view.name, SHEETS)
+        assert view.sheet is not None
+        return view.sheet(state, float(growth))
+
+    return await _asked(request, rows, slow=True)
 
 
 async def _asked(

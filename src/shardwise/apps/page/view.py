@@ -55,6 +55,21 @@ class ShownView(Record):
     warnings: Sequence[str]
     commands: Sequence[str]
     python: str
+    growths: Sequence[str]
+
+
+GROWTHS = ("1", "2", "4")
+"""Times the tokens of a run, or the requests of a load, that a decision sheet has rows for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRows(Record):
+    """The rows of a decision sheet for one growth, the commands they are from, and remarks."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    commands: Sequence[str]
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +88,8 @@ class PageView(Generic[S]):
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
     rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
     and of one of the other two, in that order, or of `calls` alone. An exported site has each
-    position of the controls that are `crossed` with each of the others (`grid.py`)."""
+    position of the controls that are `crossed` with each of the others (`grid.py`). `sheet` has the
+    rows of a decision sheet for one of the `GROWTHS`."""
 
     name: str
     title: str
@@ -84,6 +100,7 @@ class PageView(Generic[S]):
     slow: Callable[[S], Sequence[VerbCall]] | None = None
     coarse: Callable[[S], Sequence[VerbCall]] | None = None
     crossed: tuple[str, ...] = ()
+    sheet: Callable[[S, float], DecisionRows] | None = None
     controls: tuple[Control, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -106,6 +123,7 @@ class PageView(Generic[S]):
             warnings=[str(one) for answer in answers for one in answer.warnings],
             commands=[call.shell() for call in calls],
             python=_snippet(calls),
+            growths=GROWTHS if self.sheet else (),
         )
 
     def heading(self) -> ViewHeading:

@@ -282,6 +282,12 @@ FAMILY = Option(
     metavar="FAMILY",
     group="What is planned",
 )
+SENSITIVITY = Option(
+    about="The same plan priced again with one input changed: what would change the answer.",
+    default=False,
+    kind="flag",
+    group="Beside the answer",
+)
 OWN_RUNS = Option(
     about="A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
     kind="file",

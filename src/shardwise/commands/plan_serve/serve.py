@@ -14,6 +14,7 @@ from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTabl
 from shardwise.commands.base.inputs import (
     COMPILE_FLAGS,
     COMPILE_TIMEOUT,
+    SENSITIVITY,
     Hardware,
     Words,
     parse_pins,
@@ -25,11 +26,18 @@ from shardwise.commands.pricing.served_page import chips_table, instead_table, s
 from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
-from shardwise.planner.serve.limits import Breakdown, breakdown, limits, speculation
+from shardwise.planner.serve.limits import (
+    Breakdown,
+    breakdown,
+    limits,
+    serve_sensitivity,
+    speculation,
+)
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.plans.servers import JAX, SERVING_SOFTWARE, VLLM
 from shardwise.results.compiled import CompiledServers
+from shardwise.results.sensitivity import ChangedInput, changed_inputs, strongest
 from shardwise.results.served import (
     DEFINITIONS,
     OtherServers,
@@ -67,6 +75,7 @@ class ServePlanRequest(ServeWords, Command):
     )
     timeout: float | str = option(COMPILE_TIMEOUT)
     xla: Words = option(COMPILE_FLAGS)
+    sensitivity: bool = option(SENSITIVITY)
 
     def answer(
         self, progress: Progress | None = None, watch: Watch | None = None
@@ -152,6 +161,7 @@ class ServePlanRequest(ServeWords, Command):
             front=other_servers(serving_front(best)),
             chips_compared=[served_result(s.served) for s in ordered],
             search=ServeSearch(candidates=best.searched.columns, simulated=best.simulated),
+            sensitivity=_sensitivity(best) if self.sensitivity else None,
             compiled=opinion and opinion.result(),
             serving=best,
             opinion=opinion,
@@ -254,6 +264,8 @@ class ServePlanned(Answer, ServedPlan):
     """How much was looked at."""
     compiled: CompiledServers | None = part()
     """What the compiler makes of the first servers (--compile)."""
+    sensitivity: Sequence[ChangedInput] | None = part()
+    """The same servers with one input changed, that which weighs most first (--sensitivity)."""
 
     serving: Serving = hidden()
     opinion: "ServedOpinion | None" = hidden(None)
@@ -318,9 +330,15 @@ class ServePlanned(Answer, ServedPlan):
         yield "What limits it: so much cheaper are tokens on chips with a tenth more of"
         gains = limits(request, fleet, request.within)
         yield from (f"  {name:13} {gain:.1%}" for name, gain in gains.items())
+        yield wrapped(strongest(self.sensitivity or _sensitivity(self.serving)))
         found = speculation(request, fleet)
         pays = "pays" if found.helps else "may not pay"
         yield wrapped(f"Speculative decoding {pays}: {found.why}")
+
+
+def _sensitivity(serving: Serving) -> list[ChangedInput]:
+    request = serving.request
+    return changed_inputs(serve_sensitivity(request, serving.fleet, request.within))
 
 
 plan_serve = verb("plan_serve", ServePlanRequest)

@@ -15,6 +15,7 @@ from shardwise.commands.base.inputs import (
     COMPILE_FLAGS,
     COMPILE_TIMEOUT,
     FAMILY,
+    SENSITIVITY,
     Words,
     parse_part,
     parse_pins,
@@ -61,6 +62,7 @@ from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
 from shardwise.planner.beside import choices_beside, close_plans
+from shardwise.planner.sensitivity import train_sensitivity
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
@@ -69,6 +71,7 @@ from shardwise.plans.software.trainer import TRAINER
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import CompiledPlans
 from shardwise.results.run import RunLength, WholeRun, whole_run
+from shardwise.results.sensitivity import ChangedInput, changed_inputs, strongest
 from shardwise.results.train import (
     ClosePlan,
     SearchedPlan,
@@ -76,9 +79,7 @@ from shardwise.results.train import (
     runs_in,
     searched_plan,
 )
-from shardwise.units import (
-    format_seconds,
-)
+from shardwise.units import format_seconds
 
 if TYPE_CHECKING:
     from shardwise.commands.plan_train.second_opinion import SecondOpinion
@@ -169,6 +170,7 @@ class TrainPlanRequest(TrainChoices, Command):
     )
     timeout: float | str = option(COMPILE_TIMEOUT)
     xla: Words = option(COMPILE_FLAGS)
+    sensitivity: bool = option(SENSITIVITY)
 
     def answer(
         self, progress: Progress | None = None, watch: Watch | None = None
@@ -259,6 +261,7 @@ class TrainPlanRequest(TrainChoices, Command):
             ),
             against=against and against_plan(against),
             run=whole,
+            sensitivity=changed_inputs(train_sensitivity(best)) if self.sensitivity else None,
             planning=planning,
             close_answers=close,
             against_answer=against,
@@ -356,24 +359,10 @@ ONE_PROGRAM = (
     "--compile plans for our own trainer (--for jax), in its dtypes, and leaves out pipeline "
     "stages, whose step is many programs"
 )
-_RESOLVED = (
-    "slice",
-    "global_batch_sequences",
-    "sequence_length",
-    "microbatches",
-    "remat",
-    "zero",
-    "layers_per_stage",
-    "storage_axes",
-    "weight_gather",
-    "gradient_reduce",
-    "context_method",
-    "pipeline_schedule",
-    "virtual_stages",
-    "optimizer",
-    "software",
-    "stack",
-)
+_RESOLVED = ("slice", "global_batch_sequences", "sequence_length", "microbatches", "remat", "zero")
+_RESOLVED += ("layers_per_stage", "storage_axes", "weight_gather", "gradient_reduce")
+_RESOLVED += ("context_method", "pipeline_schedule", "virtual_stages", "optimizer", "software")
+_RESOLVED += ("stack",)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -392,6 +381,8 @@ class TrainPlanned(Answer, SearchedPlan):
     """The plan that was priced beside it (--against)."""
     run: WholeRun | None = part()
     """Days and dollars of a whole run (--tokens)."""
+    sensitivity: Sequence[ChangedInput] | None = part()
+    """The same plan with one input changed, that which weighs most first (--sensitivity)."""
 
     planning: TrainPlanning = hidden()
     close_answers: Sequence[TrainAnswer] = hidden(())
@@ -462,6 +453,8 @@ class TrainPlanned(Answer, SearchedPlan):
         yield "why this plan"
         for reason in self.why:
             yield wrapped(f"- {reason}", 2, 4)
+        found = self.sensitivity or changed_inputs(train_sensitivity(self.best))
+        yield wrapped(f"- {strongest(found)}", 2, 4)
 
     def _close_detail(self) -> Page:
         """The plans that were close with what bounds them."""

@@ -6,12 +6,13 @@ traffic (weights, for the most part), KV cache, FLOPs and network would take alo
 in flight chosen anew.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
-from shardwise.hardware import Chip
+from shardwise.planner.sensitivity import MORE, RESOURCES, MovedInput, heaviest
 from shardwise.planner.serve.count import step_work
 from shardwise.planner.serve.fleet import Fleet, refined
 from shardwise.planner.serve.grid import steady
@@ -20,9 +21,6 @@ from shardwise.planner.simulate.metrics import Objectives
 from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
 from shardwise.roofline.price import HBM, HOST, MATH
 from shardwise.units import sig
-
-MORE = 1.1
-"""One more unit of a resource: a tenth."""
 
 GUESSES = 3
 """Tokens guessed per step where speculation is judged."""
@@ -75,33 +73,22 @@ def _bare(engine: EngineConstants) -> EngineConstants:
     return replace(engine, kernel_seconds=0.0, sequence_seconds=0.0, hops=hops)
 
 
-RESOURCES: Mapping[str, Callable[[Chip, float], Chip]] = {
-    "HBM capacity": lambda chip, by: replace(
-        chip, hbm_usable_bytes=by * chip.require("hbm_usable_bytes")
-    ),
-    "HBM bandwidth": lambda chip, by: replace(
-        chip, hbm_bandwidth=by * chip.require("hbm_bandwidth")
-    ),
-    "FLOP/s": lambda chip, by: replace(
-        chip, peak_flops={dtype: by * rate for dtype, rate in chip.peak_flops.items()}
-    ),
-    "network": lambda chip, by: replace(
-        chip,
-        efficiency=replace(
-            chip.efficiency,
-            network=by * chip.efficiency.network,
-            outer_network=by * chip.efficiency.outer_network,
-        ),
-    ),
-}
-"""How a chip gets more of each resource; the network's rate, not its latency."""
-
-
 def limits(request: ServeRequest, fleet: Fleet, goal: Objectives) -> dict[str, float]:
     """By which share a tenth more of each resource makes a token cheaper on the same mesh, the
     number in flight chosen anew; largest first."""
+    gains = {one.name: 1 - one.cost for one in _more_of_a_chip(request, fleet, goal)}
+    return dict(sorted(gains.items(), key=lambda item: -item[1]))
+
+
+def serve_sensitivity(request: ServeRequest, fleet: Fleet, goal: Objectives) -> list[MovedInput]:
+    """The same mesh with each input a tenth larger, the number in flight chosen anew: resources of
+    the chip, lengths of prompts and answers, targets. Those with which no number keeps the targets
+    are left out."""
+    return heaviest((*_more_of_a_chip(request, fleet, goal), *_more_asked(request, fleet, goal)))
+
+
+def _more_of_a_chip(request: ServeRequest, fleet: Fleet, goal: Objectives) -> Iterator[MovedInput]:
     now = _cost(request, fleet, goal)
-    gains = {}
     for name, scaled in RESOURCES.items():
         chip = scaled(fleet.piece.chip, MORE)
         other = fleet.prefiller
@@ -109,15 +96,34 @@ def limits(request: ServeRequest, fleet: Fleet, goal: Objectives) -> dict[str, f
             other = other.on(scaled(other.server.piece.chip, MORE))
         server = replace(fleet.server, piece=replace(fleet.piece, chip=chip))
         more = replace(fleet, server=server, prefiller=other)
-        gains[name] = 1 - _cost(request, more, goal) / now
-    return dict(sorted(gains.items(), key=lambda item: -item[1]))
+        yield MovedInput(name=name, by=MORE, time=None, cost=_cost(request, more, goal) / now)
+
+
+def _more_asked(request: ServeRequest, fleet: Fleet, goal: Objectives) -> Iterator[MovedInput]:
+    now = _cost(request, fleet, goal)
+    for name, field in (("prompt tokens", "input_length"), ("answer tokens", "output_length")):
+        length = getattr(request, field)
+        longer = replace(request, **{field: max(length + 1, round(MORE * length))})
+        if (cost := _cheapest(longer, fleet, goal)) is not None:
+            by = getattr(longer, field) / length
+            yield MovedInput(name=name, by=by, time=None, cost=cost / now)
+    for name, field in (("time to the first token", "ttft"), ("time per token", "tpot")):
+        target = getattr(goal, field)
+        if target < inf:
+            looser = replace(goal, **{field: MORE * target})
+            cost = _cost(request, fleet, looser)
+            yield MovedInput(name=name, by=MORE, time=None, cost=cost / now)
 
 
 def _cost(request: ServeRequest, fleet: Fleet, goal: Objectives) -> float:
     """Chip-seconds per request of a mesh as full as it may be, whatever the rate."""
+    return _cheapest(request, fleet, goal) or fleet.chip_seconds
+
+
+def _cheapest(request: ServeRequest, fleet: Fleet, goal: Objectives) -> float | None:
     free = replace(request, rate=0.0)
     found = [f for f in refined(free, fleet, goal) if f.meets(goal)]
-    return min((f.chip_seconds for f in found), default=fleet.chip_seconds)
+    return min((f.chip_seconds for f in found), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""The views of the page, in the order of its menu; `chips.py` has chips and slices to choose from.
+"""The views of the page, in the order of its menu; `chips.py` has chips and slices to choose from,
+`decision.py` what both planners end with.
 
 `start.py` asks one question, `training.py` and `serving.py` are the planners it leads to. Then
 `roofline.py`, `sharding.py`, `models.py` (the accountant), `simulator.py` (a server under a load),

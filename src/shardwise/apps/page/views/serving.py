@@ -8,17 +8,26 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
-from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.view import DecisionRows, Drawn, PageView
 from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
+from shardwise.apps.page.views.decision import (
+    BESIDE,
+    SERVE_HEADER,
+    changes,
+    named,
+    serve_rows,
+)
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
-from shardwise.units import format_seconds, format_usd, many, sig
+from shardwise.results.sensitivity import strongest
+from shardwise.units import format_seconds, format_usd, many, parse_count, sig
 
 AS_PUBLISHED = "as the checkpoint"
 WEIGHTS = (AS_PUBLISHED, "int8", "bf16", "fp8")
 POOLS = ("by the same servers", "by two pools")
+SHEET_ABOUT = "Such as h100 b200: beside the chip, in the decision sheet."
 UNITS = {"requests_per_second": "1/s", "output_tokens_per_second": "tokens/s"}
 COLUMNS = ("name", "servers", "chips", "requests_per_second", "usd_per_hour")
 COLUMNS += ("usd_per_million_tokens",)
@@ -47,6 +56,7 @@ class ServingState(ViewState):
     kv: str = choice("KV cache", ("int8", "bf16", "fp8"), "int8", group="Precision")
     software: str = choice("Served by", ("jax", "vllm", "sglang"), "jax", group="Servers")
     pools: str = choice("Prompts and answers", POOLS, POOLS[0], group="Servers")
+    beside: str = entry("Chips of the sheet", BESIDE, group="Servers", about=SHEET_ABOUT)
     price: str = entry("USD per chip and hour", "", group="Servers")
     chip: str = entry(
         "Chip with other numbers", "", group="Servers", about="Such as hbm_bandwidth=9e11."
@@ -71,7 +81,13 @@ def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
 
 
 def _search(state: ServingState) -> list[VerbCall]:
-    keywords = {
+    keywords = {**_asked(state), "sensitivity": True}
+    given = (state.model, slice_name(state.on, state.chips))
+    return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
+
+
+def _asked(state: ServingState) -> Mapping[str, object]:
+    return {
         "input": state.input,
         "output": state.output,
         "ttft": state.ttft or None,
@@ -84,8 +100,28 @@ def _search(state: ServingState) -> list[VerbCall]:
         "prices": prices("price", state.on, state.price),
         "sets": overlay("chip", state.chip),
     }
-    given = (state.model, slice_name(state.on, state.chips))
-    return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
+
+
+def sheet(state: ServingState, growth: float) -> DecisionRows:
+    """The rows of the decision sheet for so many times the requests: those that are asked for, or
+    that the answer holds."""
+    (planned,) = _search(state)
+    answer = planned.answer()
+    assert isinstance(answer, ServePlanned)
+    rate = float(f"{growth * answer.requests_per_second:.3g}")
+    if state.rate:
+        rate = growth * parse_count(state.rate, "control 'rate'")
+    keywords = {**_asked(state), "rate": rate, "sets": None}
+    chips = named(state.on, state.beside) or state.on
+    call = VerbCall(verb="plan_serve", given=(state.model, chips), keywords=keywords)
+    found = call.answer()
+    assert isinstance(found, ServePlanned)
+    return DecisionRows(
+        header=SERVE_HEADER,
+        rows=list(serve_rows(found.chips_compared, growth)),
+        commands=[call.shell()],
+        notes=[str(one) for one in found.warnings],
+    )
 
 
 def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
@@ -109,12 +145,13 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
             _stacked("memory", "Memory of a chip", "memory", "bytes", "chip", held),
             *figures,
         ],
-        tables=[others(found), _plan(found)],
+        tables=[others(found), changes(found.sensitivity or ()), _plan(found)],
         lines=[
+            strongest(found.sensitivity or ()),
             (
                 "What is served holds its targets in a simulation of the load; ideal decode below "
                 "leaves out prompts, waiting and the software's own time."
-            )
+            ),
         ],
         **said,
     )
@@ -229,4 +266,5 @@ VIEW = PageView(
     slow=_search,
     draw=_draw,
     crossed=("model", "on"),
+    sheet=sheet,
 )

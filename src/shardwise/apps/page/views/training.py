@@ -10,15 +10,27 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
-from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.view import DecisionRows, Drawn, PageView, refused
 from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
+from shardwise.apps.page.views.decision import (
+    BESIDE,
+    BESIDE_ABOUT,
+    TRAIN_HEADER,
+    changes,
+    chips_figure,
+    chips_table,
+    named,
+    train_rows,
+)
 from shardwise.book.figures import Series
 from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
+from shardwise.commands.plan_train.chips_beside import ChipsBeside
 from shardwise.commands.plan_train.train import TrainPlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import load_model, zoo_names
 from shardwise.results.run import WholeRun
+from shardwise.results.sensitivity import strongest
 from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
 
 FIGURE = "fig.5.math_comms"
@@ -42,6 +54,7 @@ class TrainViewState(ViewState):
     batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
     tokens: str = entry("Tokens of the run", "15T", about="Such as 15T; empty: one step.")
+    beside: str = entry("Chips beside it", BESIDE, about=BESIDE_ABOUT)
     price: str = entry("USD per chip and hour", "", group="Price and plan")
     remat: str = choice(
         "Recompute", ("any", "none", "matmul_outputs", "block"), "any", group="Price and plan"
@@ -86,15 +99,47 @@ def _search(state: TrainViewState) -> list[VerbCall]:
         "tokens": state.tokens or None,
         "prices": prices("price", state.on, state.price),
         "sets": overlay("chip", state.chip),
+        "sensitivity": True,
     }
     given = (state.model, slice_name(state.on, state.chips))
-    return [
-        VerbCall(
-            verb="plan_train",
-            given=given,
-            keywords=keywords,
-        )
-    ]
+    planned = VerbCall(verb="plan_train", given=given, keywords=keywords)
+    return [planned, *_beside(state, named(state.on, state.beside))]
+
+
+def _beside(state: TrainViewState, chips: str) -> list[VerbCall]:
+    """The same run on each of the chips, as they are listed."""
+    keywords = {
+        "on": chips,
+        "chips": state.chips,
+        "batches": f"{state.batch}",
+        "lengths": f"{state.seq}",
+        "remat": _any(state.remat),
+        "tokens": state.tokens or None,
+        "prices": prices("price", state.on, state.price),
+    }
+    calls = [VerbCall(verb="plan_sweep", given=(state.model,), keywords=keywords)]
+    return calls if chips and state.tokens else []
+
+
+def sheet(state: TrainViewState, growth: float) -> DecisionRows:
+    """The rows of the decision sheet for a run of so many times the tokens."""
+    chips = named(state.on, state.beside)
+    if not state.tokens:
+        remedy = "write such as 15T, of which a sheet has days and dollars"
+        raise refused("tokens", state.tokens, "a decision sheet is of a run", remedy)
+    if not chips:
+        remedy = "write such as h100 b200"
+        raise refused("beside", state.beside, "a decision sheet sets chips side by side", remedy)
+    calls = _beside(state, chips)
+    found = calls[0].answer()
+    if not isinstance(found, ChipsBeside):
+        raise refused("beside", state.beside, "it names other chips", "write such as h100 b200")
+    return DecisionRows(
+        header=TRAIN_HEADER,
+        rows=list(train_rows(found, growth)),
+        commands=[call.shell() for call in calls],
+        notes=found.verdicts,
+    )
 
 
 def _any(word: str) -> str | None:
@@ -109,10 +154,13 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[book]
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
+    others = answers[book + 1] if len(answers) > book + 1 else None
+    chips = chips_figure(others) if isinstance(others, ChipsBeside) else None
     return Drawn(
         says=sentence(state.model, state.on, found),
         figures=[
             *([_days(found.run)] if found.run else []),
+            *([chips] if chips else []),
             where(found),
             memory(found),
             _others(found),
@@ -120,11 +168,13 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[
             *([_run(found.run)] if found.run else []),
+            *([chips_table(others)] if isinstance(others, ChipsBeside) else []),
+            changes(found.sensitivity or ()),
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
-        lines=plan_lines(found),
+        lines=[*plan_lines(found), strongest(found.sensitivity or ())],
         **SOURCE,
     )
 
@@ -298,4 +348,5 @@ VIEW = PageView(
     slow=_search,
     draw=_draw,
     crossed=("model", "on"),
+    sheet=sheet,
 )
