@@ -7,11 +7,13 @@ import pytest
 from tests.planner.export.test_recipes import BRIDGE, CORE
 
 import shardwise as sw
+from shardwise.commands.plan_file.changes import _safe_first
 from shardwise.commands.plan_file.check import FileChecked
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.edit import has_use_for
 from shardwise.planner.near_table import near_in_tables
+from shardwise.planner.nearby import NearPlan
 from shardwise.planner.training import evaluate_train
 
 SCRIPTS = Path(__file__).parents[2] / "planner" / "export" / "scripts"
@@ -310,3 +312,18 @@ def test_tensor_parallelism_comes_with_sequence_parallelism(tmp_path):
         set(choices) for choices, _ in near_in_tables(evaluate_train(plan, cfg, piece), room, row)
     ]
     assert any({"mesh", "sequence_parallel"} <= choices for choices in changed)
+
+
+def test_the_gain_without_a_risk_comes_first(tmp_path):
+    """Of plans in the order of time; one that is no faster stays where it is."""
+    given = checked(tmp_path, "small.sh").best
+    fast, same = (
+        evaluate_train(replace(given.plan, microbatches=count), given.cfg, given.piece)
+        for count in (2, given.plan.microbatches)
+    )
+    risky = NearPlan(choices=("microbatches",), answer=fast)
+    safe = NearPlan(choices=("logit_chunks",), answer=fast)
+    idle = NearPlan(choices=("logit_chunks",), answer=same)
+    assert _safe_first([risky, idle, safe], given, must_fit=False) == [safe, risky, idle]
+    assert _safe_first([risky, idle], given, must_fit=False) == [risky, idle]
+    assert _safe_first([], given, must_fit=True) == []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from shardwise.boundary.records import Record, hidden
-from shardwise.commands.plan_file.check_words import change_text, risks_of
+from shardwise.commands.plan_file.check_words import NO_RISK, change_text, risks_of
 from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS, parse_export
@@ -91,8 +91,8 @@ def changes_of(
 ) -> list[FileChange]:
     """The best few changes of a file whose plan was priced, the best first; of each kind the best.
 
-    What makes a step shorter comes first, then what frees memory; where the plan does not fit, or
-    ran into a `failure`, only what makes it fit.
+    The one with most gain of those without a risk comes first, then what makes a step shorter, then
+    what frees memory; where the plan does not fit, or ran into a `failure`, only what makes it fit.
     """
     if unwritten(target, answer):
         return []
@@ -106,30 +106,31 @@ def changes_of(
     fitting = [n for n in near if n.answer.peak_bytes_per_chip <= room]
     if not fitting and failure is None:
         fitting = [n for n in near if n.answer.peak_bytes_per_chip <= usable]
-    ranked, found = list(_in_order(fitting, answer, room)), list[FileChange]()
+    ranked = _safe_first(list(_in_order(fitting, answer, room)), answer, peak > room)
+    found = dict[int, FileChange]()  # by place among those ranked
     kinds: set[str] = set()
     tried: set[int] = set()
     sets = list[set[str]]()
     failed = list[frozenset[str]]()
     for alike in range(3):  # of one axis, then of one choice, where there are not enough others
-        for one in ranked:
+        for at, one in enumerate(ranked):
             if len(found) == MOST_CHANGES or len(tried) == _TRIES:
-                return found
+                return [found[place] for place in sorted(found)]
             mine = _kinds_of(one, answer)
             known = {kind for kind in mine & kinds if not (alike and kind.startswith("-"))}
-            if (mine in sets if alike > 1 else known) or id(one) in tried:
+            if (mine in sets if alike > 1 else known) or at in tried:
                 continue
-            tried.add(id(one))
+            tried.add(at)
             values = _values_of(one)
             if any(other <= values for other in failed):
                 continue  # with more to change
             if change := _written(one, text, file, target, answer):
-                found.append(change)
+                found[at] = change
                 kinds |= mine
                 sets.append(mine)
             else:
                 failed.append(values)
-    return found
+    return [found[place] for place in sorted(found)]
 
 
 def _values_of(near: NearPlan) -> frozenset[str]:
@@ -170,6 +171,18 @@ def _in_order(near: Sequence[NearPlan], given: TrainAnswer, room: float) -> Iter
     leaner = (n for n in near if n.answer.peak_bytes_per_chip <= peak - _LEANER * usable_of(given))
     slow = (n for n in leaner if n.answer.step_seconds.expected <= _COSTS * before)
     yield from sorted(slow, key=price)
+
+
+def _safe_first(ranked: list[NearPlan], given: TrainAnswer, must_fit: bool) -> list[NearPlan]:
+    """Plans in their order, but first the best of those without a risk: one that makes a step
+    shorter, or where the file's plan must fit, one that takes little longer than the best."""
+    margin, before = margin_of(given), given.step_seconds.expected
+    times = [one.answer.step_seconds.expected for one in ranked]
+    limit = _COSTS * times[0] if must_fit and times else _FASTER * before
+    fast = (one for one, seconds in zip(ranked, times, strict=True) if seconds <= limit)
+    safe = (n for n in fast if risks_of(given, n.answer, n.choices, margin) == [NO_RISK])
+    first = next(safe, None)
+    return ranked if first is None else [first, *(one for one in ranked if one is not first)]
 
 
 def _written(

@@ -15,7 +15,7 @@ _NAMES = {
     "compiled": "compiled layers",
     "overlap": "transfers beside compute",
 }
-_NONE = "none for the result"
+NO_RISK = "none for the result"
 _CHECKPOINT = "a checkpoint of the run so far has to be converted, as weights lie otherwise"
 _BESIDE = (
     "matrix products slow down beside transfers, which run on some of the GPU's multiprocessors; "
@@ -24,7 +24,7 @@ _BESIDE = (
 _RISKS: Mapping[str, str] = {
     "microbatches": "sums run in another order: losses differ in the last digits",
     "zero": "the optimizer's checkpoint is cut otherwise",
-    "sequence_parallel": _NONE,
+    "sequence_parallel": NO_RISK,
     "pipeline_schedule": "layers lie on other stages (convert checkpoints), more messages between",
     "overlap": _BESIDE,
     "weight_gather": "weights stay gathered longer",
@@ -33,7 +33,7 @@ _RISKS: Mapping[str, str] = {
     "expert_over_tensor": _CHECKPOINT,
     "dispatcher": "DeepEP is a library of its own, which has to be built for the cluster",
     "offload_optimizer": "the host needs the memory; its cores and link set the time of updates",
-    "logit_chunks": _NONE,
+    "logit_chunks": NO_RISK,
     "fused_loss": "the kernel is of a library (Liger), which has to know the model",
     "optimizer": "moments in 8 bits come of a library (bitsandbytes): compare losses",
 }
@@ -94,13 +94,13 @@ def risks_of(
             said.append(_RESHARDED if moved <= _COPIES else _CHECKPOINT)
         elif choice == "remat":
             kept = new.peak_bytes_per_chip > old.peak_bytes_per_chip
-            said.append(_KEPT if kept else _NONE)
+            said.append(_KEPT if kept else NO_RISK)
         else:
             said.append(_RISKS[choice])
     if "tensor" in new.plan.hidden - old.plan.hidden and new.plan.stack_row.eager:
         said.append(_BESIDE)  # a compiler cuts products into rings itself
     said = list(dict.fromkeys(said))
-    return [one for one in said if one != _NONE] or [_NONE]
+    return [one for one in said if one != NO_RISK] or [NO_RISK]
 
 
 _KEPT = "activations are kept: longer sequences or uneven experts would need still more"
