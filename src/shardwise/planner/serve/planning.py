@@ -48,10 +48,11 @@ def _too_few(request: ServeRequest, best: Fleet) -> str:
     # Where only the simulation says that the chips are too few, one server more is the least.
     needed = max(best.chips, int(request.max_chips) + best.piece.chips)
     given, chip = many(int(request.max_chips), "chip"), best.piece.chip.id
+    are, hold = ("is", "holds") if int(request.max_chips) == 1 else ("are", "hold")
     return (
         f"{request.rate:g} requests/s take about {many(needed, 'chip')} of {chip} within these "
-        f"targets, and {given} are given: plan --on {chip} with --max-chips {needed} or more, or "
-        f"leave out --rate to see what {given} hold"
+        f"targets, and {given} {are} given: plan --on {chip} with --max-chips {needed} or more, or "
+        f"leave out --rate to see what {given} {hold}"
     )
 
 
