@@ -54,9 +54,9 @@ def test_a_number_the_catalogue_lacks_names_the_remedy():
 
 
 def test_no_price_no_dollars():
-    with pytest.raises(BadRequest, match="--price gb200=USD"):
-        load_chip("gb200").require_price()
-    assert load_chip("gb200", prices={"GB200": 3.0}).require_price().usd_per_chip_hour == 3.0
+    with pytest.raises(BadRequest, match="--price trn2=USD"):
+        load_chip("trn2").require_price()
+    assert load_chip("trn2", prices={"TRN2": 3.0}).require_price().usd_per_chip_hour == 3.0
 
 
 @pytest.mark.parametrize("name", ["v5p", "h100", "mi300x", "l4"])

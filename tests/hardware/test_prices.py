@@ -90,7 +90,7 @@ def test_what_providers_ask_is_a_range_with_dates():
     assert found.low.offer.split()[0] == found.low.provider
     offers = {str(listed_price("h100", "runpod")), str(load_chip("h100").price)}
     assert len(offers) == 2  # two prices of one provider say which is which
-    assert price_range("mi300x") is None
+    assert price_range("tpu7x") is None
 
 
 def test_a_provider_and_the_spot_market_can_be_chosen():

@@ -265,3 +265,47 @@ def test_enough_is_a_slice_that_exists_or_says_why_there_is_none(chip, chips, sa
 def test_enough_follows_a_network_that_the_user_gives():
     given = ("data_centre.chip_oneway=1e9", "data_centre.hop_seconds=2e-5")
     assert enough(load_chip("cpu", set_=given), 3) == "use 4*cpu:1 (4 chips) or more"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("h100x8", "h100:8"),
+        ("8xH100", "h100:8"),
+        ("8 x h100", "h100:8"),
+        ("8*h100", "h100:8"),
+        ("16*h100", "2*h100:8"),
+        ("mi300x-8", "mi300x:8"),
+        ("8xa100-80gb", "a100:8"),
+        ("a100-40gb-8", "a100-40gb:8"),
+        ("gb200x72", "gb200:72"),
+        ("16xv5e", "v5e:4x4"),
+        ("tpu-v5e-16", "v5e:4x4"),
+        ("tpu-v5p-128", "v5p:4x4x4"),
+    ],
+)
+def test_a_number_of_chips_without_a_colon(typed, meant):
+    spelling = read_slice(typed)
+    assert str(spelling.slice) == meant
+    assert read_target(typed) == spelling
+    assert any(typed.removeprefix("tpu-") in note for note in spelling.notes)
+
+
+def test_names_with_a_number_stay_names():
+    assert read_target("a100-40gb").id == "a100-40gb"
+    assert read_target("rtx-4090").id == "rtx4090"
+    assert str(read_slice("v5p-128").slice) == "v5p:4x4x4"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("512xv5p", "not in which shape; write 'v5p:8x8x8' or "),
+        ("7xv5e", "not in which shape; write 'v5e:"),
+        ("12xh100", "write '2\\*h100:6' or "),
+        ("h10x8", "unknown chip 'h10x8'; did you mean 'h100'"),
+    ],
+)
+def test_a_number_of_chips_that_is_no_slice(typed, said):
+    with pytest.raises(BadRequest, match=said):
+        read_target(typed)

@@ -1,5 +1,6 @@
 """Loading by name and by path, and that the zoo is data of its own."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -11,11 +12,12 @@ from tests.work import calls
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
+from shardwise.models.describe import model_warnings
 from shardwise.models.zoo import DATA
 
 
 def test_names():
-    assert len(zoo_names()) == 166
+    assert len(zoo_names()) == 192
     assert load_model("llama-3-70b").name == "llama-3-70b"
     assert load_model("Llama-3-70B") == load_model("llama-3-70b")
 
@@ -165,8 +167,71 @@ def test_short_names_that_people_type(word, name):
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("glm-4.5", "glm-4.5-air"), ("qwen3.6", "qwen3.6-27b"), ("codellama", "codellama-34b")],
+    [("gemma-3", "gemma-3-12b"), ("qwen3.6", "qwen3.6-27b"), ("codellama", "codellama-34b")],
 )
 def test_a_short_name_of_several_models_or_of_another_size_names_the_nearest(word, near):
     with pytest.raises(BadRequest, match=f"did you mean .*'{near}'"):
         load_model(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "model"),
+    [
+        ("llama-3.3-70b", "llama-3.1-70b"),
+        ("meta-llama/llama-3.3-70b-instruct:free", "llama-3.1-70b"),
+        ("z-ai/glm-4.6", "glm-4.6"),
+        ("deepseek/deepseek-r1-0528", "deepseek-r1"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+        ("qwen2.5-coder-32b", "qwen2.5-32b"),
+        ("phi-4-reasoning", "phi-4"),
+        ("mistral-small-3.2-24b", "devstral-small-24b"),
+        ("llama-4-scout", "llama-4-scout-17b-16e"),
+        ("gemma-3n", "gemma-3n-e4b"),
+        ("smollm3", "smollm3-3b"),
+        ("kimi-k2", "kimi-k2-instruct"),
+    ],
+)
+def test_names_that_people_type(word, model):
+    assert load_model(word).name == model
+
+
+def test_a_model_that_has_the_shape_of_another_says_whose():
+    cfg = load_model("kimi-k2-thinking")
+    assert cfg.name == "kimi-k2-instruct"
+    asked = cfg.provenance["asked"]
+    assert asked.startswith("kimi-k2-thinking is read as kimi-k2-instruct: ")
+    assert "INT4" in asked
+    assert asked in model_warnings(cfg)
+    assert "asked" not in load_model("kimi-k2-instruct").provenance
+
+
+def test_every_row_of_names_is_of_a_model_and_has_its_source():
+    with (DATA / "names.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert row["source"]
+        assert row["model"] in zoo_names() or row["hf_id"].endswith("/")
+        for name in filter(None, (row["hf_id"].removesuffix("/"), *row["names"].split())):
+            assert row["hf_id"].endswith("/") or load_model(name).name == row["model"], name
+    assert not {name for row in rows for name in row["names"].split()} & set(zoo_names())
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [
+        ("falcon-h1", "falcon-h1-0.5b"),
+        ("olmo-2", "olmo-2-7b"),
+        ("gpt-oss", "gpt-oss-20b"),
+        ("qwen3.5-9b", "qwen3.5-4b"),
+        ("step-3.5-flash", "step-3.7-flash"),
+        ("command-a", "command-r-35b"),
+    ],
+)
+def test_names_of_the_family_are_suggested_first(word, first):
+    with pytest.raises(BadRequest, match=f"did you mean '{first}'"):
+        load_model(word)
+
+
+def test_nothing_is_suggested_that_is_not_alike():
+    with pytest.raises(BadRequest, match="nothing known is spelt like it"):
+        load_model("rwkv-6-7b")

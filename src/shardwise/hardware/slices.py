@@ -21,6 +21,7 @@ from shardwise.hardware.shapes import (
     nearest_shapes,
     rule_text,
     shape_text,
+    shapes_with,
     wraps,
 )
 from shardwise.units import many
@@ -32,6 +33,11 @@ GRAMMAR = (
 _MOST_CHIPS = 10_000_000
 """A larger slice is refused as a typing mistake."""
 _SPELLING = re.compile(r"(?:(?P<count>[+-]?\d{1,12})\*)?(?P<chip>[^:*]+?)(?::(?P<shape>[^:*]*))?")
+_TYPED = re.compile(
+    r"(?:(?P<before>\d{1,7}) ?[x*] ?)?(?P<chip>[a-z][^:*]*?)(?: ?[x-] ?(?P<after>\d{1,7}))?",
+    re.IGNORECASE,
+)
+"""A number of chips without a colon: `h100x8`, `8xh100`, `8*h100`, `mi300x-8`."""
 _SHAPE = re.compile(r"\d{1,9}(?:x\d{1,9})*", re.IGNORECASE)
 
 
@@ -112,6 +118,8 @@ def parse_slice(text: str, load: Callable[[str], Chip] = load_chip) -> Slice:
 
 def read_slice(text: str, load: Callable[[str], Chip] = load_chip) -> Spelling:
     """As `parse_slice`, with notes to show: what a Cloud name or a short form was taken to mean."""
+    if (typed := _typed(text, load)) is not None:
+        return typed
     count, name, shape = _split(text)
     cloud = split_cloud_name(name)
     if shape is None and cloud is not None:
@@ -128,10 +136,53 @@ def read_slice(text: str, load: Callable[[str], Chip] = load_chip) -> Spelling:
 
 def read_target(text: str, load: Callable[[str], Chip] = load_chip) -> Chip | Spelling:
     """A bare chip ("search its slices") or a spelt slice."""
+    if (typed := _typed(text, load)) is not None:
+        return typed
     count, name, shape = _split(text)
     if shape is None and count is None and split_cloud_name(name) is None:
         return load(name)
     return read_slice(text, load)
+
+
+def _typed(text: str, load: Callable[[str], Chip]) -> Spelling | None:
+    """A slice of so many chips that is not spelt as in GRAMMAR, or None. A torus has the only shape
+    of that many chips, or the spellings of all of them are in the complaint.
+
+    >>> str(_typed("8xh100", load_chip).slice), str(_typed("tpu-v5e-16", load_chip).slice)
+    ('h100:8', 'v5e:4x4')
+    """
+    word = text.strip()
+    cloud = word.lower().removeprefix("tpu-")
+    if cloud != word.lower() and split_cloud_name(cloud) is not None:
+        return read_slice(cloud, load)
+    match = _TYPED.fullmatch(word)
+    if match is None or (match["before"] is None) == (match["after"] is None):
+        return None
+    if split_cloud_name(word) is not None or _loaded(word, load) is not None:
+        return None
+    chip, chips = _loaded(match["chip"], load), int(match["before"] or match["after"])
+    if chip is None or not chips:
+        return None
+    shape = _only_shape(word, chip, chips) if isinstance(chip.network, Torus) else (chips,)
+    piece = read_slice(f"{chip.id}:{shape_text(shape)}", load).slice
+    return Spelling(text=text, slice=piece, notes=(Remark(f"{word} is read as {piece}"),))
+
+
+def _loaded(name: str, load: Callable[[str], Chip]) -> Chip | None:
+    try:
+        return load(name)
+    except BadRequest:
+        return None
+
+
+def _only_shape(text: str, chip: Chip, chips: int) -> Shape:
+    assert isinstance(chip.network, Torus)
+    shapes = shapes_with(chip.network, chips)
+    if len(shapes) == 1:
+        return shapes[0]
+    near = shapes or nearest_shapes(chip.network, (chips,))
+    spelt = " or ".join(f"'{chip.id}:{shape_text(shape)}'" for shape in near)
+    raise BadRequest(f"slice '{text}' says how many chips and not in which shape; write {spelt}")
 
 
 def slices_of(chip: Chip, domains: int = 1) -> tuple[Slice, ...]:

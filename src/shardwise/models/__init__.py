@@ -5,7 +5,8 @@ config.json by the table of classes in `architectures.py` (rows of `data/archite
 `rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is,
 `blocks.py` builds what most classes share, `families.py`, `hybrids.py` and `latents.py` what some
 have of their own, `extras.py` tensors that one class alone has, `towers.py` vision towers,
-`quantization.py` stored dtypes. `zoo.py` loads a model by name from `data/`.
+`quantization.py` stored dtypes. `zoo.py` loads a model by name from `data/`,
+`spelling.py` knows what people call them.
 
 `parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
 `parameter.py` is a row of it, `mixer_rows.py` has those of the mixers, `components.py` names the

@@ -140,6 +140,8 @@ def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, De
 def model_warnings(cfg: ModelConfig) -> list[str]:
     """What is not priced, and which class defaults were taken."""
     said = unpriced(cfg)
+    if asked := cfg.provenance.get("asked"):
+        said.append(Remark(asked))
     if cfg.defaulted:
         taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
         said.append(Remark(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}"))

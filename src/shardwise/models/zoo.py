@@ -10,62 +10,30 @@ import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import is_file, is_folder
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, shown
+from shardwise.models import spelling
 from shardwise.models.config import ModelConfig
 from shardwise.models.hf import from_hf, raw_config, read_config
+from shardwise.models.spelling import DATA, hub_id, of_hub, zoo_names
 
-DATA = Path(__file__).parent / "data"
-
-
-@lru_cache(maxsize=1)
-def zoo_names() -> tuple[str, ...]:
-    """Names that `load_model` knows, sorted."""
-    return tuple(sorted(path.stem for path in DATA.glob("*.json")))
-
-
-@lru_cache(maxsize=1)
-def _hub_ids() -> Mapping[str, str]:
-    """Names by the Hugging Face id that a zoo file says its shape is of. Reads every file."""
-    held = {name: json.loads((DATA / f"{name}.json").read_bytes()) for name in zoo_names()}
-    return {zoo["provenance"]["hf_id"]: name for name, zoo in held.items()}
-
-
-def hub_id(name: str) -> str | None:
-    """The Hugging Face id of a model of the zoo; None for one that is none of it."""
-    return next((found for found, own in _hub_ids().items() if own == name.lower()), None)
-
-
-def of_hub(hub_id: str) -> str | None:
-    """The model of the zoo with a Hugging Face id, or with one of another owner whose last part is
-    the same; None where there is none."""
-    ids = {known.lower(): name for known, name in _hub_ids().items()}
-    ends = {known.rpartition("/")[2]: name for known, name in ids.items()}
-    text = hub_id.lower()
-    return ids.get(text) or ends.get(text.rpartition("/")[2]) or _renamed(text, ids)
-
-
-def _renamed(text: str, ids: Mapping[str, str]) -> str | None:
-    """The one model of the owner whose id differs from `text` in what says nothing of its shape: a
-    tuned one has that of its base, and owners drop their own name from an id."""
-    owner, _, name = text.rpartition("/")
-    alike = {own for known, own in ids.items() if known.rpartition("/")[0] == owner
-             and _bare(known.rpartition("/")[2]) == _bare(name)}  # fmt: skip
-    return alike.pop() if len(alike) == 1 else None
-
-
-def _bare(name: str) -> str:
-    return _OF_NO_SHAPE.sub("", name.removeprefix("meta-"))
-
-
-_OF_NO_SHAPE = re.compile(r"(-(instruct|thinking|it|chat|base|hf|bf16)(-\d{4})?)+$")
-_SIZE_LEFT_OUT = re.compile(r"-(\d+(\.\d+)?[bt]-)?a\d+(\.\d+)?b")
-"""The end of a name that says the size of a mixture of experts, or its active part alone."""
+__all__ = [
+    "DATA",
+    "hf_config",
+    "hub_id",
+    "load_model",
+    "of_hub",
+    "split_family",
+    "unpack",
+    "with_families",
+    "with_family",
+    "written_config",
+    "zoo_names",
+]
 
 
 @lru_cache(maxsize=32)
@@ -86,7 +54,7 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
         return from_hf(config, name=word, file="the model", family=family)
     found = _find(word)
     if found.parent == DATA and not family:
-        return _from_zoo(found)
+        return _from_zoo(found, word)
     if found.parent == DATA:
         raise BadRequest(f"model {shown(word)} is in the zoo; leave out its family, {family}")
     return read_config(found, family)
@@ -175,57 +143,18 @@ def _find(name_or_path: str | Path) -> Path:
         return path
     if path.suffix == ".json" or text.startswith((".", "/")):
         raise BadRequest(f"there is no file {shown(text)}; give a config.json or a zoo name")
-    ids = _hub_ids() if "/" in text else {}
-    known = {hub_id.lower(): name for hub_id, name in ids.items()}
-    named = known.get(text.lower()) or (_renamed(text.lower(), known) if ids else None)
-    if named is not None:
-        return DATA / f"{named}.json"
-    if ids:
-        raise _unknown_id(text, ids)
-    remedy = "`shardwise model list` shows all; or give the path of a config.json"
-    if short := _short_name(text.lower()):
-        return DATA / f"{short}.json"
-    raise unknown("model", text, zoo_names(), remedy)
+    if (meant := spelling.meant(text)) is not None:
+        return DATA / f"{meant.model}.json"
+    raise spelling.unknown_model(text)
 
 
-def _short_name(text: str) -> str | None:
-    """The one model of the zoo that a word without an owner means: the last part of its Hugging
-    Face id, its name with other hyphens, or its name without the size of its experts.
-
-    >>> _short_name("nemotron-3-nano"), _short_name("qwen3.6-35b"), _short_name("codellama")
-    ('nemotron-3-nano-30b-a3b', 'qwen3.6-35b-a3b', None)
-    """
-    word = _squeezed(text)
-    ends = {own: known.lower().rpartition("/")[2] for known, own in _hub_ids().items()}
-    alike = {own for own, end in ends.items() if word in (_squeezed(own), _squeezed(end))}
-    longer = {own for own in ends if own.startswith(_bare(text) + "-")}
-    if not alike and all(_SIZE_LEFT_OUT.fullmatch(own.removeprefix(_bare(text))) for own in longer):
-        alike = longer
-    return alike.pop() if len(alike) == 1 else None
-
-
-def _squeezed(name: str) -> str:
-    return re.sub(r"[-_ ]", "", _bare(name))
-
-
-def _unknown_id(text: str, ids: Mapping[str, str]) -> BadRequest:
-    """The error for a Hugging Face id that the zoo lacks: the ids spelt nearly so, else the model
-    that the end of its name has, which a tuned one most often has the shape of."""
-    near = get_close_matches(text, ids, n=3, cutoff=0.8)
-    if near:
-        hint = "did you mean " + " or ".join(f"'{name}'" for name in near) + "? or "
-        return BadRequest(f"unknown model {shown(text)}; {hint}give the path of its config.json")
-    base = get_close_matches(text.rpartition("/")[2].lower(), zoo_names(), n=1, cutoff=0.8)
-    like = f", or where it has the shape of one of the zoo, that: {base[0]}" if base else ""
-    return BadRequest(
-        f"unknown model {shown(text)}; give the path of its config.json{like} "
-        "(`shardwise model list` shows the zoo)"
-    )
-
-
-def _from_zoo(path: Path) -> ModelConfig:
+def _from_zoo(path: Path, word: str) -> ModelConfig:
     held, config = _held(path)
-    return from_hf(config, name=path.stem, file=path.name, provenance=held["provenance"])
+    provenance = held["provenance"]
+    meant = spelling.meant(word) if word.lower() != path.stem else None
+    if meant is not None and meant.source:
+        provenance = {**provenance, "asked": f"{word} is read as {path.stem}: {meant.source}"}
+    return from_hf(config, name=path.stem, file=path.name, provenance=provenance)
 
 
 def _held(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
