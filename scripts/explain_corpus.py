@@ -30,13 +30,22 @@ ROWS: dict[str, Any] = {
     for name, row in tomllib.loads((CORPUS / "corpus.toml").read_text()).items()
     if "compiled" not in row  # elsewhere
 }
+MORE = ("attention", "training", "serving", "exchanges")
 BUFFERS = 20
+
+
+def mesh_of(name: str, faulty: bool) -> Mesh:
+    """The mesh of a program; some are cured by another one."""
+    row = ROWS[name]
+    return Mesh.parse(row["mesh"] if faulty else row.get("cured_mesh", row["mesh"]))
 
 
 def build(devices: list[Any], name: str, faulty: bool) -> Made:
     """One program on the devices of its row, which are in the order of the mesh."""
-    programs = import_module("programs")  # of the corpus
-    axes = Mesh.parse(ROWS[name]["mesh"])
+    programs = import_module("programs")  # of the corpus, as the others
+    for more in MORE:
+        import_module(more)
+    axes = mesh_of(name, faulty)
     mesh = jax.sharding.Mesh(
         np.array(devices, dtype=object).reshape(tuple(axes.values())), tuple(axes)
     )
@@ -48,7 +57,7 @@ def compiled(name: str, faulty: bool) -> Any:
     """A program of the corpus, compiled for the chips of its row."""
     row = ROWS[name]
     piece = parse_slice(row["on"])
-    target = target_of(piece, mesh_coordinates(piece, Mesh.parse(row["mesh"])))
+    target = target_of(piece, mesh_coordinates(piece, mesh_of(name, faulty)))
     return compile_ahead(target, "explain_corpus:build", {"name": name, "faulty": faulty})
 
 

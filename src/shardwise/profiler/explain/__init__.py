@@ -6,9 +6,11 @@ timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s fi
 its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
 `rules_compute.py`, `rules_memory.py`, `rules_network.py`, `rules_cache.py` (what a step writes a
 part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
-done again, or for nothing) and `rules_again.py` (what is exchanged again). `flow.py` carries facts
-of values through the program for them, `lineage.py` says which. `partitioned.py` says what of it
-all can be told of a program that was not compiled. Read `explain_program` below, then
+done again, or for nothing), `rules_again.py` (what is exchanged again), `rules_wire.py` (what
+crosses the network wider or smaller than it is read), `rules_larger.py` (what is made larger or
+more often than it is read) and `rules_kept.py` (what is kept, joined and handed back). `flow.py`
+carries facts of values through the program for them, `lineage.py` says which. `partitioned.py` says
+what of it all can be told of a program that was not compiled. Read `explain_program` below, then
 `evidence.py`.
 """
 
@@ -21,10 +23,13 @@ from shardwise.profiler.explain import (
     rules_again,
     rules_cache,
     rules_compute,
+    rules_kept,
+    rules_larger,
     rules_memory,
     rules_network,
     rules_reshard,
     rules_twice,
+    rules_wire,
 )
 from shardwise.profiler.explain.causes import StepCauses, step_parts
 from shardwise.profiler.explain.evidence import Argument, Evidence
@@ -54,6 +59,9 @@ RULES = (
     *rules_cache.RULES,
     *rules_twice.RULES,
     *rules_again.RULES,
+    *rules_larger.RULES,
+    *rules_wire.RULES,
+    *rules_kept.RULES,
 )
 
 

@@ -188,7 +188,7 @@ def _amounts(e: Evidence, row: OpRow) -> Iterator[tuple[str, float]]:
     busiest = max(math, moved)
     yield RATES, busiest - row.lower
     product = row.op.op.matmul
-    whole = math * _filled(product, chip.matmul_tile) if product is not None else math
+    whole = math * filled(product, chip.matmul_tile) if product is not None else math
     yield TILES, max(whole, moved) - busiest
     yield VECTOR, vector - max(whole, moved)
     yield SERIAL, whole + moved + vector - max(whole, moved, vector)
@@ -200,7 +200,7 @@ def _amounts(e: Evidence, row: OpRow) -> Iterator[tuple[str, float]]:
             yield RAMP, chip.efficiency.matmul_ramp + start * (batch - 1)
 
 
-def _filled(product: Matmul, tile: Sequence[int]) -> float:
+def filled(product: Matmul, tile: Sequence[int]) -> float:
     """How much more is multiplied with every dim filled up to its tile."""
     more = 1.0
     for size, unit in zip((product.m, product.k, product.n), tile, strict=True):

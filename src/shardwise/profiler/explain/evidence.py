@@ -121,6 +121,12 @@ class Evidence:
         return tuple(replace(a, donated=a.donated or str(a.number) in given) for a in found)
 
     @cached_property
+    def unused_donations(self) -> frozenset[int]:
+        """The numbers of arguments that are donated and that no result takes the place of."""
+        donated = _DONOR.findall(_braces(self.header, "buffer_donor="))
+        return frozenset(map(int, donated))
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """The names of the arguments."""
         return frozenset(a.name for a in self.arguments)
@@ -178,12 +184,13 @@ class Evidence:
             for number in sorted(together(facts) & free.keys()):
                 same = made and (free[number].dims, free[number].dtype) == (made.dims, made.dtype)
                 if same:
-                    found[number] = self._made_at(entry, name) or free.pop(number).layout
+                    found[number] = self.made_at(entry, name) or free.pop(number).layout
                     free.pop(number, None)
                     break
         return found
 
-    def _made_at(self, computation: Computation, name: str) -> str:
+    def made_at(self, computation: Computation, name: str) -> str:
+        """The line that makes a value, those that only hand it on passed through; "" of none."""
         found = computation.find(name)
         while found is not None and not self._line(found) and found.opcode in HANDS_ON:
             found = computation.find(found.operands[0])
@@ -216,12 +223,36 @@ class Evidence:
 
     def where(self, item: HloOp) -> str:
         """file:line of an op in the user's files (`own_frame`), or where it has none of what it
-        reads, or of what reads it; else its name."""
+        reads, or of what reads it, or of the loop that runs it; else its name."""
         key = item.computation, item.name
         if key not in self._places:
             near = "" if item.sources else self.near(item, self._line, (_read, _reading))
+            near = near or ("" if item.sources else self._run_at(item.computation))
             self._places[key] = near or source_of(item)
         return self._places[key]
+
+    def _run_at(self, name: str) -> str:
+        """The line of the loop or the branch that runs a computation, of what it reads, or of what
+        reads it: the compiler makes loops of gathers."""
+        for _ in range(FARTHEST):
+            if name not in self._callers:
+                return ""
+            computation, found = self._callers[name]
+            if line := self._nearest(computation, found, self._line, (_read, _reading)):
+                return line
+            name = computation.name
+        return ""
+
+    @cached_property
+    def _callers(self) -> dict[str, tuple[Computation, Instruction]]:
+        """What runs each computation that is a loop's or a branch's."""
+        return {
+            called: (computation, i)
+            for computation in self.module.computations.values()
+            for i in computation.instructions
+            if i.opcode in ("while", "conditional", "call")
+            for called in i.called
+        }
 
     @cached_property
     def _places(self) -> dict[tuple[str, str], str]:
@@ -237,8 +268,15 @@ class Evidence:
         values it reads or those that read it; "" where nothing is."""
         computation = self.module.computation(item.computation)
         found = computation.find(item.name)
-        if found is None:
-            return ""
+        return self._nearest(computation, found, said, ways) if found is not None else ""
+
+    def _nearest(
+        self,
+        computation: Computation,
+        found: Instruction,
+        said: Callable[[Instruction], str],
+        ways: Sequence["Way"],
+    ) -> str:
         if own := self._within(found, said):
             return own
         for way in ways:

@@ -95,7 +95,7 @@ def ones(module: Module) -> Flow:
             equal = found.attribute("direction") == "EQ" and "iota" in facts
             return frozenset({"one"}) if equal else NOTHING
         if found.opcode == "select":
-            plain = all(_constant(computation, name) for name in found.operands[1:])
+            plain = all(constant(computation, name) for name in found.operands[1:])
             return given[0] & {"one"} if plain else NOTHING
         return facts if found.opcode in MOVED_ONES else NOTHING
 
@@ -103,7 +103,8 @@ def ones(module: Module) -> Flow:
     return Flow(module, rules, [NOTHING] * count)
 
 
-def _constant(computation: Computation, name: str) -> bool:
+def constant(computation: Computation, name: str) -> bool:
+    """Whether a value is one number that the program has written down."""
     found = computation.find(name)
     while found is not None and found.opcode in ("broadcast", "bitcast", "convert"):
         found = computation.find(found.operands[0])

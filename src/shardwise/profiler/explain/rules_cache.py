@@ -91,9 +91,10 @@ def gathered_caches(e: Evidence) -> Iterator[Finding]:
     rows = (r for r in e.collectives("all_gather") if e.of_cache(r.op.computation, r.op.name))
     for where, group in by_source(e, rows).items():
         size, axes = moved(group)
+        copies = {c.op.op.id: c for r in group for c in _copies_of(e, r)}
         yield Finding(
             rule="gathered cache",
-            seconds=sum(r.exposed for r in group),
+            seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
             where=where,
             what=(
                 f"{format_bytes(size)} of cache per step are gathered over {' and '.join(axes)} to "
@@ -104,6 +105,21 @@ def gathered_caches(e: Evidence) -> Iterator[Finding]:
                 "requests, as the queries are, or combine partial softmaxes of its tokens"
             ),
         )
+
+
+def gathered_copies(e: Evidence) -> set[str]:
+    """The ids of copies of caches that were gathered."""
+    rows = (r for r in e.collectives("all_gather") if e.of_cache(r.op.computation, r.op.name))
+    return {c.op.op.id for r in rows for c in _copies_of(e, r)}
+
+
+def _copies_of(e: Evidence, row: OpRow) -> Iterator[OpRow]:
+    """Copies on the compute stream of what is gathered: before it is sent and after it came."""
+    gathered = set(e.of_cache(row.op.computation, row.op.name))
+    for r in e.timeline.rows:
+        own = r.op.op.op_class == "copy" and r.op.op.stream == "compute"
+        if own and gathered & set(e.of_cache(r.op.computation, r.op.name)):
+            yield r
 
 
 def cut_by_tokens(e: Evidence) -> Iterator[Finding]:

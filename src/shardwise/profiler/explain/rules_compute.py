@@ -4,6 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.rules_cache import gathered_copies
+from shardwise.profiler.explain.rules_kept import joins
+from shardwise.profiler.explain.rules_larger import masking
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -129,6 +132,7 @@ def _turns(computation: Computation, found: Instruction) -> bool:
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     told = {r.op.op.id for cut in cuts_anew(e) for r in cut.moving}
+    told |= joins(e) | gathered_copies(e) | masking(e)
     told |= {r.op.op.id for r in e.timeline.rows if _beside_exchange(e, r)}
     rows = (
         r
@@ -151,7 +155,9 @@ def relayouts(e: Evidence) -> Iterator[Finding]:
 
 def repeated_arrays(e: Evidence) -> Iterator[Finding]:
     """Stored arrays that are repeated along a new dim in memory, to be read many times over."""
-    copies = {(r.op.computation, r.op.name): n for r in e.timeline.rows if (n := _repeats(e, r))}
+    told = masking(e)
+    rows = (r for r in e.timeline.rows if r.op.op.id not in told)
+    copies = {(r.op.computation, r.op.name): n for r in rows if (n := _repeats(e, r))}
     for where, group in by_source(e, (e.named[key] for key in copies)).items():
         ratio = max(copies[r.op.computation, r.op.name] for r in group)
         rows = {r.op.op.id: r for g in group for r in _around(e, g, copies)}

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.work import Block, HloOp, Nested
 from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_bytes, format_gib
@@ -45,7 +46,8 @@ def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
         for row in e.collectives("all_reduce")
         if row.op.op.collective and float(row.op.op.collective.bytes) >= a.bytes
     ]
-    seconds = touched / e.bandwidth + saved * sum(row.per_step for row in summed)
+    made = saved * sum(spent(row) for row in e.timeline.rows if _makes_like(e, row, a))
+    seconds = max(touched / e.bandwidth, made) + saved * sum(row.per_step for row in summed)
     return Finding(
         rule="whole parameter",
         seconds=seconds,
@@ -56,6 +58,14 @@ def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
         ),
         remedy=f"cut it over {' and '.join(axes)} too: its gradient is then summed in pieces",
     )
+
+
+def _makes_like(e: Evidence, row: OpRow, a: Argument) -> bool:
+    """Whether an op without products makes an array of a parameter's dims: its gradient, or it
+    renewed."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    plain = row.op.op.stream == "compute" and not row.flops and row.op.op.collective is None
+    return plain and found is not None and any(m.dims == a.dims for m in arrays(found.shape))
 
 
 def replicated_optimizer(e: Evidence) -> Iterator[Finding]:

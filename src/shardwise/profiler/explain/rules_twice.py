@@ -33,7 +33,7 @@ def duplicated_work(e: Evidence) -> Iterator[Finding]:
         over = " and ".join(axes)
         yield Finding(
             rule="duplicated work",
-            seconds=sum(r.per_step for r in rows) * (1 - 1 / n),
+            seconds=(sum(r.per_step for r in rows) + _summed_after(e, rows)) * (1 - 1 / n),
             where=where,
             what=(
                 f"{format_flops(sum(r.flops * r.count for r in rows))} per step multiply the same "
@@ -44,6 +44,54 @@ def duplicated_work(e: Evidence) -> Iterator[Finding]:
                 "or with a constraint on what the product reads"
             ),
         )
+
+
+def _summed_after(e: Evidence, rows: list[OpRow]) -> float:
+    """Seconds that compute waits for the sums of what products give."""
+    names = {
+        (r.op.computation, i.name)
+        for r in rows
+        for i in e.users(e.module.computation(r.op.computation), r.op.name)
+    }
+    found = (e.named[key] for key in names if key in e.named)
+    return sum(r.exposed for r in found if r.op.op.collective is not None)
+
+
+def duplicated_rest(e: Evidence) -> Iterator[Finding]:
+    """A step whose other ops are mostly the same on all devices: its arguments lie whole."""
+    rows = [r for r in e.timeline.rows if _computes(r) and len(_same(e, r)) == len(_over(e))]
+    if not rows or sum(map(spent, rows)) < MOSTLY * e.timeline.expected:
+        return
+    axes = _over(e)
+    n, over = e.degree(axes), " and ".join(axes)
+    for where, group in by_source(e, rows).items():
+        yield Finding(
+            rule="duplicated work",
+            seconds=sum(map(spent, group)) * (1 - 1 / n),
+            where=where,
+            what=(
+                f"{format_bytes(sum(r.hbm_bytes for r in group))} per step are read and written "
+                f"for the same numbers on all {n} devices of {over}"
+            ),
+            remedy=(
+                f"cut the arguments over {over}: jax.device_put(x, NamedSharding(mesh, P(...))) "
+                "before the first step; an array without a sharding lies whole everywhere"
+            ),
+        )
+
+
+MOSTLY = 0.3
+"""The share of a step that ops without products, the same on all devices, take at least: less is
+what norms and biases beside cut products take."""
+
+
+def _computes(row: OpRow) -> bool:
+    plain = row.op.op.op_class in ("elementwise", "reduction", "gather", "sort")
+    return plain and not row.flops and row.op.op.stream == "compute" and bool(row.hbm_bytes)
+
+
+def _over(e: Evidence) -> tuple[str, ...]:
+    return tuple(a for a in e.mesh if e.mesh[a] > 1)
 
 
 def _same(e: Evidence, row: OpRow) -> tuple[str, ...]:
@@ -262,6 +310,7 @@ def _comes_of(computation: Computation, name: str, operand: str) -> bool:
 
 RULES: tuple[Rule, ...] = (
     duplicated_work,
+    duplicated_rest,
     ping_pong,
     repeated_collectives,
     one_hot,

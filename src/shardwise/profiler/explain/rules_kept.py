@@ -1,0 +1,265 @@
+"""Faults of what is kept, joined and handed back: states of another dtype than they came in,
+arrays put together anew in every step, weights widened in memory, masks and logits that lie there
+whole, what no round of a loop changes."""
+
+from collections.abc import Iterator, Sequence
+
+from shardwise.profiler.explain.evidence import Argument, Evidence, elements
+from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.flow import together
+from shardwise.profiler.explain.lineage import renewal
+from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+from shardwise.profiler.timeline import OpRow
+from shardwise.units import format_bytes
+from shardwise.work import grouped
+
+
+def drifting_states(e: Evidence) -> Iterator[Finding]:
+    """Arguments that come back renewed in a wider dtype: no result can lie where they lay."""
+    found = list(_renewed_wider(e))
+    for tree, pairs in grouped(found, lambda pair: pair[0].tree).items():
+        size = sum(new.bytes for _, new, _ in pairs)
+        old, new, where = max(pairs, key=lambda pair: pair[1].bytes)
+        yield Finding(
+            rule="state of another dtype",
+            seconds=0.0,
+            frees=size,
+            where=where,
+            what=(
+                f"'{tree}' comes in as {old.dtype} and goes out as {new.dtype}"
+                f"{_unused(e, [a for a, _, _ in pairs])}: {format_bytes(size)} more lie in memory, "
+                "and the next step is compiled anew"
+            ),
+            remedy=(
+                "hand it back as it came: new.astype(old.dtype); a float32 gradient, rate or "
+                "constant widens what it is added to"
+            ),
+        )
+
+
+def _unused(e: Evidence, arguments: Sequence[Argument]) -> str:
+    given = any(a.number in e.unused_donations for a in arguments)
+    return ", so that its donation is not used" if given else ""
+
+
+def _renewed_wider(e: Evidence) -> Iterator[tuple[Argument, Array, str]]:
+    """Arguments, the wider results that are elementwise functions of them, and where."""
+    flow, entry = renewal(e.module), e.module.computation(e.module.entry)
+    parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
+    names = entry.root.operands if entry.root.opcode == "tuple" else (entry.root.name,)
+    free = {a.number: a for a in e.floats() if not a.donated}
+    same = {(made.dims, made.dtype) for n in names for made in arrays(entry.shape_of(n))}
+    for name, facts in zip(names, parts, strict=False):
+        made = next(arrays(entry.shape_of(name)), None)
+        for number in sorted(together(facts) & free.keys()):
+            old = free[number]
+            wider = made is not None and made.dims == old.dims and made.bytes > old.bytes
+            if made is not None and wider and (old.dims, old.dtype) not in same:
+                yield free.pop(number), made, e.made_at(entry, name) or old.layout
+                break
+
+
+def joined_arrays(e: Evidence) -> Iterator[Finding]:
+    """Stored arrays that are laid side by side in every step."""
+    rows = [r for r in e.timeline.rows if _joins(e, r)]
+    for where, group in by_source(e, rows).items():
+        around = {x.op.op.id: x for r in group for x in (r, *_laid_out_for(e, r))}
+        size = sum(_made(e, r) * r.count for r in group)
+        yield Finding(
+            rule="joined arrays",
+            seconds=sum(map(spent, around.values())),
+            where=where,
+            what=f"{format_bytes(size)} of stored arrays per step are copied to lie side by side",
+            remedy=(
+                "store them as one array: stacked once before the first step, or a cache of full "
+                "length that a step writes a token into (jax.lax.dynamic_update_slice, donated)"
+            ),
+        )
+
+
+def joins(e: Evidence) -> set[str]:
+    """The ids of ops that lay stored arrays side by side, and of copies for them."""
+    rows = [r for r in e.timeline.rows if _joins(e, r)]
+    return {x.op.op.id for r in rows for x in (r, *_laid_out_for(e, r))}
+
+
+def _joins(e: Evidence, row: OpRow) -> bool:
+    """Whether an op puts stored arrays, or pieces of them, into a new one and computes nothing."""
+    if row.flops or row.op.op.stream != "compute" or row.count > 1:
+        return False  # `copied_weights` tells of those in a loop
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or elements(found) < JOINED:
+        return False
+    given = [n for n in found.operands if elements(computation.names[n]) >= JOINED]
+    asked = found.op_name.endswith(("/concatenate", "/stack"))
+    return (asked and any(e.pieces_of(computation.name, n) for n in given)) or _lays(
+        e, found, given
+    )
+
+
+def _lays(e: Evidence, found: Instruction, given: Sequence[str]) -> bool:
+    """Whether a fusion of the compiler's own writes a stored array into its place in another."""
+    if found.opcode != "fusion" or found.op_name or len(given) < 2:
+        return False
+    body, entry = e.module.computation(found.called[0]), e.module.computation(e.module.entry)
+    writes = any(i.opcode == "dynamic-update-slice" for i in body.instructions)
+    return writes and any(n in entry.names and e.is_stored(entry, n) for n in given)
+
+
+JOINED = 2**16
+"""Elements from which joining arrays is worth a look."""
+
+
+def _laid_out_for(e: Evidence, row: OpRow) -> Iterator[OpRow]:
+    """Copies of what is joined, and of what comes of it, that are made for it alone."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.names[row.op.name]
+    names = [i.name for i in computation.readers(found.name)]
+    names += [i.name for n in names for i in computation.readers(n)]
+    waiting = list(found.operands)
+    while waiting:
+        given = computation.find(waiting.pop())
+        if given is None or len(computation.readers(given.name)) > 1:
+            continue
+        names.append(given.name)
+        moves = given.opcode in ("copy", "bitcast", "async-start") or given.opcode.endswith("-done")
+        waiting += given.operands[:1] if moves else ()
+    for name in names:
+        made = e.named.get((computation.name, name))
+        if made is not None and made.op.op.op_class == "copy":
+            yield made
+
+
+def repeated_rounds(e: Evidence) -> Iterator[Finding]:
+    """Elementwise functions, in a loop, of what no round of it changes."""
+    rows = (r for r in e.timeline.rows if _same_every_round(e, r))
+    for where, group in by_source(e, rows).items():
+        yield Finding(
+            rule="work in a loop",
+            seconds=sum(spent(r) * (1 - 1 / r.count) for r in group),
+            where=where,
+            what=(
+                f"the same {format_bytes(sum(_made(e, r) for r in group))} are computed in each of "
+                f"{group[0].count:g} rounds, of what none of them changes"
+            ),
+            remedy="compute it once before the loop, and let the loop's body close over it",
+        )
+
+
+def _same_every_round(e: Evidence, row: OpRow) -> bool:
+    plain = row.op.op.op_class == "elementwise" and row.op.op.stream == "compute"
+    if row.count <= 1 or not plain or row.flops or not row.hbm_bytes:
+        return False
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or computation.name == e.module.entry:
+        return False
+    large = [n for n in found.operands if elements(computation.names[n]) > 1]
+    return bool(large) and all(e.is_stored(computation, n) for n in large)
+
+
+def _made(e: Evidence, row: OpRow) -> float:
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    return max((a.bytes for a in arrays(found.shape)), default=0.0) if found else 0.0
+
+
+def widened_weights(e: Evidence) -> Iterator[Finding]:
+    """Stored weights of few bits that are written out wider before they are multiplied."""
+    rows = (r for r in e.timeline.rows if _widens(e, r))
+    for where, group in by_source(e, rows).items():
+        size = sum(_made(e, r) * r.count for r in group)
+        yield Finding(
+            rule="widened weights",
+            seconds=sum(spent(r) + _wide_again(e, r) for r in group),
+            where=where,
+            what=(
+                f"stored weights of few bits are written out as {format_bytes(size)} per step, and "
+                "read again to be multiplied"
+            ),
+            remedy=(
+                "multiply the narrow weights and scale what comes out: (x @ w.astype(x.dtype)) * "
+                "scale, so that the product widens them as it reads"
+            ),
+        )
+
+
+NARROW = ("int4", "uint4", "int8", "uint8", "fp8")
+
+
+def _widens(e: Evidence, row: OpRow) -> bool:
+    if row.flops or row.op.op.op_class != "elementwise" or row.op.op.stream != "compute":
+        return False
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None:
+        return False
+    given = [n for n in found.operands if _narrow_weight(e, computation, n, elements(found))]
+    return bool(given) and bool(_products_of(e, row))
+
+
+def _narrow_weight(e: Evidence, computation: Computation, name: str, size: int) -> bool:
+    """Whether a value is all of a stored array of few bits."""
+    shape = computation.shape_of(name)
+    few = isinstance(shape, Array) and shape.dtype.startswith(NARROW)
+    return few and elements(computation.names[name]) == size and e.is_stored(computation, name)
+
+
+def _products_of(e: Evidence, row: OpRow) -> list[OpRow]:
+    """The products that read what an op makes."""
+    computation = e.module.computation(row.op.computation)
+    rows = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
+    return [r for r in rows if r is not None and r.flops]
+
+
+def _wide_again(e: Evidence, row: OpRow) -> float:
+    """Seconds in which what was written out wide is read, less those in which the narrow is."""
+    wide, moved = _made(e, row), row.hbm_bytes / row.count
+    read_back = wide if moved > wide else 0.0  # else it stays in the chip's own memory
+    return (read_back - max(moved - read_back, 0.0)) * row.count / e.bandwidth
+
+
+def large_temporaries(e: Evidence) -> Iterator[Finding]:
+    """What a product gives, written out whole and only reduced: it could be made in pieces."""
+    rows = [r for r in e.timeline.rows if r.flops and _made(e, r) > LARGE * e.capacity]
+    for row in rows:
+        computation = e.module.computation(row.op.computation)
+        users = e.users(computation, row.op.name)
+        size = _made(e, row)
+        if not users or not all(_reduces(e, computation, i, row) for i in users):
+            continue
+        yield Finding(
+            rule="large temporary",
+            seconds=0.0,
+            frees=size * (1 - 1 / PIECES),
+            where=e.where(row.op),
+            what=(
+                f"{format_bytes(size)} of {format_bytes(e.capacity)} hold what a product gives, "
+                "all of it at once, for sums and maxima over its last dim"
+            ),
+            remedy=(
+                f"make and reduce it in {PIECES} pieces of its rows: jax.lax.map(f, x, "
+                "batch_size=...), or jax.lax.scan over x.reshape(pieces, -1, x.shape[-1])"
+            ),
+        )
+
+
+LARGE, PIECES = 0.1, 4
+"""The share of the memory from which a temporary is worth a word (a feeling), and pieces."""
+
+
+def _reduces(e: Evidence, computation: Computation, user: Instruction, row: OpRow) -> bool:
+    """Whether a reader makes few numbers of many."""
+    found = computation.names[row.op.name]
+    return elements(user) * 16 <= elements(found) and user.opcode in ("fusion", "reduce", "gather")
+
+
+RULES: Sequence[Rule] = (
+    drifting_states,
+    joined_arrays,
+    repeated_rounds,
+    widened_weights,
+    large_temporaries,
+)

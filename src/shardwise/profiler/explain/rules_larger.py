@@ -1,0 +1,417 @@
+"""Faults of what is made larger, wider or more often than its reader needs: rows that nothing
+fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers, masks and narrow
+products."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from shardwise.profiler.explain.causes import filled
+from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
+from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.lineage import constant
+from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.hlo.flops import multiplies
+from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+from shardwise.profiler.timeline import OpRow
+from shardwise.roofline.price import MATH
+from shardwise.units import format_bytes, format_flops
+from shardwise.work import grouped
+
+FEW = 0.5
+"""The share of what is made that is used, up to which it is worth a word (a feeling)."""
+FARTHEST = 30
+"""Values that are followed from an op to what it is for."""
+
+
+def empty_rows(e: Evidence) -> Iterator[Finding]:
+    """Products of rows that are mostly zeros: buffers larger than what is written into them."""
+    found = {
+        (r.op.computation, r.op.name): made for r in e.timeline.rows if (made := _filled(e, r))
+    }
+    for where, group in by_source(e, (e.named[key] for key in found)).items():
+        made = [found[r.op.computation, r.op.name] for r in group]
+        share = max(share for share, _ in made)
+        zeros = {z.op.op.id: z for _, rows in made for z in rows}
+        lost = sum(spent(r) * (1 - share_of) for r, (share_of, _) in zip(group, made, strict=True))
+        yield Finding(
+            rule="empty rows",
+            seconds=lost + sum(map(spent, zeros.values())),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply buffers "
+                f"of which at most {100 * share:.2g} % of the rows are filled"
+            ),
+            remedy=(
+                "sort the rows by expert and multiply them as they are (jax.lax.ragged_dot), or "
+                "make the buffers as large as a share of the rows: a capacity factor near 1"
+            ),
+        )
+
+
+def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
+    """The share of a product's rows that were scattered into zeros, and the ops that fill with
+    zeros and scatter."""
+    if not row.flops or row.op.op.stream != "compute":
+        return None
+    computation = e.module.computation(row.op.computation)
+    for name in computation.names[row.op.name].operands:
+        found = _handed(computation, name)
+        for c, i in inside(e, computation, found) if found is not None else ():
+            if i.opcode != "scatter" or found is None:
+                continue
+            base = _handed(computation, _outer(c, found, i.operands[0]))
+            share = elements(c.names[i.operands[-1]]) / max(elements(i), 1)
+            if base is None or share > FEW or not constant(computation, base.name):
+                continue
+            keys = ((computation.name, one.name) for one in (base, found))
+            return share, [e.named[key] for key in keys if key in e.named]
+    return None
+
+
+def _handed(computation: Computation, name: str) -> Instruction | None:
+    """What a value is, before it was handed on as it is."""
+    found = computation.find(name)
+    while found is not None and found.opcode in (*HANDS_ON, "copy-done", "reshape"):
+        found = computation.find(found.operands[0])
+    return found
+
+
+def _outer(inner: Computation, fusion: Instruction, name: str) -> str:
+    """The operand of a fusion that a value within it is."""
+    found = _handed(inner, name)
+    given = found is not None and found.opcode == "parameter" and fusion.opcode == "fusion"
+    return fusion.operands[int(found.literal)] if given and found is not None else name
+
+
+def inside(
+    e: Evidence, computation: Computation, found: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
+    """An instruction, or all that its fusion runs."""
+    if found.opcode != "fusion":
+        yield computation, found
+    for name in found.called if found.opcode == "fusion" else ():
+        body = e.module.computation(name)
+        for i in body.instructions:
+            yield from inside(e, body, i)
+
+
+def _inside(e: Evidence, row: OpRow) -> Iterator[tuple[Computation, Instruction]]:
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    return inside(e, computation, found) if found is not None else iter(())
+
+
+def whole_sorts(e: Evidence) -> Iterator[Finding]:
+    """Sorts of which only the first few are read."""
+    rows = [(r, _first_of(e, r)) for r in e.timeline.rows if r.op.opcode == "sort"]
+    share_of = {r.op.op.id: share for r, share in rows if share <= FEW}
+    for where, group in by_source(e, (r for r, s in rows if s <= FEW)).items():
+        share = max(share_of[r.op.op.id] for r in group)
+        # What is sorted along with it (the places) is made for it alone.
+        made = {m.op.op.id: m for r in group for m in _made_for(e, r)}
+        yield Finding(
+            rule="whole sort",
+            seconds=sum(map(spent, (*group, *made.values())))
+            - sum(_read_once(e, r) for r in group),
+            where=where,
+            what=(
+                f"{sum(elements(_found(e, r)) * r.count for r in group):,.0f} numbers are sorted, "
+                f"and only {100 * share:.2g} % of them are read"
+            ),
+            remedy=(
+                "jax.lax.top_k(x, k), or jax.lax.approx_max_k(x, k) where a few may be missed: "
+                "both read the array once"
+            ),
+        )
+
+
+def _found(e: Evidence, row: OpRow) -> Instruction:
+    return e.module.computation(row.op.computation).names[row.op.name]
+
+
+def _first_of(e: Evidence, row: OpRow) -> float:
+    """The share of what was sorted that anything reads."""
+    computation, found = e.module.computation(row.op.computation), _found(e, row)
+    taken = list(_taken(e, computation, found.name))
+    return max(taken, default=1.0) / max(elements(found), 1) if taken else 1.0
+
+
+def _taken(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
+    """Elements that each reader takes of a value."""
+    if computation.root.name == name:
+        yield float("inf")
+    for reader in e.users(computation, name):
+        if reader.opcode == "slice":
+            yield float(elements(reader))
+        elif reader.opcode == "fusion":
+            body = e.module.computation(reader.called[0])
+            for p in body.parameters:
+                given = _handed(computation, reader.operands[int(p.literal)])
+                if given is not None and given.name == name:
+                    yield from _taken(e, body, p.name)
+        else:
+            yield float("inf")
+
+
+def _made_for(e: Evidence, row: OpRow) -> Iterator[OpRow]:
+    """The ops of numbers in order that a sort carries along."""
+    computation = e.module.computation(row.op.computation)
+    for name in _found(e, row).operands:
+        made = e.named.get((computation.name, name))
+        if made is not None and made.op.opcode in ("iota", "copy", "broadcast"):
+            yield made
+
+
+def _read_once(e: Evidence, row: OpRow) -> float:
+    """Seconds in which the first operand of a sort is read once."""
+    first = next(arrays(_found(e, row).shape))
+    return first.bytes * row.count / e.bandwidth
+
+
+def both_branches(e: Evidence) -> Iterator[Finding]:
+    """Two products of which a single flag takes one."""
+    pairs = [(r, other) for r in e.timeline.rows if (other := _chosen_beside(e, r)) is not None]
+    for where, same in grouped(pairs, lambda pair: e.where(pair[0].op)).items():
+        yield Finding(
+            rule="both branches",
+            seconds=sum(min(spent(one), spent(other)) for one, other in same),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for pair in same for r in pair))} per step "
+                "multiply for two results, of which one flag takes one"
+            ),
+            remedy=(
+                "jax.lax.cond(flag, one, other) runs one of them; jnp.where, and cond under "
+                "jax.vmap over the flag, run both"
+            ),
+        )
+
+
+def _chosen_beside(e: Evidence, row: OpRow) -> OpRow | None:
+    """Of a product whose result is selected by one flag, the product of the other result."""
+    if not row.flops:
+        return None
+    computation, whole = e.module.computation(row.op.computation), _found(e, row)
+    for c, i in _inside(e, row):
+        if i.opcode != "select" or elements(i) != elements(whole):
+            continue
+        flag = _handed(c, i.operands[0])
+        one_flag = flag is not None and flag.opcode == "broadcast"
+        if not one_flag or flag is None or elements(c.names[flag.operands[0]]) > 1:
+            continue
+        if constant(c, flag.name):
+            continue
+        for name in i.operands[1:]:
+            other = _handed(computation, _outer(c, whole, name))
+            made = e.named.get((computation.name, other.name)) if other is not None else None
+            if made is not None and made is not row and made.flops:
+                return made
+    return None
+
+
+def double_precision(e: Evidence) -> Iterator[Finding]:
+    """Numbers of 64 bits, which a TPU adds and multiplies as pairs of 32."""
+    marked = {
+        i.op_name for c in e.module.computations.values() for i in c.instructions if _emulates(i)
+    }
+    rows = [r for r in e.timeline.rows if marked and _of(e, r, marked)]
+    group = [r for r in rows if spent(r) > 0]
+    if group:
+        first = max(group, key=spent)
+        yield Finding(
+            rule="double precision",
+            seconds=sum(_beyond(e, r) for r in group),
+            where=e.where(first.op),
+            what=(
+                f"{len(group)} ops compute in 64 bits, each number as a pair of two and each "
+                "operation as tens of others"
+            ),
+            remedy=(
+                "compute in float32: x.astype(jnp.float32) here, or leave jax_enable_x64 off; a "
+                "NumPy float64 or a Python float under x64 widens what it meets"
+            ),
+        )
+
+
+def _emulates(found: Instruction) -> bool:
+    """Part of an operation on pairs: a test for infinity that the program did not write."""
+    asked = found.op_name.endswith(("/is_finite", "/isfinite"))
+    return found.opcode == "is-finite" and bool(found.op_name) and not asked
+
+
+def _of(e: Evidence, row: OpRow, names: set[str]) -> bool:
+    return any(i.op_name in names for _, i in _inside(e, row))
+
+
+def _beyond(e: Evidence, row: OpRow) -> float:
+    """Seconds per step of an op beyond its products."""
+    math = row.peak.get(MATH, 0.0) / e.piece.chip.efficiency.matmul
+    return max(row.seconds - math, 0.0) * row.count
+
+
+DRAWS = ("_uniform", "_bernoulli", "_normal", "_gumbel", "_randint", "_categorical", "random_bits")
+"""Functions of `jax.random` as they are named in a program."""
+
+
+def drawn_everywhere(e: Evidence) -> Iterator[Finding]:
+    """Random numbers that are drawn whole by every device, or in an order that is exchanged."""
+    rows = [r for r in e.timeline.rows if any(f"({d})" in _named(e, r) for d in DRAWS)]
+    for where, group in by_source(e, rows).items():
+        sent = [r for r in group if r.op.op.collective is not None and r.bound_by != "latency"]
+        whole = [r for r in group if r.op.opcode == "rng-bit-generator" and _cut_after(e, r)]
+        if sent:
+            yield _drawn(
+                where,
+                sum(spent(r) for r in group if not r.flops),
+                "are drawn in an order that no cut of them keeps, and exchanged "
+                f"{sum(r.count for r in sent):g} times",
+                "jax.config.update('jax_threefry_partitionable', True): each device draws its own",
+            )
+        elif whole:
+            n = e.mesh.size
+            yield _drawn(
+                where,
+                sum(spent(r) for r in whole) * (1 - 1 / n),
+                f"are drawn by the hardware's generator, all of them on each of {n} devices",
+                "draw inside jax.shard_map, with the device's index folded into the key, or set "
+                "xla_tpu_spmd_rng_bit_generator_unsafe=true",
+            )
+
+
+def _drawn(where: str, seconds: float, what: str, remedy: str) -> Finding:
+    return Finding(
+        rule="random numbers",
+        seconds=seconds,
+        where=where,
+        what=f"random numbers {what}",
+        remedy=remedy,
+    )
+
+
+def _named(e: Evidence, row: OpRow) -> str:
+    return row.op.op_name or _found(e, row).op_name
+
+
+def _cut_after(e: Evidence, row: OpRow) -> bool:
+    """Whether a device takes a piece of what it draws."""
+    computation, found = e.module.computation(row.op.computation), _found(e, row)
+    waiting, seen = [found.name], set()
+    while waiting and len(seen) < FARTHEST:
+        name = waiting.pop(0)
+        for reader in e.users(computation, name):
+            if reader.name in seen:
+                continue
+            seen.add(reader.name)
+            steps = [i for _, i in inside(e, computation, reader)]
+            if any(i.opcode == "dynamic-slice" for i in steps):
+                return True
+            if not any(multiplies(i) for i in steps):
+                waiting.append(reader.name)
+    return False
+
+
+def stored_masks(e: Evidence) -> Iterator[Finding]:
+    """Masks or biases of tokens by tokens that come from memory, to be added to scores."""
+    found = {(r.op.computation, r.op.name): a for r in e.timeline.rows if (a := _mask(e, r))}
+    for where, group in by_source(e, (e.named[key] for key in found)).items():
+        masks = {a.number: a for r in group for a in found[r.op.computation, r.op.name]}
+        copies = [r for r in e.timeline.rows if _copies(e, r, set(masks))]
+        size = sum(a.bytes for a in masks.values())
+        yield Finding(
+            rule="stored mask",
+            seconds=max(sum(map(spent, copies)), size / e.bandwidth),
+            where=where,
+            what=(
+                f"'{next(iter(masks.values())).name}', {format_bytes(size)}, is a mask of tokens "
+                "by tokens that is read from memory for every score"
+            ),
+            remedy=(
+                "compare positions and segments where the scores are masked: jnp.where(at[:, None] "
+                ">= at, scores, -inf) with at = jnp.arange(T), or is_causal=True and segment_ids "
+                "of the attention function"
+            ),
+        )
+
+
+def masking(e: Evidence) -> set[str]:
+    """The ids of ops that add or select by a stored mask, and of copies of it."""
+    found = [(r, a) for r in e.timeline.rows if (a := _mask(e, r))]
+    numbers = {a.number for _, masks in found for a in masks}
+    copies = {r.op.op.id for r in e.timeline.rows if numbers and _copies(e, r, numbers)}
+    return {r.op.op.id for r, _ in found} | copies
+
+
+TOKENS = 512
+"""The least side of what is taken for a mask of tokens by tokens."""
+
+
+def _mask(e: Evidence, row: OpRow) -> list[Argument]:
+    """The arguments of tokens by tokens that an op repeats over heads, and adds or selects by."""
+    computation, whole = e.module.computation(row.op.computation), _found(e, row)
+    if row.op.op.stream != "compute":
+        return []
+    numbers: set[int] = set()
+    for c, i in _inside(e, row):
+        if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 4:
+            continue
+        if dims[-1] < TOKENS or dims[-2] < TOKENS:
+            continue
+        for name in i.operands:
+            given = _handed(c, name)
+            if given is not None and given.opcode == "broadcast":
+                outer = _outer(c, whole, given.operands[0])
+                outer_is = computation.find(outer)
+                if outer_is is not None and elements(outer_is) >= TOKENS**2:
+                    numbers |= e.pieces_of(computation.name, outer)
+    return [a for a in e.arguments if a.number in numbers]
+
+
+def _copies(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
+    """Whether an op copies all of an argument."""
+    own = row.op.op.op_class == "copy" and row.op.op.stream == "compute"
+    return own and bool(numbers & e.pieces_of(row.op.computation, row.op.name))
+
+
+def narrow_products(e: Evidence) -> Iterator[Finding]:
+    """Products with a dim far below the matrix unit's: most of what it multiplies is nothing."""
+    rows = [r for r in e.timeline.rows if r.flops and _narrow(e, r) >= TIMES]
+    for where, group in by_source(e, rows).items():
+        widest = max(_narrow(e, r) for r in group)
+        yield Finding(
+            rule="narrow product",
+            seconds=sum(spent(r) * (1 - 1 / _narrow(e, r)) for r in group),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for r in group))} per step have a dim so "
+                f"small that the matrix unit multiplies {widest:.2g} times as much"
+            ),
+            remedy=(
+                "make the dim a multiple of the unit's side, or join several products into one; "
+                "factors of a small rank that do not change are merged into the weights: w + a @ b"
+            ),
+        )
+
+
+TIMES = 4
+"""How much more is multiplied from which a product is narrow (a feeling)."""
+
+
+def _narrow(e: Evidence, row: OpRow) -> float:
+    """How much more the matrix unit multiplies as what is summed over, or comes out, is narrow; 1
+    where the memory bounds the product."""
+    product, tile = row.op.op.matmul, e.piece.chip.matmul_tile
+    if product is None or 2 * row.hbm_bytes / e.bandwidth > spent(row):
+        return 1.0
+    return filled(replace(product, m=tile[0]), tile)
+
+
+RULES: Sequence[Rule] = (
+    empty_rows,
+    whole_sorts,
+    both_branches,
+    double_precision,
+    drawn_everywhere,
+    stored_masks,
+    narrow_products,
+)

@@ -1,0 +1,310 @@
+"""Faults of what crosses the network wider, more often or earlier than its reader needs: float32
+that becomes bf16, whole arrays of which the largest is taken, small sums one by one, layouts that
+only the edge of the program asks for."""
+
+from collections.abc import Iterator, Sequence
+
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
+from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.rules_larger import inside
+from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+from shardwise.profiler.timeline import OpRow
+from shardwise.units import dtype_bytes, format_bytes, format_seconds
+from shardwise.work import grouped
+
+SUMS = ("all_gather", "all_reduce", "reduce_scatter")
+MANY = 4
+"""Exchanges over the same axes from which they are worth joining (a feeling)."""
+FARTHEST = 500
+"""Values that are followed back from one exchange to another."""
+
+
+def wide_exchanges(e: Evidence) -> Iterator[Finding]:
+    """Exchanges of numbers that all their readers make narrower."""
+    rows = [(r, _narrower(e, r)) for r in e.collectives(*SUMS)]
+    share = {r.op.op.id: part for r, part in rows if part < 1}
+    for where, group in by_source(e, (r for r, part in rows if part < 1)).items():
+        size, axes = moved(group)
+        yield Finding(
+            rule="wide exchange",
+            seconds=sum(_without(e, r, share[r.op.op.id]) for r in group),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step cross {' and '.join(axes)} in a wider dtype than "
+                "they were made in, or than every reader makes of them"
+            ),
+            remedy=(
+                "make it narrow first: x.astype(jnp.bfloat16) before it is gathered or summed "
+                "(jax.lax.optimization_barrier around the cast, where XLA moves it behind)"
+            ),
+        )
+
+
+def _without(e: Evidence, row: OpRow, part: float) -> float:
+    """Seconds of an exchange, and of the ops that read it, that the bytes too many take."""
+    computation = e.module.computation(row.op.computation)
+    readers = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
+    casts = [r for r in readers if r is not None and r.op.op.op_class in ("elementwise", "copy")]
+    return row.exposed * (1 - part) + sum(spent(r) for r in casts if not r.flops)
+
+
+def _narrower(e: Evidence, row: OpRow) -> float:
+    """The share of an exchange's bytes that its readers keep; 1 where one reads all."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or row.bound_by == "latency":
+        return 1.0
+    made, given = next(arrays(found.shape)), next(arrays(computation.shape_of(found.operands[0])))
+    summed = found.opcode.startswith(("all-reduce", "reduce-scatter"))
+    wider = summed and dtype_bytes(given.dtype) < dtype_bytes(made.dtype)
+    own = dtype_bytes(given.dtype) / dtype_bytes(made.dtype) if wider else 1.0
+    return min(own, max(_kept(e, computation, found.name), default=1.0))
+
+
+def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
+    """The share of the bytes of each number that every reader of a value keeps."""
+    if computation.root.name == name:
+        yield 1.0
+    for reader in e.users(computation, name):
+        if reader.opcode == "convert":
+            old, new = computation.array_of(reader.operands[0]), computation.array_of(reader.name)
+            yield min(dtype_bytes(new.dtype) / dtype_bytes(old.dtype), 1.0)
+        elif reader.opcode == "fusion":
+            body = e.module.computation(reader.called[0])
+            for p in body.parameters:
+                if handed(computation, reader.operands[int(p.literal)]) == name:
+                    yield from _kept(e, body, p.name)
+        else:
+            yield 1.0
+
+
+def handed(computation: Computation, name: str) -> str:
+    """The name of a value, before it was handed on as it is."""
+    found = computation.find(name)
+    while found is not None and (found.opcode in HANDS_ON or found.opcode.endswith("-done")):
+        found = computation.find(found.operands[0])
+    return found.name if found is not None else name
+
+
+def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
+    """Arrays gathered whole of which every reader takes the largest, or a sum."""
+    rows = [r for r in e.collectives("all_gather") if _reduced(e, r)]
+    for where, group in by_source(e, rows).items():
+        size, axes = moved(group)
+        n = e.degree(axes)
+        readers = {x.op.op.id: x for r in group for x in _readers(e, r)}
+        yield Finding(
+            rule="gathered to reduce",
+            seconds=sum(r.exposed for r in group)
+            + sum(spent(x) for x in readers.values()) * (1 - 1 / n),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} to be "
+                "reduced to a few numbers"
+            ),
+            remedy=(
+                "leave the array cut, and reduce each piece: max, argmax and top_k of the pieces "
+                "first, then of what they give (take the constraint away, or use jax.shard_map)"
+            ),
+        )
+
+
+def _readers(e: Evidence, row: OpRow) -> list[OpRow]:
+    computation = e.module.computation(row.op.computation)
+    found = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
+    return [r for r in found if r is not None]
+
+
+def _reduced(e: Evidence, row: OpRow) -> bool:
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    users = e.users(computation, row.op.name)
+    if found is None or not users or row.bound_by == "latency":
+        return False
+    return all(_reduces(e, computation, user, elements(found)) for user in users)
+
+
+def _reduces(e: Evidence, computation: Computation, user: Instruction, whole: int) -> bool:
+    """Whether an op makes few numbers of many, and multiplies nothing."""
+    steps = [i for _, i in inside(e, computation, user)]
+    sums = any(rule(i.opcode) in ("reduction", "sort") or i.target == "TopK" for i in steps)
+    return (
+        sums and elements(user) * 16 <= whole and not any(rule(i.opcode) == "matmul" for i in steps)
+    )
+
+
+def small_exchanges(e: Evidence) -> Iterator[Finding]:
+    """Exchanges that take a start and little else, one after the other, none of which needs
+    another."""
+    rows = [r for r in e.collectives(*SUMS) if r.bound_by == "latency" and r.exposed]
+    for (name, kind, axes), group in grouped(rows, _like).items():
+        free = _independent(e, name, group)
+        if len(free) < MANY:
+            continue
+        seconds = sum(r.exposed for r in free)
+        yield Finding(
+            rule="small exchanges",
+            seconds=seconds * (1 - 1 / len(free)),
+            where=e.where(max(free, key=lambda r: r.exposed).op),
+            what=(
+                f"{len(free)} exchanges ({kind.replace('_', '-')}) over {' and '.join(axes)} of "
+                f"{format_bytes(moved(free)[0])} together take {format_seconds(seconds)}, as each "
+                "waits for the network's latency"
+            ),
+            remedy=(
+                "exchange them at once: jax.lax.psum((a, b, c), axis) of a tuple, or one array of "
+                "all of them; a chain of barriers or of shard_maps keeps XLA from joining them"
+            ),
+        )
+
+
+def _like(row: OpRow) -> tuple[str, str, tuple[str, ...]]:
+    wire = row.op.op.collective
+    assert wire is not None
+    return row.op.computation, wire.kind, wire.axes
+
+
+def _independent(e: Evidence, name: str, rows: Sequence[OpRow]) -> list[OpRow]:
+    """Those that need no other of them: not even after some steps."""
+    computation, names = e.module.computation(name), {r.op.name for r in rows}
+    return [r for r in rows if not _needs(computation, r.op.name, names)]
+
+
+def _needs(computation: Computation, name: str, others: set[str]) -> bool:
+    waiting, seen = list(computation.names[name].operands), set()
+    while waiting and len(seen) < FARTHEST:
+        found = computation.find(waiting.pop())
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        if found.name in others - {name}:
+            return True
+        waiting += found.operands
+    return False
+
+
+def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
+    """Exchanges that only give a result, or an argument, another layout than the program uses."""
+    rows = [r for r in e.collectives("all_to_all") if _at_edge(e, r)]
+    for where, group in by_source(e, rows).items():
+        size, axes = moved(group)
+        copies = {c.op.op.id: c for r in group for c in _copies_beside(e, r)}
+        yield Finding(
+            rule="resharded at the edge",
+            seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are exchanged over {' and '.join(axes)} because "
+                "what the program hands back, or is given, lies another way than it is computed"
+            ),
+            remedy=(
+                "ask for the layout that it has: out_shardings (or in_shardings) of jax.jit along "
+                "the dim that the computation cuts, for the next step as well"
+            ),
+        )
+
+
+def _at_edge(e: Evidence, row: OpRow) -> bool:
+    """Whether the partitioner made an exchange whose result only leaves the program, or whose
+    operand is an argument as it came."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    asked = found is not None and found.op_name.endswith(("/all_to_all", "/ragged_all_to_all"))
+    if found is None or asked or computation.name != e.module.entry or not _large(row):
+        return False
+    given = all(e.is_stored(computation, name) for name in found.operands)
+    return given or _only_leaves(computation, found.name)
+
+
+def _large(row: OpRow) -> bool:
+    return row.bound_by != "latency"
+
+
+MOVES = (*HANDS_ON, "transpose", "reshape", "tuple", "concatenate")
+
+
+def _only_leaves(computation: Computation, name: str) -> bool:
+    waiting, seen = [name], set()
+    while waiting:
+        value = waiting.pop()
+        readers = computation.readers(value)
+        if not readers and computation.root.name != value:
+            return False
+        for i in readers:
+            moves = i.opcode in MOVES or i.opcode.endswith("-done") or _only_moves(i)
+            if not moves or len(seen) > FARTHEST:
+                return False
+            if i.name not in seen:
+                seen.add(i.name)
+                waiting.append(i.name)
+    return True
+
+
+def _only_moves(found: Instruction) -> bool:
+    """A fusion that the compiler named after what it does: copies alone."""
+    return found.opcode == "fusion" and found.name.startswith(("copy", "bitcast", "transpose"))
+
+
+def _copies_beside(e: Evidence, row: OpRow) -> Iterator[OpRow]:
+    """Copies that lay together what is sent, or apart what came."""
+    computation = e.module.computation(row.op.computation)
+    around = [i.name for i in computation.readers(row.op.name)]
+    for name in (*around, *computation.names[row.op.name].operands):
+        made = e.named.get((computation.name, name))
+        if made is not None and made.op.op.op_class == "copy":
+            yield made
+
+
+def tables_cut_by_rows(e: Evidence) -> Iterator[Finding]:
+    """Lookups in a table whose rows are cut: every device has few of them, and all are summed."""
+    rows = [(r, made) for r in e.collectives("all_reduce") if (made := _masked_rows(e, r))]
+    for where, same in grouped(rows, lambda pair: e.where(pair[0].op)).items():
+        group = [r for r, _ in same]
+        size, axes = moved(group)
+        seconds = sum(r.exposed for r in group) + sum(spent(m) for _, made in same for m in made)
+        if seconds < MOSTLY * e.timeline.expected:
+            continue
+        yield Finding(
+            rule="table cut by rows",
+            seconds=seconds,
+            where=where,
+            what=(
+                f"a table is cut by its rows over {' and '.join(axes)}: each device takes the rows "
+                f"that it has, zeros for the others, and {format_bytes(size)} per step are summed"
+            ),
+            remedy=(
+                f"cut the table by its width over {' and '.join(axes)} (P(None, axis)), so that "
+                "each device takes its part of every row; or keep a small one whole"
+            ),
+        )
+
+
+MOSTLY = 0.2
+"""The share of a step from which lookups cost too much: tables of words are often cut so, for the
+product with all words at the other end."""
+
+
+def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
+    """The op that puts zeros for the rows that a device lacks, where a sum is of such rows."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.names[row.op.name]
+    if row.bound_by == "latency" or not found.op_name.endswith("/gather"):
+        return []
+    rows = (e.named.get((computation.name, handed(computation, n))) for n in found.operands)
+    made = [r for r in rows if r is not None]
+    steps = [
+        i.opcode for r in made for _, i in inside(e, computation, computation.names[r.op.name])
+    ]
+    return made if "select" in steps else []
+
+
+RULES: Sequence[Rule] = (
+    wide_exchanges,
+    gathered_to_reduce,
+    small_exchanges,
+    resharded_at_the_edge,
+    tables_cut_by_rows,
+)

@@ -1,0 +1,3 @@
+"""The programs beside `programs.py` are compiled by `scripts/explain_corpus.py` alone."""
+
+collect_ignore = ["attention.py", "exchanges.py", "serving.py", "training.py"]

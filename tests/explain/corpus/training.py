@@ -1,0 +1,103 @@
+"""Faults of training steps: what is made again, kept, exchanged wide or in small pieces.
+
+As in `programs.py`: a function takes the maker of abstract arrays and whether to be faulty.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from programs import Arrays, lay, program
+
+
+@program
+def small_sums(s: Arrays, faulty: bool) -> Any:
+    """Many small arrays are summed one by one, each after the other."""
+    D, F, T, n = 1024, 1024, 4096, 24
+    both = (s.outer, s.inner)
+
+    def block(x: Any, ws: Any, scales: Any) -> Any:
+        total = [jnp.square(x * scale).sum(0) for scale in scales]
+        if faulty:
+            sums: list[Any] = []
+            for part in total:
+                if sums:
+                    part = lax.optimization_barrier((part, sums[-1]))[0]
+                sums.append(lax.psum(part, both))
+        else:
+            sums = list(lax.psum(tuple(total), both))
+        return jnp.tanh(x @ ws) * sum(sums)
+
+    inside = jax.shard_map(
+        block,
+        mesh=s.mesh,
+        in_specs=(jax.P(both), jax.P(), jax.P()),
+        out_specs=jax.P(both),
+        check_vma=False,
+    )
+    return inside, (s((T, D), both), s((D, F)), s((n, D))), {}
+
+
+@program
+def drifting_state(s: Arrays, faulty: bool) -> Any:
+    """A donated state comes back in another dtype, so that it cannot lie where it lay."""
+    D, F = 8192, 16384
+
+    def step(state: Any, gradient: Any) -> Any:
+        w, m = state
+        m = 0.9 * m + 0.1 * gradient
+        w = w - 1e-3 * m
+        return (w, m) if faulty else jax.tree.map(lambda n, o: n.astype(o.dtype), (w, m), state)
+
+    both = ((s.outer, s.inner),)
+    w = s((D, F), *both)
+    return step, ((w, w), s((D, F), *both, dtype="float32")), {"donate_argnums": 0}
+
+
+@program
+def gathered_wide(s: Arrays, faulty: bool) -> Any:
+    """Weights are made int8 and gathered; the compiler gathers float32 and makes it int8 behind."""
+    D, F, T = 4096, 16384, 512
+    both = (s.outer, s.inner)
+
+    def step(w: Any, x: Any) -> Any:
+        scale = jnp.abs(w).max().astype(jnp.float32) / 127
+        few = jnp.round(w.astype(jnp.float32) / scale).astype(jnp.int8)
+        few = few if faulty else lax.optimization_barrier(few)
+        y = x @ lay(few, s.at(None, None)).astype(x.dtype)
+        return jax.nn.relu(y * scale.astype(x.dtype))
+
+    return step, (s((D, F), both), s((8 * T, D), both)), {}
+
+
+@program
+def same_elementwise(s: Arrays, faulty: bool) -> Any:
+    """Adam over weights and moments that lie whole on all devices: each does all of it."""
+    D, F = 4096, 8192
+    cut = () if faulty else ((s.outer, s.inner),)
+
+    def step(w: Any, m: Any, g: Any) -> Any:
+        m = 0.9 * m + 0.1 * g
+        return w - 1e-3 * jnp.tanh(m), m
+
+    w = s((D, F), *cut, dtype="float32")
+    return step, (w, w, w), {"donate_argnums": (0, 1)}
+
+
+@program
+def offloaded_late(s: Arrays, faulty: bool) -> Any:
+    """Moments that lie on the host are fetched, renewed and sent back with nothing beside."""
+    D, F = 2048, 8192
+    cut = ((s.outer, s.inner),)
+    host = s.at(*cut).with_memory_kind("pinned_host")
+
+    def step(w: Any, m: Any, g: Any) -> Any:
+        near = jax.device_put(m, s.at(*cut).with_memory_kind("device")) if faulty else m
+        near = 0.9 * near + 0.1 * g
+        w = w - 1e-3 * near
+        return w, jax.device_put(near, host) if faulty else near
+
+    w = s((D, F), *cut, dtype="float32")
+    m = jax.ShapeDtypeStruct((D, F), "float32", sharding=host) if faulty else w
+    return step, (w, m, w), {"donate_argnums": (0, 1)}
