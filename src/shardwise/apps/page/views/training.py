@@ -39,7 +39,7 @@ class TrainViewState(ViewState):
     )
     on: str = choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
-    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens")
+    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", of="seq")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
     tokens: str = entry("Tokens of the run", "15T", about="Such as 15T; empty: one step.")
     price: str = entry("USD per chip and hour", "", group="Price and plan")
@@ -67,6 +67,7 @@ def _torus(state: TrainViewState) -> dict[str, str | int]:
 
 
 def _calls(state: TrainViewState) -> list[VerbCall]:
+    load_model(state.model)
     slice_name(state.on, state.chips)
     if state.on not in TORI or state.chips < LEAST_SPLIT:
         return []
@@ -105,7 +106,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     book = len(_calls(state))
     figures = [_curves(one, state.batch) for one in answers[:book]]
     if len(answers) == book:
-        return Drawn(figures=figures, lines=["The search for the best plan follows."], **SOURCE)
+        return Drawn(figures=figures, **SOURCE)
     found = answers[book]
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
