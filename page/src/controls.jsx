@@ -1,7 +1,7 @@
 // Controls from data. Every value is the text that stands in the URL. A slider has positions and a box
 // beside it, which takes every number between its ends.
 import {useEffect, useId, useState} from "react";
-import {number, short, typed as typedAs} from "./numbers.js";
+import {short, sizeOf, typed as typedAs} from "./numbers.js";
 import {writtenOut} from "./config.js";
 
 export function Controls({view, state, change, only}) {
@@ -11,6 +11,7 @@ export function Controls({view, state, change, only}) {
       key={control.name}
       control={control}
       value={state[control.name]}
+      size={sizeOf(control, state[control.name], state)}
       fixed={only !== undefined && control.name !== only}
       change={(value, dragged) => change(control.name, value, dragged)}
     />
@@ -33,23 +34,22 @@ function Folded({title, changed, children}) {
   );
 }
 
-function Control({control, value, change, fixed}) {
+function Control({control, value, size, change, fixed}) {
   const id = `control-${control.name}`;
-  const shown = control.kind === "slider" ? readable(value, control) : "";
+  const shown = control.kind === "slider" ? readable(value, size, control) : "";
   return (
     <div className={`control ${control.kind}`}>
       <label htmlFor={id}>
         {control.label}
         {shown && <output htmlFor={id}>{shown}</output>}
       </label>
-      <Input id={id} control={control} value={value} change={change} fixed={fixed} />
+      <Input id={id} control={control} value={value} size={size} shown={shown} change={change} fixed={fixed} />
       {control.about && <p className="about">{control.about}</p>}
     </div>
   );
 }
 
-function readable(value, {unit, free}) {
-  const size = number(value);
+function readable(value, size, {unit, free}) {
   if (Number.isNaN(size) || !free) return value;
   const power = Math.log2(size);
   if (Number.isInteger(power) && power >= 14) return `${2 ** (power % 10)} ${["", "Ki", "Mi", "Gi", "Ti"][Math.floor(power / 10)]} ${unit}`;
@@ -58,15 +58,15 @@ function readable(value, {unit, free}) {
 }
 
 // The position nearest to a value, by ratio where that can be.
-export function nearest(values, value) {
-  const exact = values.indexOf(value);
+export function nearest(control, value, wanted) {
+  const exact = control.values.indexOf(value);
   if (exact >= 0) return exact;
-  const wanted = number(value), far = (one) => (wanted > 0 && one > 0 ? Math.abs(Math.log(one / wanted)) : Math.abs(one - wanted));
-  const all = values.map((one) => far(number(one)));
+  const far = (one) => (wanted > 0 && one > 0 ? Math.abs(Math.log(one / wanted)) : Math.abs(one - wanted));
+  const all = control.values.map((one) => far(sizeOf(control, one)));
   return Math.max(0, all.indexOf(Math.min(...all)));
 }
 
-function Input({id, control, value, change, fixed}) {
+function Input({id, control, value, size, shown, change, fixed}) {
   const common = {id, name: control.name, disabled: fixed};
   switch (control.kind) {
     case "slider":
@@ -78,8 +78,8 @@ function Input({id, control, value, change, fixed}) {
             min={0}
             max={control.values.length - 1}
             step={1}
-            value={nearest(control.values, value)}
-            aria-valuetext={readable(value, control)}
+            value={nearest(control, value, size)}
+            aria-valuetext={shown}
             onChange={(event) => change(control.values[Number(event.target.value)], true)}
           />
           {control.free && !fixed && <Entry id={`${id}-box`} name={`${control.name}-box`} label={`${control.label}, typed`} value={typedAs(value)} change={change} />}

@@ -40,6 +40,16 @@ export function number(word) {
   return found ? Number(found[1].replaceAll(",", "")) * (SCALES[found[2]] ?? (found[2] ? NaN : 1)) : NaN;
 }
 
+// The number that a word means to a control: 1GiB, 500ms, and 1024seq of one that counts in sequences.
+const TIMES = {ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600};
+export function sizeOf({unit, of}, word, state = {}) {
+  const text = String(word).trim();
+  if (of && text.endsWith(of)) return number(text.slice(0, -of.length)) * number(state[of]);
+  if (unit === "bytes" || unit === "bytes/s") return number(text.replace(/B(\/s)?$/, ""));
+  const timed = (unit === "s" || unit === "ms") && /^(.*\d)(ns|us|ms|s|min|h)$/.exec(text);
+  return timed ? (number(timed[1]) * TIMES[timed[2]]) / TIMES[unit] : number(text);
+}
+
 // A number as short as it can be typed back: 4Mi, 4.5e10.
 export function typed(word) {
   const value = Number(word), power = Math.log2(value);

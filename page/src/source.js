@@ -1,5 +1,5 @@
 // Where answers come from: the API of this host, the files of an exported site, or what a page carries.
-import {number} from "./numbers.js";
+import {sizeOf} from "./numbers.js";
 import {write} from "./url.js";
 
 const carried = () => window.__SHARDWISE__;
@@ -16,11 +16,11 @@ export async function views() {
 }
 
 // What the site's states are looked up by: words that are not the usual ones, numbers as the positions spell them.
-const spelt = ({kind, values}, word) => (kind === "slider" && values.find((one) => number(one) === number(word))) || word;
+const spelt = (control, word, state) => (control.kind === "slider" && control.values.find((one) => sizeOf(control, one) === sizeOf(control, word, state))) || word;
 
 async function stored(name, state, signal) {
   const view = index.views.find((one) => one.name === name);
-  const words = view.controls.map((one) => [one, spelt(one, state[one.name])]).filter(([one, word]) => word !== one.default);
+  const words = view.controls.map((one) => [one, spelt(one, state[one.name], state)]).filter(([one, word]) => word !== one.default);
   const file = index.states[name][words.map(([one, word]) => `${one.name}=${word}`).join("&")];
   if (file) return packed(`grid/${name}/${file}.json.gz`, signal);
   const wrong = new Error("this site holds a grid of answers, and none for these controls; the command below works it out");

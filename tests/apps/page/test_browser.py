@@ -360,6 +360,16 @@ def test_typed_numbers_are_taken_and_history_goes_back(browser, address):
     tab.close()
 
 
+def test_a_batch_in_sequences_is_the_position_of_its_tokens(browser, address):
+    tab, wrong = opened(browser, address, "training?chips=16&batch=64seq&seq=2048", 1280, "light")
+    assert tab.locator("#control-batch").evaluate("one => one.ariaValueText") == "128 Ki tokens"
+    assert tab.locator("#control-batch-box").input_value() == "64seq"
+    assert tab.locator("[role=alert]").count() == 0
+    assert "--batch 131072" in tab.locator("pre[aria-label=Command]").inner_text()
+    assert wrong == []
+    tab.close()
+
+
 def test_a_view_keeps_its_state_behind_the_menu(browser, address):
     tab, _ = opened(browser, address, "roofline?m=300", 1280, "light")
     tab.get_by_role("link", name="Hardware").click()

@@ -169,18 +169,37 @@ def test_what_a_verb_refuses_is_said(page):
         ("training", {"chips": "8960"}, 8960),
         ("simulator", {"rate": "0.37"}, 0.37),
         ("collective", {"bytes": "5e6"}, 5e6),
+        ("training", {"batch": "1000seq"}, 1000 * 4096),
+        ("training", {"batch": "96seq", "seq": "2048"}, 96 * 2048),
+        ("collective", {"bytes": "256MiB"}, 2**28),
+        ("collective", {"bandwidth": "45GB/s"}, 4.5e10),
+        ("simulator", {"ttft": "750ms"}, 0.75),
+        ("simulator", {"tpot": "40ms"}, 40),
     ],
 )
-def test_a_slider_takes_numbers_between_its_ends(view, words, value):
+def test_a_slider_takes_numbers_as_the_command_line_spells_them(view, words, value):
     state = state_of(VIEWS[view].state, words)
-    (name,) = words
-    assert getattr(state, name) == value
+    assert getattr(state, next(iter(words))) == value
 
 
 @pytest.mark.parametrize("word", ["0", "300.5", "1e9", "many", "-3", "nan"])
 def test_a_slider_refuses_what_is_no_size(word):
     with pytest.raises(BadRequest, match=r"it is a number from 1 to 16384; write one such as 256"):
         state_of(VIEWS["roofline"].state, {"m": word})
+
+
+@pytest.mark.parametrize("word", ["1000000seq", "seq", "-1seq", "1GiB"])
+def test_a_batch_refuses_what_is_no_number_of_sequences(word):
+    with pytest.raises(BadRequest, match=r"control 'batch' is .*; it is a number from 8192 to"):
+        state_of(VIEWS["training"].state, {"batch": word})
+
+
+@pytest.mark.parametrize("name", ["start", "training", "serving"])
+@pytest.mark.parametrize("on", ["v5e", "h100"])
+def test_an_unknown_model_is_refused_at_once(page, name, on):
+    found = page.get(f"/api/view/{name}", params={"model": "llama-9", "on": on})
+    assert found.status_code == 400
+    assert "unknown model 'llama-9'" in found.json()["error"]
 
 
 def test_slices_are_of_so_many_chips():

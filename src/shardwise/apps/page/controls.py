@@ -1,9 +1,11 @@
 """Controls as data: what a reader can turn, which values they take, how a URL's words are read.
 
 The state of a view is a frozen dataclass (`ViewState`); each of its fields is a control. A slider
-has positions, and takes every number between its ends: 240, 4Mi.
+has positions, and takes every number between its ends as the command line spells it: 240, 4Mi,
+1GiB, 500ms; 1024seq of a control that counts in another one.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -11,7 +13,7 @@ from typing import Any, TypeVar
 from shardwise.boundary.numbers import shown
 from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest, ShardwiseError, unknown
-from shardwise.units import parse_count
+from shardwise.units import parse_bytes, parse_count, parse_seconds
 
 _CONTROL = "control"
 PASTE = "A name, or a config.json pasted or dropped here."
@@ -33,6 +35,7 @@ class ShownControl(Record):
     unit: str
     about: str
     group: str
+    of: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class Control:
     """One thing to turn. `kind` is slider (its `values` are the positions), choice (its `values`
     are the names), name (a word, of which `values` are those known: a model), text, entry (a text
     that counts once it is entered) or flag. `about` says what it means, `name` is that of its
-    field, and controls of one `group` fold together."""
+    field, and controls of one `group` fold together. Where it counts `of` another control, a word
+    such as 1024seq is so many times the value of that, whose name is `seq`."""
 
     name: str = ""
     label: str
@@ -50,6 +54,17 @@ class Control:
     unit: str = ""
     about: str = ""
     group: str = ""
+    of: str = ""
+
+    def counted(self, word: str, words: Mapping[str, str], usual: Any) -> str:
+        """A word that counts another control as a number: 4seq where seq is 4096 as 16384."""
+        if not self.of or not word.strip().endswith(self.of):
+            return word
+        try:
+            each = parse_count(words.get(self.of, written(usual)))
+            return written(parse_count(word.strip().removesuffix(self.of)) * each)
+        except ShardwiseError:
+            return word
 
     def read(self, word: str) -> Any:
         """The value of a word of the URL. Raises BadRequest that names control, rule and remedy."""
@@ -82,7 +97,7 @@ class Control:
         least, most = min(self.values), max(self.values)
         rule = f"it is a number from {written(least)} to {written(most)}; write one such as"
         try:
-            value = parse_count(word)
+            value = _sized(word, self.unit)
         except ShardwiseError:
             raise self._refused(word, f"{rule} {written(self.default)}") from None
         whole = all(type(one) is int for one in self.values)
@@ -123,7 +138,12 @@ def state_of(kind: type[S], words: Mapping[str, str]) -> S:
     for name in words:
         if name not in known:
             raise unknown("control", name, known)
-    return kind(**{name: known[name].read(word) for name, word in words.items()})
+    read = {}
+    for name, word in words.items():
+        control = known[name]
+        usual = known[control.of].default if control.of else None
+        read[name] = control.read(control.counted(word, words, usual))
+    return kind(**read)
 
 
 def words_of(state: ViewState) -> dict[str, str]:
@@ -159,6 +179,22 @@ def text(label: str, default: str = "", **more: Any) -> Any:
 def flag(label: str, default: bool = False, **more: Any) -> Any:
     """A control that is on or off."""
     return _field("flag", label, default, **more)
+
+
+def _sized(word: str, unit: str) -> float:
+    """A number in a unit, alone or with the unit that the command line takes."""
+    if re.fullmatch(r"[\d.,e+]+", word.strip()):
+        return parse_count(word)
+    if unit in ("bytes", "bytes/s"):
+        size = word.strip().removesuffix("/s") if unit == "bytes/s" else word.strip()
+        return parse_bytes(size) if size.endswith("B") else parse_count(size)
+    if unit in _SECONDS_OF:
+        return parse_seconds(word) / _SECONDS_OF[unit]
+    return parse_count(word)
+
+
+_SECONDS_OF = {"s": 1.0, "ms": 1e-3}
+"""Seconds of a unit of time."""
 
 
 def _field(kind: str, label: str, default: Any, **more: Any) -> Any:

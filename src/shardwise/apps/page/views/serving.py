@@ -131,7 +131,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         "source": "ch. 8, interactive figures; the plan: simulated (docs/serving.md)",
     }
     if len(answers) == 2:
-        return Drawn(figures=figures, lines=["The search for a plan follows."], **said)
+        return Drawn(figures=figures, **said)
     found = answers[2]
     assert isinstance(found, ServePlanned)
     memory = found.memory

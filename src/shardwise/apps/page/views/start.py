@@ -12,7 +12,7 @@ from shardwise.apps.page.views.chips import ALL_CHIPS
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.plan_train.train import TrainPlanned
-from shardwise.models import zoo_names
+from shardwise.models import load_model, zoo_names
 
 TASKS = ("train it", "serve it")
 BATCH, SEQ = "4Mi", 4096
@@ -35,6 +35,12 @@ class StartState(ViewState):
     tpot: str = entry("Then a token within", "40ms", group="To serve it")
 
 
+def _calls(state: StartState) -> list[VerbCall]:
+    """None; an unknown model is refused before it is searched with."""
+    load_model(state.model)
+    return []
+
+
 def _search(state: StartState) -> list[VerbCall]:
     given = (state.model, state.on)
     if state.task == TASKS[0]:
@@ -47,7 +53,7 @@ def _search(state: StartState) -> list[VerbCall]:
 
 def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
     if not answers:
-        return Drawn(lines=["The search for the fewest chips follows."])
+        return Drawn()
     found = answers[0]
     if isinstance(found, TrainPlanned):
         return Drawn(
@@ -97,7 +103,7 @@ VIEW: PageView[Any] = PageView(
     title="Start",
     about="Say what is to be trained or served, and by when: the fewest chips, days and dollars.",
     state=StartState,
-    calls=lambda state: (),
+    calls=_calls,
     slow=_search,
     draw=_draw,
     crossed=("task", "model", "on"),

@@ -51,7 +51,7 @@ class TrainViewState(ViewState):
     )
     on: str = choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
-    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens")
+    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", of="seq")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
     tokens: str = entry("Tokens of the run", "15T", about="Such as 15T; empty: one step.")
     beside: str = entry("Chips beside it", BESIDE, about=BESIDE_ABOUT)
@@ -80,6 +80,7 @@ def _torus(state: TrainViewState) -> dict[str, str | int]:
 
 
 def _calls(state: TrainViewState) -> list[VerbCall]:
+    load_model(state.model)
     slice_name(state.on, state.chips)
     if state.on not in TORI or state.chips < LEAST_SPLIT:
         return []
@@ -150,7 +151,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     book = len(_calls(state))
     figures = [_curves(one, state.batch) for one in answers[:book]]
     if len(answers) == book:
-        return Drawn(figures=figures, lines=["The search for the best plan follows."], **SOURCE)
+        return Drawn(figures=figures, **SOURCE)
     found = answers[book]
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
