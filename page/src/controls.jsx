@@ -66,6 +66,9 @@ export function nearest(control, value, wanted) {
   return Math.max(0, all.indexOf(Math.min(...all)));
 }
 
+// Options of a choice, in words where it has those.
+const optionsOf = ({values, words}, wanted) => values.map((one, i) => wanted(i) && <option key={one} value={one}>{words[i] ?? one}</option>);
+
 function Input({id, control, value, size, shown, change, fixed}) {
   const common = {id, name: control.name, disabled: fixed};
   switch (control.kind) {
@@ -88,7 +91,7 @@ function Input({id, control, value, size, shown, change, fixed}) {
     case "choice":
       return (
         <select {...common} value={value} onChange={(event) => change(event.target.value)}>
-          {control.values.map((one) => <option key={one}>{one}</option>)}
+          {control.under.length ? [...new Set(control.under)].map((head) => <optgroup key={head} label={head}>{optionsOf(control, (i) => control.under[i] === head)}</optgroup>) : optionsOf(control, () => true)}
         </select>
       );
     case "name":

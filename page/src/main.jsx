@@ -56,7 +56,7 @@ function App({all}) {
           <p role="status" className="status">{error || !waits ? "" : found ? "working it out" : "working it out: the first answer takes longest"}</p>
           {error && <p role="alert" className="error">{error.message}</p>}
           {error?.command && <Said title="Command" text={error.command} />}
-          {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} />}
+          {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} />}
         </section>
       </main>
     </>
@@ -125,17 +125,18 @@ function Theme() {
 function kept() { try { return localStorage.getItem("theme"); } catch { return null; } }
 function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a page from a file may have no storage */ } }
 
-function Answer({found, view, state, frame, turned, stale}) {
+function Answer({found, view, state, frame, turned, stale, change}) {
   const [place, width] = useWidth();
   return (
     <div className={stale ? "stale" : ""} ref={place}>
       {found.says && <p className="says">{found.says}</p>}
+      <Score found={found} />
       {found.lines.map((line) => <p key={line} className="line">{line}</p>)}
       {width > 0 && found.player && <Player found={found} width={width} frame={frame} turned={turned} />}
       {width > 0 && <div className="figures">{found.figures.map((figure) => (
         <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} found={found} />
       ))}</div>}
-      <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} />)}</div>
+      <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} given={state[table.edits]} change={exported() ? undefined : (words) => change(table.edits, words)} />)}</div>
       {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={`#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
       {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
       {found.formula && <p className="formula"><b>Formula</b> {found.formula}</p>}
@@ -162,7 +163,30 @@ function useWidth() {
   return [place, width];
 }
 
-function Table({table}) {
+// Questions of this visit that were right at the first try.
+const tried = new Map();
+function Score({found}) {
+  if (found.right === null || found.right === undefined) return null;
+  const asked = found.state.id;
+  if (!tried.has(asked)) tried.set(asked, found.right);
+  const right = [...tried.values()].filter(Boolean).length;
+  return <p className={found.right ? "verdict right" : "verdict"} role="status">{found.right ? "Right." : "Not right."} {right} of {tried.size} at the first try.</p>;
+}
+
+// The words of a control that takes NAME=VALUE, with one of them changed.
+function withWord(given, name, value) {
+  const others = (given ?? "").split(/\s+/).filter((word) => word && !word.startsWith(`${name}=`));
+  return [...others, `${name}=${value}`].join(" ");
+}
+
+function Typed({name, value, enter}) {
+  const [typed, setTyped] = useState(String(value));
+  useEffect(() => setTyped(String(value)), [value]);
+  const done = () => { if (typed.trim() && typed !== String(value)) enter(typed.trim()); };
+  return <input type="text" className="typed" aria-label={name} value={typed} onChange={(event) => setTyped(event.target.value)} onBlur={done} onKeyDown={(event) => { if (event.key === "Enter") done(); }} />;
+}
+
+function Table({table, given, change}) {
   const units = table.header.at(-1) === "unit";
   const header = units ? table.header.slice(0, -1) : table.header;
   return (
@@ -173,6 +197,9 @@ function Table({table}) {
         <tbody>
           {table.rows.map((row, i) => (
             <tr key={i}>{header.map((name, j) => {
+              if (table.edits && change && name === "value" && typeof row[j] === "number") {
+                return <td key={j}><Typed name={row[0]} value={row[j]} enter={(to) => change(withWord(given, row[0], to))} /></td>;
+              }
               const cell = short(row[j], units ? (name === "ratio" ? "" : row.at(-1) ?? "") : table.units[name] ?? "");
               return j ? <td key={j} className={typeof row[j] === "number" ? "number" : cell.length < 30 ? "short" : ""}>{cell}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
             })}</tr>

@@ -192,6 +192,31 @@ def test_a_question_and_its_answer_are_fields():
     assert [step.name for step in shown.steps] == ["intensity", "batch"]
 
 
+@pytest.mark.parametrize(
+    ("entry_id", "word"),
+    [("5.3.3.step", "310 ms"), ("5.3.3.step", "0.3105"), ("4.1.3", "512KiB"),
+     ("gpu.quiz2.q2", "3.6TB/s"), ("deck.pp_bubble", "27.3 %")],
+)  # fmt: skip
+def test_an_answer_may_have_a_unit(entry_id, word):
+    checked = sw.book_quiz(entry_id, answers=word)
+    assert checked.right == [True], (checked.given, checked.answer)
+
+
+def test_an_answer_in_another_unit_is_refused(capsys):
+    code, _, said = run(capsys, "book", "quiz", "5.3.3.step", "--answer", "3 kg")
+    assert code == 2
+    assert "--answer is '3 kg'; it is a number in s, or one with its unit such as 310 ms" in said
+
+
+def test_nothing_is_drawn_that_nobody_can_answer():
+    entries = shardwise.book.entries()
+    left_out = {name for name, one in entries.items() if not one.can_be_asked}
+    assert {"10.3.seed", "9.mem"} <= left_out
+    drawn = {sw.book_quiz(chapter="10", seed=seed).id for seed in range(40)}
+    assert drawn
+    assert not drawn & left_out
+
+
 def test_commands_of_a_number_give_its_steps(capsys):
     """Each printed command of a step gives what the step gives."""
     import shlex

@@ -87,6 +87,11 @@ class BookEntry:
         """What an edition prints; the first edition's value only where the latest changed it."""
         return self.first if edition == "first" and self.first is not None else self.book
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether a person can work it out: not what was measured, nor an error of rounding."""
+        return self.kind != "measured" and not self.abs_tol
+
     def constants_of(self, edition: Edition = "latest") -> str:
         """Whose numbers an edition takes: the first edition's own only where its value is another,
         as it has two for v5e's memory (errata 0.3)."""

@@ -25,6 +25,7 @@ SERVED = {"task": "serve it"}
 NEEDED = {
     **{("start", name): SERVED for name in ("input", "output", "rate", "ttft", "tpot")},
     ("book", "answer"): {"quiz": "yes"},
+    ("book", "hint"): {"quiz": "yes"},
     ("serving", "software"): {"weights": "bf16", "kv": "bf16"},
 }
 """What a control of a view needs to take effect."""

@@ -438,3 +438,26 @@ def test_the_first_answer_leads_to_the_same_plan(browser, address, task):
     assert tab.locator(".says").inner_text() == said
     assert wrong == []
     tab.close()
+
+
+def test_a_quiz_keeps_the_score(browser, address):
+    """Enter submits, a unit is taken, the next question is a link away; inputs are typed over."""
+    tab, wrong = opened(browser, address, "book?id=5.3.3.step&quiz=yes", 1280, "light")
+    tab.locator("#control-answer").fill("310 ms")
+    tab.locator("#control-answer").press("Enter")
+    settled(tab)
+    assert tab.locator(".verdict").inner_text() == "Right. 1 of 1 at the first try."
+    tab.get_by_role("link", name="Next question").click()
+    settled(tab)
+    assert tab.locator(".verdict").count() == 0
+    tab.locator("#control-quiz").press("Space")
+    settled(tab)
+    before = tab.evaluate(SHOWN)
+    field = tab.locator("input.typed").first
+    field.fill("7")
+    field.press("Enter")
+    settled(tab)
+    assert "set=" in tab.url
+    assert tab.evaluate(SHOWN) != before
+    assert [one for one in wrong if "400" not in one] == []
+    tab.close()

@@ -24,6 +24,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import state_of, written
 from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
+from shardwise.book import entries
 from shardwise.errors import BadRequest
 
 SEARCHED = ("start", "training", "serving")
@@ -387,3 +388,40 @@ def test_a_decision_sheet_says_what_it_lacks(page):
     assert "control 'tokens' is ; a decision sheet is of a run" in refusal("training/1", tokens="")
     for beside in ("", "v5p"):
         assert "sets chips side by side; write such as" in refusal("training/1", beside=beside)
+
+
+# ---- the quiz
+
+
+def test_a_question_is_asked_hinted_and_checked(page):
+    words = {"id": "5.3.3.step", "quiz": "yes"}
+    found = asked(page, "book", **words)
+    assert found["right"] is None
+    assert found["says"].startswith("Seconds of a training step")
+    assert len(found["tables"]) == 1, "the steps stay hidden"
+    assert (
+        "Hint: 6 N D; then FLOPs / (N C MFU)." in asked(page, "book", hint="yes", **words)["lines"]
+    )
+    for answer, right in (("310 ms", True), ("1 s", False)):
+        checked = asked(page, "book", answer=answer, **words)
+        assert checked["right"] is right
+        (steps,) = [one for one in checked["tables"] if one["title"] == "Steps"]
+        assert steps["rows"][0][2] == "params 1.3e+10, tokens 3e+06"
+
+
+def test_the_next_question_can_be_asked(page):
+    (link,) = asked(page, "book", id="10.2.latest", quiz="yes")["links"]
+    following = link["state"]["id"]
+    assert link["state"]["quiz"] == "yes"
+    assert entries()[following].chapter == "10"
+    assert entries()[following].can_be_asked
+    said = asked(page, "book", id="9.mem", quiz="yes")["lines"]
+    assert any(line.startswith("This one is not asked") for line in said)
+
+
+def test_numbers_of_the_book_are_chosen_by_chapter_and_in_words(page):
+    views = {view["name"]: view for view in page.get("/api/views").json()}
+    control = next(one for one in views["book"]["controls"] if one["name"] == "id")
+    assert len(control["values"]) == len(control["words"]) == len(control["under"])
+    assert {"Chapter 1", "Chapter 10", "GPUs"} <= set(control["under"])
+    assert asked(page, "book")["tables"][0]["edits"] == "set"

@@ -31,6 +31,8 @@ class ShownControl(Record):
     kind: str
     default: str
     values: Sequence[str]
+    words: Sequence[str]
+    under: Sequence[str]
     free: bool
     unit: str
     about: str
@@ -44,13 +46,16 @@ class Control:
     are the names), name (a word, of which `values` are those known: a model), text, entry (a text
     that counts once it is entered) or flag. `about` says what it means, `name` is that of its
     field, and controls of one `group` fold together. Where it counts `of` another control, a word
-    such as 1024seq is so many times the value of that, whose name is `seq`."""
+    such as 1024seq is so many times the value of that, whose name is `seq`. Of a choice `words` say
+    what each value means, and `under` which heading it stands below."""
 
     name: str = ""
     label: str
     kind: str
     default: Any
     values: tuple[Any, ...] = ()
+    words: tuple[str, ...] = ()
+    under: tuple[str, ...] = ()
     unit: str = ""
     about: str = ""
     group: str = ""
@@ -157,7 +162,7 @@ def slider(label: str, values: Sequence[Any], default: Any, **more: Any) -> Any:
 
 
 def choice(label: str, values: Sequence[str], default: str, **more: Any) -> Any:
-    """A control with names to choose from."""
+    """A control with names to choose from; `words` and `under` are as long as its values."""
     return _field("choice", label, default, values=tuple(values), **more)
 
 

@@ -52,12 +52,14 @@ class FigureData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableData:
-    """Rows under a header; numbers stay numbers, `units` of a column say what they are."""
+    """Rows under a header; numbers stay numbers, `units` of a column say what they are. With
+    `edits` numbers under "value" can be typed over: the control of that name takes NAME=VALUE."""
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
     units: Mapping[str, str] = field(default_factory=dict)
+    edits: str = ""
 
 
 def lines(found: Iterable[Series], dashed: Sequence[str] = ()) -> list[Mark]:

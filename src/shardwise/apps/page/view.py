@@ -24,9 +24,11 @@ class ViewLink:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
     """What a view shows of its answers: the answer in one sentence, an animation, figures, tables,
-    more sentences, what to look at next; the formula behind them and where it is from."""
+    more sentences, what to look at next; the formula behind them and where it is from. `right` is
+    whether a question was answered, None where none was."""
 
     says: str = ""
+    right: bool | None = None
     player: Mapping[str, Any] | None = None
     links: Sequence[ViewLink] = ()
     figures: Sequence[FigureData] = ()
@@ -45,6 +47,7 @@ class ShownView(Record):
     state: Mapping[str, str]
     refines: bool
     says: str
+    right: bool | None
     player: Mapping[str, Any] | None
     links: Sequence[ViewLink]
     figures: Sequence[FigureData]

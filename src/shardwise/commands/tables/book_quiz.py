@@ -23,7 +23,8 @@ from shardwise.commands.tables.book_show import (
     steps_table,
 )
 from shardwise.commands.tables.book_words import CHAPTER
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest, ShardwiseError, shown
+from shardwise.units import DAY, YEAR, parse_bytes, parse_count, parse_seconds
 
 LEAST_TOLERANCE = 0.01
 """A quiz takes an answer that is as close as this, or what the book prints where that is right."""
@@ -55,7 +56,9 @@ class BookQuizRequest(Command):
     def answer(self, progress: Progress | None = None) -> "BookQuiz | BookQuizChecked":
         """Ask, or check."""
         found = book_answer(self.entry_id or _drawn(self.chapter, self.seed))
-        asked, given = found.entry, _given(self.answers)
+        asked = found.entry
+        units = [asked.unit] * len(found.values) if isinstance(asked.unit, str) else asked.unit
+        given = _given(self.answers, units)
         question = BookQuiz(
             id=asked.id,
             asks=asked.asks,
@@ -188,18 +191,59 @@ book_quiz = verb("book_quiz", BookQuizRequest)
 
 def _drawn(chapter: str | int | None, seed: int) -> str:
     wanted = None if chapter is None else str(chapter)
-    known = [e.id for e in entries().values() if wanted in (None, e.chapter)]
+    known = [e.id for e in entries().values() if wanted in (None, e.chapter) and e.can_be_asked]
     if not known:
         chapters = ", ".join(dict.fromkeys(e.chapter for e in entries().values()))
         raise BadRequest(f"chapter '{wanted}' has no questions; there are {chapters}")
     return random.Random(seed).choice(known)
 
 
-def _given(answers: str | Sequence[float] | float | None) -> list[float] | None:
+def _given(
+    answers: str | Sequence[float] | float | None, units: Sequence[str]
+) -> list[float] | None:
+    """The numbers that were given, in the units of the question."""
     if answers is None:
         return None
-    found = read_value(answers) if isinstance(answers, str) else answers
-    numbers = [found] if isinstance(found, int | float) else found
-    if isinstance(numbers, str) or not all(isinstance(n, int | float) for n in numbers):
-        raise BadRequest(f"--answer is {shown(answers)}; it is a number, or numbers with commas")
-    return list(numbers)
+    if not isinstance(answers, str):
+        return list(answers) if isinstance(answers, Sequence) else [answers]
+    words = answers.split(",")
+    known = units if len(units) == len(words) else [""] * len(words)
+    return [in_unit(word, unit) for word, unit in zip(words, known, strict=True)]
+
+
+def in_unit(word: str, unit: str) -> float:
+    """A number that a person wrote, alone or with a unit, as so many of `unit`.
+
+    >>> [in_unit(*one) for one in (("310 ms", "s"), ("1.6 GB", "bytes"), ("40 %", "ratio"))]
+    [0.31, 1600000000.0, 0.4]
+    >>> in_unit("1.2 TB/s", "bytes/s"), in_unit("197 TFLOP/s", "FLOP/s"), in_unit("3 d", "days")
+    (1200000000000.0, 197000000000000.0, 3.0)
+    """
+    text = word.strip()
+    value = read_value(text)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    try:
+        return _with_unit(text, unit)
+    except ShardwiseError:
+        in_words = f" in {unit}" if unit else ""
+        raise BadRequest(
+            f"--answer is {shown(word)}; it is a number{in_words}, or one with its unit such as "
+            "310 ms, 16 GB, 40 % or 4Mi, and several have commas between"
+        ) from None
+
+
+def _with_unit(text: str, unit: str) -> float:
+    if unit == "ratio" and text.endswith("%"):
+        return parse_count(text[:-1]) / 100
+    if unit in _SECONDS:
+        short = text.replace("days", "d").replace("years", "y")
+        return parse_seconds(short) / _SECONDS[unit]
+    size, per, _ = unit.partition("/")
+    if size == "bytes" and text.endswith(f"B{per and '/s'}"):
+        return parse_bytes(text.removesuffix("/s"))
+    return parse_count(text.removesuffix(unit))
+
+
+_SECONDS = {"s": 1.0, "days": DAY, "years": YEAR}
+"""Units of times, in which answers are asked for."""

@@ -1,39 +1,47 @@
 """The book: each of its numbers worked out, step by step, and a quiz."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, entry, flag, text
 from shardwise.apps.page.figures import TableData
-from shardwise.apps.page.view import Drawn, PageView, refused
+from shardwise.apps.page.view import Drawn, PageView, ViewLink, refused
 from shardwise.book import entries
 from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
-from shardwise.commands.tables.book_show import BookShown
+from shardwise.commands.tables.book_show import BookShown, RuleStep
 from shardwise.units import many
 
 IDS = tuple(entries())
+ASKS = tuple(one.asks for one in entries().values())
+ELSEWHERE = {"deck": "Slides", "notes": "Notes", "12": "GPUs"}
+CHAPTERS = tuple(ELSEWHERE.get(c, f"Chapter {c}") for c in (e.chapter for e in entries().values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookState(ViewState):
     """The controls of the view."""
 
-    id: str = choice("Number", IDS, "head.7.appA")
-    edition: str = choice("Edition", ("latest", "first"), "latest")
-    constants: str = choice("Constants", ("book", "seed", "vendor"), "book")
-    set: str = text("With other numbers", "", about="Such as params=7e9 chips=8.")
+    id: str = choice("Number", IDS, "head.7.appA", words=ASKS, under=CHAPTERS)
     quiz: bool = flag("Ask me")
-    answer: str = entry("My answer", "", about="Numbers with commas between; Enter.")
+    answer: str = entry("My answer", "", about="Such as 310 ms; several with commas. Enter.")
+    hint: bool = flag("Hint", about="With Ask me: the formulas.")
+    edition: str = choice("Edition", ("latest", "first"), "latest", group="Whose numbers")
+    constants: str = choice("Constants", ("book", "seed", "vendor"), "book", group="Whose numbers")
+    set: str = text(
+        "With other numbers", "", about="Such as params=7e9 chips=8; or type into the table."
+    )
 
 
 def _calls(state: BookState) -> list[VerbCall]:
-    if state.quiz:
+    if state.quiz and entries()[state.id].can_be_asked:
         keywords = {"answers": state.answer or None}
-        return [VerbCall(verb="book_quiz", given=(state.id,), keywords=keywords)]
+        calls = [VerbCall(verb="book_quiz", given=(state.id,), keywords=keywords)]
+        hint = [VerbCall(verb="book_show", given=(state.id,))] if state.hint else []
+        return [*calls, *hint]
     sets = dict(word.split("=", 1) for word in _sets(state.set)) or None
     keywords = {"edition": state.edition, "constants": state.constants, "sets": sets}
     return [VerbCall(verb="book_show", given=(state.id,), keywords=keywords)]
@@ -50,16 +58,49 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, BookShown | BookQuiz | BookQuizChecked)
     steps = () if isinstance(found, BookQuiz) else found.steps
-    names = ("name", "function", "formula", "value", "unit")
+    inputs = _table("Inputs", found.inputs, ("name", "value", "unit"))
+    if isinstance(found, BookShown):
+        inputs = replace(inputs, edits="set")
     return Drawn(
-        tables=[
-            _table("Inputs", found.inputs, ("name", "value", "unit")),
-            *([_table("Steps", steps, names)] if steps else []),
-        ],
-        lines=[found.asks, *_lines(found)],
+        says=found.asks,
+        right=all(found.right) if isinstance(found, BookQuizChecked) else None,
+        tables=[inputs, *([_worked(steps)] if steps else [])],
+        lines=[*_lines(found), *_hint(answers[1:]), *_not_asked(state)],
+        links=[_next(state)] if state.quiz else [],
         formula="; ".join(step.formula for step in steps),
         source=found.source,
     )
+
+
+def _worked(steps: Sequence[RuleStep]) -> TableData:
+    """Each step: its formula, what stands for its letters, and what it gives."""
+    rows = [
+        [one.name, one.formula, _cell(one.arguments), _cell(one.value), one.unit] for one in steps
+    ]
+    return TableData(title="Steps", header=("name", "formula", "with", "value", "unit"), rows=rows)
+
+
+def _hint(shown: Sequence[Answer]) -> list[str]:
+    found = [step for one in shown if isinstance(one, BookShown) for step in one.steps]
+    return [f"Hint: {'; then '.join(step.formula for step in found)}."] if found else []
+
+
+def _not_asked(state: BookState) -> list[str]:
+    asked = entries()[state.id].can_be_asked
+    why = "This one is not asked: it was measured, or is an error of rounding."
+    return [] if asked or not state.quiz else [why]
+
+
+def _next(state: BookState) -> ViewLink:
+    """The next question of the chapter, from the last on the first."""
+    here = entries()[state.id]
+    own = [one.id for one in entries().values() if one.chapter == here.chapter]
+    place = own.index(state.id)
+    asked = [
+        name for name in (*own[place + 1 :], *own[: place + 1]) if entries()[name].can_be_asked
+    ]
+    state_ = {"id": asked[0] if asked else state.id, "quiz": "yes"}
+    return ViewLink(text="Next question", view=VIEW.name, state=state_)
 
 
 def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
@@ -98,7 +139,7 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-VIEW = PageView(
+VIEW: PageView[Any] = PageView(
     name="book",
     title="Book and quizzes",
     about="Each number of the book, from its inputs by its formulas; or asked as a question.",
