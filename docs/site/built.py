@@ -1,13 +1,16 @@
 """What `scripts/docs` says of a build, and its last check: `python docs/site/built.py HTML S`.
 
 The pictures of the README and of docs/examples.md are drawn by the same commands on pages of the
-site: each must be there, the same to the eye.
+site: each must be there, the same to the eye. `held.py` and `seen.py` say what else each page must
+be.
 """
 
 import sys
 from pathlib import Path
 
+import held
 import numpy as np
+import seen
 from matplotlib.image import imread
 from pages import cells
 
@@ -27,14 +30,16 @@ def drawn(html: Path, picture: Path) -> bool:
 
 
 def main(html: Path, seconds: str) -> int:
-    """Say what was built; 1 where a picture is missing."""
+    """Say what was built; 1 where a picture is missing, or a page is not as it must be."""
     run = [page for page, _ in cells()]
     built = len(list(html.rglob("*.html")))
     print(f"{built} pages, {len(run)} cells of {len({*run})} of them run, {seconds} s: {html}")
     missing = [p.name for p in sorted((DOCS / "img").glob("*.png")) if not drawn(html, p)]
     if missing:
         print(f"no page draws docs/img's {', '.join(missing)} so; run `python scripts/readme.py`")
-    return bool(missing)
+    faults = [*held.faults(html), *seen.faults(html)]
+    print("\n".join(faults))
+    return bool(missing or faults)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,25 @@
 
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import console
+import working
 from IPython.display import HTML, Image, Markdown, display
 
 import shardwise as sw
-from shardwise.book import book_answer, entry, rule
-from shardwise.book.questions import agrees
+from shardwise.book import book_answer, entry
+
+MOVE = (
+    "const own = this.closest('.moved'), all = own.querySelectorAll('img');"
+    "all.forEach((one, place) => { one.hidden = place != this.value });"
+    "own.querySelector('output').textContent = all[this.value].title.split(' = ')[1]"
+)
+"""What a slider does in the page: shows one picture of several."""
 
 
 def shell(command: str, code: int = 0, notes: bool = False) -> None:
@@ -79,22 +87,26 @@ def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> None:
 
 
 def exercises(chapter: str | int, *only: str) -> None:
-    """Every number of a chapter, worked out now, beside what the book prints.
-
-    Raises RuntimeError for one that is not what was worked out independently of these rules.
-    """
-    rows = []
-    for listed in sw.book_list(chapter=chapter).table():
-        if listed["kind"] == "number" and (not only or listed["id"].startswith(only)):
-            rows.append(_exercise(sw.book_show(listed["id"]).result))
-    table(rows, ["id", "what is asked", "computed here", "book", ""])
+    """Every number of a chapter, worked out now, each folded under its question."""
+    rows = [
+        working.exercise(listed)
+        for listed in sw.book_list(chapter=chapter).table()
+        if listed["kind"] == "number" and (not only or listed["id"].startswith(only))
+    ]
+    display(HTML(f'<div class="exercises">{"".join(rows)}</div>'))
 
 
 def errata(chapter: str | int, edition: str = "latest") -> None:
     """Where the book's number is not what its own rules give, recomputed."""
     found = sw.book_errata(chapter=chapter, edition=edition).table()
     rows = [
-        [f"`{r['id']}`", number(r["printed"]), number(r["computed"]), r["unit"], r["note"]]
+        [
+            f"`{r['id']}`",
+            working.number(r["printed"]),
+            working.number(r["computed"]),
+            r["unit"],
+            r["note"],
+        ]
         for r in found
     ]
     if rows:
@@ -105,54 +117,29 @@ def errata(chapter: str | int, edition: str = "latest") -> None:
 
 def steps(entry_id: str, **inputs: Any) -> None:
     """The steps of an answer: each rule with its formula, what it took and what it gave."""
-    found = book_answer(entry_id, set=inputs)
-    rows = [
-        [w.step.name, f"`{w.step.rule}`", rule(w.step.rule).formula, _values(w.value)]
-        for w in found.steps
-    ]
-    table(rows, ["step", "rule", "formula", "gives"])
+    known = entry(entry_id)
+    display(Markdown(known.asks))
+    display(HTML(working.given(known) + working.worked(book_answer(entry_id, set=inputs))))
 
 
-def number(value: Any) -> str:
-    """A number in six digits, thousands with commas where it is whole and short enough."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if float(value).is_integer() and abs(value) < 1e7:
-        return f"{int(value):,}"
-    return f"{value:.6g}"
+def moved(command: str, name: str, values: Sequence[Any]) -> None:
+    """A figure that a slider changes: the command's picture for each value of one setting."""
+    pictures = []
+    for place, value in enumerate(values):
+        console.run(f"{command} --set {name}={value} --plot moved.png --brief")
+        data = b64encode(Path("moved.png").read_bytes()).decode()
+        said = f'alt="{escape(command)}" title="{name} = {working.number(value)}"'
+        hidden = " hidden" if place else ""
+        pictures.append(f'<img{hidden} {said} src="data:image/png;base64,{data}">')
+    Path("moved.png").unlink()
+    slider = f'<input type="range" min="0" max="{len(values) - 1}" value="0" oninput="{MOVE}">'
+    label = f"<label>{name} {slider} <output>{working.number(values[0])}</output></label>"
+    display(HTML(f'<div class="moved">{label}{"".join(pictures)}</div>'))
+    display(Markdown(f"`{command} --set {name}={values[0]} --plot {name}.png`"))
 
 
 def _console(command: str, output: str) -> None:
     display(Markdown(f"````console\n$ {command}\n{output}````"))
-
-
-def _exercise(result: Mapping[str, Any]) -> list[str]:
-    known, units = entry(result["id"]), result["unit"]
-    if not agrees(result["answer"], known.correct, known.tolerance, known.abs_tol):
-        raise RuntimeError(f"{known.id} is {result['answer']}, and should be {known.correct}")
-    latest, first = result["book"]["latest"], result["book"]["first"]
-    book = _values(latest, units) if latest is not None else "prints none"
-    if first != latest:
-        book += f"; first edition {_values(first, units)}"
-    verdict = {True: "agrees", False: "**differs**", None: ""}[result["agrees"]]
-    if result["erratum"]:
-        verdict = "**erratum**"
-    about = f"{verdict}: {result['note']}" if result["note"] and verdict else verdict
-    about = about or result["note"]
-    return [f"`{result['id']}`", result["asks"], _values(result["answer"], units), book, about]
-
-
-def _values(value: Any, unit: str | Sequence[str] = "") -> str:
-    if isinstance(value, Mapping):
-        return "; ".join(f"{name} {_values(item)}" for name, item in value.items())
-    values = list(value) if isinstance(value, list | tuple) else [value]
-    units = [unit] * len(values) if isinstance(unit, str) else list(unit)
-    units += units[-1:] * (len(values) - len(units))
-    one = len(set(units)) == 1
-    said = [
-        f"{number(v)}" if one else f"{number(v)} {u}" for v, u in zip(values, units, strict=False)
-    ]
-    return "; ".join(said) + (f" {units[0]}" if one and units[0] else "")
 
 
 def _cell(value: Any) -> str:

@@ -3,7 +3,8 @@
 `scripts/docs` builds it. The front page is docs/index.md. Pages for the site alone lie in this
 folder. The sidebar leaves out the records, which docs/lab/index.md lists. `generated.py`
 makes pages that are lists before the build. Cells run offline, each page in an empty folder of its
-own, with `cells.py` and `console.py` of this folder at hand.
+own, with `cells.py`, `working.py` and `console.py` of this folder at hand. `mathematics.py` leaves
+formulas to `set_formulas.mjs`. `held.py` and `seen.py` say what is wrong with what was built.
 """
 
 import os
@@ -16,6 +17,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 from docstrings import as_fields  # noqa: E402  (found by the line above)
 from links import to_repository  # noqa: E402  (found by the line above)
+from mathematics import as_katex  # noqa: E402  (found by the line above)
 
 # Kernels inherit these: the helpers of the cells, and JAX on the CPU.
 os.environ["PYTHONPATH"] = str(HERE)
@@ -28,10 +30,12 @@ html_title = "shardwise"
 root_doc = "index"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+html_math_renderer = "katex"
 html_theme = "furo"
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = "static/scorer.js"
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
@@ -54,9 +58,18 @@ autodoc_preserve_defaults = True
 
 def setup(app):
     """Links to files that are no pages keep their paths; pages are dealt out evenly."""
+    as_katex(app)
     app.connect("source-read", to_repository)
     app.connect("env-before-read-docs", dealt)
+    app.connect("env-updated", unsearched)
     app.connect("autodoc-process-docstring", as_fields)
+
+
+def unsearched(app, env) -> None:
+    """Records are not what a reader searches for."""
+    for name in env.found_docs:
+        if name.startswith("lab/"):
+            env.metadata[name]["nosearch"] = "yes"
 
 
 def dealt(app, env, docnames: list[str]) -> None:

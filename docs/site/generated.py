@@ -1,7 +1,7 @@
 """Pages that are lists: made when the site is built, and not committed (`.gitignore` names them).
 
 `python docs/site/generated.py` writes them all. A row is the page's name in docs/ and the script
-whose `page()` gives its text.
+or module whose `page()` gives its text.
 """
 
 import sys
@@ -9,13 +9,19 @@ from importlib import import_module
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1]
-SCRIPTS = {"findings": "findings", "options": "options", "systems": "systems"}
-"""The script in scripts/ that makes each page."""
+SCRIPTS = {
+    "findings": "findings",
+    "glossary": "glossary",
+    "options": "options",
+    "rules": "catalogue",
+    "systems": "systems",
+}
+"""The script in scripts/, or the module of this folder, that makes each page."""
 
 
 def text(name: str) -> str:
     """The text of a generated page."""
-    sys.path.insert(0, str(DOCS.parent / "scripts"))
+    sys.path[:0] = [str(DOCS.parent / "scripts"), str(DOCS / "site")]
     return import_module(SCRIPTS[name]).page()
 
 

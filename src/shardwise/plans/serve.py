@@ -207,14 +207,16 @@ _OURS = ("ideal", "jax")
 class ServePlan:
     """The choices of one model server.
 
-    One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
-    of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
-    `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
-    long. `stage` cuts the layers: as many parts of the batch are under way, one on each stage, and
+    One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once.
+    Prompts of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut
+    over `data` and `expert`, in chunks of at most `prefill_chunk`. Answers are `output_length`
+    tokens long.
+
+    `stage` cuts the layers: as many parts of the batch are under way, one on each stage, and
     a step is one pass of all of them. `fsdp` cuts D of weights that never move; each of its devices
     attends for some of the sequences. `box` is the part of each physical axis that the mesh uses.
-    The KV cache is cut by heads over `tensor`; beyond one KV head per device the heads are
-    replicated ("heads"), or the sequences are spread ("heads_then_batch"), and where they are fewer
+    The KV cache is cut by heads over `tensor`. Beyond one KV head per device the heads are
+    replicated ("heads"), or the sequences are spread ("heads_then_batch"). Where they are fewer
     than the devices, each is cut along its tokens, too ("heads_then_batch_then_sequence").
 
     `engine` is the software that serves, whose measured constants add to the chip's times

@@ -276,8 +276,8 @@ _ENDS = {"line": "apart", "fold": "folded", "mirror": "doubled"}
 class TrainPlan(Structure):
     """The choices of one training step: its numbers here, all others in `Structure`.
 
-    `mesh` maps axis to degree, outermost first; it uses `slices` of the slices (or switched
-    domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
+    `mesh` maps axis to degree, outermost first. It uses `slices` of the slices (or switched
+    domains) and of each the `box`, the part of each physical axis. `placement` gives each axis its
     fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
     others whole. `data` and `replica` replicate parameters, the `storage_axes` shard them.
     `layers_per_stage` has one entry per stage. `software` is the program that the plan is for,

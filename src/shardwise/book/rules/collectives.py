@@ -46,8 +46,8 @@ def oneway_exchange_seconds(bytes: Quantity, oneway: Quantity) -> Quantity:
 
 
 def exchange_scalars(size: Quantity, chips: Quantity) -> Quantity:
-    """Scalars over each link of a one-way ring in the AllToAll of an N x N array over D chips:
-    messages of (N/D)^2 go 1 to D - 1 hops, N^2 (D - 1) / (2D) in all (exercise 3.10)."""
+    """Scalars over each link of a one-way ring in the AllToAll of an N x N array over D chips.
+    Messages of (N/D)^2 go 1 to D - 1 hops, N^2 (D - 1) / (2D) in all (exercise 3.10)."""
     return size**2 * (chips - 1) / (2 * chips)
 
 

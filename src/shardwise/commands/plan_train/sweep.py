@@ -50,8 +50,8 @@ class SweepRequest(TrainChoices, Command):
     """Plan every slice, batch and length: scaling, the front of cost and speed, what is cheapest.
 
     A bare chip stands for its slices of `chips` ("256..16384") chips, one per doubling. Several
-    bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side: a row
-    for each, its slice the cheapest that keeps the deadline, or by `objective` that of the fewest
+    bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side. A row
+    for each has the cheapest slice that keeps the deadline, or by `objective` that of the fewest
     "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is its
     fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
     """

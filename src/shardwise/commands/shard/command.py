@@ -64,8 +64,9 @@ class ShardRequest(HardwareWords, Command):
     """What each device holds of an array, or the cheapest way to compute with sharded arrays.
 
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
-    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]"; with
-    `backward` also lines separated by ';'. `to` "explicit" is a program of explicit collectives.
+    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
+    With `backward` it may be lines separated by ';', too. `to` "explicit" is a program of
+    explicit collectives.
     """
 
     COMMAND: ClassVar[str] = "shard"
