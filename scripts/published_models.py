@@ -9,29 +9,35 @@ names, which is built on torch's meta device, and the parameters are compared.
 
 import torch
 import transformers
+from count_class import total
 
 from shardwise.models import load_model, params_active, params_total
 from shardwise.models.zoo import hf_config
 
 NAMES = (
     "ax-k1 deepseek-v3.1 deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro ernie-4.5-0.3b "
-    "ernie-4.5-21b-a3b gemma-4-26b-a4b gemma-4-31b glm-4.6 glm-5.1 glm-5.2 gpt-oss-120b "
-    "granite-4.0-h-1b granite-4.0-h-small granite-4.0-h-tiny hunyuan-4b hunyuan-7b hy3-preview "
-    "kimi-k2.6 kimi-k2.7-code kimi-linear-48b-a3b laguna-xs.2 lfm2-2.6b lfm3-1.7b "
-    "ling-3.0-flash mellum2-12b-a2.5b mimo-v2-flash minimax-m2.7 ministral-3-8b mistral-large-3 "
-    "mistral-medium-3.5 nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b "
-    "nemotron-3-ultra-550b-a55b nemotron-3.5-lightning-30b-a3b olmo-hybrid-7b qwen3-1.7b "
-    "qwen3-vl-235b-a22b qwen3-vl-32b qwen3-vl-4b qwen3.5-397b-a17b qwen3.5-4b qwen3.6-27b "
-    "qwen3.6-35b-a3b qwen3.8-2.4t-a95b qwen3.8-27b solar-open-100b"
+    "ernie-4.5-21b-a3b gemma-4-26b-a4b gemma-4-31b glm-4.6 glm-5.1 glm-5.2 glm-5.3 "
+    "glm-5.3-flash gpt-oss-120b granite-4.0-h-1b granite-4.0-h-small granite-4.0-h-tiny "
+    "hunyuan-4b hunyuan-7b hy3-preview kimi-k2.6 kimi-k2.7-code kimi-linear-48b-a3b laguna- "
+    "xs.2 lfm2-2.6b lfm3-1.7b ling-3.0-flash longcat-flash mellum2-12b-a2.5b mimo-v2-flash "
+    "minimax-m2.7 minimax-m3 ministral-3-8b mistral-large-3 mistral-large-4 mistral- "
+    "medium-3.5 muse-glimmer-30b muse-spark-816b-a42b nemotron-3-nano-30b-a3b "
+    "nemotron-3-super-120b-a12b nemotron-3-ultra-550b-a55b nemotron-3.5-lightning-30b-a3b "
+    "nemotron-nano-12b-v2 nemotron-nano-9b-v2 olmo-hybrid-7b qwen3-1.7b qwen3-vl-235b-a22b "
+    "qwen3-vl-32b qwen3-vl-4b qwen3.5-397b-a17b qwen3.5-4b qwen3.6-27b qwen3.6-35b-a3b "
+    "qwen3.8-2.4t-a95b qwen3.8-27b solar-open-100b"
 )
 MODELS = NAMES.split()
 
-RENAMED = {"KimiK25ForConditionalGeneration": "Kimi_K25ForConditionalGeneration"}
+RENAMED = {
+    "KimiK25ForConditionalGeneration": "Kimi_K25ForConditionalGeneration",
+    "MiniMaxM3ForCausalLM": "MiniMaxM3VLForCausalLM",
+}
 """Classes of a model's own code, and what transformers calls them."""
 
 
 def built(name):
-    """Parameters of the class of transformers: all, and those of its vision tower."""
+    """Parameters of the class of transformers: all, and those of its towers."""
     named = load_model(name).architecture
     cls = getattr(transformers, RENAMED.get(named, named))
     raw = dict(hf_config(name))
@@ -45,9 +51,10 @@ def built(name):
         raw["layer_types"] = [kinds[n in linear] for n in range(raw["num_hidden_layers"])]
     with torch.device("meta"):
         model = cls(cls.config_class(**raw))
+    towers = ("vision", "visual", "audio", "projector")
     sizes = {key: tensor.numel() for key, tensor in model.named_parameters()}
-    tower = [size for key, size in sizes.items() if "vision" in key or "projector" in key]
-    return sum(sizes.values()), sum(tower)
+    tower = [size for key, size in sizes.items() if any(word in key for word in towers)]
+    return total(model), sum(tower)
 
 
 def row(name):
@@ -58,7 +65,7 @@ def row(name):
     if "commit" in said:
         source = source.replace(" ", f"@{said['commit'][:7]} ", 1)
     ours, active = params_total(cfg), params_active(cfg)
-    whole, text = "exact", "exact but for the vision tower, which is not counted"
+    whole, text = "exact", "exact but for its towers, which are not counted"
     how = {count - tower: text, count: whole}.get(ours, f"NOT its {count:,}")
     hub = said["hf_id"]
     return f"| {name} | {hub} | {cfg.architecture} | {ours:,} | {active:,} | {how} | {source} |"
@@ -74,7 +81,7 @@ def page():
         f"Made by `scripts/published_models.py` with transformers {transformers.__version__}: "
         f"{len(rows)} models of the zoo, each from the config that its source has. The parameters "
         f"of {exact} are exactly those of the class of transformers that the config names, built "
-        f"on torch's meta device, those of {text} but for a vision tower. Layers for multi-token "
+        f"on torch's meta device, those of {text} but for towers of other inputs. Layers for multi-token "
         "prediction are in neither count, and model cards that count them say more (GLM-4.6: "
         "355B). A source that is a class of transformers is its defaults, whose docstring names "
         "the model.\n"
