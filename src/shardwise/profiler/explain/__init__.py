@@ -8,8 +8,8 @@ its cost per step and a remedy; they know nothing of any model. They lie by what
 part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
 done again, or for nothing) and `rules_again.py` (what is exchanged again). `flow.py` carries facts
 of values through the program for them, `lineage.py` says which. `partitioned.py` says what of it
-all can be told of a program that was not compiled. Read `explain_program` below, then
-`evidence.py`.
+all can be told of a program that was not compiled, `against.py` sets two programs beside each
+other. Read `explain_program` below, then `evidence.py`.
 """
 
 from collections.abc import Sequence
