@@ -38,6 +38,7 @@ FILES = {
     ("check", "file"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",
     ("explain", "graph"): "writes the graph of the answer",
+    ("explain", "save"): "writes `answer.kept`",
     ("calibrate", "file"): "writes `answer.files`",
     ("simulate", "steps_path"): "writes the steps that were kept as a trace",
     ("simulate", "perfetto_until"): "says where that trace ends",

@@ -46,7 +46,7 @@ def compile_(out: Outputs) -> None:
     refuse_misses(answer.misses)
 
 
-_FILES = ("as_json", "out", "plot_path", "graph", "capture", "phase")
+_FILES = ("as_json", "out", "plot_path", "graph", "capture", "phase", "save")
 
 
 def program_inputs(

@@ -72,6 +72,12 @@ class Outputs:
         group="Files",
         meaning="draw the dearest ops of a step, and what waits for what",
     )
+    save: Path | None = option(
+        "The program, for a later --against.",
+        kind="output",
+        group="Files",
+        meaning="write the program for a later --against",
+    )
     html_path: Path | None = option(
         kind="output",
         endings=(".html",),

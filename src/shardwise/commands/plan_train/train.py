@@ -150,6 +150,8 @@ class TrainPlanRequest(TrainChoices, Command):
         "A plan file or audit:NAME (`shardwise book list`) to price beside the best plan.",
         metavar="PLAN",
         group="Beside the answer",
+        meaning="what stands beside the answer: a plan (a file or audit:NAME) beside the best one; "
+        "the program before (a function, or a file of --save) beside an explained one",
     )
     compile: int | str | None = option(
         "Compile the best plans for our trainer until N fit, three times as many at most (implies "

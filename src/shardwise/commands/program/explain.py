@@ -1,15 +1,26 @@
 """`explain`: where the time of a compiled step goes, and what in it is a mistake."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from shardwise.boundary.options import option
-from shardwise.boundary.records import hidden, plain
+from shardwise.boundary.records import hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import verb
+from shardwise.commands.program.against import (
+    KeptProgram,
+    ProgramAgainst,
+    against,
+    against_page,
+    is_kept,
+    kept_program,
+    load_program,
+    slower,
+)
 from shardwise.commands.program.compiling import PlanProgram, shortfall
 from shardwise.commands.program.explaining import (
     ExplainedProgram,
@@ -19,6 +30,7 @@ from shardwise.commands.program.explaining import (
     explained_program,
 )
 from shardwise.commands.program.programs import PHASES, ProgramRequest
+from shardwise.errors import BadRequest
 from shardwise.profiler.explain.finding import WORTH
 from shardwise.profiler.explain.partitioned import UNKNOWN, LineCollective
 from shardwise.units import format_bytes, format_seconds
@@ -48,32 +60,66 @@ class ExplainRequest(ProgramRequest):
         meaning="partition the program and do not compile it: communication, sharding, duplicated "
         "work and dtypes, within seconds and without the chip's compiler",
     )
+    against: Any = option(
+        "The program before, a function or a file of --save: what came, went and costs.",
+        metavar="MODULE:NAME|FILE",
+    )
+    fail_over: str | None = option(
+        "Ends with code 1 where the step takes more than that longer.",
+        metavar="3%",
+        group="How much is said",
+        meaning="the share by which a step may take longer than the one of --against",
+    )
 
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""
+        if self.fail_over is not None and self.against is None:
+            raise BadRequest("--fail-over is of two programs; name the other one with --against")
+        before = self._before(watch)
         made = self.programs((self.phase,) if self.phase else (), watch, partition=self.quick)
         program = made.programs[0]
         compiled = program.compiled
         piece = Hardware(files=self.hw_files).slice(compiled.slice).slice
         explanation = explained(program, piece)
+        kept = kept_program(program, explanation)
+        beside = None
+        if before is not None:
+            beside = against(before, kept, explanation, Hardware(files=self.hw_files))
         unfit = "the program does not fit; times are of what would run"
         return ProgramExplained.of(
             explained_program(
                 program.phase, compiled.slice, explanation, partitioned=compiled.partitioned
             ),
             program=program,
+            against=beside,
             graph=explanation.graph,
+            kept=kept,
+            slower=slower(beside, self.fail_over) if beside and self.fail_over else "",
             misses=[] if compiled.fits else [shortfall(program, made.plan)],
             warnings=[*made.warnings, *([] if compiled.fits else [unfit])],
             provenance={"versions": dict(compiled.versions)},
         )
 
+    def _before(self, watch: Any) -> KeptProgram | None:
+        """The program of `against`."""
+        if self.against is None or isinstance(self.against, ProgramExplained):
+            return self.against and self.against.kept
+        if is_kept(self.against):
+            return load_program(Path(self.against))
+        other = replace(self, what=self.against, against=None, fail_over=None)
+        return other.answer(watch).kept
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProgramExplained(Answer, ExplainedProgram):
-    """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit."""
+    """One program, explained, its dearest ops as a `graph`; `misses` says why it does not fit,
+    `slower` that it takes longer than it may, and `kept` is what a later `against` takes."""
 
+    against: ProgramAgainst | None = part()
+    """The program beside another one."""
     program: PlanProgram = hidden()
+    kept: KeptProgram = hidden()
+    slower: str = hidden()
     graph: OpGraph = hidden()
     misses: Sequence[str] = hidden()
 
@@ -83,6 +129,8 @@ class ProgramExplained(Answer, ExplainedProgram):
 
     def page(self) -> Page:
         """Findings, and seconds by source line."""
+        if self.against is not None:
+            return against_page(self.against, _short)
         return _explained_page(self)
 
     def sections(self) -> Mapping[str, Page]:

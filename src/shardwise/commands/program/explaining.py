@@ -198,10 +198,11 @@ def _first(rows: Iterable[P]) -> P | None:
 def _placed(rows: Iterable[P]) -> list[P]:
     """With their files' paths as they are seen from here, or from the folder of installed
     packages."""
-    return [replace(row, where=_seen(row.where)) for row in rows]
+    return [replace(row, where=seen(row.where)) for row in rows]
 
 
-def _seen(where: str) -> str:
+def seen(where: str) -> str:
+    """A place with its file's path as it is seen from here."""
     where = where.removeprefix(f"{Path.cwd()}/")
     for root in ("/site-packages/", "/src/"):
         if where.startswith("/") and root in where:

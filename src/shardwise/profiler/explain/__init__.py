@@ -10,8 +10,8 @@ done again, or for nothing), `rules_again.py` (what is exchanged again), `rules_
 crosses the network wider or smaller than it is read), `rules_larger.py` (what is made larger or
 more often than it is read) and `rules_kept.py` (what is kept, joined and handed back). `flow.py`
 carries facts of values through the program for them, `lineage.py` says which. `partitioned.py` says
-what of it all can be told of a program that was not compiled. Read `explain_program` below, then
-`evidence.py`.
+what of it all can be told of a program that was not compiled, `against.py` sets two programs beside
+each other. Read `explain_program` below, then `evidence.py`.
 """
 
 from collections.abc import Sequence

@@ -19,11 +19,17 @@ from shardwise.profiler.explain import (
     rules_twice,
 )
 from shardwise.profiler.explain.evidence import Evidence, elements
-from shardwise.profiler.explain.finding import Rule
+from shardwise.profiler.explain.finding import Finding, Rule
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.profiler.timeline import OpRow
 from shardwise.work import grouped
+
+
+def _gathers_in_loops(e: Evidence) -> Iterator[Finding]:
+    """Gathers of what a loop does not change; its sums may yet leave it, as compilers move them."""
+    return (f for f in rules_again.in_every_round(e) if f.rule == "gathers in a loop")
+
 
 RULES: tuple[Rule, ...] = (
     rules_memory.whole_parameters,
@@ -41,7 +47,7 @@ RULES: tuple[Rule, ...] = (
     rules_cache.replicated_caches,
     rules_twice.duplicated_work,
     rules_twice.ping_pong,
-    rules_again.in_every_round,
+    _gathers_in_loops,
     rules_again.equal_sums,
 )
 """What can be said without fusions, layouts and a schedule; gathers of one array may yet be one."""
