@@ -4,6 +4,7 @@ import {createRoot} from "react-dom/client";
 import {Controls} from "./controls.jsx";
 import {csvOf, pageOf, save, sheetCsv, sheetHtml} from "./exports.js";
 import {Figure, Player} from "./figure.jsx";
+import {Lecture} from "./lecture.jsx";
 import {short, words} from "./numbers.js";
 import {answer, decision, exported, views} from "./source.js";
 import {read, write} from "./url.js";
@@ -137,7 +138,7 @@ function Answer({found, view, state, frame, turned, stale, change}) {
         <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} found={found} />
       ))}</div>}
       <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} given={state[table.edits]} change={exported() ? undefined : (words) => change(table.edits, words)} />)}</div>
-      {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={`#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
+      {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={one.lecture ? `?lecture=${one.lecture}` : `#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
       {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
       {found.formula && <p className="formula"><b>Formula</b> {found.formula}</p>}
       {found.source && <p className="formula"><b>Source</b> {found.source}</p>}
@@ -264,4 +265,7 @@ function Save({found, view, state}) {
 }
 
 const root = createRoot(document.getElementById("root"));
-views().then((all) => root.render(<App all={all} />), (error) => root.render(<p role="alert" className="error">{error.message}</p>));
+const chapter = new URLSearchParams(location.search).get("lecture");
+if (chapter) document.documentElement.dataset.theme = kept() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+if (chapter) root.render(<Lecture chapter={chapter} />);
+else views().then((all) => root.render(<App all={all} />), (error) => root.render(<p role="alert" className="error">{error.message}</p>));

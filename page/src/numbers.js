@@ -7,12 +7,21 @@ export function short(value, unit = "") {
   if (value === null || value === undefined) return "unknown";
   if (typeof value !== "number") return String(value);
   if (unit === "days") return `${Number(value.toPrecision(4)).toLocaleString("en")} days`;
+  if (unit === "ratio" || unit === "value") return short(value);
+  if (/^[a-zA-Z]{4,}(\/\w+)?$/.test(unit) && unit !== "bytes" && unit !== "bytes/s" && !/FLOP/.test(unit)) return worded(value, unit);
   if (unit === "bytes") return scaled(value, 1024, BINARY, "B");
   if (unit === "bytes/s") return scaled(value, 1000, SI, "B/s");
   if (unit === "s" && Math.abs(value) >= 1000) return `${digits(value)} s`;
   if (value !== 0 && Math.abs(value) < 1 && unit === "s") return small(value, unit);
   if (Math.abs(value) >= 1e4 || (unit && Math.abs(value) >= 1000)) return scaled(value, 1000, SI, unit);
   return unit ? `${digits(value)} ${unit}` : digits(value);
+}
+
+// Things that are counted, whose unit is a word: 4,096 chips, 3 M tokens.
+function worded(value, unit) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return `${value.toLocaleString("en")} ${unit}`;
+  const number = Math.abs(value) < 1e4 ? digits(value) : scaled(value, 1000, SI, "");
+  return `${number} ${unit}`;
 }
 
 function small(value, unit) {

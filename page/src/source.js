@@ -46,6 +46,8 @@ export async function answer(view, state, fine, signal) {
   return get(`api/view/${view}?${query}`, signal);
 }
 
+export const lecture = (chapter) => get(`api/lecture/${chapter}`);
+
 // The rows of the decision sheet for each growth, one after the other.
 export async function decision(view, state, growths, heard) {
   const parts = [];

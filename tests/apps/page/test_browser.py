@@ -461,3 +461,25 @@ def test_a_quiz_keeps_the_score(browser, address):
     assert tab.evaluate(SHOWN) != before
     assert [one for one in wrong if "400" not in one] == []
     tab.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), BOTH)
+def test_a_lecture_is_turned_by_arrow_keys(browser, address, width, theme):
+    """Predict first, then see; a number is checked, and the address keeps the page."""
+    tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
+    tab.goto(f"{address}?lecture=5")
+    tab.get_by_label("Your answer").fill("1")
+    tab.get_by_label("Your answer").press("Enter")
+    tab.locator(".verdict").wait_for()
+    assert "Not right. It is" in tab.locator(".verdict").inner_text()
+    for page in (1, 2, 3):
+        tab.keyboard.press("ArrowRight")
+        tab.locator("figure svg" if page % 2 else ".predict").first.wait_for()
+        assert tab.url.endswith(f"?lecture=5#{page}")
+        assert tab.evaluate(OVERLAPS) == []
+    tab.keyboard.press("PageUp")
+    assert "2 of 3: predict" in tab.locator("h1").inner_text()
+    tab.evaluate(AXE.read_text())
+    found = tab.evaluate("() => axe.run()")["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    tab.close()

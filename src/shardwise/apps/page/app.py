@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.page.controls import ViewState, state_of
+from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import GROWTHS, DecisionRows, PageView
 from shardwise.apps.page.views import VIEWS
 from shardwise.apps.web.attended import ClientGoneError, attended
@@ -52,6 +53,7 @@ def page_app(rule: HostRule | None = None) -> "Guarded":
         Route("/api/views", _views),
         Route("/api/view/{name}", _view),
         Route("/api/answer/{name}", _answer),
+        Route("/api/lecture/{chapter}", _lecture),
         Route("/api/sheet/{name}/{growth}", _sheet),
         Route("/{path:path}", _file),
     ]
@@ -88,6 +90,16 @@ def _left(request: Request, error: Exception) -> Response:
 
 def _views(request: Request) -> Response:
     return _json([view.heading() for view in VIEWS.values()])
+
+
+def _lecture(request: Request) -> Response:
+    """The sequence of a chapter."""
+    chapter = request.path_params.get("chapter", "")
+    try:
+        check_known("lecture", chapter, LECTURES)
+    except ShardwiseError as error:
+        return _json({"error": str(error)}, status=400)
+    return _json(LECTURES[chapter])
 
 
 async def _view(request: Request) -> Response:

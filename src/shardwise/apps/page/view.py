@@ -14,11 +14,13 @@ from shardwise.errors import BadRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLink:
-    """Something to look at next: another view, with the words of its state that are not usual."""
+    """Something to look at next: another view, with the words of its state that are not usual; or
+    the `lecture` of a chapter."""
 
     text: str
     view: str
     state: Mapping[str, str]
+    lecture: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

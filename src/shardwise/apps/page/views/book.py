@@ -7,6 +7,7 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, entry, flag, text
 from shardwise.apps.page.figures import TableData
+from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import Drawn, PageView, ViewLink, refused
 from shardwise.book import entries
 from shardwise.boundary.records import Record
@@ -66,7 +67,7 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
         right=all(found.right) if isinstance(found, BookQuizChecked) else None,
         tables=[inputs, *([_worked(steps)] if steps else [])],
         lines=[*_lines(found), *_hint(answers[1:]), *_not_asked(state)],
-        links=[_next(state)] if state.quiz else [],
+        links=[*([_next(state)] if state.quiz else []), *_lecture(state)],
         formula="; ".join(step.formula for step in steps),
         source=found.source,
     )
@@ -89,6 +90,13 @@ def _not_asked(state: BookState) -> list[str]:
     asked = entries()[state.id].can_be_asked
     why = "This one is not asked: it was measured, or is an error of rounding."
     return [] if asked or not state.quiz else [why]
+
+
+def _lecture(state: BookState) -> list[ViewLink]:
+    """The sequence of the chapter, where there is one."""
+    chapter = entries()[state.id].chapter.replace("12", "gpus")
+    link = ViewLink(text="Lecture of this chapter", view=VIEW.name, state={}, lecture=chapter)
+    return [link] if chapter in LECTURES else []
 
 
 def _next(state: BookState) -> ViewLink:
