@@ -81,8 +81,8 @@ def page():
         f"Made by `scripts/published_models.py` with transformers {transformers.__version__}: "
         f"{len(rows)} models of the zoo, each from the config that its source has. The parameters "
         f"of {exact} are exactly those of the class of transformers that the config names, built "
-        f"on torch's meta device, those of {text} but for towers of other inputs. Layers for multi-token "
-        "prediction are in neither count, and model cards that count them say more (GLM-4.6: "
+        f"on torch's meta device, those of {text} but for towers of other inputs. Layers for multi-"
+        "token prediction are in neither count, and model cards that count them say more (GLM-4.6: "
         "355B). A source that is a class of transformers is its defaults, whose docstring names "
         "the model.\n"
     )
