@@ -80,6 +80,15 @@ def test_show_says_nominal_and_usable_in_both_units(capsys):
     assert "$1.20/h" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("constants", "whence"),
+    [("vendor", "as measured or fitted"), ("book", "as the book assumes")],
+)
+def test_show_says_where_shares_of_the_peak_come_from(constants, whence, capsys):
+    run("show", "v5p", "--constants", constants)
+    assert f"of the peak, {whence}" in capsys.readouterr().out
+
+
 def test_show_of_what_only_the_book_gives(capsys):
     numbers = result_of(capsys, "show", "v3")["numbers"]
     entry = numbers["peak_flops.int8"]

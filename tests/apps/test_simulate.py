@@ -110,7 +110,7 @@ def test_the_document(plan_file, capsys):
     assert sum(r["requests"] for r in result["replicas"]) == 60
     assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
     assert found["provenance"]["definitions"]["itl"]
-    assert "the prefix cache finds nothing" in found["notes"][0]
+    assert "not what is in them, so the prefix cache finds nothing" in found["notes"][0]
 
 
 @pytest.mark.parametrize(

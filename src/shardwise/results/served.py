@@ -406,7 +406,7 @@ def served_cautions(served: Served) -> list[str]:
             "another with --provider, or give one with --price"
         )
     if plan.dtypes.weights != CHECKPOINT or plan.dtypes.kv != "bf16":
-        said.append("fewer bits change a model's answers")
+        said.append("with fewer bits the model answers differently: check its quality first")
     if served.plan.workload and served.plan.workload.trace:
         said.append(
             "lengths are drawn from the trace and requests come at random: what prompts share, and "

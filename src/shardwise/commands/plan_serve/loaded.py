@@ -282,7 +282,12 @@ def _cautions(
     said = list[str]()
     named = any(r.keys for r in islice(requests, 1000))
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
-        said.append(Remark("the load has no words of prompts: the prefix cache finds nothing"))
+        said.append(
+            Remark(
+                "the load says how long prompts are, not what is in them, so the prefix cache "
+                "finds nothing; --prefix TOKENS says what they share"
+            )
+        )
     newest = max(outcome.jobs, key=lambda job: job.request.arrival)
     last = newest.request.arrival
     waiting = sum(

@@ -112,7 +112,7 @@ def _speed(result: ServedPlan) -> list[Fact]:
         times.append(f"{sig(result.output_tokens / result.e2e_seconds.expected)} tokens/s a user")
     return [
         verdict,
-        Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
+        Fact("p90", f"{', '.join(times)}: 9 of 10 requests are faster, in 98 of 100 such runs"),
         Fact("error", _error(result)),
     ]
 

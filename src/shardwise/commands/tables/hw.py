@@ -252,9 +252,10 @@ def _chip_facts(found: ChipNumbers) -> list[Fact]:
         if path.startswith("efficiency.") and field_of(path).kind == "fraction"
         if isinstance(share, int | float) and share
     )
+    whence = "as the book assumes" if chip.constants == "book" else "as measured or fitted"
     return [
         Fact("peak", f"{rates} (dense, a multiply-add is two)"),
-        Fact("reached", f"{shares} of the peak, as measured or fitted"),
+        Fact("reached", f"{shares} of the peak, {whence}"),
         Fact("memory", f"{text('hbm_bytes')} nominal, {text('hbm_usable_bytes')} usable"),
         Fact("its rate", text("hbm_bandwidth")),
         Fact("network", network),
