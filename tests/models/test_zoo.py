@@ -11,13 +11,13 @@ from tests.models.cases import llama
 from tests.work import calls
 
 from shardwise.errors import BadRequest
-from shardwise.models import load_model, zoo_names
+from shardwise.models import load_model, params_active, params_total, zoo_names
 from shardwise.models.describe import model_warnings
 from shardwise.models.zoo import DATA
 
 
 def test_names():
-    assert len(zoo_names()) == 192
+    assert len(zoo_names()) == 194
     assert load_model("llama-3-70b").name == "llama-3-70b"
     assert load_model("Llama-3-70B") == load_model("llama-3-70b")
 
@@ -189,6 +189,7 @@ def test_a_short_name_of_several_models_or_of_another_size_names_the_nearest(wor
         ("gemma-3n", "gemma-3n-e4b"),
         ("smollm3", "smollm3-3b"),
         ("kimi-k2", "kimi-k2-instruct"),
+        ("ring-1t", "ling-1t"),
     ],
 )
 def test_names_that_people_type(word, model):
@@ -235,3 +236,20 @@ def test_names_of_the_family_are_suggested_first(word, first):
 def test_nothing_is_suggested_that_is_not_alike():
     with pytest.raises(BadRequest, match="nothing known is spelt like it"):
         load_model("rwkv-6-7b")
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("ling-mini-2.0", "16.3", "1.4"),
+        ("ling-1t", "999.7", "51.1"),
+        ("step-3.7-flash", "197.0", "12.0"),
+        ("minimax-m3", "426.2", "26.0"),
+        ("falcon-mamba-7b", "7.3", "7.3"),
+        ("muse-glimmer-30b", "27.9", "27.9"),
+    ],
+)
+def test_published_sizes(name, total, active):
+    cfg = load_model(name)
+    assert f"{params_total(cfg) / 1e9:.1f}" == total
+    assert f"{params_active(cfg) / 1e9:.1f}" == active

@@ -140,8 +140,6 @@ def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, De
 def model_warnings(cfg: ModelConfig) -> list[str]:
     """What is not priced, and which class defaults were taken."""
     said = unpriced(cfg)
-    if asked := cfg.provenance.get("asked"):
-        said.append(Remark(asked))
     if cfg.defaulted:
         taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
         said.append(Remark(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}"))
@@ -149,8 +147,10 @@ def model_warnings(cfg: ModelConfig) -> list[str]:
 
 
 def unpriced(cfg: ModelConfig) -> list[str]:
-    """What is counted but never priced, and what could not be read."""
-    said = []
+    """What is counted but never priced, what could not be read, and whose shape was read."""
+    said: list[str] = []
+    if asked := cfg.provenance.get("asked"):
+        said.append(Remark(asked))
     if cfg.read_as:
         said.append(f"{cfg.name} is a {cfg.read_as}, not known; read as {cfg.architecture}")
     if cfg.unread:
