@@ -22,6 +22,7 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import made_elsewhere
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.child import Watch
+from shardwise.profiler.explain.cures import Cure
 from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
 
@@ -137,6 +138,13 @@ class ProgramRequest(Command):
             mesh = mesh_of(self.mesh) if isinstance(self.mesh, str) else self.mesh
             program = compile_live(self.what, args, spelling.slice, mesh, **common)
         return Programs(programs=(program,), priced=None, warnings=spelling.notes)
+
+    def cured(self, cure: Cure, watch: Any = None, partition: bool = False) -> PlanProgram:
+        """The function that is named, compiled as a cure calls it."""
+        piece = self._hardware.slice(str(self.on)).slice
+        common = self._common(watch, partition=partition)
+        degrees = mesh_of(self.mesh)
+        return compile_function(self.what, self.args, piece, degrees, cure=cure, **common)
 
     def planned(
         self,
