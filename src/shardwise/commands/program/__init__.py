@@ -5,6 +5,6 @@
 `programs.py`, and `saved.py` for programs that exist already). `compile_result.py` shapes what was
 compiled, `compile_report.py` keeps it in files, `report_result.py` reads those for `report.py`
 (sample: `data/`), `stages_page.py` shows an op at every stage. `candidate.py` is a plan of a search
-as compiled, with compiler flags tried in `tune.py`; `against.py` sets a program beside another one.
-Read `compile.py` first.
+as compiled, with compiler flags tried in `tune.py`; `against.py` sets a program beside another one,
+`trying.py` compiles cures. Read `compile.py` first.
 """

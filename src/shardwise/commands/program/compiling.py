@@ -34,6 +34,7 @@ from shardwise.profiler.ahead import (
 )
 from shardwise.profiler.child import Watch
 from shardwise.profiler.collectives.lines import Line, by_axes, lines_of, written
+from shardwise.profiler.explain.cures import Cure
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
@@ -46,6 +47,7 @@ from shardwise.work import Work
 
 PLAN_BUILDER = "shardwise.runtime.programs:plan_program"
 USER_BUILDER = "shardwise.profiler.ahead.user:user_program"
+CURED_BUILDER = "shardwise.profiler.ahead.cured:cured_program"
 PHASES = {TrainPlan: ("train",), ServePlan: ("decode", "prefill")}
 
 
@@ -185,16 +187,21 @@ def compile_function(
     options: Mapping[str, object] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
+    cure: Cure | None = None,
 ) -> PlanProgram:
-    """Compile `module:function` with the arguments of `module:abstract_args`, which is given the
-    mesh: of the axes asked for, or else one axis per physical axis of the slice."""
+    """Compile `module:function`, called as a `cure` says, with the arguments of
+    `module:abstract_args`, which is given the mesh: of the axes asked for, or else one axis per
+    physical axis of the slice."""
     need_parts()
     degrees = dict(mesh or physical_mesh(piece))
     target = target_of(piece, mesh_coordinates(piece, degrees))
+    words: dict[str, Any] = {"function": function, "args": args, "mesh": degrees}
+    if cure is not None:
+        words |= {"donate": cure.donate, "specs": dict(cure.specs)}
     compiled = compile_ahead(
         target,
-        USER_BUILDER,
-        {"function": function, "args": args, "mesh": degrees},
+        USER_BUILDER if cure is None else CURED_BUILDER,
+        words,
         options=options,
         limits=limits,
         watch=watch,

@@ -29,8 +29,12 @@ from shardwise.commands.program.explaining import (
     explained,
     explained_program,
 )
-from shardwise.commands.program.programs import PHASES, ProgramRequest
+from shardwise.commands.program.programs import PHASES, ProgramRequest, is_function
+from shardwise.commands.program.trying import TriedCure, tried, tried_page
 from shardwise.errors import BadRequest
+from shardwise.hardware import Slice
+from shardwise.profiler.explain import Explanation
+from shardwise.profiler.explain.cures import Cure
 from shardwise.profiler.explain.finding import WORTH
 from shardwise.profiler.explain.partitioned import UNKNOWN, LineCollective
 from shardwise.units import format_bytes, format_seconds
@@ -71,10 +75,21 @@ class ExplainRequest(ProgramRequest):
         meaning="the share by which a step may take longer than the one of --against",
     )
 
+    try_: bool = option(
+        "Compile the cures that a call can make, and say what they save.",
+        default=False,
+        kind="flag",
+        group="How much is said",
+        meaning="compile the cures that a call can make (donated arguments, other layouts), three "
+        "at most, and say what they save",
+    )
+
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""
         if self.fail_over is not None and self.against is None:
             raise BadRequest("--fail-over is of two programs; name the other one with --against")
+        if self.try_ and not (is_function(self.what) and isinstance(self.what, str)):
+            raise BadRequest("--try calls a function otherwise; give one as MODULE:FUNCTION")
         before = self._before(watch)
         made = self.programs((self.phase,) if self.phase else (), watch, partition=self.quick)
         program = made.programs[0]
@@ -92,6 +107,7 @@ class ExplainRequest(ProgramRequest):
             ),
             program=program,
             against=beside,
+            tried=self._tried(program, explanation, piece, watch) if self.try_ else None,
             graph=explanation.graph,
             kept=kept,
             slower=slower(beside, self.fail_over) if beside and self.fail_over else "",
@@ -100,13 +116,22 @@ class ExplainRequest(ProgramRequest):
             provenance={"versions": dict(compiled.versions)},
         )
 
+    def _tried(self, program: PlanProgram, e: Explanation, piece: Slice, watch: Any) -> Any:
+        """What the cures of its findings save, compiled."""
+
+        def compiled(cure: Cure) -> tuple[PlanProgram, float]:
+            made = self.cured(cure, watch, self.quick)
+            return made, explained(made, piece).timeline.expected
+
+        return tried(program, e, compiled)
+
     def _before(self, watch: Any) -> KeptProgram | None:
         """The program of `against`."""
         if self.against is None or isinstance(self.against, ProgramExplained):
             return self.against and self.against.kept
         if is_kept(self.against):
             return load_program(Path(self.against))
-        other = replace(self, what=self.against, against=None, fail_over=None)
+        other = replace(self, what=self.against, against=None, fail_over=None, try_=False)
         return other.answer(watch).kept
 
 
@@ -117,6 +142,8 @@ class ProgramExplained(Answer, ExplainedProgram):
 
     against: ProgramAgainst | None = part()
     """The program beside another one."""
+    tried: Sequence[TriedCure] | None = part()
+    """Findings with their cures, compiled."""
     program: PlanProgram = hidden()
     kept: KeptProgram = hidden()
     slower: str = hidden()
@@ -156,6 +183,8 @@ def _explained_page(r: ExplainedProgram) -> Page:
     )
     yield ""
     yield from _findings(r)
+    if isinstance(r, ProgramExplained) and r.tried is not None:
+        yield from tried_page(r.tried, _short)
     yield ""
     yield _causes(r)
     yield ""
@@ -176,6 +205,8 @@ def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]
     yield wrapped(UNKNOWN, 2)
     yield ""
     yield from _findings(r)
+    if isinstance(r, ProgramExplained) and r.tried is not None:
+        yield from tried_page(r.tried, _short)
     yield ""
     yield TextTable(
         ["collective", "over", "runs", "per step", "time", "at"],

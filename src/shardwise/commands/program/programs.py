@@ -24,6 +24,7 @@ from shardwise.plans.software import made_elsewhere
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.ahead.saved import SavedProgram
 from shardwise.profiler.child import Watch
+from shardwise.profiler.explain.cures import Cure
 from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
 
@@ -176,6 +177,13 @@ class ProgramRequest(Command):
             saved, spelling.slice, mesh_of(self.mesh), **self._common(watch, stages)
         )
         return Programs(programs=(program,), priced=None, warnings=[*spelling.notes, *notes])
+
+    def cured(self, cure: Cure, watch: Any = None, partition: bool = False) -> PlanProgram:
+        """The function that is named, compiled as a cure calls it."""
+        piece = self._hardware.slice(str(self.on)).slice
+        common = self._common(watch, partition=partition)
+        degrees = mesh_of(self.mesh)
+        return compile_function(self.what, self.args, piece, degrees, cure=cure, **common)
 
     def planned(
         self,

@@ -3,9 +3,10 @@
 `target.py` says a slice in the compiler's words, `compile.py` is what to call, `job.py` runs in the
 child, `partition.py` asks XLA's partitioner alone, `cache.py` keeps results by content and
 `sources.py` says what made them, `buffers.py` reads what lies in memory and `occupancy.py` when,
-`user.py` finds a user's function and `live.py` makes one that is in memory travel, `saved.py` reads
-one that was saved, which `stablehlo.py` compiles in the child. `data/` says what GPUs a compiler
-knows. No plan is known here: programs come from builders by name. Read `compile.py`.
+`user.py` finds a user's function and `cured.py` calls it otherwise, `live.py` makes one that is in
+memory travel, `saved.py` reads one that was saved, which `stablehlo.py` compiles in the child.
+`data/` says what GPUs a compiler knows. No plan is known here: programs come from builders by name.
+Read `compile.py`.
 """
 
 from shardwise.profiler.ahead.buffers import Buffer

@@ -11,7 +11,8 @@ crosses the network wider or smaller than it is read), `rules_larger.py` (what i
 more often than it is read) and `rules_kept.py` (what is kept, joined and handed back). `flow.py`
 carries facts of values through the program for them, `lineage.py` says which. `partitioned.py` says
 what of it all can be told of a program that was not compiled, `against.py` sets two programs beside
-each other. Read `explain_program` below, then `evidence.py`.
+each other, `cures.py` says which findings a call can cure. Read `explain_program` below, then
+`evidence.py`.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from shardwise.profiler.explain import (
     rules_wire,
 )
 from shardwise.profiler.explain.causes import StepCauses, step_parts
+from shardwise.profiler.explain.cures import Cure, cures
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.graph import OpGraph, op_graph
@@ -69,7 +71,8 @@ RULES = (
 class Explanation:
     """A step's timeline, its seconds by line, component and scope, the arguments as they lie on the
     mesh, the findings that cost at least `WORTH` of the step, or memory, the dearest first, why
-    it takes longer than its ops must, its dearest ops as a graph, and its collectives by line."""
+    it takes longer than its ops must, its dearest ops as a graph, its collectives by line, and the
+    cures that a call can make."""
 
     timeline: HloTimeline
     lines: tuple[TimeShare, ...]
@@ -80,6 +83,7 @@ class Explanation:
     parts: StepCauses
     graph: OpGraph
     collectives: tuple[LineCollective, ...]
+    cures: tuple[Cure, ...]
 
 
 def explain_program(
@@ -120,14 +124,16 @@ def explain_program(
         replace(f, where=users_place(evidence, f.where)) for rule in rules for f in rule(evidence)
     ]
     worth = [f for f in found if f.seconds >= WORTH * timeline.expected or f.frees]
+    told = tuple(sorted(worth, key=lambda f: -f.seconds))
     return Explanation(
         timeline=timeline,
         lines=by_line(evidence),
         components=by_component(evidence),
         scopes=by_scope(evidence),
         arguments=evidence.arguments,
-        findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
+        findings=told,
         parts=step_parts(evidence),
         graph=op_graph(evidence),
         collectives=line_collectives(timeline.rows, evidence.where),
+        cures=cures(evidence, told),
     )
