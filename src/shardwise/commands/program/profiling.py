@@ -25,6 +25,7 @@ from shardwise.commands.program.compiling import (
     need_parts,
     predicted_of,
 )
+from shardwise.commands.program.graphs import captured_without, graph_labels, with_graphs
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.hardware.device_names import is_chip
@@ -77,6 +78,8 @@ class ProgramRun:
     seconds: Sequence[float]
     compile_seconds: float
     reference_seconds: Sequence[float]
+    without_graphs: Sequence[float] = ()
+    """Of steps of the program that was captured, where that is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +238,8 @@ def profiled(
             timeline = schedule(work, piece)
         except BadRequest as error:
             notes.append(f"no compiled time: {error}")
+    measured, more = with_graphs(measured, timeline)
+    notes += [*more, *captured_without(said.seconds, said.without_graphs)]
     return Profiled(
         phase=phase,
         kind=said.kind,
@@ -275,6 +280,10 @@ def profile_trace(
     if module is None:
         return trace, None
     work, measured = matched(trace, module, mesh)
+    timeline = schedule(work, piece) if piece else None
+    measured, notes = with_graphs(measured, timeline)
+    if not mesh and work.mesh.size > 1:
+        notes.append(RECOVERED)
     found = Profiled(
         phase=work.name,
         kind=CAPTURED,
@@ -284,9 +293,9 @@ def profile_trace(
         reference_seconds=(),
         work=work,
         measured=measured,
-        timeline=schedule(work, piece) if piece else None,
+        timeline=timeline,
         predicted=None,
-        notes=() if mesh or work.mesh.size == 1 else (RECOVERED,),
+        notes=tuple(notes),
     )
     return trace, found
 
@@ -331,11 +340,17 @@ def profile_result(p: Profiled) -> ProfiledProgram:
         by_class=_by_class(p),
         by_line=_grouped(p, source_of),
         by_scope=_grouped(p, lambda item: item.scope.split("/")[0] or "(no scope)"),
-        by_op=_grouped(p, lambda item: item.name) if p.priced else None,
+        by_op=_by_op(p) if p.priced else None,
         compile_seconds=p.compile_seconds,
         mesh=dict(p.work.mesh),
         arguments=_arguments(p),
     )
+
+
+def _by_op(p: Profiled) -> list[PlaceTimes]:
+    """Each op; those of a CUDA graph that is one event together."""
+    label = graph_labels(p.measured)
+    return _grouped(p, lambda item: label.get(item.name, item.name))
 
 
 def _step(p: Profiled) -> MeasuredStep:

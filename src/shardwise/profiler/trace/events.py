@@ -9,7 +9,7 @@ its body), so that an op's own seconds are those in which no event inside it run
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -60,8 +60,9 @@ class TraceLine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOp:
     """One run of one instruction. `run` tells executions of a module on a device apart; `seconds`
-    are from start to end, `own` those without what runs inside. `category`, `op_name` and `source`
-    are what TPU captures say of it."""
+    are from start to end, `own` those without what runs inside. `kernel` is what the event itself
+    is called, on GPUs the kernel; `category`, `op_name` and `source` are what TPU captures say of
+    it."""
 
     name: str
     module: str
@@ -74,6 +75,7 @@ class TraceOp:
     category: str = ""
     op_name: str = ""
     source: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,21 +159,30 @@ def _plane_ops(plane: str, lines: Sequence[TraceLine]) -> list[TraceOp]:
 
 def _told_apart(ops: list[TraceOp]) -> list[TraceOp]:
     """Ops with their executions told apart where the capture does not, as those of GPUs: one begins
-    where the first op of its module comes again, if nearly all ops come so often or a multiple."""
+    where the first op of its module comes again, if nearly all ops come so often or a multiple; a
+    kernel that comes several times in each begins one of as many times."""
     found: list[TraceOp] = []
     for (_, _, run), mine in grouped(ops, lambda op: (op.device, op.module, op.run)).items():
         mine = sorted(mine, key=lambda op: op.start)
-        starts = [] if run else [op.start for op in mine if op.name == mine[0].name]
-        if len(starts) < 2:
-            found += mine
-            continue
-        counts = Counter(op.name for op in mine).values()
-        even = sum(n % len(starts) == 0 for n in counts)
-        if even < EVEN * len(counts):
-            found += mine
-            continue
-        found += [replace(op, run=str(bisect_right(starts, op.start))) for op in mine]
+        keys = [(op.name, op.kernel) for op in mine]  # all of a CUDA graph have one op's name
+        first = (
+            [] if run else [op.start for op, key in zip(mine, keys, strict=True) if key == keys[0]]
+        )
+        runs = _runs(len(first), Counter(keys).values())
+        starts = first[:: len(first) // runs] if runs else []
+        found += [
+            replace(op, run=str(bisect_right(starts, op.start))) if runs else op for op in mine
+        ]
     return found
+
+
+def _runs(first: int, counts: Collection[int]) -> int:
+    """Executions of a module whose first op comes so often, and its ops as often as `counts`; 0
+    where there are none to tell apart."""
+    for runs in (n for n in range(first, 1, -1) if first % n == 0):
+        if sum(n % runs == 0 for n in counts) >= EVEN * len(counts):
+            return runs
+    return 0
 
 
 def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[TraceOp]:
@@ -201,6 +212,7 @@ def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[T
             category=str(stats.get("hlo_category", "")),
             op_name=str(stats.get("tf_op", "")).rstrip(":"),
             source=str(stats.get("source", "")),
+            kernel=event.name,
         )
         found.append(op)
     return found
@@ -243,12 +255,16 @@ def _own_seconds(events: Sequence[TraceEvent]) -> list[float]:
 
 
 def _without_holders(ops: list[TraceOp]) -> list[TraceOp]:
-    """A loop's own seconds are nothing where its body is there too, on whatever line."""
-    opcode = cache(opcode_of)
+    """A loop's own seconds are nothing where its body is there too, on whatever line; kernels of a
+    CUDA graph, which have the name of the call that holds them, are ops."""
+    opcode, own_name = cache(opcode_of), cache(instruction_name)
     holders = Counter((op.device, op.run) for op in ops if opcode(op.name) not in HOLDERS)
     return [
         replace(op, own=0.0)
-        if op.own and opcode(op.name) in HOLDERS and holders[op.device, op.run]
+        if op.own
+        and opcode(op.name) in HOLDERS
+        and holders[op.device, op.run]
+        and own_name(op.kernel) == op.name
         else op
         for op in ops
     ]

@@ -24,6 +24,8 @@ CAPTURE_OPTIONS = {
 """Of the program that is captured, by JAX's platform. What runs as a CUDA graph is one event in a
 capture, without its kernels, so there the kernels are launched one by one; steps are timed before,
 with graphs."""
+WITHOUT = 5
+"""Steps of that program that are timed, to say what it costs."""
 CAPTURED = 3
 """Steps that are captured: a loop of 80 layers makes thousands of events a step."""
 
@@ -42,7 +44,8 @@ def run_job(
     The answer has "seconds" (of each step), "hlo", "mesh", "kind", "lines" (as `events.lines_of`
     takes) and "compile_seconds". With `keep` the capture's files are left in that folder. With
     `reference` n, n x n x n products in float32 on one device are timed between the steps, as
-    "reference_seconds" of one: a measure of how busy the machine was meanwhile.
+    "reference_seconds" of one: a measure of how busy the machine was meanwhile. "without_graphs"
+    are seconds of the program that is captured, where `CAPTURE_OPTIONS` make it another one.
     Raises BadRequest where fewer devices are here.
     """
     import jax
@@ -74,12 +77,15 @@ def run_job(
         if product is not None:
             beside.append(product())
     stage("capturing")
+    without: list[float] = []
     if options := CAPTURE_OPTIONS.get(here[0].platform):
         runner.executable = lowered.compile(compiler_options=options)
         runner.step()
+        without = [runner.step() for _ in range(min(steps, WITHOUT))]
     return {
         "seconds": seconds,
         "reference_seconds": beside,
+        "without_graphs": without,
         "compile_seconds": took,
         "hlo": executable.as_text(),
         "mesh": dict(program.mesh.shape),

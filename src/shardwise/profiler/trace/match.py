@@ -1,24 +1,26 @@
 """Measured seconds on the ops of a compiled program, by the names of its instructions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from shardwise.errors import BadRequest, shown
 from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace.events import HOLDERS, Capture, opcode_of
+from shardwise.profiler.trace.graphs import command_buffers, graph_events
 from shardwise.work import tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredOp:
     """An op with its own seconds and its events per step and device; both 0 where no event names
-    it."""
+    it. Of an op of a `graph` that is one event, `seconds` are its share of that (`shared_out`)."""
 
     op: HloOp
     seconds: float
     events: float
+    graph: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class MeasuredProgram:
     `step_seconds` is the median from the first op to the last; ops of several threads or streams
     may run at once, so that their sum may be more. `unmatched` are own seconds per step of events
     whose name is no instruction of the program, and `silent` the ops that no event names: what ran
-    as a part of another, or was not captured.
+    as a part of another, or was not captured. `graphs` are the seconds per step of CUDA graphs that
+    are one event each.
     """
 
     module: str
@@ -38,6 +41,7 @@ class MeasuredProgram:
     ops: tuple[MeasuredOp, ...]
     unmatched: Mapping[str, float]
     silent: tuple[str, ...]
+    graphs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def matched_seconds(self) -> float:
@@ -59,12 +63,16 @@ def measure(trace: Capture, work: HloWork, module: Module) -> MeasuredProgram:
     """
     found = trace.of(_module_name(trace, module))
     executions = len(found.spans)
-    starts = _starts(module)
-    named = [(starts.get(op.name, op.name), op) for op in found.ops]
+    starts, buffers = _starts(module), command_buffers(work, module)
+    of_graphs = list(graph_events(found.ops, buffers))
+    graphs = tally((g.graph, g.event.seconds / executions) for g in of_graphs if g.whole)
+    within = {item.name: name for name in graphs for item in buffers[name].ops}
+    named = [(starts.get(op.name, op.name), op) for op in found.ops if op.name not in buffers]
+    named += [(g.op or f"{g.event.kernel} of {g.graph}", g.event) for g in of_graphs if not g.whole]
     seconds = tally((name, op.own / executions) for name, op in named)
     events = tally((name, 1 / executions) for name, _ in named)
     counts = tally((item.name, float(item.op.count)) for item in work.ops)
-    if not counts.keys() & seconds.keys():
+    if not counts.keys() & seconds.keys() and not graphs:
         raise BadRequest(
             f"trace '{trace.path}' is of another program: none of its ops is one of "
             f"{shown(module.name)}; its modules are {', '.join(map(shown, [*trace.modules][:9]))}"
@@ -73,7 +81,8 @@ def measure(trace: Capture, work: HloWork, module: Module) -> MeasuredProgram:
     for item in work.ops:
         share = float(item.op.count) / counts[item.name] if counts[item.name] else 0.0
         spent, runs = seconds.get(item.name, 0.0), events.get(item.name, 0.0)
-        ops.append(MeasuredOp(op=item, seconds=spent * share, events=runs * share))
+        graph = within.get(item.name, "")
+        ops.append(MeasuredOp(op=item, seconds=spent * share, events=runs * share, graph=graph))
     strange = {
         name: spent
         for name, spent in seconds.items()
@@ -86,8 +95,21 @@ def measure(trace: Capture, work: HloWork, module: Module) -> MeasuredProgram:
         step_seconds=median(found.spans.values()),
         ops=tuple(ops),
         unmatched=dict(sorted(strange.items(), key=lambda pair: -pair[1])),
-        silent=tuple(dict.fromkeys(name for name in counts if name not in seconds)),
+        silent=tuple(n for n in dict.fromkeys(counts) if n not in seconds and n not in within),
+        graphs=graphs,
     )
+
+
+def shared_out(found: MeasuredProgram, weight: Callable[[HloOp], float]) -> MeasuredProgram:
+    """With the seconds of graphs that are one event each shared out over their ops by weight."""
+    every = tally((m.graph, weight(m.op)) for m in found.ops if m.graph)
+
+    def shared(m: MeasuredOp) -> MeasuredOp:
+        if not every.get(m.graph):
+            return m
+        return replace(m, seconds=found.graphs[m.graph] * weight(m.op) / every[m.graph])
+
+    return replace(found, ops=tuple(map(shared, found.ops)))
 
 
 def _module_name(trace: Capture, module: Module) -> str:
