@@ -42,9 +42,9 @@ export function number(word) {
 
 // The number that a word means to a control: 1GiB, 500ms, and 1024seq of one that counts in sequences.
 const TIMES = {ns: 1e-9, us: 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600};
-export function sizeOf({unit, of}, word, state = {}) {
+export function sizeOf({unit, counts}, word, state = {}) {
   const text = String(word).trim();
-  if (of && text.endsWith(of)) return number(text.slice(0, -of.length)) * number(state[of]);
+  if (counts && text.endsWith(counts)) return number(text.slice(0, -counts.length)) * number(state[counts]);
   if (unit === "bytes" || unit === "bytes/s") return number(text.replace(/B(\/s)?$/, ""));
   const timed = (unit === "s" || unit === "ms") && /^(.*\d)(ns|us|ms|s|min|h)$/.exec(text);
   return timed ? (number(timed[1]) * TIMES[timed[2]]) / TIMES[unit] : number(text);

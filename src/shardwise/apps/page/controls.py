@@ -35,7 +35,7 @@ class ShownControl(Record):
     unit: str
     about: str
     group: str
-    of: str
+    counts: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Control:
     """One thing to turn. `kind` is slider (its `values` are the positions), choice (its `values`
     are the names), name (a word, of which `values` are those known: a model), text, entry (a text
     that counts once it is entered) or flag. `about` says what it means, `name` is that of its
-    field, and controls of one `group` fold together. Where it counts `of` another control, a word
+    field, and controls of one `group` fold together. Where it `counts` another control, a word
     such as 1024seq is so many times the value of that, whose name is `seq`."""
 
     name: str = ""
@@ -54,15 +54,15 @@ class Control:
     unit: str = ""
     about: str = ""
     group: str = ""
-    of: str = ""
+    counts: str = ""
 
     def counted(self, word: str, words: Mapping[str, str], usual: Any) -> str:
         """A word that counts another control as a number: 4seq where seq is 4096 as 16384."""
-        if not self.of or not word.strip().endswith(self.of):
+        if not self.counts or not word.strip().endswith(self.counts):
             return word
         try:
-            each = parse_count(words.get(self.of, written(usual)))
-            return written(parse_count(word.strip().removesuffix(self.of)) * each)
+            each = parse_count(words.get(self.counts, written(usual)))
+            return written(parse_count(word.strip().removesuffix(self.counts)) * each)
         except ShardwiseError:
             return word
 
@@ -141,7 +141,7 @@ def state_of(kind: type[S], words: Mapping[str, str]) -> S:
     read = {}
     for name, word in words.items():
         control = known[name]
-        usual = known[control.of].default if control.of else None
+        usual = known[control.counts].default if control.counts else None
         read[name] = control.read(control.counted(word, words, usual))
     return kind(**read)
 

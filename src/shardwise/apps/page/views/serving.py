@@ -3,6 +3,7 @@ simulation, what else would do, and latency against throughput as in ch. 8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
@@ -70,7 +71,7 @@ def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
     return VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})
 
 
-def _search(state: ServingState) -> list[VerbCall]:
+def _search(state: ServingState, quick: bool = False) -> list[VerbCall]:
     keywords = {
         "input": state.input,
         "output": state.output,
@@ -83,6 +84,7 @@ def _search(state: ServingState) -> list[VerbCall]:
         "software": state.software,
         "prices": prices("price", state.on, state.price),
         "sets": overlay("chip", state.chip),
+        "quick": quick or None,
     }
     given = (state.model, slice_name(state.on, state.chips))
     return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
@@ -227,6 +229,7 @@ VIEW = PageView(
     state=ServingState,
     calls=_calls,
     slow=_search,
+    quick=partial(_search, quick=True),
     draw=_draw,
     crossed=("model", "on"),
 )

@@ -39,7 +39,7 @@ class TrainViewState(ViewState):
     )
     on: str = choice("Chip", ALL_CHIPS, "v5p")
     chips: int = slider("Chips", powers(0, 14), 512, unit="chips")
-    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", of="seq")
+    batch: int = slider("Batch", powers(13, 26), 1 << 22, unit="tokens", counts="seq")
     seq: int = slider("Sequence", powers(9, 20), 4096, unit="tokens")
     tokens: str = entry("Tokens of the run", "15T", about="Such as 15T; empty: one step.")
     price: str = entry("USD per chip and hour", "", group="Price and plan")
