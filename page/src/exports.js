@@ -138,6 +138,6 @@ export async function pageOf(view, state, slider, heard) {
 }
 
 async function finest(name, state) {
-  const first = await answer(name, state, false);
-  return first.refines ? answer(name, state, true) : first;
+  const first = await answer(name, state, "no");
+  return first.refines ? answer(name, state, "yes") : first;
 }

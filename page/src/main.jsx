@@ -54,7 +54,7 @@ function App({all}) {
         <section className="answer" aria-label="Answer" aria-busy={waits} data-at={at.hash}>
           <h1>{at.view.title}</h1>
           <p className="what">{at.view.about}</p>
-          <p role="status" className="status">{error || !waits ? "" : found ? "working it out" : "working it out: the first answer takes longest"}</p>
+          <p role="status" className="status">{!error && waits && <Waits key={JSON.stringify(at.state)} again={found} />}</p>
           {error && <p role="alert" className="error">{error.message}</p>}
           {error?.command && <Said title="Command" text={error.command} />}
           {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} />}
@@ -62,6 +62,14 @@ function App({all}) {
       </main>
     </>
   );
+}
+
+// That something is worked out, and for how long by now.
+function Waits({again}) {
+  const [seconds, setSeconds] = useState(0);
+  useEffect(() => { const ticks = setInterval(() => setSeconds((s) => s + 1), 1000); return () => clearInterval(ticks); }, []);
+  const said = again ? "working it out" : "working it out: the first answer takes longest";
+  return <>{said}{seconds > 0 && <span aria-hidden="true">, {seconds} s</span>}</>;
 }
 
 // The controls: beside the answer, or on a narrow screen a sheet below it that folds.
@@ -88,15 +96,16 @@ function useAnswer(view, state) {
         if (given.error) throw new Error(given.error);
         setFound(given);
         setError(null);
-        if (given.refines) timers.push(setTimeout(() => ask(true), REST));
+        if (given.refines) timers.push(setTimeout(() => ask(given.refines), fine === "no" && given.figures.length ? REST : 0));
         else setDone(asked);
       } catch (caught) {
         if (stop.signal.aborted) return;
+        if (fine === "quick") return void ask("yes");
         setError(caught);
         setDone(asked);
       }
     };
-    const timers = [setTimeout(() => ask(false), QUICK)];
+    const timers = [setTimeout(() => ask("no"), QUICK)];
     return () => { stop.abort(); timers.forEach(clearTimeout); };
   }, [asked]);
   return [found?.view === view.name ? found : null, error, done !== asked];

@@ -42,7 +42,7 @@ export async function answer(view, state, fine, signal) {
     return documents[slider ? state[slider] : ""];
   }
   if (grid) return stored(view, state, signal);
-  const query = new URLSearchParams(fine ? {...state, fine: "yes"} : state);
+  const query = new URLSearchParams(fine === "no" ? state : {...state, fine});
   return get(`api/view/${view}?${query}`, signal);
 }
 

@@ -19,6 +19,7 @@ from tests.apps.web.raw import connect, get, status_of, tell
 from tests.tiers import spread
 
 import shardwise as sw
+from shardwise.apps.page import call
 from shardwise.apps.page.app import ANSWERS, BUNDLE, page_app
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import state_of, written
@@ -245,6 +246,20 @@ def test_a_decision_begins_with_a_sentence(page):
         assert f"control '{name}' is {word}; " in said.text
 
 
+@pytest.mark.parametrize("name", ["serving", "start"])
+def test_a_quick_answer_comes_before_the_search(page, name):
+    words = start(name) | ({"task": "serve it"} if name == "start" else {})
+    first = asked(page, name, **words)
+    quick = asked(page, name, fine="quick", **words)
+    assert (first["refines"], quick["refines"]) == ("quick", "yes")
+    assert not first["says"]
+    assert "requests a second" in quick["says"]
+    assert any("short runs" in line for line in quick["warnings"]), "it says how far off it is"
+    assert quick["figures"][len(first["figures"])]
+    assert not any("--quick" in line for line in quick["commands"]), "the command of the answer"
+    assert asked(page, "training", **start("training"))["refines"] == "yes"
+
+
 def test_a_call_is_words_and_python():
     call = VerbCall(
         verb="plan_train",
@@ -351,6 +366,28 @@ def test_what_nobody_waits_for_is_not_begun(served, monkeypatch):
     go.set()
     assert status_of(tell(served, get("/api/view/roofline"))) == 400
     assert len(begun) <= 2 * ANSWERS + 1
+
+
+@pytest.mark.parametrize("path", ["training?model=llama-3-70b&chips=256", "start?days=29"])
+def test_a_search_that_nobody_waits_for_ends(served, monkeypatch, path):
+    begun, ended, heard = Event(), Event(), call._heard
+
+    def told(done, total):
+        begun.set()
+        sleep(0.02)
+        try:
+            heard(done, total)
+        except call.LeftError:
+            ended.set()
+            raise
+
+    monkeypatch.setattr(call, "_heard", told)
+    connection = connect(served)
+    connection.sendall(get(f"/api/view/{path}&fine=yes"))
+    assert begun.wait(20)
+    connection.close()
+    assert ended.wait(20)
+    assert status_of(tell(served, get("/api/view/roofline"))) == 200
 
 
 def test_a_header_of_the_page_has_an_end(served):

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -13,6 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from shardwise.apps.page.call import LEFT
 from shardwise.apps.page.controls import ViewState, state_of
 from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import GROWTHS, DecisionRows, PageView
@@ -103,14 +106,17 @@ def _lecture(request: Request) -> Response:
 
 
 async def _view(request: Request) -> Response:
-    """Figures and tables of a state; with `fine=yes` those of the search too."""
-    return await _asked(request, lambda view, state, fine: view.document(state, fine))
+    """Figures and tables of a state; with `fine=yes` those of the search too, and with `fine=quick`
+    those of a quick one."""
+    return await _asked(
+        request, lambda view, state, fine: view.document(state, fine == "yes", fine == "quick")
+    )
 
 
 async def _answer(request: Request) -> Response:
     """What the commands' documents say under `result`, call by call."""
 
-    def answers(view: PageView[Any], state: ViewState, fine: bool) -> list[CallResult]:
+    def answers(view: PageView[Any], state: ViewState, fine: str) -> list[CallResult]:
         calls = view.made(state, fine=True)
         return [CallResult(command=one.shell(), result=one.answer().result) for one in calls]
 
@@ -131,17 +137,17 @@ async def _sheet(request: Request) -> Response:
 
 
 async def _asked(
-    request: Request, make: Callable[[PageView[Any], ViewState, bool], Any], slow: bool = False
+    request: Request, make: Callable[[PageView[Any], ViewState, str], Any], slow: bool = False
 ) -> Response:
     """What a state asks for, made on another thread once it is its turn; a client that has gone by
     then has none."""
     words = dict(request.query_params)
-    fine = words.pop("fine", "no") == "yes"
+    fine = words.pop("fine", "no")
     try:
         name = request.path_params["name"]
         check_known("view", name, VIEWS)
         state = state_of(VIEWS[name].state, words)
-        turns = request.app.state.turns[fine or slow]
+        turns = request.app.state.turns[slow or fine == "yes"]
         made = _in_turn(turns, lambda: _json(make(VIEWS[name], state, fine)))
         return await attended(request.receive, made)
     except ShardwiseError as error:
@@ -149,11 +155,18 @@ async def _asked(
 
 
 async def _in_turn(turns: asyncio.Semaphore, make: Callable[[], Made]) -> Made:
-    """Make it when there is room. What has begun is finished, and keeps its room until then."""
+    """Make it when there is room. What has begun keeps its room until it has ended: a search soon
+    after nobody waits for it, other answers when they are done."""
     await turns.acquire()
-    done = asyncio.get_running_loop().run_in_executor(None, make)
-    done.add_done_callback(lambda _: turns.release())
-    return await asyncio.shield(done)
+    left, here = Event(), copy_context()
+    here.run(LEFT.set, left)
+    done = asyncio.get_running_loop().run_in_executor(None, here.run, make)
+    done.add_done_callback(lambda ended: (turns.release(), ended.exception()))
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        left.set()
+        raise
 
 
 def _file(request: Request) -> Response:

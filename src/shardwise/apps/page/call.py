@@ -1,17 +1,27 @@
 """One call of the public API: the same as words of the command line and as a line of Python."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from inspect import signature
+from threading import Event
 from typing import Any
 
 import shardwise
 from shardwise.boundary.commands import listed, spelt
 from shardwise.boundary.options import flagged, options_of
 from shardwise.commands.base.answer import Answer
+from shardwise.commands.base.request import answered
 
 KEPT = 256
 """Answers that are kept, for a slider that comes back."""
+LEFT: ContextVar[Event | None] = ContextVar("left", default=None)
+"""Set once nobody waits for the answers that are made in this context."""
+
+
+class LeftError(Exception):
+    """Nobody waits for this answer any more, which is not worth its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,4 +69,14 @@ def _fixed(value: Any) -> Any:
 @lru_cache(maxsize=KEPT)
 def _answered(verb: str, given: tuple[Any, ...], keywords: tuple[tuple[str, Any], ...]) -> Answer:
     call = getattr(shardwise, verb)
-    return call.answer(call.request(*given, **dict(keywords)))  # errors name options as shown
+    asked = call.request(*given, **dict(keywords))  # errors name options as shown
+    if call.answer is answered and "progress" in signature(asked.answer).parameters:
+        return asked.answer(progress=_heard)
+    return call.answer(asked)
+
+
+def _heard(done: int, total: int) -> None:
+    """What a search tells of itself, and where it ends once nobody waits."""
+    left = LEFT.get()
+    if left is not None and left.is_set():
+        raise LeftError

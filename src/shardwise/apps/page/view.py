@@ -42,12 +42,12 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownView(Record):
-    """What is shown of a view for a state: what was drawn, whether slower calls refine it, and the
-    calls as commands and as Python."""
+    """What is shown of a view for a state: what was drawn, which slower calls refine it (`quick`,
+    `yes` for those of the answer, or none), and the calls as commands and as Python."""
 
     view: str
     state: Mapping[str, str]
-    refines: bool
+    refines: str
     says: str
     right: bool | None
     player: Mapping[str, Any] | None
@@ -91,10 +91,11 @@ class ViewHeading(Record):
 class PageView(Generic[S]):
     """One view of the page, whose controls are the fields of `state`. `calls` are made at once;
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
-    rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
-    and of one of the other two, in that order, or of `calls` alone. An exported site has each
-    position of the controls that are `crossed` with each of the others (`grid.py`). `sheet` has the
-    rows of a decision sheet for one of the `GROWTHS`."""
+    rest, and `coarse` what stands in their place until then; `quick` ones take about a second, and
+    are asked for before the slow ones. `draw` takes the answers of `calls` and of one of the other
+    three, in that order, or of `calls` alone. An exported site has each position of the controls
+    that are `crossed` with each of the others (`grid.py`). `sheet` has the rows of a decision sheet
+    for one of the `GROWTHS`."""
 
     name: str
     title: str
@@ -104,6 +105,7 @@ class PageView(Generic[S]):
     draw: Callable[[S, Sequence[Answer]], Drawn]
     slow: Callable[[S], Sequence[VerbCall]] | None = None
     coarse: Callable[[S], Sequence[VerbCall]] | None = None
+    quick: Callable[[S], Sequence[VerbCall]] | None = None
     crossed: tuple[str, ...] = ()
     sheet: Callable[[S, float], DecisionRows] | None = None
     controls: tuple[Control, ...] = field(init=False, repr=False)
@@ -111,20 +113,21 @@ class PageView(Generic[S]):
     def __post_init__(self) -> None:
         object.__setattr__(self, "controls", controls_of(self.state))
 
-    def made(self, state: S, fine: bool = False) -> list[VerbCall]:
-        """The calls of a state: with the slow ones where `fine`, else with the coarse ones."""
-        more = self.slow if fine else self.coarse
+    def made(self, state: S, fine: bool = False, quick: bool = False) -> list[VerbCall]:
+        """The calls of a state: with the slow ones where `fine`, else the quick or coarse ones."""
+        more = self.slow if fine else self.quick if quick else self.coarse
         return [*self.calls(state), *(more(state) if more else ())]
 
-    def document(self, state: S, fine: bool = False) -> ShownView:
+    def document(self, state: S, fine: bool = False, quick: bool = False) -> ShownView:
         """The answer for a state. Raises BadRequest where a verb refuses it."""
-        answers = [call.answer() for call in self.made(state, fine)]
+        answers = [call.answer() for call in self.made(state, fine, quick)]
+        then = "yes" if quick or self.quick is None or not self.quick(state) else "quick"
         calls = self.made(state, fine=True)
         return ShownView.part_of(
             self.draw(state, answers),
             view=self.name,
             state=words_of(state),
-            refines=self.slow is not None and not fine,
+            refines=then if self.slow is not None and not fine else "",
             warnings=[str(one) for answer in answers for one in answer.warnings],
             commands=[call.shell() for call in calls],
             python=_snippet(calls),

@@ -27,7 +27,7 @@ from shardwise.planner.serve.replica import averaged, fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.planner.simulate.rates import STEEP, about_rate, largest_rate
+from shardwise.planner.simulate.rates import STEEP, about_rate, briefly, largest_rate, rounded
 from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.steady import LIMIT, RUNS, Held, hold
 from shardwise.plans import ServePlan, Workload
@@ -148,10 +148,12 @@ def cheapest_serving(
     trace: str | None = None,
     anyway: bool = False,
     progress: Callable[[], None] = lambda: None,
+    quick: bool = False,
 ) -> Serving:
     """The cheapest plan of all requests, which ask for the same on one chip. Raises NoFeasiblePlan
     with the nearest miss where none holds, which is the answer where that is wanted `anyway`. One
-    pool and two are looked for by themselves, as closed forms do not tell which is cheaper."""
+    pool and two are looked for by themselves, as closed forms do not tell which is cheaper. A
+    `quick` answer is what short runs say."""
     found: Serving | None = None
     miss: NoFeasiblePlan | None = None
     apart = [
@@ -161,7 +163,7 @@ def cheapest_serving(
     ]
     for request in apart:
         try:
-            one = _cheapest(request, demand, trace, anyway, progress)
+            one = _cheapest(request, demand, trace, anyway, progress, quick)
         except NoFeasiblePlan as error:
             miss = miss or error
             continue
@@ -195,6 +197,7 @@ def _cheapest(
     trace: str | None,
     anyway: bool,
     progress: Callable[[], None],
+    quick: bool,
 ) -> Serving:
     searched = search_fleets(request)
     progress()
@@ -206,7 +209,7 @@ def _cheapest(
             if best is None or one.cost < _cost(best[0]):
                 count += 1
                 least = 0.0 if best is None else one.fleet.chips / _cost(best[0])
-                served = confirmed(one, demand, trace, least, progress)
+                served = confirmed(one, demand, trace, least, progress, quick)
                 if served is not None and (best is None or _cost(served) < _cost(best[0])):
                     best = (served, one.fleet)
         if best is not None:
@@ -336,12 +339,15 @@ def confirmed(
     trace: str | None = None,
     least: float = 0.0,
     progress: Callable[[], None] = lambda: None,
+    quick: bool = False,
 ) -> Served | None:
     """A fleet with what it holds: the largest rate, or the fewest servers for the one asked for;
-    None where it does not hold, or no rate as large as `least`."""
+    None where it does not hold, or no rate as large as `least`. All by short runs if `quick`."""
     request, plan = found.request, found.plan
     if request.rate:
-        best = _fewest(found, demand, progress)
+        best = _fewest(found, demand, progress, briefly if quick else hold)
+    elif quick:
+        best = (plan, briefly(found.simulated, demand, rounded(found.near), request.goal))
     else:
         held = largest_rate(
             found.simulated, demand, request.goal, found.near, least=least, progress=progress
@@ -400,9 +406,9 @@ def _times(plan: ServePlan, factor: float, most: float) -> int:
 
 
 def _fewest(
-    found: Contender, demand: Demand, progress: Callable[[], None]
+    found: Contender, demand: Demand, progress: Callable[[], None], run: Callable[..., Held]
 ) -> tuple[ServePlan, Held] | None:
-    """The fewest servers that hold the rate in full runs, near those of the short ones: of either
+    """The fewest servers that hold the rate by such runs, near those of the short ones: of either
     pool none can be left out."""
     request, tried = found.request, dict[tuple[int, int], Held]()
 
@@ -411,7 +417,7 @@ def _fewest(
         if numbers not in tried:
             progress()
             fleet = _sized(found.simulated, *numbers)
-            tried[numbers] = hold(fleet, demand, request.rate, request.goal)
+            tried[numbers] = run(fleet, demand, request.rate, request.goal)
         return tried[numbers]
 
     plan = found.plan

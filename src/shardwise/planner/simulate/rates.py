@@ -55,12 +55,17 @@ def about_rate(
     `waits` full ones try a few rates from there on."""
 
     def tried(rate: float) -> Held:
-        return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
+        return briefly(fleet, demand, rate, goal)
 
     found = _largest(tried, guess, _STEP, NEAR, enough=enough)
     if found is None or not waits:
         return found
     return _largest(lambda rate: hold(fleet, demand, rate, goal), found.rate, NEAR, NEAR)
+
+
+def briefly(fleet: SimulatedFleet, demand: Demand, rate: float, goal: Objectives) -> Held:
+    """What a fleet does at a rate, by a short run."""
+    return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
 
 
 def largest_rate(

@@ -3,6 +3,7 @@ simulation, what else would do, and latency against throughput as in ch. 8."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
@@ -80,10 +81,10 @@ def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
     return VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})
 
 
-def _search(state: ServingState) -> list[VerbCall]:
-    keywords = {**_asked(state), "sensitivity": True}
+def _search(state: ServingState, quick: bool = False) -> list[VerbCall]:
+    more = {"quick": True} if quick else {"sensitivity": True}
     given = (state.model, slice_name(state.on, state.chips))
-    return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
+    return [VerbCall(verb="plan_serve", given=given, keywords={**_asked(state), **more})]
 
 
 def _asked(state: ServingState) -> Mapping[str, object]:
@@ -264,6 +265,7 @@ VIEW = PageView(
     state=ServingState,
     calls=_calls,
     slow=_search,
+    quick=partial(_search, quick=True),
     draw=_draw,
     crossed=("model", "on"),
     sheet=sheet,

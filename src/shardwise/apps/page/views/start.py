@@ -41,13 +41,13 @@ def _calls(state: StartState) -> list[VerbCall]:
     return []
 
 
-def _search(state: StartState) -> list[VerbCall]:
+def _search(state: StartState, quick: bool = False) -> list[VerbCall]:
     given = (state.model, state.on)
     if state.task == TASKS[0]:
         keywords = {"batch": BATCH, "seq": SEQ, "tokens": state.tokens, "days": state.days}
         return [VerbCall(verb="plan_train", given=given, keywords=keywords)]
     names = ("input", "output", "rate", "ttft", "tpot")
-    keywords = {name: getattr(state, name) or None for name in names}
+    keywords = {name: getattr(state, name) or None for name in names} | {"quick": quick or None}
     return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
 
 
@@ -105,6 +105,7 @@ VIEW: PageView[Any] = PageView(
     state=StartState,
     calls=_calls,
     slow=_search,
+    quick=lambda state: [] if state.task == TASKS[0] else _search(state, quick=True),
     draw=_draw,
     crossed=("task", "model", "on"),
 )
