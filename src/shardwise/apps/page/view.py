@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic
 
 from shardwise.apps.page.call import VerbCall
@@ -61,6 +62,7 @@ class ShownView(Record):
     commands: Sequence[str]
     python: str
     growths: Sequence[str]
+    traced: bool
 
 
 GROWTHS = ("1", "2", "4")
@@ -93,7 +95,7 @@ class PageView(Generic[S]):
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
     rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
     and of one of the other two, in that order, or of `calls` alone. `sheet` has the rows of a
-    decision sheet for one of the `GROWTHS`."""
+    decision sheet for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens."""
 
     name: str
     title: str
@@ -104,6 +106,7 @@ class PageView(Generic[S]):
     slow: Callable[[S], Sequence[VerbCall]] | None = None
     coarse: Callable[[S], Sequence[VerbCall]] | None = None
     sheet: Callable[[S, float], DecisionRows] | None = None
+    trace: Callable[[S], Path] | None = None
     controls: tuple[Control, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -127,6 +130,7 @@ class PageView(Generic[S]):
             commands=[call.shell() for call in calls],
             python=_snippet(calls),
             growths=GROWTHS if self.sheet else (),
+            traced=self.trace is not None,
         )
 
     def heading(self) -> ViewHeading:
