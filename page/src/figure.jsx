@@ -6,13 +6,35 @@ import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
 import {hue, mountPlayer} from "./player.js";
 
 const COLOURS = 8;
-const colour = (i) => `var(--series-${(i % COLOURS) + 1})`;
+const series = (i) => `var(--series-${(i % COLOURS) + 1})`;
+
+// What a colour means in every figure; other labels take those that are free, in their order.
+const MEANINGS = [
+  [/^(math|compute|FLOPs|math at peak|bound by (math|cycles)|F)$/, 0],
+  [/^(net:|waiting|FSDP over|bound by net|communication)/, 1],
+  [/^(hbm|HBM|memory|weights|copy|memory-bound|bound by HBM)/, 2],
+  [/^(math below peak|pipeline bubble|idle)/, 4],
+  [/^(usable|peak, |your batch)/, 6],
+  [/^(waits for|other)/, 7],
+];
+
+export function palette(labels) {
+  const taken = new Set(), found = labels.map((label) => {
+    const meant = MEANINGS.find(([words]) => words.test(label))?.[1];
+    if (meant === undefined || taken.has(meant)) return undefined;
+    taken.add(meant);
+    return meant;
+  });
+  const free = Array.from({length: COLOURS}, (_, i) => i).filter((i) => !taken.has(i));
+  let next = 0;
+  return found.map((i) => series(i ?? (free.length ? free[next++ % free.length] : next++)));
+}
 
 export function Figure({figure, width, found}) {
   const place = useRef(null);
   const labels = namesOf(figure);
   useEffect(() => place.current.replaceChildren(plotOf(figure, width, labels)), [figure, width]);
-  const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: labels.length > 1 ? labels.map((label, i) => [asWords(label), colour(i)]) : [], source: found.source});
+  const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: labels.length > 1 ? labels.map((label, i) => [asWords(label), palette(labels)[i]]) : [], source: found.source});
   return (
     <figure className="figure" data-figure={figure.id} style={{width}}>
       <figcaption>{figure.title}<SaveFigure id={figure.id} title={figure.title} drawing={drawing} csv={() => figureCsv(figure)} /></figcaption>
@@ -51,12 +73,13 @@ function Legend({labels, figure}) {
   if (labels.length < 2) return null;
   const dashed = new Set(figure.marks.filter((m) => m.dashed || m.kind === "rule").map((m) => m.label));
   const solid = new Set(figure.marks.filter((m) => ["bar", "rect", "dot"].includes(m.kind)).map((m) => m.label));
+  const colours = palette(labels);
   const key = (label) => `key${dashed.has(label) ? " dashed" : ""}${solid.has(label) ? " solid" : ""}`;
   return (
     <ul className="legend">
       {labels.map((label, i) => (
         <li key={label}>
-          <span className={key(label)} style={{"--key": colour(i)}} />
+          <span className={key(label)} style={{"--key": colours[i]}} />
           {asWords(label)}
         </li>
       ))}
@@ -84,7 +107,7 @@ function plotOf(figure, width, labels) {
     style: {background: "transparent", color: "var(--ink)", fontSize: "12px"},
     x: scale(figure, "x", Math.max(2, Math.floor((width - left) / 74))),
     y: scale(figure, "y", 6, left),
-    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, labels.indexOf(mark.label))), ...pointed(figure)],
+    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, palette(labels)[labels.indexOf(mark.label)] ?? series(0))), ...pointed(figure)],
   });
   const svg = made.tagName === "svg" ? made : made.querySelector("svg");
   for (const group of svg.querySelectorAll("[aria-label]")) group.removeAttribute("aria-label"); // of no role
@@ -136,8 +159,7 @@ function scale(figure, which, most) {
 const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
 const shortened = (name) => (name.length > 26 ? `${asWords(name).slice(0, 25)}…` : asWords(name));
 
-function marks(mark, figure, index) {
-  const stroke = colour(Math.max(index, 0));
+function marks(mark, figure, stroke) {
   const points = rowsOf(mark, figure);
   const title = (d) => tip(d, figure, mark);
   const dash = mark.dashed ? "5,4" : undefined;
@@ -184,7 +206,7 @@ function bars(figure, labels) {
   const every = figure.marks.filter(({kind}) => kind === "bar");
   const rows = every.flatMap((mark) => rowsOf(mark, figure).map((d) => ({...d, mark})));
   if (!rows.length) return [];
-  const fill = (d) => colour(Math.max(labels.indexOf(d.mark.label), 0));
+  const colours = palette(labels), fill = (d) => colours[labels.indexOf(d.mark.label)] ?? series(0);
   return [Plot.barX(rows, {x: "x", y: "y", fill, inset: 0.5, title: (d) => tip(d, figure, d.mark)})];
 }
 

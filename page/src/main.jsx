@@ -268,6 +268,7 @@ function Save({found, view, state}) {
           <button type="button" onClick={() => sheet("csv", "text/csv", sheetCsv)} aria-label="Decision sheet as CSV">CSV</button>
         </span>
       )}
+      {!exported() && found.traced && <a className="trace" href={`api/trace/${view.name}?${new URLSearchParams(state)}`} download>Trace for Perfetto</a>}
       <span role="status">{said}</span>
     </div>
   );

@@ -35,6 +35,7 @@ TEXTS = {
     "mesh": "X=8,Y=2",
     "plan": str(Path(__file__).parents[3] / "examples" / "llama-3-8b-serve.yaml"),
     "phase": "decode",
+    "find": "attention",
     "set": "chips=8",
     "answer": "0.1",
     "tokens": "2T",

@@ -39,6 +39,7 @@ HEADERS = {
 SEARCHES, ANSWERS = 1, 2
 """Made at once: those of a slider that went on are not worth a second core."""
 SHEETS = [name for name, view in VIEWS.items() if view.sheet]
+TRACED = [name for name, view in VIEWS.items() if view.trace]
 Made = TypeVar("Made")
 
 
@@ -57,6 +58,7 @@ def page_app(rule: HostRule | None = None) -> "Guarded":
         Route("/api/view/{name}", _view),
         Route("/api/answer/{name}", _answer),
         Route("/api/lecture/{chapter}", _lecture),
+        Route("/api/trace/{name}", _trace),
         Route("/api/sheet/{name}/{growth}", _sheet),
         Route("/{path:path}", _file),
     ]
@@ -136,6 +138,23 @@ async def _sheet(request: Request) -> Response:
     return await _asked(request, rows, slow=True)
 
 
+async def _trace(request: Request) -> Response:
+    """The timeline that a view shows, as a file for Perfetto."""
+
+    def file(view: PageView[Any], state: ViewState, fine: bool) -> Response:
+        check_known("view with a timeline", view.name, TRACED)
+        assert view.trace is not None
+        path = view.trace(state)
+        kind = "application/gzip"
+        return FileResponse(path, headers=HEADERS, media_type=kind, filename=path.name)
+
+    return await _asked(request, file)
+
+
+def _reply(found: Any) -> Response:
+    return found if isinstance(found, Response) else _json(found)
+
+
 async def _asked(
     request: Request, make: Callable[[PageView[Any], ViewState, str], Any], slow: bool = False
 ) -> Response:
@@ -147,8 +166,13 @@ async def _asked(
         name = request.path_params["name"]
         check_known("view", name, VIEWS)
         state = state_of(VIEWS[name].state, words)
+<<<<<<< HEAD
         turns = request.app.state.turns[slow or fine == "yes"]
         made = _in_turn(turns, lambda: _json(make(VIEWS[name], state, fine)))
+=======
+        turns = request.app.state.turns[fine or slow]
+        made = _in_turn(turns, lambda: _reply(make(VIEWS[name], state, fine)))
+>>>>>>> pagetwo
         return await attended(request.receive, made)
     except ShardwiseError as error:
         return _json({"error": str(error)}, status=400)

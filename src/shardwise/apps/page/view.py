@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic
 
 from shardwise.apps.page.call import VerbCall
@@ -61,6 +62,7 @@ class ShownView(Record):
     commands: Sequence[str]
     python: str
     growths: Sequence[str]
+    traced: bool
 
 
 GROWTHS = ("1", "2", "4")
@@ -91,11 +93,17 @@ class ViewHeading(Record):
 class PageView(Generic[S]):
     """One view of the page, whose controls are the fields of `state`. `calls` are made at once;
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
+<<<<<<< HEAD
     rest, and `coarse` what stands in their place until then; `quick` ones take about a second, and
     are asked for before the slow ones. `draw` takes the answers of `calls` and of one of the other
     three, in that order, or of `calls` alone. An exported site has each position of the controls
     that are `crossed` with each of the others (`grid.py`). `sheet` has the rows of a decision sheet
     for one of the `GROWTHS`."""
+=======
+    rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
+    and of one of the other two, in that order, or of `calls` alone. `sheet` has the rows of a
+    decision sheet for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens."""
+>>>>>>> pagetwo
 
     name: str
     title: str
@@ -108,6 +116,7 @@ class PageView(Generic[S]):
     quick: Callable[[S], Sequence[VerbCall]] | None = None
     crossed: tuple[str, ...] = ()
     sheet: Callable[[S, float], DecisionRows] | None = None
+    trace: Callable[[S], Path] | None = None
     controls: tuple[Control, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +141,7 @@ class PageView(Generic[S]):
             commands=[call.shell() for call in calls],
             python=_snippet(calls),
             growths=GROWTHS if self.sheet else (),
+            traced=self.trace is not None,
         )
 
     def heading(self) -> ViewHeading:

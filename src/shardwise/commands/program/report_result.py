@@ -204,7 +204,7 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
     dear = {op.id for op in sorted(ops, key=lambda op: -op.spent_seconds)[:most]}
     found = _nearest(waits([(row["id"], row["after"].split()) for row in rows], dear))
     named = {op.op for op in ops if op.id in dear}
-    spans, memory = _timeline(folder / f"{stem}.trace.json.gz", named)
+    spans, memory = _timeline(trace_path(folder, name), named)
     figures = _read(ReportFigures, program, f"figures of '{name}'", folder)
     stages = program.get("stages")
     return ReportedProgram.of(
@@ -218,6 +218,11 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
         spans=spans,
         memory=memory,
     )
+
+
+def trace_path(folder: Path, phase: str) -> Path:
+    """The timeline of a program of a report, as Perfetto opens it."""
+    return folder / f"{phase.replace(':', '.')}.trace.json.gz"
 
 
 def _read(kind: type[Part], value: object, what: str, folder: Path) -> Part:

@@ -1,19 +1,29 @@
 """A compiled program: timeline, ops against the roofline, memory over time, graph of its ops."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardwise.apps.page.call import VerbCall
-from shardwise.apps.page.controls import ViewState, slider, text
+from shardwise.apps.page.controls import ViewState, choice, slider, text
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
-from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.program.compile_result import CollectiveBeside
-from shardwise.commands.program.report import ReportAnswer
+from shardwise.commands.program.report import SAMPLE, ReportAnswer
+from shardwise.commands.program.report_result import OpSpan, ReportOp, trace_path
+from shardwise.units import many
 
 COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
 COLUMNS += ("scope", "source")
 UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes"}
+
+
+NONE = "none"
+EVERY_OP = 10_000
+"""Ops that are looked through where some are searched for, or a loop is opened: all there are."""
+DRAWN = 40
+"""Ops between which arrows are drawn at most: beyond it nobody can follow them (ours)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +32,27 @@ class ProgramState(ViewState):
 
     folder: str = text("Report folder", "", about="Empty: the sample that comes with shardwise.")
     phase: str = text("Program", "", about="Such as train or decode; empty: the first.")
+    find: str = text("Search", "", about="In ops, scopes and lines: attention, fusion, model.py.")
+    loop: str = choice("Loop opened", (NONE, "1", "2", "3", "4"), NONE, about="One round of it.")
+    begin: int = slider("Shown from", range(0, 100, 5), 0, unit="%")
+    end: int = slider("Shown to", range(5, 105, 5), 100, unit="%")
     top: int = slider("Ops shown", (10, 20, 40, 60, 100, 200), 40)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramPart:
+    """What is shown of a program: its ops, their runs from `start` on for `seconds`."""
+
+    title: str
+    start: float
+    seconds: float
+    ops: Sequence[ReportOp]
+    spans: Sequence[OpSpan]
+
+
 def _calls(state: ProgramState) -> list[VerbCall]:
-    keywords = {"phase": state.phase or None, "top": state.top}
+    every = state.find or state.loop != NONE
+    keywords = {"phase": state.phase or None, "top": EVERY_OP if every else state.top}
     given = (state.folder,) if state.folder else ()
     return [VerbCall(verb="report", given=given, keywords=keywords)]
 
@@ -34,49 +60,132 @@ def _calls(state: ProgramState) -> list[VerbCall]:
 def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, ReportAnswer)
+    part = _part(state, found)
     return Drawn(
-        figures=[_timeline(found), _roofline(found), _memory(found), _graph(found)],
-        tables=[_figures(found), _collectives(found), _ops(found)],
+        figures=[_timeline(part), _roofline(found, part), _memory(found), _graph(found, part)],
+        tables=[_figures(found), _loops(found), _collectives(found), _ops(part)],
         lines=[
             f"{found.phase} on {found.slice}: the program fits."
             if found.fits
             else f"{found.phase} on {found.slice}: the program does not fit.",
             f"Programs of this report: {', '.join(found.phases)}.",
+            f"{many(len(part.ops), 'op')} shown.",
         ],
         formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds",
         source="the report's folder: compile.json, ops.csv, trace.json.gz",
     )
 
 
-def _timeline(found: ReportAnswer) -> FigureData:
-    streams = list(dict.fromkeys(span.stream for span in found.spans))
+def _part(state: ProgramState, found: ReportAnswer) -> ProgramPart:
+    """The ops and the time that are asked for: those that have the words, a round of a loop, some
+    of that time."""
+    title, start, spans = "a step", 0.0, list(found.spans)
+    end = max((span.start + span.seconds for span in spans), default=0.0)
+    if state.loop != NONE:
+        loop = _loop(state, found)
+        start, spans = loop.start, _inside(loop, found)
+        end = max((span.start + span.seconds for span in spans), default=start)
+        title = f"one round of {loop.op}"
+    ops = [op for op in found.ops if _has(op, state.find)]
+    if state.loop != NONE:
+        own = {span.op for span in spans}
+        ops = [op for op in ops if op.op in own]
+    dear = sorted(ops, key=lambda op: -op.spent_seconds)[: state.top]
+    kept = [op for op in ops if op in dear]
+    if state.begin >= state.end:
+        remedy = "choose a smaller one, or a larger end"
+        raise refused("begin", state.begin, f"it lies before the end, {state.end}", remedy)
+    whole = end - start
+    first, last = start + whole * state.begin / 100, start + whole * state.end / 100
+    named = {op.op for op in kept}
+    shown = [
+        span
+        for span in spans
+        if (span.op in named or span.stream == LOOPS)
+        and span.start < last
+        and span.start + span.seconds > first
+    ]
+    return ProgramPart(title=title, start=first, seconds=last - first, ops=kept, spans=shown)
+
+
+def _has(op: ReportOp, words: str) -> bool:
+    return any(words.lower() in text.lower() for text in (op.op, op.scope, op.source, op.class_))
+
+
+LOOPS = "loops"
+"""The stream of loops, whose spans are all of their rounds."""
+
+
+def _loop(state: ProgramState, found: ReportAnswer) -> OpSpan:
+    """The loop that is opened. Raises BadRequest where there are fewer."""
+    loops = [span for span in found.spans if span.stream == LOOPS]
+    if int(state.loop) > len(loops):
+        rule = f"the program has {many(len(loops), 'loop')}"
+        raise refused("loop", state.loop, rule, "choose a smaller number, or none")
+    return loops[int(state.loop) - 1]
+
+
+def _inside(loop: OpSpan, found: ReportAnswer) -> list[OpSpan]:
+    """The runs of the first round of a loop, which is the one that a timeline has."""
+    over = loop.start + loop.seconds
+    return [
+        span
+        for span in found.spans
+        if span.stream != LOOPS and loop.start <= span.start and span.start < over
+    ]
+
+
+def _loops(found: ReportAnswer) -> TableData:
+    """Each loop: what it takes, and the op of its body that takes most."""
+    rows = []
+    for place, loop in enumerate((s for s in found.spans if s.stream == LOOPS), 1):
+        own = {span.op for span in _inside(loop, found)}
+        ops = [op for op in found.ops if op.op in own]
+        dear = max(ops, key=lambda op: op.spent_seconds, default=None)
+        least = dear and f"{dear.op}: {dear.scope}"
+        rows.append([str(place), loop.op, loop.seconds, dear and dear.spent_seconds, least])
+    header = ("loop", "name", "seconds", "dearest op", "which is")
+    units = {"seconds": "s", "dearest op": "s"}
+    return TableData(title="Loops, to open", header=header, rows=rows, units=units)
+
+
+def trace(state: ProgramState) -> Path:
+    """The timeline of the program as a file that Perfetto opens."""
+    (call,) = _calls(state)
+    found = call.answer()
+    assert isinstance(found, ReportAnswer)
+    return trace_path(Path(state.folder or SAMPLE), found.phase)
+
+
+def _timeline(part: ProgramPart) -> FigureData:
+    streams = list(dict.fromkeys(span.stream for span in part.spans))
     streams.sort(key=lambda name: (name != "compute", name))
+    last = part.start + part.seconds
     marks = []
     for row, stream in enumerate(streams):
-        own = [span for span in found.spans if span.stream == stream]
-        starts = [span.start for span in own]
+        own = [span for span in part.spans if span.stream == stream]
         marks.append(
             Mark(
                 kind="rect",
                 label=stream,
-                x=starts,
+                x=[max(span.start, part.start) for span in own],
                 y=[row] * len(own),
-                x2=[span.start + span.seconds for span in own],
+                x2=[min(span.start + span.seconds, last) for span in own],
                 y2=[row + 0.8] * len(own),
                 text=[span.op for span in own],
             )
         )
     return FigureData(
         id="timeline",
-        title=f"Dearest ops of a step; rows: {', '.join(streams)}",
+        title=f"Ops of {part.title}; rows: {', '.join(streams)}",
         x=FigureAxis(label="time", unit="s"),
         y=FigureAxis(bare=True),
         marks=marks,
     )
 
 
-def _roofline(found: ReportAnswer) -> FigureData:
-    known = [op for op in found.ops if op.flops and op.flops_per_byte]
+def _roofline(found: ReportAnswer, part: ProgramPart) -> FigureData:
+    known = [op for op in part.ops if op.flops and op.flops_per_byte]
     marks = []
     for bound in dict.fromkeys(op.bound_by for op in known):
         own = [op for op in known if op.bound_by == bound]
@@ -107,11 +216,32 @@ def _memory(found: ReportAnswer) -> FigureData:
     )
 
 
-def _graph(found: ReportAnswer) -> FigureData:
-    """Ops from left to right as scheduled, three rows per stream; arrows to what waits."""
-    streams = list(dict.fromkeys(op.stream for op in found.ops))
-    places = {op.id: (op.place.x, op.place.y) for op in found.ops}
-    ends = [(places[one.source], places[one.target]) for one in found.waits]
+def _arrows(found: ReportAnswer, drawn: Container[str]) -> Iterator[tuple[str, str]]:
+    """Of what each drawn op waits for the drawn ones, by way of others too: those that none of the
+    others waits for."""
+    sources: dict[str, list[str]] = {}
+    for one in found.waits:
+        sources.setdefault(one.target, []).append(one.source)
+    before: dict[str, set[str]] = {}
+    last: dict[str, set[str]] = {}
+    for op in found.ops:
+        direct = sources.get(op.id, [])
+        own = {a for name in direct for a in ([name] if name in drawn else last.get(name, ()))}
+        earlier = {a for name in own for a in before.get(name, ())}
+        last[op.id], before[op.id] = own - earlier, own | earlier
+        if op.id in drawn:
+            yield from ((source, op.id) for source in sorted(last[op.id]))
+
+
+def _graph(found: ReportAnswer, part: ProgramPart) -> FigureData:
+    """The dearest ops from left to right as scheduled, three rows per stream; arrows to what waits,
+    by way of ops that are not drawn too."""
+    dear = sorted(part.ops, key=lambda op: -op.spent_seconds)[:DRAWN]
+    ops = [op for op in part.ops if op in dear]
+    streams = list(dict.fromkeys(op.stream for op in ops))
+    streams.sort(key=lambda name: (name != "compute", name))
+    places = {op.id: (i, 4 * streams.index(op.stream) + i % 3) for i, op in enumerate(ops)}
+    ends = [(places[a], places[b]) for a, b in _arrows(found, places)]
     marks = [
         Mark(
             kind="arrow",
@@ -123,13 +253,13 @@ def _graph(found: ReportAnswer) -> FigureData:
         )
     ]
     for stream in streams:
-        own = [op for op in found.ops if op.stream == stream]
+        own = [op for op in ops if op.stream == stream]
         x, y = ([places[op.id][k] for op in own] for k in (0, 1))
         words = [f"{op.op}: {op.scope}" for op in own]
         marks.append(Mark(kind="dot", label=stream, x=x, y=y, text=words))
     return FigureData(
         id="graph",
-        title="What waits for what, in the order of the schedule",
+        title=f"What waits for what: the {len(ops)} dearest, in the order of the schedule",
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
         marks=marks,
@@ -165,8 +295,8 @@ def _moved(one: CollectiveBeside) -> list[float | None]:
     return [planned and planned.bytes, made.bytes, planned and planned.count, made.count]
 
 
-def _ops(found: ReportAnswer) -> TableData:
-    rows = [[getattr(op, name) for name in COLUMNS] for op in found.ops]
+def _ops(part: ProgramPart) -> TableData:
+    rows = [[getattr(op, name) for name in COLUMNS] for op in part.ops]
     return TableData(title="Dearest ops, as scheduled", header=COLUMNS, rows=rows, units=UNITS)
 
 
@@ -177,4 +307,5 @@ VIEW = PageView(
     state=ProgramState,
     calls=_calls,
     draw=_draw,
+    trace=trace,
 )
