@@ -141,7 +141,7 @@ async def _sheet(request: Request) -> Response:
 async def _trace(request: Request) -> Response:
     """The timeline that a view shows, as a file for Perfetto."""
 
-    def file(view: PageView[Any], state: ViewState, fine: bool) -> Response:
+    def file(view: PageView[Any], state: ViewState, fine: str) -> Response:
         check_known("view with a timeline", view.name, TRACED)
         assert view.trace is not None
         path = view.trace(state)
@@ -166,13 +166,8 @@ async def _asked(
         name = request.path_params["name"]
         check_known("view", name, VIEWS)
         state = state_of(VIEWS[name].state, words)
-<<<<<<< HEAD
         turns = request.app.state.turns[slow or fine == "yes"]
-        made = _in_turn(turns, lambda: _json(make(VIEWS[name], state, fine)))
-=======
-        turns = request.app.state.turns[fine or slow]
         made = _in_turn(turns, lambda: _reply(make(VIEWS[name], state, fine)))
->>>>>>> pagetwo
         return await attended(request.receive, made)
     except ShardwiseError as error:
         return _json({"error": str(error)}, status=400)

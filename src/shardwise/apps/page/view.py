@@ -93,17 +93,11 @@ class ViewHeading(Record):
 class PageView(Generic[S]):
     """One view of the page, whose controls are the fields of `state`. `calls` are made at once;
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
-<<<<<<< HEAD
     rest, and `coarse` what stands in their place until then; `quick` ones take about a second, and
     are asked for before the slow ones. `draw` takes the answers of `calls` and of one of the other
     three, in that order, or of `calls` alone. An exported site has each position of the controls
     that are `crossed` with each of the others (`grid.py`). `sheet` has the rows of a decision sheet
-    for one of the `GROWTHS`."""
-=======
-    rest, and `coarse` what stands in their place until then. `draw` takes the answers of `calls`
-    and of one of the other two, in that order, or of `calls` alone. `sheet` has the rows of a
-    decision sheet for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens."""
->>>>>>> pagetwo
+    for one of the `GROWTHS`, `trace` the file of a timeline that Perfetto opens."""
 
     name: str
     title: str
