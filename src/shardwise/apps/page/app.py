@@ -129,7 +129,7 @@ async def _sheet(request: Request) -> Response:
     """Rows of the decision sheet for one growth."""
     growth = request.path_params.get("growth", "")
 
-    def rows(view: PageView[Any], state: ViewState, fine: bool) -> DecisionRows:
+    def rows(view: PageView[Any], state: ViewState, fine: str) -> DecisionRows:
         check_known("growth", growth, GROWTHS)
         check_known("view with a decision sheet", view.name, SHEETS)
         assert view.sheet is not None
