@@ -49,7 +49,7 @@ def test_a_site_answers_as_the_page_does(tmp_path):
     done = write_site(tmp_path, site_grid(views=list(FEW)), [*chosen(FEW), wrong], None)
     index = same_as_the_page(tmp_path)
     assert list(index["states"]["hbm"]) == ["chunks=16", "chip=v9"]
-    assert (done.states, done.refused) == (4, 1)
+    assert (done.states, done.refused) == (6, 1), "with the states that answers link to"
     page = (tmp_path / "index.html").read_text()
     assert '<div id="root" data-grid="grid/index.json.gz">' in page
     assert "Content-Security-Policy" in page
@@ -70,7 +70,7 @@ def test_a_site_goes_on_where_it_was_stopped(tmp_path):
     check_site(tmp_path)
     write_site(tmp_path, grid, [first, *others], lambda done, of: heard.append((done, of)))
     assert made.stat().st_mtime_ns == before
-    assert heard == [(2, 3), (3, 3)]
+    assert heard == [(2, 3), (3, 3), (4, 5), (5, 5)], "links add states"
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
@@ -112,8 +112,8 @@ def test_options_that_cannot_take_effect_are_refused(capsys, tmp_path):
 def test_the_command_says_how_long_it_takes_first(capsys, tmp_path):
     code, out, err = command(capsys, "ui", "--export", str(tmp_path / "site"), "--view", "programs")
     assert code == 0, err
-    assert "6 states of 1 view: about 1 minute on " in err
-    assert "6 states in 0.5" in out
+    assert "48 states of 1 view: about 1 minute on " in err
+    assert "48 states in " in out
     assert f"python -m http.server --directory {tmp_path / 'site'}" in out
 
 

@@ -52,7 +52,7 @@ def test_what_went_and_what_it_saves(both):
     found = both[2]
     assert found.after < found.before
     assert found.costs == pytest.approx(found.after / found.before - 1)
-    assert [f.rule for f in found.went] == ["ping-pong"]
+    assert "ping-pong" in [f.rule for f in found.went]
     assert found.came == []
     exchanged = [c for c in found.collectives if c.kind == "all_to_all"]
     assert exchanged

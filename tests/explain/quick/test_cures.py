@@ -73,9 +73,9 @@ def test_what_is_cured_within_the_function_has_none():
     explanation = of_corpus("there_and_back")
     assert explanation.findings
     assert explanation.cures == ()
-    (row,) = tried(SimpleNamespace(), explanation, None)
-    assert (row.change, row.saves, row.failed) == ("", 0.0, WITHIN)
-    assert "not tried: ping-pong" in "\n".join(map(str, tried_page([row], str)))
+    rows = tried(SimpleNamespace(), explanation, None)
+    assert {(row.change, row.saves, row.failed) for row in rows} == {("", 0.0, WITHIN)}
+    assert "not tried: ping-pong" in "\n".join(map(str, tried_page(rows, str)))
 
 
 def test_a_cure_is_told_by_what_its_compile_saves():
