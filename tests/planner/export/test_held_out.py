@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, Lacking
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import parse_export
@@ -46,3 +46,34 @@ def test_adapters_beside_what_a_model_has_not_are_passed_over_as_peft_does():
     none = parse_export(LATENT.replace("TARGETS", "q_proj, v_proj"), "axolotl", piece=piece)
     with pytest.raises(BadRequest, match="unknown matrix to adapt 'q'"):
         evaluate_train(none, load_model(none.model), piece)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said"),
+    [
+        (LATENT.replace("zai-org/GLM-4.7-Flash", "a/b"), "axolotl", "base_model is 'a/b', which"),
+        (PAIRS.replace("model_name=gemma2-9b", "global_parameter_scale=32"), "maxtext", "_scale;"),
+    ],
+)
+def test_a_model_that_nobody_knows_is_named_by_its_key(text, target, said):
+    with pytest.raises(Lacking, match=said):
+        parse_export(text.replace("[TARGETS]", "q_proj"), target, piece=parse_slice("v6e:4x4"))
+    model = "llama-3.2-1b", load_model("llama-3.2-1b")
+    text = text.replace("[TARGETS]", "[q_proj]")
+    assert parse_export(text, target, model=model, piece=parse_slice("v6e:4x4")).model == model[0]
+
+
+def test_files_that_the_comment_of_a_python_script_names_are_not_asked_for():
+    script = '''"""accelerate launch --config_file somewhere/zero3.yaml sft.py"""
+from trl import SFTConfig, SFTTrainer
+SFTTrainer("meta-llama/Llama-3.2-1B", args=SFTConfig(max_length=2048))
+'''
+    plan = parse_export(script, "trl", piece=parse_slice("h100:1"))
+    assert (plan.model, plan.sequence_length) == ("llama-3.2-1b", 2048)
+
+
+def test_a_folder_of_the_shell_is_not_left_to_the_caller():
+    text = NAMED.replace("run_name=r", "base_output_directory=$PWD/out run_name=$RUN")
+    (line,) = [line for line in unread_notes(text, "maxtext") if "to its caller" in line]
+    assert "$RUN " in line
+    assert "$PWD" not in line

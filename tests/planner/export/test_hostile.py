@@ -62,6 +62,8 @@ LAUNCHERS = (
     "trtllm-serve",
     "pretrain_gpt.py",
     "head",
+    "srun",
+    "scontrol",
 )
 
 STUBS = """

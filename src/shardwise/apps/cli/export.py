@@ -12,7 +12,8 @@ def export(out: Outputs) -> None:
     """Write the plan in PATH for other software (--to), or read such a file back (--from).
 
     TARGET is maxtext, torchtitan, megatron, trl, axolotl, accelerate, deepspeed, jax, xpk, skypilot
-    or slurm for a training plan, and vllm, sglang, trtllm, k8s or skypilot for a serving plan.
+    or slurm for a training plan, and vllm, sglang, trtllm, k8s, skypilot or slurm for a serving
+    plan.
     """
     from shardwise.apps.cli.plan_train import against_lines
     from shardwise.boundary import spelt, write_text

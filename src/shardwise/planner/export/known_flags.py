@@ -177,12 +177,16 @@ def _left_by_script(text: str) -> list[str]:
         return []
     if launch is None:
         return []
-    names = ", ".join(f"${name}" for name in sorted(launch.unset))
+    names = ", ".join(f"${name}" for name in sorted({*launch.unset} - _OF_SHELL))
     empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
     if not launch.others:
         return empty
     many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
     return [*empty, f"the script starts {many}; read is {launch.program or 'the longest'}"]
+
+
+_OF_SHELL = {"PWD", "HOME", "USER", "HOSTNAME"}
+"""Variables that every shell has: of a folder's name, most often."""
 
 
 def _unknown_flags(text: str, target: str) -> list[str]:

@@ -13,10 +13,10 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice, parse_slice, slices_of
 from shardwise.models import ModelConfig
-from shardwise.planner.export import deploy
+from shardwise.planner.export import deploy, slurm_server
 from shardwise.planner.export.flags import words_of
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.load_check import COMMAND, check_words, load_fields
@@ -54,6 +54,7 @@ from shardwise.planner.export.vllm import VLLM
 from shardwise.planner.export.which_model import of_server
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.servers import SERVING_SOFTWARE
+from shardwise.plans.software import Obstacle
 
 PROGRAMS: Mapping[str, ServerProgram] = {
     program.name: program for program in (VLLM, SGLANG, TRTLLM)
@@ -78,10 +79,12 @@ VARIABLES = (MODEL, URL, LEADER, RANK, OTHERS, SERVERS)
 """Words that the user's shell fills in; every other one is quoted."""
 
 
-def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
-    """The shell script of a plan."""
+def script(
+    program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str = ""
+) -> str:
+    """The shell script of a plan; errors name the `target`, or the program."""
     pools = pools_of(plan, piece)
-    check_runs(program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
+    check_runs(target or program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
     commands = {pool.role: _server(program, pool, cfg) for pool in pools}
     shared = hosts_of(pools)
     for role, host in shared.items():
@@ -218,9 +221,31 @@ def _scripts(program: ServerProgram) -> Exporter:
     )
 
 
+def _program_of(name: str) -> ServerProgram:
+    if name not in PROGRAMS:
+        raise unknown("server", name, PROGRAMS, f"in the {slurm_server.TARGET} export")
+    return PROGRAMS[name]
+
+
+def _in_slurm(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
+    """A batch script that starts the servers of a plan."""
+    target, name = slurm_server.TARGET, plan.engine
+    if name not in PROGRAMS:
+        rule = f"it starts {', '.join(program.title for program in PROGRAMS.values())}"
+        remedy = f"plan with --for {next(iter(PROGRAMS))}"
+        check_runs(target, [Obstacle(field="engine", value=name, rule=rule, remedy=remedy)])
+    inner = script(PROGRAMS[name], plan, cfg, piece, target)
+    return slurm_server.write(plan, piece, name, cfg.name, inner)
+
+
+def _of_slurm(text: str) -> Fields:
+    return slurm_server.read(text, lambda name, held: read_script(_program_of(name), held))
+
+
 SERVE_EXPORTERS: Mapping[str, Exporter] = {
     **{name: _scripts(program) for name, program in PROGRAMS.items()},
     **deploy.exporters({n: p for n, p in PROGRAMS.items() if p.options is None}),
+    slurm_server.TARGET: Exporter(write=_in_slurm, read=_of_slurm, lost=lambda _: LOST),
 }
 """By the name that `--to` takes."""
 

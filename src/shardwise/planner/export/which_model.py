@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
-from shardwise.errors import BadRequest, Gives, Lacking
+from shardwise.errors import BadRequest, Gives, Lacking, shown
 from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import of_hub, zoo_names
@@ -52,7 +52,15 @@ def of_maxtext(text: str) -> str | None:
                 return known
         if given.get("override_model_config") != "true":  # else MaxText takes other numbers for it
             given = given | {k: written(v) for k, v in snapshot()["models"][name].items()}
-    return _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
+    found = _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
+    if found is None:
+        said = [key for key in (*MAXTEXT_SHAPE, "global_parameter_scale") if key in given]
+        raise Lacking(
+            f"no known model has the text's {', '.join(said) or 'defaults, without a model_name'}",
+            "give it with --model",
+            Gives.MODEL,
+        )
+    return found
 
 
 def of_megatron(text: str) -> str | None:
@@ -127,11 +135,21 @@ def _number(value: Any) -> float | None:
 
 def of_trainer(text: str) -> str | None:
     """The model of the zoo with the Hugging Face id, or the name, of a Trainer's text; one of
-    another owner is taken for the same where the last part of the id is."""
-    name = given_of(text, whole=False).take(*MODEL)
+    another owner is taken for the same where the last part of the id is. Lacking for one that is
+    not known, by its key."""
+    given = given_of(text, whole=False)
+    name = given.take(*MODEL)
     if name is None:
         return None
-    return str(name) if str(name) in zoo_names() else of_hub(str(name))
+    found = str(name) if str(name) in zoo_names() else of_hub(str(name))
+    if found is None:
+        key = next(key for key in MODEL if key in given)
+        raise Lacking(
+            f"the text's {key} is {shown(str(name))}, which is no model that is known by name",
+            "give its config.json, or a known model of its shape, with --model",
+            Gives.MODEL,
+        )
+    return found
 
 
 def of_server(target: str, text: str) -> str | None:
@@ -145,7 +163,10 @@ def of_server(target: str, text: str) -> str | None:
 
 def check_trainer(text: str, cfg: ModelConfig) -> None:
     """As `check_maxtext`, of the model that a Trainer's text names."""
-    name = of_trainer(text)
+    try:
+        name = of_trainer(text)
+    except Lacking:
+        return  # nothing is known of it that the one given could contradict
     if name is not None and params_total(load_model(name)) != params_total(cfg):
         raise BadRequest(
             f"the model is '{name}' in the text, which has other parameters than "

@@ -119,7 +119,7 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
     where the text need not be `whole`.
     """
     main, held = parts(text)
-    if whole and (missing := named_files(text)):
+    if whole and not is_python(main) and (missing := named_files(text)):
         raise BadRequest(
             f"{target}: the text names the file {shown(missing[0])}, whose keys count; put it "
             "beside this one"
