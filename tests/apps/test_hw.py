@@ -42,7 +42,7 @@ def test_list_reads_as_a_table(capsys):
 
 @pytest.mark.parametrize(
     ("columns", "hidden"),
-    [(200, []), (130, ["name"]), (90, ["name", "int8"]), (80, ["name", "int8", "usable"])],
+    [(200, []), (130, ["name"]), (92, ["name", "int8"]), (80, ["name", "int8", "usable"])],
 )
 def test_a_narrow_terminal_goes_without_the_spare_columns(capsys, monkeypatch, columns, hidden):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -239,9 +239,9 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
             saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank, fed=True)]
             if mixer.q_lora_rank is not None:
                 saved.append(_kept("qkv", "normed query latent", mixer.q_lora_rank, fed=True))
-            saved.append(
-                _kept("qkv", "rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N")
-            )
+            if mixer.rope_head_dim:
+                rotary = mixer.heads * mixer.rope_head_dim
+                saved.append(_kept("qkv", "rotary keys of all heads", rotary, "N"))
             return [*saved, *_core(mixer, mixer.gated)]
         case CompressedAttention():
             return [

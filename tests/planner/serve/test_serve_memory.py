@@ -89,3 +89,13 @@ def test_a_recurrence_beside_attention_has_its_state_and_its_kernel_too():
     assert "scan" in found
     assert "scan" not in alone
     assert "core" in found
+
+
+@pytest.mark.parametrize(("kv", "width", "tensor"), [("bf16", 2, 1), ("fp8", 1, 1), ("fp8", 1, 4)])
+def test_keys_of_an_indexer_beside_plain_attention_are_kept_as_the_cache_is(kv, width, tensor):
+    """MiniMax-M3: a key of 128 in 57 of 60 layers beside 4 heads of keys and values, which devices
+    share, while each has all keys of the indexer."""
+    dtypes = ServeDtypes(weights="int8", kv=kv)
+    shape = shape_of(degrees={"tensor": float(tensor)}, batch=1.0, dtypes=dtypes)
+    values = 60 * 4 // tensor * 2 * 128 + 57 * 128
+    assert kv_of(load_model("minimax-m3"), shape) == width * values * shape.longest

@@ -171,10 +171,8 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
         if shape.dtypes.kv == "fp8":
             latent = mixer.kv_lora_rank * (1 + _SCALE / INDEX_SCALED)
             entry = latent + mixer.rope_head_dim * dtype_bytes("bf16")
-    size = entry * _tokens_kept(mixer, context, shape)
-    if indexer is not None:
-        size += key * (context // indexer.ratio)
-    return size * head_share(mixer, tensor)
+    size = entry * _tokens_kept(mixer, context, shape) * head_share(mixer, tensor)
+    return size if indexer is None else size + key * (context // indexer.ratio)
 
 
 def state_bytes_of(layer: Layer, shape: ServeShape) -> Quantity:
