@@ -33,6 +33,26 @@ def stored_mask(s: Arrays, faulty: bool) -> Any:
 
 
 @program
+def sorted_whole(s: Arrays, faulty: bool) -> Any:
+    """All logits are sorted for the best few."""
+    B, D, V, few = 8192, 512, 32768, 8
+    both = (s.outer, s.inner)
+
+    def step(x: Any, head: Any) -> Any:
+        logits = (x @ head).astype(jnp.float32)
+        if faulty:
+            order = jnp.argsort(logits, axis=-1, descending=True)[:, :few]
+            return order, jnp.take_along_axis(logits, order, axis=-1)
+        best, order = lax.top_k(logits, few)
+        return order, best
+
+    inside = jax.shard_map(
+        step, mesh=s.mesh, in_specs=(jax.P(both), jax.P()), out_specs=jax.P(both), check_vma=False
+    )
+    return inside, (s((B, D), both), s((D, V))), {}
+
+
+@program
 def drawn_whole(s: Arrays, faulty: bool) -> Any:
     """The hardware's generator is not cut: every device draws the numbers of all."""
     T, D, F = 32768, 2048, 4096
@@ -71,6 +91,21 @@ def drawn_in_one_order(s: Arrays, faulty: bool) -> Any:
 
 
 @program
+def both_branches(s: Arrays, faulty: bool) -> Any:
+    """A choice between two functions by a flag: jnp.where computes both."""
+    T, D, F = 65536, 2048, 8192
+
+    def step(x: Any, one: Any, two: Any, flag: Any) -> Any:
+        if faulty:
+            return jnp.where(flag, jnp.tanh(x @ one), jax.nn.relu(x @ two))
+        h = x @ jnp.where(flag, one, two)
+        return jnp.where(flag, jnp.tanh(h), jax.nn.relu(h))
+
+    w = s((D, F), None, s.inner)
+    return step, (s((T, D), s.outer), w, w, s((), dtype="bool")), {}
+
+
+@program
 def all_experts(s: Arrays, faulty: bool) -> Any:
     """Tokens are put into buffers of as many rows as all of them could fill."""
     T, D, F, E = 4096, 2048, 4096, 8
@@ -102,8 +137,8 @@ def wide_index(s: Arrays, faulty: bool) -> Any:
 
     def step(x: Any, w: Any) -> Any:
         h = x @ w
-        scale = h.astype("float64" if faulty else "float32")
-        return lay(jnp.tanh(scale * 0.5).astype(x.dtype), s.at(s.outer, s.inner))
+        wide = h.astype("float64" if faulty else "float32")
+        return lay(jnp.exp(wide * 0.5).astype(x.dtype), s.at(s.outer, s.inner))
 
     def wide(x: Any, w: Any) -> Any:
         with jax.enable_x64(True):

@@ -42,6 +42,19 @@ def gathered_logits(s: Arrays, faulty: bool) -> Any:
 
 
 @program
+def width_across_slices(s: Arrays, faulty: bool) -> Any:
+    """The axis of widths lies across the slices, whose network is the slow one."""
+    T, D, F = 65536, 1024, 1024
+    data, tensor = (s.inner, s.outer) if faulty else (s.outer, s.inner)
+
+    def loss(w: Any, x: Any) -> Any:
+        y = lay(jax.nn.relu(x @ w[0]) @ w[1], s.at(data, None))
+        return jnp.square(y.astype(jnp.float32)).mean()
+
+    return jax.grad(loss), ((s((D, F), None, tensor), s((F, D), tensor, None)), s((T, D), data)), {}
+
+
+@program
 def stacked_in_the_step(s: Arrays, faulty: bool) -> Any:
     """Layers that are stored one by one are stacked in every step, to be scanned over."""
     D, T, L = 4096, 1024, 8

@@ -8,7 +8,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from programs import Arrays, lay, program
+
+
+@program
+def wrong_one_kept(s: Arrays, faulty: bool) -> Any:
+    """What is kept for the backward pass is not the product, which is made again for its own."""
+    D, F, T, L = 2048, 8192, 16384, 4
+    both = (s.outer, s.inner)
+
+    def layer(x: Any, w: Any) -> Any:
+        h = x @ w[0]
+        if faulty:
+            return x + checkpoint_name(jax.nn.gelu(h), "kept") @ w[1], None
+        return x + jax.nn.gelu(checkpoint_name(h, "kept")) @ w[1], None
+
+    def loss(w: Any, x: Any) -> Any:
+        kept = jax.checkpoint_policies.save_only_these_names("kept")
+        last = lax.scan(jax.checkpoint(layer, policy=kept), x, w)[0]
+        return jnp.square(last.astype(jnp.float32)).mean()
+
+    return jax.grad(loss), ((s((L, D, F)), s((L, F, D))), s((T, D), both)), {}
 
 
 @program
@@ -72,6 +93,29 @@ def gathered_wide(s: Arrays, faulty: bool) -> Any:
 
 
 @program
+def summed_wide(s: Arrays, faulty: bool) -> Any:
+    """Gradients of bf16 are made float32 before they are summed over the network."""
+    T, D, F = 4096, 4096, 4096
+
+    def block(w: Any, x: Any, dy: Any) -> Any:
+        g = lax.optimization_barrier(x.T @ dy)
+        if faulty:
+            return w - 1e-3 * lax.psum(g.astype(jnp.float32), s.outer)
+        return w - 1e-3 * lax.psum(g, s.outer).astype(jnp.float32)
+
+    inside = jax.shard_map(
+        block,
+        mesh=s.mesh,
+        in_specs=(jax.P(None, s.inner), jax.P(s.outer), jax.P(s.outer, s.inner)),
+        out_specs=jax.P(None, s.inner),
+        check_vma=False,
+    )
+    w = s((D, F), None, s.inner, dtype="float32")
+    args = w, s((T, D), s.outer), s((T, F), s.outer, s.inner)
+    return inside, args, {"donate_argnums": 0}
+
+
+@program
 def same_elementwise(s: Arrays, faulty: bool) -> Any:
     """Adam over weights and moments that lie whole on all devices: each does all of it."""
     D, F = 4096, 8192
@@ -101,3 +145,26 @@ def offloaded_late(s: Arrays, faulty: bool) -> Any:
     w = s((D, F), *cut, dtype="float32")
     m = jax.ShapeDtypeStruct((D, F), "float32", sharding=host) if faulty else w
     return step, (w, m, w), {"donate_argnums": (0, 1)}
+
+
+@program
+def made_in_every_round(s: Arrays, faulty: bool) -> Any:
+    """Weights are scaled by their norms in every round of a loop, which changes none of them."""
+    D, F, T, rounds = 4096, 8192, 256, 8
+
+    def scaled(w: Any) -> Any:
+        wide = w.astype(jnp.float32)
+        made = wide * lax.rsqrt(jnp.square(wide).sum(0, keepdims=True))
+        return lax.optimization_barrier(made.astype(w.dtype))
+
+    def step(w: Any, xs: Any) -> Any:
+        first = w if faulty else scaled(w)
+
+        def one(total: Any, x: Any) -> Any:
+            now = scaled(lax.optimization_barrier((w, total))[0]) if faulty else first
+            return total + jax.nn.relu(x @ now).sum(0, dtype=jnp.float32), None
+
+        return lax.scan(one, jnp.zeros((F,), jnp.float32), xs)[0]
+
+    cut = (None, (s.outer, s.inner))
+    return step, (s((D, F), *cut), s((rounds, 8 * T, D))), {}

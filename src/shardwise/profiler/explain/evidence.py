@@ -174,20 +174,30 @@ class Evidence:
     def renewed(self) -> dict[int, str]:
         """Of each argument that a result of the same array is an elementwise function of, the line
         that makes that result; each result renews one argument."""
-        flow, entry = renewal(self.module), self.module.computation(self.module.entry)
-        parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
-        names = entry.root.operands if entry.root.opcode == "tuple" else (entry.root.name,)
         free = {a.number: a for a in self.arguments if a.dims and a not in self.caches}
         found: dict[int, str] = {}
-        for name, facts in zip(names, parts, strict=False):
-            made = next(arrays(entry.shape_of(name)), None)
-            for number in sorted(together(facts) & free.keys()):
-                same = made and (free[number].dims, free[number].dtype) == (made.dims, made.dtype)
-                if same:
-                    found[number] = self.made_at(entry, name) or free.pop(number).layout
+        for name, made, numbers in self.results:
+            for number in sorted(numbers & free.keys()):
+                if (free[number].dims, free[number].dtype) == (made.dims, made.dtype):
+                    found[number] = self.result_at(name) or free.pop(number).layout
                     free.pop(number, None)
                     break
         return found
+
+    @cached_property
+    def results(self) -> tuple[tuple[str, Array, frozenset[int]], ...]:
+        """The arrays that the program hands back: the name of what makes each, its shape, and the
+        arguments that it is an elementwise function of."""
+        flow, root = renewal(self.module), self.module.computation(self.module.entry).root
+        parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
+        made = tuple(arrays(root.shape))
+        names = root.operands if root.opcode == "tuple" else (root.name,) * len(made)
+        facts = (frozenset(together(part)) for part in parts)
+        return tuple(zip(names, made, facts, strict=False))
+
+    def result_at(self, name: str) -> str:
+        """The line that makes a result; "" where it has none."""
+        return self.made_at(self.module.computation(self.module.entry), name)
 
     def made_at(self, computation: Computation, name: str) -> str:
         """The line that makes a value, those that only hand it on passed through; "" of none."""

@@ -6,7 +6,7 @@ from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
-from shardwise.profiler.explain.rules_larger import masking
+from shardwise.profiler.explain.rules_larger import masking, sorting
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -132,7 +132,7 @@ def _turns(computation: Computation, found: Instruction) -> bool:
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     told = {r.op.op.id for cut in cuts_anew(e) for r in cut.moving}
-    told |= joins(e) | gathered_copies(e) | masking(e)
+    told |= joins(e) | gathered_copies(e) | masking(e) | sorting(e)
     told |= {r.op.op.id for r in e.timeline.rows if _beside_exchange(e, r)}
     rows = (
         r

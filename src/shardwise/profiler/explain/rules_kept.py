@@ -4,15 +4,13 @@ whole, what no round of a loop changes."""
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.profiler.explain.evidence import Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.flow import together
-from shardwise.profiler.explain.lineage import renewal
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
-from shardwise.units import format_bytes
+from shardwise.units import format_bytes, format_flops
 from shardwise.work import grouped
 
 
@@ -46,18 +44,14 @@ def _unused(e: Evidence, arguments: Sequence[Argument]) -> str:
 
 def _renewed_wider(e: Evidence) -> Iterator[tuple[Argument, Array, str]]:
     """Arguments, the wider results that are elementwise functions of them, and where."""
-    flow, entry = renewal(e.module), e.module.computation(e.module.entry)
-    parts = flow.result if isinstance(flow.result, tuple) else (flow.result,)
-    names = entry.root.operands if entry.root.opcode == "tuple" else (entry.root.name,)
     free = {a.number: a for a in e.floats() if not a.donated}
-    same = {(made.dims, made.dtype) for n in names for made in arrays(entry.shape_of(n))}
-    for name, facts in zip(names, parts, strict=False):
-        made = next(arrays(entry.shape_of(name)), None)
-        for number in sorted(together(facts) & free.keys()):
+    same = {(made.dims, made.dtype) for _, made, _ in e.results}
+    for name, made, numbers in e.results:
+        for number in sorted(numbers & free.keys()):
             old = free[number]
-            wider = made is not None and made.dims == old.dims and made.bytes > old.bytes
-            if made is not None and wider and (old.dims, old.dtype) not in same:
-                yield free.pop(number), made, e.made_at(entry, name) or old.layout
+            wider = made.dims == old.dims and made.bytes > old.bytes
+            if wider and (old.dims, old.dtype) not in same:
+                yield free.pop(number), made, e.result_at(name) or old.layout
                 break
 
 
@@ -151,14 +145,30 @@ def repeated_rounds(e: Evidence) -> Iterator[Finding]:
 
 def _same_every_round(e: Evidence, row: OpRow) -> bool:
     plain = row.op.op.op_class == "elementwise" and row.op.op.stream == "compute"
-    if row.count <= 1 or not plain or row.flops or not row.hbm_bytes:
+    if row.count <= 1 or not plain or row.flops:
         return False
     computation = e.module.computation(row.op.computation)
     found = computation.find(row.op.name)
     if found is None or computation.name == e.module.entry:
         return False
     large = [n for n in found.operands if elements(computation.names[n]) > 1]
-    return bool(large) and all(e.is_stored(computation, n) for n in large)
+    return bool(large) and all(_unchanged(e, computation, n, DEEP) for n in large)
+
+
+DEEP = 6
+"""Ops of a round that are followed back to what comes into it."""
+
+
+def _unchanged(e: Evidence, computation: Computation, name: str, deep: int) -> bool:
+    """Whether a value is stored, or made of what is by ops of the round that multiply nothing."""
+    if e.is_stored(computation, name):
+        return True
+    found, row = computation.names[name], e.named.get((computation.name, name))
+    large = [n for n in found.operands if elements(computation.names[n]) > 1]
+    handed = found.opcode in HANDS_ON
+    plain = row is not None and not row.flops and row.op.op.op_class in ("elementwise", "reduction")
+    own = deep > 0 and bool(large) and (handed or plain)
+    return own and all(_unchanged(e, computation, n, deep - 1) for n in large)
 
 
 def _made(e: Evidence, row: OpRow) -> float:
@@ -256,10 +266,73 @@ def _reduces(e: Evidence, computation: Computation, user: Instruction, row: OpRo
     return elements(user) * 16 <= elements(found) and user.opcode in ("fusion", "reduce", "gather")
 
 
+def remade_products(e: Evidence) -> Iterator[Finding]:
+    """Products that the backward pass makes again, though what was made of them is kept."""
+    kept = {size for r in e.timeline.rows if (size := _stacked(e, r))}
+    rows = [r for r in e.timeline.rows if r.op.op.phase == "recompute" and r.flops]
+    rows = [r for r in rows if _elements(e, r) in kept]
+    for where, group in by_source(e, rows).items():
+        yield Finding(
+            rule="products made again",
+            seconds=sum(r.per_step for r in group),
+            where=where,
+            what=(
+                f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply again "
+                "what the forward pass had, and arrays as large that are made of it, "
+                f"{format_bytes(_made(e, group[0]))} a round, are kept instead"
+            ),
+            remedy=(
+                "keep the product instead of what follows it: h = checkpoint_name(x @ w, 'h'), and "
+                "policy=jax.checkpoint_policies.save_only_these_names('h')"
+            ),
+        )
+
+
+def _elements(e: Evidence, row: OpRow) -> int:
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    return elements(found) if found is not None else 0
+
+
+def _stacked(e: Evidence, row: OpRow) -> int:
+    """Elements of what a forward loop makes of a product and stacks up in each round; else 0."""
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    if found is None or row.op.op.phase != "forward" or row.count <= 1:
+        return 0
+    body = e.module.computation(found.called[0]) if found.opcode == "fusion" else computation
+    steps = body.instructions if found.opcode == "fusion" else (found,)
+    for i in steps:
+        if i.opcode != "dynamic-update-slice":
+            continue
+        inner = _source(body, i.operands[1])
+        if inner.opcode == "parameter" and found.opcode == "fusion":
+            inner = _source(computation, found.operands[int(inner.literal)])
+        if row.flops or _of_product(e, computation, inner):
+            return elements(inner)
+    return 0
+
+
+def _of_product(e: Evidence, computation: Computation, found: Instruction) -> bool:
+    """Whether a product gives a value, or what the op that makes it reads."""
+    given = (n for n in found.operands if n in computation.names)
+    names = (found.name, *(_source(computation, n).name for n in given))
+    rows = (e.named.get((computation.name, name)) for name in names)
+    return any(r is not None and r.flops for r in rows)
+
+
+def _source(computation: Computation, name: str) -> Instruction:
+    found = computation.names[name]
+    moves = ("bitcast", "reshape", "copy", "copy-start", "copy-done", "convert")
+    while found.opcode in moves:
+        found = computation.names[found.operands[0]]
+    return found
+
+
 RULES: Sequence[Rule] = (
     drifting_states,
     joined_arrays,
     repeated_rounds,
     widened_weights,
     large_temporaries,
+    remade_products,
 )

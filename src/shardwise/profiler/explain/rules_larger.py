@@ -104,16 +104,12 @@ def _inside(e: Evidence, row: OpRow) -> Iterator[tuple[Computation, Instruction]
 
 def whole_sorts(e: Evidence) -> Iterator[Finding]:
     """Sorts of which only the first few are read."""
-    rows = [(r, _first_of(e, r)) for r in e.timeline.rows if r.op.opcode == "sort"]
-    share_of = {r.op.op.id: share for r, share in rows if share <= FEW}
-    for where, group in by_source(e, (r for r, s in rows if s <= FEW)).items():
-        share = max(share_of[r.op.op.id] for r in group)
-        # What is sorted along with it (the places) is made for it alone.
-        made = {m.op.op.id: m for r in group for m in _made_for(e, r)}
+    for where, group in by_source(e, _sorted_for_few(e)).items():
+        share = max(_first_of(e, r) for r in group)
+        rows = [r for r in e.timeline.rows if _beside_sort(e, r, where)]
         yield Finding(
             rule="whole sort",
-            seconds=sum(map(spent, (*group, *made.values())))
-            - sum(_read_once(e, r) for r in group),
+            seconds=sum(map(spent, rows)) - sum(_read_once(e, r) for r in group),
             where=where,
             what=(
                 f"{sum(elements(_found(e, r)) * r.count for r in group):,.0f} numbers are sorted, "
@@ -124,6 +120,23 @@ def whole_sorts(e: Evidence) -> Iterator[Finding]:
                 "both read the array once"
             ),
         )
+
+
+def sorting(e: Evidence) -> set[str]:
+    """The ids of whole sorts, and of what is laid out for them."""
+    lines = {e.where(r.op) for r in _sorted_for_few(e)}
+    rows = (r for r in e.timeline.rows if lines)
+    return {r.op.op.id for r in rows if any(_beside_sort(e, r, line) for line in lines)}
+
+
+def _sorted_for_few(e: Evidence) -> list[OpRow]:
+    return [r for r in e.timeline.rows if r.op.opcode == "sort" and _first_of(e, r) <= FEW]
+
+
+def _beside_sort(e: Evidence, row: OpRow, where: str) -> bool:
+    """A sort, the places that it carries along, or a copy of either: all on its line."""
+    plain = not row.flops and row.op.op.collective is None and row.op.op.stream == "compute"
+    return plain and e.where(row.op) == where
 
 
 def _found(e: Evidence, row: OpRow) -> Instruction:
@@ -154,15 +167,6 @@ def _taken(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
             yield float("inf")
 
 
-def _made_for(e: Evidence, row: OpRow) -> Iterator[OpRow]:
-    """The ops of numbers in order that a sort carries along."""
-    computation = e.module.computation(row.op.computation)
-    for name in _found(e, row).operands:
-        made = e.named.get((computation.name, name))
-        if made is not None and made.op.opcode in ("iota", "copy", "broadcast"):
-            yield made
-
-
 def _read_once(e: Evidence, row: OpRow) -> float:
     """Seconds in which the first operand of a sort is read once."""
     first = next(arrays(_found(e, row).shape))
@@ -182,8 +186,8 @@ def both_branches(e: Evidence) -> Iterator[Finding]:
                 "multiply for two results, of which one flag takes one"
             ),
             remedy=(
-                "jax.lax.cond(flag, one, other) runs one of them; jnp.where, and cond under "
-                "jax.vmap over the flag, run both"
+                "choose before the product, x @ jnp.where(flag, w, v), or let jax.lax.cond(flag, "
+                "f, g) run one; jnp.where, and cond under jax.vmap over the flag, run both"
             ),
         )
 

@@ -48,7 +48,8 @@ def _without(e: Evidence, row: OpRow, part: float) -> float:
     computation = e.module.computation(row.op.computation)
     readers = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
     casts = [r for r in readers if r is not None and r.op.op.op_class in ("elementwise", "copy")]
-    return row.exposed * (1 - part) + sum(spent(r) for r in casts if not r.flops)
+    cast = max(_kept(e, computation, row.op.name), default=1.0) < 1
+    return row.exposed * (1 - part) + sum(spent(r) for r in casts if cast and not r.flops)
 
 
 def _narrower(e: Evidence, row: OpRow) -> float:
