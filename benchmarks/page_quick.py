@@ -4,8 +4,9 @@ plan, the ratio of the rates, and seconds of processor time of both.
     python benchmarks/page_quick.py STATES.jsonl
     python benchmarks/page_quick.py RATES.jsonl --rates
 
-With `--rates` each load has a rate, and chips to choose from as many as it takes. States that the file has are not made again: stopped, it goes on. Models and chips are those of an
-exported site; lengths, targets and chips are drawn from seed 0.
+With `--rates` each load has a rate, and chips to choose from as many as it takes. States that the
+file has are not made again: stopped, it goes on. Models and chips are those of an exported site;
+lengths, targets and chips are drawn from seed 0.
 """
 
 import json
