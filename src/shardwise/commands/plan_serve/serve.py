@@ -246,8 +246,8 @@ COMPARED_SINCE = "2022"
 """An answer is compared with chips that have a price and came out from then on (ours)."""
 
 QUICK = (
-    "by short runs (--quick): what servers hold lies within 25 % of what full runs say for 9 of "
-    "10 loads (docs/lab/page.md)"
+    "by short runs (--quick): for 9 of 10 loads what servers hold lies within 20 % of what full "
+    "runs say, or a rate takes at most one server more or less (docs/lab/page.md)"
 )
 
 AS_COMPILED = (

@@ -27,7 +27,14 @@ from shardwise.planner.serve.replica import averaged, fleet_of, scaled
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.planner.simulate.rates import STEEP, about_rate, briefly, largest_rate, rounded
+from shardwise.planner.simulate.rates import (
+    PROMISED,
+    STEEP,
+    about_rate,
+    cautiously,
+    largest_rate,
+    rounded,
+)
 from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.steady import LIMIT, RUNS, Held, hold
 from shardwise.plans import ServePlan, Workload
@@ -345,9 +352,10 @@ def confirmed(
     None where it does not hold, or no rate as large as `least`. All by short runs if `quick`."""
     request, plan = found.request, found.plan
     if request.rate:
-        best = _fewest(found, demand, progress, briefly if quick else hold)
+        best = _fewest(found, demand, progress, cautiously if quick else hold)
     elif quick:
-        best = (plan, briefly(found.simulated, demand, rounded(found.near), request.goal))
+        rate = rounded(found.near / PROMISED)
+        best = (plan, cautiously(found.simulated, demand, rate, request.goal))
     else:
         held = largest_rate(
             found.simulated, demand, request.goal, found.near, least=least, progress=progress
