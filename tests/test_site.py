@@ -62,6 +62,11 @@ def test_what_a_page_calls_of_the_module_exists():
     assert all(inspect.getdoc(getattr(shardwise, name)) for name in found)
 
 
+def test_every_public_name_stands_beside_what_it_is_for():
+    page = (SITE / "reference" / "shardwise.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"`~shardwise\.(\w+)`", page)) == sorted(shardwise.__all__)
+
+
 def test_pages_draw_the_pictures_of_the_readme():
     """By the same words, so that the built pictures can be held to those that are kept."""
     drawing = {command.partition(" --plot ")[0] for command in pages.commands()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bs4 import BeautifulSoup
 
-from shardwise.book import RULES, book_answer
+from shardwise.book import RULES, book_answer, entries
 from shardwise.hardware import load_chip
 
 SITE = Path(__file__).parent.parent / "docs" / "site"
@@ -89,8 +89,14 @@ def test_values_are_said_as_a_reader_says_them():
     assert working.values(240.5, "tokens") == "240.5 tokens"
 
 
+def test_each_rule_without_a_number_of_the_book_has_an_example_of_its_own():
+    taken = {step.rule for known in entries().values() for step in known.steps}
+    assert {*RULES} - taken == {*catalogue.OWN}
+
+
 @pytest.mark.slow
 def test_pages_of_rules_and_words_leave_nothing_out():
     rules, words = catalogue.page(), glossary.page()
     assert all(f"### `{name}`" in rules for name in RULES)
+    assert rules.count("\nExample") == len(RULES)
     assert "| `tokens_per_second` | Tokens per second of the whole slice. |" in words

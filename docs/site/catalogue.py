@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import mathematics
 import working
 
+import shardwise as sw
 from shardwise.book import RULES, ClosedForm, book_answer, entries
 from shardwise.book.questions import Worked
 
+LINES = Path(__file__).with_name("rule_examples.csv").read_text(encoding="utf-8").splitlines()
+OWN = dict(line.split(",", 1) for line in LINES[1:])
+"""What rules are given here that no number of the book takes."""
 HEAD = """\
 # Every rule of the book
 
@@ -46,6 +51,11 @@ def _rule(known: ClosedForm, example: tuple[str, Worked] | None) -> str:
         found, step = example
         call, gives = working.call(known.name, step.given), working.values(step.value, known.unit)
         lines.append(f"Example, of `shardwise book show {found}`: `{call}` is {gives}.\n")
+    elif known.name in OWN:
+        sets = OWN[known.name].split()
+        gives = working.values(sw.book_rule(known.name, sets=sets).result["value"], known.unit)
+        asked = " ".join(f"--set {one}" for one in sets)
+        lines.append(f"Example: `shardwise book rule {known.name} {asked}` is {gives}.\n")
     return "\n".join(lines)
 
 
