@@ -6,5 +6,5 @@
 `report_result.py` reads those for `report.py` (sample: `data/`), `stages_page.py` shows an op at
 every stage. `candidate.py` is a plan of a search as compiled, with compiler flags tried in
 `tune.py`; `against.py` sets a program beside another one,
-`trying.py` compiles cures. Read `compile.py` first.
+`trying.py` compiles cures, `issue.py` reports to maintainers. Read `compile.py` first.
 """
