@@ -126,5 +126,5 @@ def test_a_function_is_called_with_its_cure(tmp_path, monkeypatch):
 
 
 def test_only_a_function_that_is_named_is_called_otherwise():
-    with pytest.raises(BadRequest, match=r"--try calls a function otherwise; give one as MODULE:"):
+    with pytest.raises(BadRequest, match=r"--try calls a function of yours; give one as MODULE:"):
         ExplainRequest(what="plan.yaml", try_=True).answer()

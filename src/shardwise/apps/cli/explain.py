@@ -1,5 +1,7 @@
 """`shardwise explain`: where the time of a compiled step goes, and what in it is a mistake."""
 
+import click
+
 from shardwise.apps.cli.command import command, request_of
 from shardwise.apps.cli.compile import program_inputs, refuse_misses
 from shardwise.apps.cli.options import Outputs
@@ -32,7 +34,10 @@ def explain(out: Outputs) -> None:
     if out.save is not None:
         save_program(out.save, answer.kept)
         more.append(f"Program in {out.save}, for --against")
-    show_answer(answer, out, program_inputs(asked, out, asked.phase), more=more)
+    if answer.issue is not None and not out.as_json:
+        click.echo(answer.issue)  # as it is: it is pasted elsewhere
+    else:
+        show_answer(answer, out, program_inputs(asked, out, asked.phase), more=more)
     refuse_misses(answer.misses)
     if answer.slower:
         raise ShardwiseError(answer.slower)

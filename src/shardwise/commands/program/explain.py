@@ -29,10 +29,13 @@ from shardwise.commands.program.explaining import (
     explained,
     explained_program,
 )
+from shardwise.commands.program.issue import issue_text
 from shardwise.commands.program.programs import PHASES, ProgramRequest, is_function
 from shardwise.commands.program.trying import TriedCure, tried, tried_page
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
+from shardwise.hardware.device_order import mesh_coordinates
+from shardwise.profiler.ahead import target_of
 from shardwise.profiler.explain import Explanation
 from shardwise.profiler.explain.cures import Cure
 from shardwise.profiler.explain.finding import WORTH
@@ -84,12 +87,22 @@ class ExplainRequest(ProgramRequest):
         "at most, and say what they save",
     )
 
+    issue: bool = option(
+        "The dearest finding as Markdown for a maintainer, with a reproducer.",
+        default=False,
+        kind="flag",
+        group="How much is said",
+        meaning="print the dearest finding as Markdown for a maintainer: op, cost, versions and a "
+        "program of JAX alone that shows it",
+    )
+
     def answer(self, watch: Any = None) -> "ProgramExplained":
         """Compile and explain; `watch` hears what the compiling process is at."""
         if self.fail_over is not None and self.against is None:
             raise BadRequest("--fail-over is of two programs; name the other one with --against")
-        if self.try_ and not (is_function(self.what) and isinstance(self.what, str)):
-            raise BadRequest("--try calls a function otherwise; give one as MODULE:FUNCTION")
+        for given, flag in ((self.try_, "--try calls"), (self.issue, "--issue reports")):
+            if given and not (is_function(self.what) and isinstance(self.what, str)):
+                raise BadRequest(f"{flag} a function of yours; give one as MODULE:FUNCTION")
         before = self._before(watch)
         made = self.programs((self.phase,) if self.phase else (), watch, partition=self.quick)
         program = made.programs[0]
@@ -108,6 +121,7 @@ class ExplainRequest(ProgramRequest):
             program=program,
             against=beside,
             tried=self._tried(program, explanation, piece, watch) if self.try_ else None,
+            issue=self._report(program, explanation, piece, beside) if self.issue else None,
             graph=explanation.graph,
             kept=kept,
             slower=slower(beside, self.fail_over) if beside and self.fail_over else "",
@@ -125,13 +139,22 @@ class ExplainRequest(ProgramRequest):
 
         return tried(program, e, compiled)
 
+    def _report(
+        self, program: PlanProgram, e: Explanation, piece: Slice, beside: ProgramAgainst | None
+    ) -> str:
+        """The dearest finding for a maintainer."""
+        target = target_of(piece, mesh_coordinates(piece, program.compiled.mesh))
+        other = "\n".join(map(str, against_page(beside, _short))) if beside else ""
+        return issue_text(program, e, target, str(self.args), other)
+
     def _before(self, watch: Any) -> KeptProgram | None:
         """The program of `against`."""
         if self.against is None or isinstance(self.against, ProgramExplained):
             return self.against and self.against.kept
         if is_kept(self.against):
             return load_program(Path(self.against))
-        other = replace(self, what=self.against, against=None, fail_over=None, try_=False)
+        alone = replace(self, against=None, fail_over=None, try_=False, issue=False)
+        other = replace(alone, what=self.against)
         return other.answer(watch).kept
 
 
@@ -144,6 +167,8 @@ class ProgramExplained(Answer, ExplainedProgram):
     """The program beside another one."""
     tried: Sequence[TriedCure] | None = part()
     """Findings with their cures, compiled."""
+    issue: str | None = part()
+    """The dearest finding for a maintainer, as Markdown."""
     program: PlanProgram = hidden()
     kept: KeptProgram = hidden()
     slower: str = hidden()
@@ -156,6 +181,8 @@ class ProgramExplained(Answer, ExplainedProgram):
 
     def page(self) -> Page:
         """Findings, and seconds by source line."""
+        if self.issue is not None:
+            return iter(self.issue.split("\n"))
         if self.against is not None:
             return against_page(self.against, _short)
         return _explained_page(self)
