@@ -8,12 +8,14 @@ import pytest
 from starlette.testclient import TestClient
 from tests.apps.commands import run as command
 
+from shardwise.apps.page import site
 from shardwise.apps.page.app import page_app
 from shardwise.apps.page.grid import GridState, grid_state, site_grid
 from shardwise.apps.page.site import check_site, write_site
 from shardwise.apps.page.views import VIEWS
 from shardwise.errors import BadRequest
 
+PAGE = ["app.css", "app.js", "grid", "index.html"]
 FEW = {"hbm": {"chunks": "16"}, "book": {"quiz": "yes"}, "models": {"model": "llama-3-8b"}}
 """States of quick views."""
 DECISIONS = {
@@ -66,11 +68,24 @@ def test_a_site_goes_on_where_it_was_stopped(tmp_path):
         write_site(tmp_path, grid, [first, *others], stop)
     (made,) = (tmp_path / "grid" / first.view).iterdir()
     assert packed(tmp_path / "grid/index.json.gz")["states"][first.view], "what is there opens"
+    assert sorted(one.name for one in tmp_path.iterdir()) == PAGE
     before, heard = made.stat().st_mtime_ns, []
     check_site(tmp_path)
     write_site(tmp_path, grid, [first, *others], lambda done, of: heard.append((done, of)))
     assert made.stat().st_mtime_ns == before
     assert heard == [(2, 3), (3, 3), (4, 5), (5, 5)], "links add states"
+
+
+def test_a_site_that_was_killed_goes_on(tmp_path, monkeypatch):
+    """The index comes first: without it the folder would be something else."""
+
+    def killed(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(site, "_write_all", killed)
+    with pytest.raises(SystemExit):
+        write_site(tmp_path, site_grid(views=list(FEW)), chosen(FEW), None)
+    check_site(tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

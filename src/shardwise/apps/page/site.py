@@ -83,15 +83,15 @@ def write_site(
     folder: Path, grid: SiteGrid, states: Sequence[GridState], told: Progress | None
 ) -> SiteWritten:
     """The page with the answers of these states, and of those that their answers lead to."""
-    folder.mkdir(parents=True, exist_ok=True)
+    for name in grid.views:
+        (folder / "grid" / name).mkdir(parents=True, exist_ok=True)
+    _write_index(folder, grid, [one for one in states if _file(folder, one).exists()])
     root = f'{PLACE[:-1]} data-grid="{INDEX}">'
     meta = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n</head>'
     html = (BUNDLE / "index.html").read_text("utf-8").replace(PLACE, root)
     write_bytes(folder / "index.html", html.replace("</head>", meta).encode(), option=FLAG)
     for name in ("app.js", "app.css"):
         write_bytes(folder / name, (BUNDLE / name).read_bytes(), option=FLAG)
-    for name in grid.views:
-        (folder / "grid" / name).mkdir(parents=True, exist_ok=True)
     _write_all(folder, grid, list(states), told)
     led_to = [one for one in _led_to(folder, states) if one.view in grid.views]
     everything = list(dict.fromkeys([*states, *led_to]))
