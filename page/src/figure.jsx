@@ -3,32 +3,8 @@ import * as Plot from "@observablehq/plot";
 import {useEffect, useRef} from "react";
 import {figureCsv, pngOf, save, svgText} from "./exports.js";
 import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
+import {palette, series} from "./palette.js";
 import {hue, mountPlayer} from "./player.js";
-
-const COLOURS = 8;
-const series = (i) => `var(--series-${(i % COLOURS) + 1})`;
-
-// What a colour means in every figure; other labels take those that are free, in their order.
-const MEANINGS = [
-  [/^(math|compute|FLOPs|math at peak|bound by (math|cycles)|F)$/, 0],
-  [/^(net:|waiting|FSDP over|bound by net|communication)/, 1],
-  [/^(hbm|HBM|memory|weights|copy|memory-bound|bound by HBM)/, 2],
-  [/^(math below peak|pipeline bubble|idle)/, 4],
-  [/^(usable|peak, |your batch)/, 6],
-  [/^(waits for|other)/, 7],
-];
-
-export function palette(labels) {
-  const taken = new Set(), found = labels.map((label) => {
-    const meant = MEANINGS.find(([words]) => words.test(label))?.[1];
-    if (meant === undefined || taken.has(meant)) return undefined;
-    taken.add(meant);
-    return meant;
-  });
-  const free = Array.from({length: COLOURS}, (_, i) => i).filter((i) => !taken.has(i));
-  let next = 0;
-  return found.map((i) => series(i ?? (free.length ? free[next++ % free.length] : next++)));
-}
 
 export function Figure({figure, width, found}) {
   const place = useRef(null);
@@ -137,10 +113,10 @@ function longest(bars) {
   return Math.max(...Object.values(ends));
 }
 
-function scale(figure, which, most) {
+function scale(figure, which, most, left = 0) {
   const {label, unit, log, names, bare} = figure[which];
-  if (names.length) return {type: "band", domain: names, label: null, tickFormat: shortened};
-  const title = unit ? `${label} [${unit}]` : label;
+  if (names.length) return {type: "band", domain: names, label: null, tickFormat: (name) => shortened(name, Math.max(12, Math.floor((left - 8) / 6.6)))};
+  const named = asWords(label), title = unit && unit !== label ? `${named} [${unit}]` : named;
   if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
   const options = {label: title, labelArrow: "none", tickFormat: (v) => short(v, plainUnit(unit))};
   options.labelAnchor = which === "x" ? "right" : "top";
@@ -148,6 +124,10 @@ function scale(figure, which, most) {
   if (!log && unit === "bytes") {
     const most_bytes = bars.length && which === "x" ? Math.max(longest(bars), extent(figure, which)[1]) : extent(figure, which)[1];
     return {...options, domain: [0, most_bytes || 1], ticks: binaryTicks(0, most_bytes || 1, most)};
+  }
+  const [least, top] = extent(figure, which);
+  if (!log && !unit && top - least <= 12 && figure.marks.every((m) => m[which].every(Number.isInteger))) {
+    return {...options, ticks: Array.from({length: top - least + 1}, (_, i) => least + i)};
   }
   if (!log) return {...options, ticks: most, nice: true, ...(bars.length && which === "x" ? {zero: true} : {})};
   const [low, high] = extent(figure, which);
@@ -157,7 +137,7 @@ function scale(figure, which, most) {
 }
 
 const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
-const shortened = (name) => (name.length > 26 ? `${asWords(name).slice(0, 25)}…` : asWords(name));
+const shortened = (name, most) => (name.length > most ? `${asWords(name).slice(0, most - 1)}…` : asWords(name));
 
 function marks(mark, figure, stroke) {
   const points = rowsOf(mark, figure);
@@ -178,7 +158,7 @@ function marks(mark, figure, stroke) {
     case "rect":
       return [
         Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: mark.hues.length ? (d) => d.fill : stroke, fillOpacity: 0.85, inset: 0.5, title}),
-        ...words(points),
+        ...words(points, mark.hues.length ? "#ffffff" : "var(--on-series)"),
       ];
     case "rule":
       return [
@@ -211,13 +191,13 @@ function bars(figure, labels) {
 }
 
 // A word in a rectangle only where it fits into the drawn width.
-function words(points) {
+function words(points, fill) {
   return [
     Plot.text(points, {
       x: (d) => (d.x + d.x2) / 2,
       y: (d) => (typeof d.y === "number" ? (d.y + d.y2) / 2 : d.y),
       text: "text",
-      fill: "var(--on-series)",
+      fill,
       fontSize: 11,
       render(index, scales, values, dimensions, context, next) {
         const fits = index.filter((i) => {

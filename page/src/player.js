@@ -1,5 +1,8 @@
 // Plays an animation: rectangles over time, cells of a machine, or devices with blocks on their way.
 // The page mounts it as a view's figure; the file of --html is this script and nothing else.
+import {short} from "./numbers.js";
+import {palette} from "./palette.js";
+
 const SVG = "http://www.w3.org/2000/svg", WAIT = 700; // milliseconds a frame at speed 1
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -23,11 +26,11 @@ export const hue = (i) => `hsl(${(i * 137.508) % 360} 52% 42%)`;
 
 // A colour for each kind: the page's own while there are enough, hues beyond.
 function colours(kinds) {
-  const few = kinds.filter((kind) => kind !== "idle");
+  const few = kinds.filter((kind) => kind !== "idle"), own = palette(few);
   return (kind) => {
     const i = few.indexOf(kind);
     if (i < 0) return "var(--line)";
-    return few.length <= SERIES ? `var(--series-${i + 1})` : hue(i);
+    return few.length <= SERIES ? own[i] : hue(i);
   };
 }
 
@@ -111,7 +114,7 @@ function overTime(data, width) {
   const base = top + rows * tall;
   for (const tick of ticks(end, Math.max(2, Math.floor((width - left) / 90)))) {
     add(svg, "line", {x1: px(tick), x2: px(tick), y1: base, y2: base + 5, stroke: "var(--soft)"});
-    add(svg, "text", {x: px(tick), y: base + 16, "text-anchor": tick === 0 ? "start" : "middle", fill: "var(--ink)"}, Number(tick.toPrecision(3)));
+    add(svg, "text", {x: px(tick), y: base + 16, "text-anchor": tick === 0 ? "start" : "middle", fill: "var(--ink)"}, data.x_unit === "s" ? short(tick, "s") : Number(tick.toPrecision(3)));
   }
   add(svg, "text", {x: width - 16, y: base + 33, "text-anchor": "end", fill: "var(--ink)"}, data.x_unit ? `${data.x_label} [${data.x_unit}]` : data.x_label);
   const bars = data.bars.map((bar) => [bar, box(svg, bar, {x: px(bar.x) + 0.5, y: py(bar.y) + 0.5, width: px(bar.x + bar.width) - px(bar.x) - 1, height: bar.height * tall - 1}, colour(bar.kind))]);

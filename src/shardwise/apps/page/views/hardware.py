@@ -64,7 +64,7 @@ def _units(shown: ChipNumbers) -> dict[str, str]:
 
 def _both(pair: ChipsCompared, units: Mapping[str, str]) -> TableData:
     rows = [
-        [name, _cell(one.first), _cell(one.second), one.ratio, units.get(name)]
+        [name, _cell(one.first), _cell(one.second), one.ratio, units.get(name, "")]
         for name, one in pair.numbers.items()
     ]
     header = ("", pair.first, f"{pair.second} ", "ratio", "unit")

@@ -12,9 +12,19 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.model import ModelFacts
 from shardwise.models import zoo_names
 
-NAMES = ("params_total", "params_active", "layers", "context", "forward_flops_per_token")
-NAMES += ("training_flops_per_token", "attention_crossover", "kv_bytes_per_token")
-NAMES += ("kv_bytes_per_sequence", "weight_bytes")
+COUNTED = {
+    "params_total": "params",
+    "params_active": "params",
+    "layers": "",
+    "context": "tokens",
+    "forward_flops_per_token": "FLOP",
+    "training_flops_per_token": "FLOP",
+    "attention_crossover": "tokens",
+    "kv_bytes_per_token": "bytes",
+    "kv_bytes_per_sequence": "bytes",
+    "weight_bytes": "bytes",
+}
+"""Fields that are counted, and their units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +52,10 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
     }
     design = dict.fromkeys(row for one in found.values() for row in one.design)
     decided = [[row, *(_cell(one.design.get(row)) for one in found.values())] for row in design]
-    counted = [[row, *(_cell(getattr(one, row)) for one in found.values())] for row in NAMES]
+    counted = [
+        [row, *(_cell(getattr(one, row)) for one in found.values()), unit]
+        for row, unit in COUNTED.items()
+    ]
     return Drawn(
         figures=[
             _bars("params", "Parameters by component", "parameters", params),
@@ -50,7 +63,7 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[
             TableData(title="Design", header=("", *found), rows=decided),
-            TableData(title="Counts", header=("", *found), rows=counted),
+            TableData(title="Counts", header=("", *found, "unit"), rows=counted),
         ],
         formula="training FLOPs per token = 6 params + attention; KV bytes = 2 K H L bytes",
         source="ch. 4; each model's config.json",
