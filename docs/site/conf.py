@@ -36,7 +36,7 @@ html_theme = "furo"
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(HERE / "static" / "scorer.js")
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
