@@ -25,7 +25,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 
 project = "shardwise"
-author = "shardwise"
+author = "the shardwise contributors"
+project_copyright = f"2026, {author}; Apache License 2.0"
 html_title = "shardwise"
 root_doc = "index"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
@@ -35,7 +36,7 @@ html_theme = "furo"
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_search_scorer = "static/scorer.js"
+html_search_scorer = str(HERE / "static" / "scorer.js")
 
 nb_execution_mode = "force"
 nb_execution_in_temp = True
