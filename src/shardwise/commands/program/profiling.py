@@ -31,7 +31,7 @@ from shardwise.hardware import Chip, Slice
 from shardwise.hardware.device_names import is_chip
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.child import KEEP_HEAP, Watch, host_devices, run_function
 from shardwise.profiler.explain.evidence import arguments_of, source_of
 from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.scopes import scope_of
@@ -206,7 +206,7 @@ def run_program(
             "keep": None if keep is None else str(keep),
             "reference": reference,
         },
-        devices=cpu_devices or 1,
+        devices=cpu_devices or host_devices(),
         seconds=seconds,
         memory_bytes=NO_LIMIT,
         environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
@@ -349,8 +349,7 @@ def profile_result(p: Profiled) -> ProfiledProgram:
 
 def _by_op(p: Profiled) -> list[PlaceTimes]:
     """Each op; those of a CUDA graph that is one event together."""
-    label = graph_labels(p.measured)
-    return _grouped(p, lambda item: label.get(item.name, item.name))
+    return _grouped(p, lambda item, of=graph_labels(p.measured): of.get(item.name, item.name))
 
 
 def _step(p: Profiled) -> MeasuredStep:
