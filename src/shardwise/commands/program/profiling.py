@@ -60,8 +60,7 @@ NO_LIMIT = 2**46
 """Bytes: drivers of accelerators reserve more addresses than there is memory."""
 CAPTURED = "as captured"
 """The kind of the devices of a capture that was made elsewhere."""
-SHOWN = 100
-"""Lines of each table of a document."""
+SHOWN = 100  # lines of each table of a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,7 +348,8 @@ def profile_result(p: Profiled) -> ProfiledProgram:
 
 def _by_op(p: Profiled) -> list[PlaceTimes]:
     """Each op; those of a CUDA graph that is one event together."""
-    return _grouped(p, lambda item, of=graph_labels(p.measured): of.get(item.name, item.name))
+    label = graph_labels(p.measured)
+    return _grouped(p, lambda item: label.get(item.name, item.name))
 
 
 def _step(p: Profiled) -> MeasuredStep:
