@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -152,6 +153,16 @@ def need_libtpu() -> None:
         raise MissingPart(f"compiling for TPUs needs libtpu, which is missing; {remedy}")
 
 
+def host_devices() -> int:
+    """The virtual CPU devices that the user's own XLA_FLAGS ask for, 1 where they say nothing: a
+    child that is to see the devices of this machine sees as many."""
+    found = re.findall(rf"{_COUNT}=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return max(1, int(found[-1])) if found else 1
+
+
+_COUNT = "--xla_force_host_platform_device_count"
+
+
 def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
     if devices < 1:
         raise BadRequest(f"a child process with {devices} devices; it needs at least 1")
@@ -160,7 +171,7 @@ def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
         for flag in os.environ.get("XLA_FLAGS", "").split()
         if not flag.startswith("--xla_force_host_platform_device_count")
     ]
-    flags += [f"--xla_force_host_platform_device_count={devices}", *xla_flags]
+    flags += [f"{_COUNT}={devices}", *xla_flags]
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 

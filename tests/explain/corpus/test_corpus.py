@@ -176,3 +176,18 @@ def test_a_fault_compiled_anew_is_named(name, monkeypatch):
     _, on, mesh, _ = placed(name, "fault")
     found = explain_program(made.hlo, parse_slice(on), mesh, buffers=made.buffers)
     assert found.findings[0].rule == ROWS[name]["rule"]
+
+
+def test_the_record_for_gpus_is_dated_and_names_its_compiler():
+    """`scripts/explain_gpus.py` made it; a row that the compiler refuses says why."""
+    record = json.loads((HERE / "h100.json").read_text())
+    assert set(record) <= set(ROWS)
+    for name, row in record.items():
+        if "refused" in row:
+            assert row["refused"], name
+            continue
+        assert row["rule"] == ROWS[name]["rule"], name
+        assert row["date"] > "2026", name
+        assert row["on"].startswith("h100:"), name
+        assert row["versions"], name
+        assert min(row["step"], row["told"], row["frees"]) >= 0, name

@@ -103,3 +103,21 @@ def test_a_live_functions_static_arguments_are_refused():
     x, w = jnp.ones((8, 16)), jnp.ones((16, 32))
     with pytest.raises(BadRequest, match="has static arguments"):
         export(jitted, (x, w, 2), {"x": 1}, "tpu")
+
+
+def test_a_function_is_traced_within_the_mesh_of_its_arguments(tmp_path, monkeypatch):
+    """One of explicit axes, where its arguments lie on one, else that of the devices."""
+    code = """import jax, jax.numpy as jnp
+def f(x):
+    return jnp.sum(x, axis=0, dtype=x.dtype)
+def own(mesh):
+    kinds = (jax.sharding.AxisType.Explicit,) * len(mesh.axis_names)
+    mine = jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
+    at = jax.NamedSharding(mine, jax.P("x"))
+    return jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=at)
+"""
+    (tmp_path / "ownmesh.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    program = user_program(jax.devices()[:1], "ownmesh:f", "ownmesh:own", {"x": 1})
+    assert program.function.mesh.axis_types == (jax.sharding.AxisType.Explicit,)
+    assert program.mesh.axis_types == (jax.sharding.AxisType.Auto,)

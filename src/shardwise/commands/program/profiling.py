@@ -31,7 +31,7 @@ from shardwise.hardware import Chip, Slice
 from shardwise.hardware.device_names import is_chip
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.child import KEEP_HEAP, Watch, host_devices, run_function
 from shardwise.profiler.explain.evidence import arguments_of, source_of
 from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.scopes import scope_of
@@ -60,8 +60,7 @@ NO_LIMIT = 2**46
 """Bytes: drivers of accelerators reserve more addresses than there is memory."""
 CAPTURED = "as captured"
 """The kind of the devices of a capture that was made elsewhere."""
-SHOWN = 100
-"""Lines of each table of a document."""
+SHOWN = 100  # lines of each table of a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +205,7 @@ def run_program(
             "keep": None if keep is None else str(keep),
             "reference": reference,
         },
-        devices=cpu_devices or 1,
+        devices=cpu_devices or host_devices(),
         seconds=seconds,
         memory_bytes=NO_LIMIT,
         environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},

@@ -42,7 +42,19 @@ def user_program(
     if not hasattr(target, "lower"):
         _check_call(target, function, given, args)
     jitted = target if hasattr(target, "lower") else jax.jit(target)
-    return UserProgram(function=_Within(jitted, made), arguments=given, mesh=made)
+    return UserProgram(function=_Within(jitted, _own_mesh(given, made)), arguments=given, mesh=made)
+
+
+def _own_mesh(given: Any, made: Any) -> Any:
+    """The mesh of the arguments' shardings where it is another one of the same devices and axes,
+    as those of explicit axes: a function is traced within its own."""
+    import jax
+
+    for leaf in jax.tree.leaves(given):
+        mesh = getattr(getattr(leaf, "sharding", None), "mesh", None)
+        if mesh is not None and mesh != made and mesh.shape == made.shape:
+            return mesh
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import pytest
 
 from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.run.calibration import machine
 from shardwise.commands.run.calibration.machine import (
     MachineTimes,
     Saturation,
@@ -175,6 +176,41 @@ def test_a_name_that_no_slice_could_have_is_refused(name):
 def test_no_devices_are_refused():
     with pytest.raises(BadRequest, match="--cpu-devices is 0"):
         calibrate_machine("mine", cpu_devices=0)
+
+
+def test_the_devices_of_ones_own_flags_are_measured_all_together(monkeypatch, tmp_path):
+    """Eight CPU devices by XLA_FLAGS, without --cpu-devices: links too, so that four of them are a
+    whole machine."""
+
+    def run_function(job, request, **how):
+        n = how["devices"]
+        rows = [plain(row) for row in compute_rows() + (wire_rows(n, 5e9, 4e-6) if n > 1 else [])]
+        of = said([], n)
+        fields = ("kind", "platform", "devices", "memory_bytes", "cores", "versions")
+        return {"rows": rows, **{name: getattr(of, name) for name in fields}}
+
+    monkeypatch.setattr(machine, "run_function", run_function)
+    flags = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=8"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    made = calibrate_machine("here")
+    assert made.times.devices == 8
+    assert made.rates.oneway == pytest.approx(5e9)
+    (tmp_path / "here.toml").write_text(made.text)
+    piece = Hardware(files=[str(tmp_path / "here.toml")]).slice("here:4").slice
+    placement = place(piece, {"data": 2, "tensor": 2})
+    wire = Collective(kind="all_reduce", axes=("tensor",), bytes=2.0**20)
+    op = Op(
+        id="c",
+        name="c",
+        phase="",
+        component="",
+        op_class="collective",
+        collective=wire,
+        stream="net:tensor",
+    )
+    assert float(price_op(op, piece.chip, placement).derated) > 0
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert calibrate_machine("here").times.devices == 1
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from shardwise.hardware.network import FullMesh
 from shardwise.hardware.placement import place
 from shardwise.hardware.record import chip_of
 from shardwise.hardware.slices import Slice
-from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.child import KEEP_HEAP, Watch, host_devices, run_function
 from shardwise.profiler.micro.job import COLLECTIVES
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.work import CollectiveKind
@@ -161,7 +161,7 @@ def calibrate_machine(
     times = run_function(
         JOB,
         {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},
-        devices=cpu_devices or 1,
+        devices=cpu_devices or host_devices(),
         seconds=seconds,
         memory_bytes=NO_LIMIT,
         environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
