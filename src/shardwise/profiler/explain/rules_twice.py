@@ -102,9 +102,7 @@ def _same(e: Evidence, row: OpRow) -> tuple[str, ...]:
 
 def ping_pong(e: Evidence) -> Iterator[Finding]:
     """Arrays that are cut another way, and back, with nothing in between that needed it."""
-    back = {r.op.op.id: r for r in e.collectives("all_to_all")}
-    trips = [trip for r in back.values() if (trip := _returned(e, r, back))]
-    for where, same in grouped(trips, lambda trip: e.where(trip[0].op)).items():
+    for where, same in grouped(round_trips(e), lambda trip: e.where(trip[0].op)).items():
         rows = [row for trip in same for row in trip[:2]]
         size, axes = moved(rows)
         yield Finding(
@@ -117,6 +115,12 @@ def ping_pong(e: Evidence) -> Iterator[Finding]:
             ),
             remedy="leave the array as it lies: take the constraint between the two away",
         )
+
+
+def round_trips(e: Evidence) -> list[list[OpRow]]:
+    """Exchanges with those that undo them, and the copies in between."""
+    back = {r.op.op.id: r for r in e.collectives("all_to_all")}
+    return [trip for r in back.values() if (trip := _returned(e, r, back))]
 
 
 def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> list[OpRow]:

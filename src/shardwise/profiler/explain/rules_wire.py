@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.rules_larger import inside
+from shardwise.profiler.explain.rules_twice import round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import arrays
@@ -189,7 +190,8 @@ def _needs(computation: Computation, name: str, others: set[str]) -> bool:
 
 def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
     """Exchanges that only give a result, or an argument, another layout than the program uses."""
-    rows = [r for r in e.collectives("all_to_all") if _at_edge(e, r)]
+    told = {r.op.op.id for trip in round_trips(e) for r in trip}
+    rows = [r for r in e.collectives("all_to_all") if r.op.op.id not in told and _at_edge(e, r)]
     for where, group in by_source(e, rows).items():
         size, axes = moved(group)
         copies = {c.op.op.id: c for r in group for c in _copies_beside(e, r)}
