@@ -277,10 +277,10 @@ def _read(e: Evidence, row: OpRow) -> float:
     if e.of_cache(computation.name, found.name):
         return 1.0  # `gathered_caches` tells of it
     whole = max(elements(found), 1)
-    return min(sum(_slices_of(e, computation, found.name)) / whole, 1.0)
+    return min(sum(slices_of(e, computation, found.name)) / whole, 1.0)
 
 
-def _slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
+def slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
     """Elements that each reader takes of a value; of one that reads it all, infinitely many."""
     readers = e.users(computation, name)
     if not readers or computation.root.name == name:
@@ -299,7 +299,7 @@ def _inside(e: Evidence, fusion: Instruction, outer: Computation, name: str) -> 
     handed = partial(_comes_of, outer, name)
     for parameter in inside.parameters:
         if handed(fusion.operands[int(parameter.literal)]):
-            yield from _slices_of(e, inside, parameter.name)
+            yield from slices_of(e, inside, parameter.name)
 
 
 def _comes_of(computation: Computation, name: str, operand: str) -> bool:

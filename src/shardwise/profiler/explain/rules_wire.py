@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
-from shardwise.profiler.explain.rules_larger import inside
+from shardwise.profiler.explain.rules_larger import handed, inside
 from shardwise.profiler.explain.rules_twice import round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
@@ -77,18 +77,11 @@ def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
         elif reader.opcode == "fusion":
             body = e.module.computation(reader.called[0])
             for p in body.parameters:
-                if handed(computation, reader.operands[int(p.literal)]) == name:
+                given = handed(computation, reader.operands[int(p.literal)])
+                if given is not None and given.name == name:
                     yield from _kept(e, body, p.name)
         else:
             yield 1.0
-
-
-def handed(computation: Computation, name: str) -> str:
-    """The name of a value, before it was handed on as it is."""
-    found = computation.find(name)
-    while found is not None and (found.opcode in HANDS_ON or found.opcode.endswith("-done")):
-        found = computation.find(found.operands[0])
-    return found.name if found is not None else name
 
 
 def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
@@ -296,7 +289,8 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     found = computation.names[row.op.name]
     if row.bound_by == "latency" or not found.op_name.endswith("/gather"):
         return []
-    rows = (e.named.get((computation.name, handed(computation, n))) for n in found.operands)
+    given = (handed(computation, n) for n in found.operands)
+    rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)
     made = [r for r in rows if r is not None]
     steps = [
         i.opcode for r in made for _, i in inside(e, computation, computation.names[r.op.name])
