@@ -223,6 +223,7 @@ def test_an_explanation_prints_lines_scopes_arguments_and_findings(capsys, compi
         "by scope",
         "up[I, J_data, K_tensor] bf16",
         "gathered weights, ",
+        " without it",
         "move the tokens (tensor parallelism)",
     ):
         assert text in " ".join(out.split())

@@ -63,7 +63,7 @@ def test_every_row_has_a_public_report_and_a_cure():
         assert row["report"].startswith("https://github.com/"), name
         assert row["seen"], name
         assert row["cured"], name
-    assert len(ROWS) >= 40
+    assert len(ROWS) >= 50
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -152,6 +152,10 @@ def test_sums_that_each_wait_for_the_network_are_counted_and_joined():
     (found,) = explained("small_sums", "fault").findings
     assert "24 exchanges (all-reduce) over data and tensor" in found.what
     assert "jax.lax.psum((a, b, c), axis)" in found.remedy
+
+
+def test_what_goes_there_and_back_is_not_told_again_at_the_edge():
+    assert [f.rule for f in explained("there_and_back", "fault").findings] == ["ping-pong"]
 
 
 def test_rows_of_zeros_are_told_by_their_share():

@@ -130,6 +130,33 @@ def same_elementwise(s: Arrays, faulty: bool) -> Any:
 
 
 @program
+def logits_of_all(s: Arrays, faulty: bool) -> Any:
+    """Logits of all tokens lie in memory together; the twin makes them in pieces."""
+    T, D, V, pieces = 131072, 4096, 32768, 4
+    both = (s.outer, s.inner)
+
+    def of_some(x: Any, head: Any, labels: Any) -> Any:
+        logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
+        at = jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        return at - jax.nn.logsumexp(logits, axis=-1)
+
+    def block(x: Any, head: Any, labels: Any) -> Any:
+        if faulty:
+            return of_some(x, head, labels)
+        parts = x.reshape(pieces, -1, D), labels.reshape(pieces, -1)
+        return lax.map(lambda part: of_some(part[0], head, part[1]), parts).reshape(-1)
+
+    inside = jax.shard_map(
+        block,
+        mesh=s.mesh,
+        in_specs=(jax.P(both), jax.P(), jax.P(both)),
+        out_specs=jax.P(both),
+        check_vma=False,
+    )
+    return inside, (s((T, D), both), s((D, V)), s((T,), both, dtype="int32")), {}
+
+
+@program
 def offloaded_late(s: Arrays, faulty: bool) -> Any:
     """Moments that lie on the host are fetched, renewed and sent back with nothing beside."""
     D, F = 2048, 8192

@@ -283,7 +283,8 @@ def _findings(r: ExplainedProgram) -> Page:
         if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:
             cost += f"{' and ' if cost else ''}{format_seconds(f.seconds)} per step"
         yield wrapped(f"{f.rule}, {cost}: {f.what}", 0, 2)
-        yield f"  at {_short(f.where)}"
+        left = format_seconds(max(r.step_seconds.expected - f.seconds, 0.0))
+        yield f"  at {_short(f.where)}" + (f"; {left} without it" if f.seconds else "")
         said, *code = f.remedy.split("\n")
         yield wrapped(said, 2)
         yield from (f"    {line}" for line in code)

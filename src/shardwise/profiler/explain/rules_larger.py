@@ -9,6 +9,7 @@ from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.lineage import constant
+from shardwise.profiler.explain.rules_twice import slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
 from shardwise.profiler.hlo.shapes import arrays
@@ -56,11 +57,11 @@ def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
         return None
     computation = e.module.computation(row.op.computation)
     for name in computation.names[row.op.name].operands:
-        found = _handed(computation, name)
+        found = handed(computation, name)
         for c, i in inside(e, computation, found) if found is not None else ():
             if i.opcode != "scatter" or found is None:
                 continue
-            base = _handed(computation, _outer(c, found, i.operands[0]))
+            base = handed(computation, _outer(c, found, i.operands[0]))
             share = elements(c.names[i.operands[-1]]) / max(elements(i), 1)
             if base is None or share > FEW or not constant(computation, base.name):
                 continue
@@ -69,17 +70,19 @@ def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
     return None
 
 
-def _handed(computation: Computation, name: str) -> Instruction | None:
+def handed(computation: Computation, name: str) -> Instruction | None:
     """What a value is, before it was handed on as it is."""
     found = computation.find(name)
-    while found is not None and found.opcode in (*HANDS_ON, "copy-done", "reshape"):
+    while found is not None and (
+        found.opcode in (*HANDS_ON, "reshape") or found.opcode.endswith("-done")
+    ):
         found = computation.find(found.operands[0])
     return found
 
 
 def _outer(inner: Computation, fusion: Instruction, name: str) -> str:
     """The operand of a fusion that a value within it is."""
-    found = _handed(inner, name)
+    found = handed(inner, name)
     given = found is not None and found.opcode == "parameter" and fusion.opcode == "fusion"
     return fusion.operands[int(found.literal)] if given and found is not None else name
 
@@ -146,25 +149,8 @@ def _found(e: Evidence, row: OpRow) -> Instruction:
 def _first_of(e: Evidence, row: OpRow) -> float:
     """The share of what was sorted that anything reads."""
     computation, found = e.module.computation(row.op.computation), _found(e, row)
-    taken = list(_taken(e, computation, found.name))
-    return max(taken, default=1.0) / max(elements(found), 1) if taken else 1.0
-
-
-def _taken(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
-    """Elements that each reader takes of a value."""
-    if computation.root.name == name:
-        yield float("inf")
-    for reader in e.users(computation, name):
-        if reader.opcode == "slice":
-            yield float(elements(reader))
-        elif reader.opcode == "fusion":
-            body = e.module.computation(reader.called[0])
-            for p in body.parameters:
-                given = _handed(computation, reader.operands[int(p.literal)])
-                if given is not None and given.name == name:
-                    yield from _taken(e, body, p.name)
-        else:
-            yield float("inf")
+    taken = max(slices_of(e, computation, found.name), default=1.0)
+    return taken / max(elements(found), 1)
 
 
 def _read_once(e: Evidence, row: OpRow) -> float:
@@ -200,14 +186,14 @@ def _chosen_beside(e: Evidence, row: OpRow) -> OpRow | None:
     for c, i in _inside(e, row):
         if i.opcode != "select" or elements(i) != elements(whole):
             continue
-        flag = _handed(c, i.operands[0])
+        flag = handed(c, i.operands[0])
         one_flag = flag is not None and flag.opcode == "broadcast"
         if not one_flag or flag is None or elements(c.names[flag.operands[0]]) > 1:
             continue
         if constant(c, flag.name):
             continue
         for name in i.operands[1:]:
-            other = _handed(computation, _outer(c, whole, name))
+            other = handed(computation, _outer(c, whole, name))
             made = e.named.get((computation.name, other.name)) if other is not None else None
             if made is not None and made is not row and made.flops:
                 return made
@@ -362,7 +348,7 @@ def _mask(e: Evidence, row: OpRow) -> list[Argument]:
         if dims[-1] < TOKENS or dims[-2] < TOKENS:
             continue
         for name in i.operands:
-            given = _handed(c, name)
+            given = handed(c, name)
             if given is not None and given.opcode == "broadcast":
                 outer = _outer(c, whole, given.operands[0])
                 outer_is = computation.find(outer)

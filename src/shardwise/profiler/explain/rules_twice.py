@@ -102,9 +102,7 @@ def _same(e: Evidence, row: OpRow) -> tuple[str, ...]:
 
 def ping_pong(e: Evidence) -> Iterator[Finding]:
     """Arrays that are cut another way, and back, with nothing in between that needed it."""
-    back = {r.op.op.id: r for r in e.collectives("all_to_all")}
-    trips = [trip for r in back.values() if (trip := _returned(e, r, back))]
-    for where, same in grouped(trips, lambda trip: e.where(trip[0].op)).items():
+    for where, same in grouped(round_trips(e), lambda trip: e.where(trip[0].op)).items():
         rows = [row for trip in same for row in trip[:2]]
         size, axes = moved(rows)
         yield Finding(
@@ -117,6 +115,12 @@ def ping_pong(e: Evidence) -> Iterator[Finding]:
             ),
             remedy="leave the array as it lies: take the constraint between the two away",
         )
+
+
+def round_trips(e: Evidence) -> list[list[OpRow]]:
+    """Exchanges with those that undo them, and the copies in between."""
+    back = {r.op.op.id: r for r in e.collectives("all_to_all")}
+    return [trip for r in back.values() if (trip := _returned(e, r, back))]
 
 
 def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> list[OpRow]:
@@ -273,10 +277,10 @@ def _read(e: Evidence, row: OpRow) -> float:
     if e.of_cache(computation.name, found.name):
         return 1.0  # `gathered_caches` tells of it
     whole = max(elements(found), 1)
-    return min(sum(_slices_of(e, computation, found.name)) / whole, 1.0)
+    return min(sum(slices_of(e, computation, found.name)) / whole, 1.0)
 
 
-def _slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
+def slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
     """Elements that each reader takes of a value; of one that reads it all, infinitely many."""
     readers = e.users(computation, name)
     if not readers or computation.root.name == name:
@@ -295,7 +299,7 @@ def _inside(e: Evidence, fusion: Instruction, outer: Computation, name: str) -> 
     handed = partial(_comes_of, outer, name)
     for parameter in inside.parameters:
         if handed(fusion.operands[int(parameter.literal)]):
-            yield from _slices_of(e, inside, parameter.name)
+            yield from slices_of(e, inside, parameter.name)
 
 
 def _comes_of(computation: Computation, name: str, operand: str) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
-from shardwise.profiler.explain.rules_larger import inside
+from shardwise.profiler.explain.rules_larger import handed, inside
+from shardwise.profiler.explain.rules_twice import round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import arrays
@@ -76,18 +77,11 @@ def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
         elif reader.opcode == "fusion":
             body = e.module.computation(reader.called[0])
             for p in body.parameters:
-                if handed(computation, reader.operands[int(p.literal)]) == name:
+                given = handed(computation, reader.operands[int(p.literal)])
+                if given is not None and given.name == name:
                     yield from _kept(e, body, p.name)
         else:
             yield 1.0
-
-
-def handed(computation: Computation, name: str) -> str:
-    """The name of a value, before it was handed on as it is."""
-    found = computation.find(name)
-    while found is not None and (found.opcode in HANDS_ON or found.opcode.endswith("-done")):
-        found = computation.find(found.operands[0])
-    return found.name if found is not None else name
 
 
 def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
@@ -189,7 +183,8 @@ def _needs(computation: Computation, name: str, others: set[str]) -> bool:
 
 def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
     """Exchanges that only give a result, or an argument, another layout than the program uses."""
-    rows = [r for r in e.collectives("all_to_all") if _at_edge(e, r)]
+    told = {r.op.op.id for trip in round_trips(e) for r in trip}
+    rows = [r for r in e.collectives("all_to_all") if r.op.op.id not in told and _at_edge(e, r)]
     for where, group in by_source(e, rows).items():
         size, axes = moved(group)
         copies = {c.op.op.id: c for r in group for c in _copies_beside(e, r)}
@@ -294,7 +289,8 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     found = computation.names[row.op.name]
     if row.bound_by == "latency" or not found.op_name.endswith("/gather"):
         return []
-    rows = (e.named.get((computation.name, handed(computation, n))) for n in found.operands)
+    given = (handed(computation, n) for n in found.operands)
+    rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)
     made = [r for r in rows if r is not None]
     steps = [
         i.opcode for r in made for _, i in inside(e, computation, computation.names[r.op.name])
