@@ -59,11 +59,15 @@ plans and narrows their range. The move is the mean error of similar rows, drawn
 The weight of a row for a plan is a product over the features that differ between them (chip,
 software, kernels, year, precision, dense or routed, ...). Rows on another vendor's chips have no
 weight, and the answer says so. Rows of one configuration are one look at it. Rows that differ among
-themselves widen the range; one that lies far from the others moves little. JSON has
+themselves widen the range; one that lies far from the others moves little.
+
+JSON has
 `expected_80.evidence`: the table, its `rows`, how many are `like` the plan, the step over that
 without them (`times`), and the range without them (`low`, `high`). The breakdown of the step has a
 line of its own for it ("as your runs took"), because the rows do not show where they lost or saved
-the time. `validate TABLE.csv --evidence RUNS.csv` moves every run of the table. A run that is in
+the time.
+
+`validate TABLE.csv --evidence RUNS.csv` moves every run of the table. A run that is in
 RUNS.csv, too (`validate RUNS.csv --evidence RUNS.csv`), is moved by the others there, itself and
 those of its configuration left out: its error is that of a run not seen. A row that cannot be
 priced ends the command with its line (exit code 2). docs/lab/fit.md has what three runs of a
