@@ -1,4 +1,4 @@
-"""How far `plan serve --quick` lies from `plan serve`: of drawn states whether it names the same
+"""How far `plan serve --coarse` lies from `plan serve`: of drawn states whether it names the same
 plan, the ratio of the rates, and seconds of processor time of both.
 
     python benchmarks/page_quick.py STATES.jsonl

@@ -256,7 +256,7 @@ def test_a_quick_answer_comes_before_the_search(page, name):
     assert "requests a second" in quick["says"]
     assert any("short runs" in line for line in quick["warnings"]), "it says how far off it is"
     assert quick["figures"][len(first["figures"])]
-    assert not any("--quick" in line for line in quick["commands"]), "the command of the answer"
+    assert not any("--coarse" in line for line in quick["commands"]), "the command of the answer"
     assert asked(page, "training", **start("training"))["refines"] == "yes"
 
 

@@ -66,7 +66,7 @@ class ServePlanRequest(ServeWords, Command):
         kind="flag",
         group="Targets",
     )
-    quick: bool = option(
+    coarse: bool = option(
         "By short runs alone, in about a second, and nothing beside the answer.",
         default=False,
         kind="flag",
@@ -88,8 +88,8 @@ class ServePlanRequest(ServeWords, Command):
     ) -> "ServePlanned":
         """Search and simulate on each chip; the cheapest answers. `watch` hears of compiles."""
         if self.compile is not None:
-            if self.quick:
-                raise BadRequest("--quick asks for short runs, --compile for compiles; give one")
+            if self.coarse:
+                raise BadRequest("--coarse asks for short runs, --compile for compiles; give one")
             return self._compiled(progress, watch)
         found, missed = self._searched(progress)
         return self._planned(found, missed)
@@ -146,7 +146,7 @@ class ServePlanRequest(ServeWords, Command):
                     trace=trace,
                     anyway=self.anyway,
                     progress=step,
-                    quick=self.quick,
+                    quick=self.coarse,
                 )
                 found.append(serving)
             except NoFeasiblePlan as miss:
@@ -167,7 +167,7 @@ class ServePlanRequest(ServeWords, Command):
         best = ordered[0]
         served = best.served
         others = self._others(served.piece.chip.id) if len(self.places()) == 1 else []
-        beside = served.held.kept and not self.quick
+        beside = served.held.kept and not self.coarse
         rows = [answer_row(best), *(alternatives(best, others) if beside else [])]
         return ServePlanned.of(
             served_result(served),
@@ -185,7 +185,7 @@ class ServePlanRequest(ServeWords, Command):
                 *self._notes(),
                 *missed,
                 *([] if opinion is None else [Remark(AS_COMPILED)]),
-                *([Remark(QUICK)] if self.quick else []),
+                *([Remark(QUICK)] if self.coarse else []),
                 *served_cautions(served),
             ],
             provenance={
@@ -246,7 +246,7 @@ COMPARED_SINCE = "2022"
 """An answer is compared with chips that have a price and came out from then on (ours)."""
 
 QUICK = (
-    "by short runs (--quick): for 9 of 10 loads what servers hold lies within 20 % of what full "
+    "by short runs (--coarse): for 9 of 10 loads what servers hold lies within 20 % of what full "
     "runs say, or a rate takes at most one server more or less (docs/lab/page.md)"
 )
 

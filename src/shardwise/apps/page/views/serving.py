@@ -82,7 +82,7 @@ def _figure(figure_id: str, sets: Mapping[str, object]) -> VerbCall:
 
 
 def _search(state: ServingState, quick: bool = False) -> list[VerbCall]:
-    more = {"quick": True} if quick else {"sensitivity": True}
+    more = {"coarse": True} if quick else {"sensitivity": True}
     given = (state.model, slice_name(state.on, state.chips))
     return [VerbCall(verb="plan_serve", given=given, keywords={**_asked(state), **more})]
 

@@ -47,7 +47,7 @@ def _search(state: StartState, quick: bool = False) -> list[VerbCall]:
         keywords = {"batch": BATCH, "seq": SEQ, "tokens": state.tokens, "days": state.days}
         return [VerbCall(verb="plan_train", given=given, keywords=keywords)]
     names = ("input", "output", "rate", "ttft", "tpot")
-    keywords = {name: getattr(state, name) or None for name in names} | {"quick": quick or None}
+    keywords = {name: getattr(state, name) or None for name in names} | {"coarse": quick or None}
     return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
 
 
