@@ -27,7 +27,7 @@ def test_the_reason_is_the_pin(model, on, pins, said):
 
 
 def test_memory_is_named_where_it_is_short():
-    with pytest.raises(NoFeasiblePlan, match="need more memory; use a larger slice"):
+    with pytest.raises(NoFeasiblePlan, match="need more memory; use v5e:4x4 or larger"):
         sw.plan_serve("llama-3-70b", "v5e:2x2", input=512, output=64, pins={"tensor": 4})
 
 

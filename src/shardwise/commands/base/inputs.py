@@ -348,7 +348,7 @@ class HardwareWords(ChipWords):
     )
     provider: str | None = option(
         "Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's file, "
-        "which every answer names: gcp for TPUs, runpod for most GPUs]",
+        "which every answer names: gcp for TPUs, often runpod for GPUs]",
         last=True,
         group="The machine",
     )

@@ -63,6 +63,11 @@ def of_maxtext(text: str) -> str | None:
     return found
 
 
+_UNSAID = {"--rotary-base": "10000"}
+"""What Megatron takes where a text leaves it out (arguments.py), of flags that tell apart models of
+one shape."""
+
+
 def of_megatron(text: str) -> str | None:
     """The model of Megatron's arguments: one of the zoo with their shape, else one that is built of
     it; None where they do not say the shape."""
@@ -77,7 +82,8 @@ def of_megatron(text: str) -> str | None:
         own = {k: written(v) for k, v in megatron_model.model_arguments(cfg).items()}
         if not same_shape(shape, shape_of(Flags("megatron", own))):
             continue
-        common = sum(_same(value, given.given.get(flag)) for flag, value in own.items())
+        said = {**_UNSAID, **given.given}
+        common = sum(_same(value, said.get(flag)) for flag, value in own.items())
         if found is None or common > found[0]:
             found = (common, name)
     return found[1] if found else config_of(given)

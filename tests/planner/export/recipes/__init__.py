@@ -21,7 +21,7 @@ class Asked:
     model: str | None = None
 
 
-_LLAMA, _MISTRAL = Asked(model="llama-3-8b"), Asked(model="mistral-7b-v0.3")
+_LLAMA, _MISTRAL = Asked(model="llama-3-8b"), Asked(model="mistral-7b-v0.1")
 PLANS = {
     "accelerate_context_parallel_2gpu.yaml": Asked("h100:2", "llama-3-8b"),
     "accelerate_deepspeed_zero2.yaml": _LLAMA,
