@@ -18,14 +18,14 @@ NAMES = (
     "ax-k1 deepseek-v3.1 deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro ernie-4.5-0.3b "
     "ernie-4.5-21b-a3b gemma-4-26b-a4b gemma-4-31b glm-4.6 glm-5.1 glm-5.2 glm-5.3 "
     "glm-5.3-flash gpt-oss-120b granite-4.0-h-1b granite-4.0-h-small granite-4.0-h-tiny "
-    "hunyuan-4b hunyuan-7b hy3-preview kimi-k2.6 kimi-k2.7-code kimi-linear-48b-a3b laguna- "
-    "xs.2 lfm2-2.6b lfm3-1.7b ling-3.0-flash longcat-flash mellum2-12b-a2.5b mimo-v2-flash "
-    "minimax-m2.7 minimax-m3 ministral-3-8b mistral-large-3 mistral-large-4 mistral- "
-    "medium-3.5 muse-glimmer-30b muse-spark-816b-a42b nemotron-3-nano-30b-a3b "
-    "nemotron-3-super-120b-a12b nemotron-3-ultra-550b-a55b nemotron-3.5-lightning-30b-a3b "
-    "nemotron-nano-12b-v2 nemotron-nano-9b-v2 olmo-hybrid-7b qwen3-1.7b qwen3-vl-235b-a22b "
-    "qwen3-vl-32b qwen3-vl-4b qwen3.5-397b-a17b qwen3.5-4b qwen3.6-27b qwen3.6-35b-a3b "
-    "qwen3.8-2.4t-a95b qwen3.8-27b solar-open-100b"
+    "hunyuan-4b hunyuan-7b hy3-preview kimi-k2.6 kimi-k2.7-code kimi-linear-48b-a3b laguna-xs.2 "
+    "lfm2-2.6b lfm3-1.7b ling-3.0-flash longcat-flash mellum2-12b-a2.5b mimo-v2-flash "
+    "minimax-m2.7 minimax-m3 ministral-3-8b mistral-large-3 mistral-large-4 mistral-medium-3.5 "
+    "muse-glimmer-30b muse-spark-816b-a42b nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b "
+    "nemotron-3-ultra-550b-a55b nemotron-3.5-lightning-30b-a3b nemotron-nano-12b-v2 "
+    "nemotron-nano-9b-v2 olmo-hybrid-7b qwen3-1.7b qwen3-vl-235b-a22b qwen3-vl-32b qwen3-vl-4b "
+    "qwen3.5-397b-a17b qwen3.5-4b qwen3.6-27b qwen3.6-35b-a3b qwen3.8-2.4t-a95b qwen3.8-27b "
+    "solar-open-100b"
 )
 MODELS = NAMES.split()
 
