@@ -60,7 +60,7 @@ ELSEWHERE = {
         "--tokenizer",
     },
     "compare": {"--args", "--capture", "--mesh", "--no-cache"},
-    "explain": {"--no-cache"},
+    "explain": {"--no-cache", "--against", "--fail-over", "--issue"},
     "profile": {"--out"},
     "calibrate": {"--api-key", "--key-in-clear"},
     "bench serve": {"--api-key", "--key-in-clear"},
