@@ -80,6 +80,7 @@ def commands() -> Iterator[tuple[str, ...]]:
     """What a reader may type."""
     yield from (("book", "list"), ("book", "errata"), ("book", "errata", "--edition", "first"))
     yield from (("book", "rule"), ("book", "quiz", "1.1.3", "--answer", "241"))
+    yield ("book", "quiz", "--chapter", "5", "--seed", "3")
     yield ("book", "show", "1.1.3", "--constants", "seed", "--set", "peak=4e14")
     for text in (*CASES, *FIELDS, *(f"{name} {words}" for name, words in OTHER.items())):
         yield ("book", "rule", *shlex.split(text))

@@ -303,7 +303,7 @@ def test_names_with_a_number_stay_names():
         ("512xv5p", "not in which shape; write 'v5p:8x8x8' or "),
         ("7xv5e", "not in which shape; write 'v5e:"),
         ("12xh100", "write '2\\*h100:6' or "),
-        ("h10x8", "unknown chip 'h10x8'; did you mean 'h100'"),
+        ("h10x8", "unknown chip 'h10x8'; did you mean .*'h100'"),
     ],
 )
 def test_a_number_of_chips_that_is_no_slice(typed, said):

@@ -210,11 +210,13 @@ _LESS = 0.98
 
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
-    """The cheapest on the other chips that compute in the same dtypes, for the same load."""
+    """The cheapest on the other chips that compute in the same dtypes, for the same load; cards
+    without peer-to-peer are suggested to those who have such cards."""
     found: list[Alternative] = []
+    own = serving.served.piece.chip
     wanted = {dtypes.compute for dtypes in serving.request.dtypes}
     for chip in filter(serving.request.software.runs_on, others):
-        if not wanted <= {*chip.peak_flops}:
+        if not wanted <= {*chip.peak_flops} or (chip.through_host and not own.through_host):
             continue
         request = serving.request.on(candidate_slices(chip))
         free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
