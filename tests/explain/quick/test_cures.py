@@ -1,4 +1,4 @@
-"""Cures that change how a function is called: which findings have one, and what is called."""
+"""Cures that change how a function is called_with_cure: which findings have one, and what is called."""
 
 import gzip
 import json
@@ -107,11 +107,11 @@ def args(mesh):
 
 
 def test_a_function_is_called_with_its_cure(tmp_path, monkeypatch):
-    (tmp_path / "called.py").write_text(MODULE)
+    (tmp_path / "called_with_cure.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     specs = {"state['w']": [[], ["x"]], "batch['x']": [["x"], []]}
-    words = ("called:step", "called:args", {"x": 1})
+    words = ("called_with_cure:step", "called_with_cure:args", {"x": 1})
     made = cured_program(jax.devices()[:1], *words, ["state"], specs)
     (state,), given = made.arguments
     assert state["w"].sharding.spec == jax.P(None, "x")
