@@ -1,4 +1,4 @@
-"""Cures that change how a function is called_with_cure: which findings have one, and what is called."""
+"""Cures that change how a function is called: which findings have one, and what is called."""
 
 import gzip
 import json
