@@ -32,13 +32,13 @@ PROGRAMS = {CORPUS: CORPUS / "programs.py", OLDER: ROOT / "scripts/explain_progr
 HEAD = """# What `explain` looks for
 
 Every rule of `shardwise explain`: what it looks for, how its number is made, and the programs
-that it is held to. A fault is a small JAX program with a mistake that somebody has reported, and
-its twin is the same program cured; both are compiled for the chips in the row, and the tests hold
+that it is held to. A fault is a small JAX program with a mistake that somebody has reported. Its
+twin is the same program cured. Both are compiled for the chips in the row, and the tests hold
 the finding's seconds to what the cure saves. Seconds are per step and device.
 
-In the formulas, which are those of the code, `per_step` are the seconds of an op, `exposed` those
-for which compute waits for it, `spent(row)` what it takes from the step, `count` its runs per
-step and `e.bandwidth` the bytes per second of memory that a device reaches. A finding is told
+The formulas are those of the code. There `per_step` are the seconds of an op, and `exposed` those
+for which compute waits for it. `spent(row)` is what it takes from the step, `count` its runs per
+step. `e.bandwidth` are the bytes per second of memory that a device reaches. A finding is told
 from {worth:g} % of the step on, or where it frees memory. [Find why a JAX step is
 slow](site/tasks/find_a_slow_step.md) shows it at work.
 """

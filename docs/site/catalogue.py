@@ -50,12 +50,12 @@ def _rule(known: ClosedForm, example: tuple[str, Worked] | None) -> str:
     if example is not None:
         found, step = example
         call, gives = working.call(known.name, step.given), working.values(step.value, known.unit)
-        lines.append(f"Example, of `shardwise book show {found}`: `{call}` is {gives}.\n")
+        lines.append(f"Example, of `shardwise book show {found}`: `{call}` is `{gives}`.\n")
     elif known.name in OWN:
         sets = OWN[known.name].split()
         gives = working.values(sw.book_rule(known.name, sets=sets).result["value"], known.unit)
         asked = " ".join(f"--set {one}" for one in sets)
-        lines.append(f"Example: `shardwise book rule {known.name} {asked}` is {gives}.\n")
+        lines.append(f"Example: `shardwise book rule {known.name} {asked}` is `{gives}`.\n")
     return "\n".join(lines)
 
 

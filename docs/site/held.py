@@ -71,7 +71,8 @@ def walls(body: Tag) -> Iterator[str]:
         words = len(text.split())
         if words > PARAGRAPH:
             yield f"a paragraph of {words} words: {text[:60]!r}"
-        for sentence in (LISTED if block.name == "td" else END).split(text):
+        cell = block.name == "td" or block.find_parent("td")
+        for sentence in (LISTED if cell else END).split(text):
             count = len(re.findall(r"\w[\w'-]*", sentence))
             if count > SENTENCE:
                 yield f"a sentence of {count} words: {sentence[:60]!r}"

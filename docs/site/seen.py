@@ -30,7 +30,7 @@ def faults(html: Path) -> Iterator[str]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         sync_playwright = None
-    path = shutil.which("chromium")
+    path, html = shutil.which("chromium"), html.resolve()
     if sync_playwright is None or path is None:
         print("not looked at in a browser: it needs pip install '.[browser]' and chromium")
         return
