@@ -153,6 +153,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
                 "What is served holds its targets in a simulation of the load; ideal decode below "
                 "leaves out prompts, waiting and the software's own time."
             ),
+            f"The decision sheet is of {named(state.on, state.beside) or state.on}.",
         ],
         **said,
     )
