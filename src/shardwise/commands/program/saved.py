@@ -112,7 +112,7 @@ _MARKS = (("tpu", (":T(8,128)", ":T(1,128)", ":T(256)", ":T(128)", "tpu_custom_c
 _MARKS += (("cuda", ("fusion_backend_config", "__cublas$", "__triton", "gpu_backend_config")),)
 _MARKS += (("cpu", ("outer_dimension_partitions", "__ynn", "__onednn", "xtile_compatible")),)
 """What each compiler alone writes into a text: TPUs tile their layouts, the others name their own
-kinds of fusions and of backend configs. Seen in texts of jax 0.10 to 0.12."""
+kinds of fusions and of backend configs. Seen in texts of jax 0.10.2."""
 
 
 def platform_of(text: str) -> str:

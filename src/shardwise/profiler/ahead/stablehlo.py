@@ -2,7 +2,7 @@
 
 Shardings, donation, scopes and source lines are the text's own, so nothing is traced again. JAX has
 no public door for a module that is lowered already; what its own `Lowered.compile` calls is called
-here (`jax._src.compiler`, the same in jax 0.10 to 0.12).
+here (`jax._src.compiler`, as it is in jax 0.10.2).
 """
 
 from collections.abc import Mapping, Sequence
