@@ -224,3 +224,10 @@ def test_a_saved_function_is_the_live_one(tmp_path):
 def test_the_builder_is_a_name_that_a_child_finds():
     module, _, name = entries.SAVED_BUILDER.partition(":")
     assert (module, name) == (saved_module.__module__, saved_module.__name__)
+
+
+def test_a_page_with_code_in_it_is_no_python_source(tmp_path):
+    (tmp_path / "notes.md").write_text("# Notes\n\n```\nimport jax\n```\n")
+    with pytest.raises(BadRequest) as refused:
+        sw.explain(str(tmp_path / "notes.md"), on="v5e:2x2")
+    assert "Python source" not in str(refused.value)

@@ -5,7 +5,6 @@ elsewhere, packed by gzip or not; a folder is that of XLA's dump. What is neithe
 what reads it instead.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -212,7 +211,6 @@ _ENDINGS: Mapping[str, tuple[str, str]] = {
     ),
 }
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")  # bytes that no text has
-_CODE = re.compile(r"^(?:import|from) [\w.]+|^def \w+\(", re.MULTILINE)
 
 
 def _foreign(data: bytes, name: str) -> tuple[str, str] | None:
@@ -238,15 +236,7 @@ def _foreign_text(data: bytes, name: str) -> tuple[str, str] | None:
         return "a jaxpr", "lower it: `jax.jit(f).lower(*args).as_text(debug_info=True)`"
     if '"traceEvents"' in text[:4096] and text.lstrip().startswith("{"):
         return "a capture of JAX's profiler", CAPTURE
-    if name.endswith(".py") or (_CODE.search(text) and not _json(text)):
+    if name.endswith(".py"):
         module = Path(name).stem
         return "Python source", f"name a function of it: {module}:FUNCTION --args {module}:ARGS"
     return None
-
-
-def _json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
