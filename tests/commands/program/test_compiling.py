@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from tests.tiers import spread
 
-from shardwise.apps.cli import main
 from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import price_plan
@@ -55,17 +54,10 @@ def huge(mesh):
     return args(mesh, tokens=2**18, d=2**14, f=2**16)
 def whole():
     return jax.ShapeDtypeStruct((8, 128), jnp.bfloat16), {}
-def arrays():
-    q, pages = jnp.ones((72, 20, 128), "bfloat16"), jnp.ones((2, 16, 5, 64, 4, 128), "bfloat16")
-    return q, pages, jnp.ones((12, 8), "int32"), jnp.arange(72), 2.0
-def step(q, pages, tables, positions, count):
-    from kept_programs import ragged
-    return ragged(q, pages, tables, positions) * count
 def broken(mesh):
     raise ValueError("no arguments today")
 NUMBER = 3
 """
-SCRIPTS = Path(__file__).parents[3] / "scripts"
 HARDWARE = Hardware()
 QUICK = {"exec_time_optimization_effort": -1.0}
 """Less is tried to overlap: a fraction of the time of a compile."""
@@ -123,20 +115,6 @@ def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
     again = compiled("mycode:args", limits)
     assert again.compiled.cached
     assert replace(again.compiled, cached=made.cached) == made
-
-
-@pytest.mark.slow
-def test_arrays_and_numbers_are_compiled_and_explained(here, capsys, monkeypatch):
-    """Of the kernel of attention to pages, which tests/kept has as compiled for five generations:
-    here it is compiled anew for one."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SCRIPTS), os.environ["PYTHONPATH"]]))
-    with pytest.raises(SystemExit) as stop:
-        main(["explain", "mycode:step", "--args", "mycode:arrays", "--on", "v5e:2x2", "--detail"])
-    assert not stop.value.code
-    out = capsys.readouterr().out
-    assert "count[] f32" in out
-    assert "q[I, J, K] bf16" in out
-    assert "ragged" in out
 
 
 @pytest.mark.slow

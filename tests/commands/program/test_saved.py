@@ -1,6 +1,7 @@
 """Programs that exist already: saved texts, folders of dumps, values of `jax.stages`."""
 
 import gzip
+import importlib
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from shardwise.profiler.ahead.stablehlo import saved_module
 
 DATA = Path(__file__).parents[2] / "profiler" / "explain" / "data"
 FAULT = DATA / "gathered_cache.a.fault.hlo.gz"
+SCRIPTS = Path(__file__).parents[3] / "scripts"
+KEPT = Path(__file__).parents[2] / "kept"
 CLEAN = DATA / "good_mlp.a.clean.hlo.gz"
 HEAD = """#loc1 = loc("x")
 module @jit_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
@@ -204,21 +207,18 @@ def test_the_child_compiles_a_text_as_it_is(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_saved_function_is_the_live_one(tmp_path):
-    """Compiled from its text it is the program that it is compiled live."""
-    mesh = jax.sharding.AbstractMesh((4, 1), ("data", "tensor"))
-    at = jax.NamedSharding(mesh, jax.P("data"))
-    args = tuple(jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16, sharding=at) for _ in range(2))
-
-    def step(x, w):
-        return jnp.tanh(x @ w), w - x.T @ x
-
-    lowered = jax.jit(step, donate_argnums=1).trace(*args).lower(lowering_platforms=("tpu",))
-    found = sw.explain(lowered, on="v5e:2x2")
-    live = sw.explain(jax.jit(step, donate_argnums=1), args, on="v5e:2x2")
+def test_a_saved_function_is_the_live_one(monkeypatch):
+    """What `scripts/kept_programs.py` compiled as a function, compiled from its text."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    programs = importlib.import_module("kept_programs")
+    on, sizes = programs.PROGRAMS["decode_mlp"]
+    mesh = jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    traced = jax.jit(programs.decode_mlp).trace(*programs.decode_mlp_args(mesh))
+    found = sw.explain(traced.lower(lowering_platforms=("tpu",)), on=on)
+    live = sw.explain(KEPT / "decode_mlp.hlo.gz", on=on, mesh=sizes)
     assert found.step_seconds.expected == pytest.approx(live.step_seconds.expected, rel=0.02)
-    assert {a.name for a in found.arguments} == {"x", "w"}
-    assert any(line.where.endswith(".py:" + line.where.rpartition(":")[2]) for line in found.lines)
+    assert {a.name for a in found.arguments} == {"x", "w_in", "w_out"}
+    assert any("kept_programs.py:" in line.where for line in found.lines)
 
 
 def test_the_builder_is_a_name_that_a_child_finds():
