@@ -104,6 +104,21 @@ def test_a_step_that_takes_too_much_longer_is_told(both):
         slower(worse, "x")
 
 
+def test_programs_of_different_slices_are_said_to_be(both):
+    _, twin, same = both
+    assert same.places == []
+    other = KeptProgram.of(both[0], slice="v5p:2x2x2", mesh={"data": 8})
+    found = against(other, twin, program("twin")[1], Hardware())
+    assert found.places == [
+        "mesh data=8 -> data=4,tensor=2",
+        "slice v5p:2x2x2 -> v5e:2x4",
+    ]
+    page = " ".join("\n".join(map(str, against_page(found, str))).split())
+    assert "for different machines (mesh data=8 -> data=4,tensor=2; slice v5p:2x2x2 ->" in page
+    with pytest.raises(BadRequest, match=r"'fault' is for another \(slice v5p:2x2x2 -> v5e:2x4"):
+        slower(found, "3%")
+
+
 def test_lines_are_aligned_by_their_text_wherever_they_stand():
     before = {"a.py:3": "x = f(x)", "a.py:4": "y = g(x) @ w", "a.py:9": "return y", "mlp": ""}
     after = {"b.py:13": "x = f(x)", "b.py:15": "y = g(x) @ w.T", "b.py:16": "z = 1", "mlp": ""}

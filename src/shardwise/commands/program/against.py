@@ -74,6 +74,8 @@ class ProgramAgainst(Record):
     """By what share this one takes longer; below 0 where it is faster."""
     versions: Sequence[str]
     """What was not the same: versions of jax and of the compiler."""
+    places: Sequence[str]
+    """What the two are for, where it is not the same: slices, or the axes of their meshes."""
     lines: Sequence[LineChange]
     """Lines whose seconds differ: first what costs most more, last what saves most."""
     collectives: Sequence[CollectiveChange]
@@ -160,6 +162,7 @@ def against(
         after=after,
         costs=after / before - 1 if before else 0.0,
         versions=_changed(kept.versions, now.versions),
+        places=_changed(_place(kept), _place(now)),
         lines=[replace(c, where=seen(c.where)) for c in _ends(lines)],
         collectives=[
             replace(c, where=seen(c.where))
@@ -188,9 +191,20 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     ]
 
 
+def _place(program: KeptProgram) -> Mapping[str, str]:
+    axes = ",".join(f"{axis}={degree}" for axis, degree in program.mesh.items())
+    return {"slice": program.slice, "mesh": axes}
+
+
 def slower(found: ProgramAgainst, most: str) -> str:
-    """What to say where a program takes longer than the share `most` more; else empty."""
+    """What to say where a program takes longer than the share `most` more; else empty. Raises
+    BadRequest for programs of different slices: their seconds differ by the chips."""
     text = most.strip()
+    if slices := [place for place in found.places if place.startswith("slice ")]:
+        raise BadRequest(
+            f"--fail-over is of two programs for one slice, and '{found.other}' is for another "
+            f"({slices[0]}); compile both for the same --on"
+        )
     share = number(text.removesuffix("%"), "--fail-over", least=0, most=1e6)
     share = share / 100 if text.endswith("%") else share
     if found.costs <= share:
@@ -211,6 +225,13 @@ def against_page(found: ProgramAgainst, short: Callable[[str], str]) -> Page:
         0,
         2,
     )
+    if found.places:
+        yield wrapped(
+            f"The two are for different machines ({'; '.join(found.places)}): seconds and bytes "
+            "differ by these, too.",
+            0,
+            2,
+        )
     for word, findings in (("came", found.came), ("went", found.went)):
         for f in findings:
             yield wrapped(
