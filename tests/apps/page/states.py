@@ -65,6 +65,13 @@ def base(view: str, control: str, files: dict[str, str] | None = None) -> str:
     return f"{view}?{urlencode(state)}" if state else view
 
 
+def asked(page, name, **state):
+    """What the API says of a state."""
+    found = page.get(f"/api/view/{name}", params=state)
+    assert found.status_code == 200, found.text
+    return found.json()
+
+
 def other_words(control: Control, files: dict[str, str]) -> list[str]:
     """Words, or keys of a slider, that may change what is shown."""
     if control.kind in ("text", "entry"):

@@ -3,27 +3,18 @@
 import json
 import math
 import shlex
-import sys
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
-from subprocess import PIPE, run
-from threading import Event
-from time import monotonic, sleep
 
 import pytest
-from starlette.testclient import TestClient
 from tests.apps.commands import run as command
-from tests.apps.page.states import start
-from tests.apps.web.raw import connect, get, status_of, tell
+from tests.apps.page.states import asked, start
 from tests.tiers import spread
 
 import shardwise as sw
-from shardwise.apps.page import call
-from shardwise.apps.page.app import ANSWERS, BUNDLE, page_app
+from shardwise.apps.page.app import BUNDLE
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import state_of, written
-from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 from shardwise.book import entries
 from shardwise.errors import BadRequest
@@ -34,18 +25,6 @@ LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
 KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
 """Bytes of the bundle, gzipped, at most."""
-
-
-@pytest.fixture(scope="module")
-def page():
-    with TestClient(page_app(), base_url="http://localhost") as client:
-        yield client
-
-
-def asked(page, name, **state):
-    found = page.get(f"/api/view/{name}", params=state)
-    assert found.status_code == 200, found.text
-    return found.json()
 
 
 def numbers(value) -> Iterator[float]:
@@ -213,8 +192,8 @@ def test_slices_are_of_so_many_chips():
         ("v5e", 128): "v5e:8x16",
         ("h100", 24): "h100:24",
     }
-    for asked, found in named.items():
-        assert slice_name(*asked) == found
+    for words, found in named.items():
+        assert slice_name(*words) == found
 
 
 def test_a_model_that_is_written_out_has_its_view(page):
@@ -276,122 +255,10 @@ def test_a_call_is_words_and_python():
     )
 
 
-def test_the_page_is_of_this_host_alone(page):
-    found = page.get("/")
-    assert found.headers["Content-Security-Policy"].startswith("default-src 'self'")
-    assert page.get("/", headers={"Host": "elsewhere.example"}).status_code == 421
-    assert page.get("/app.py").status_code == 404
-    assert page.get("/..%2fapp.py").status_code == 404
-    text = (BUNDLE / "index.html").read_text() + (BUNDLE / "app.css").read_text()
-    assert "//" not in text.replace("</", ""), "the page loads from a host"
-
-
 def test_the_bundle_is_small():
     import gzip
 
     assert sum(len(gzip.compress(p.read_bytes())) for p in BUNDLE.iterdir()) < PACKED
-
-
-WITHOUT = """
-import sys
-sys.modules |= dict.fromkeys(("starlette", "uvicorn"))
-from shardwise.apps.cli import main
-main(["ui"])
-"""
-
-
-def test_without_the_extra_it_names_the_install_command():
-    done = run([sys.executable, "-c", WITHOUT], stderr=PIPE, text=True, cwd=Path(__file__).parent)
-    assert done.returncode == 5
-    assert done.stderr == "error: the page needs uvicorn: pip install '.[serve]'\n"
-
-
-def test_a_port_that_is_taken(capsys):
-    from shardwise.apps.page.run import listener
-
-    with listener("127.0.0.1", 0) as made:
-        made.listen()
-        code, _, err = command(capsys, "ui", "--port", made.getsockname()[1])
-    assert code == 2
-    assert "choose another --port" in err
-
-
-# ---- who may ask, and how much at once
-
-
-@pytest.fixture(scope="module")
-def served():
-    with running() as url:
-        yield int(url.rstrip("/").rpartition(":")[2])
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Origin: http://evil.example",
-        "Origin: null",
-        "Sec-Fetch-Site: cross-site",
-        "Sec-Fetch-Site: same-site",
-    ],
-)
-def test_pages_of_other_sites_make_nothing_here(served, line):
-    for path in ("/api/view/roofline", "/api/answer/training", "/api/views"):
-        answer = tell(served, get(path, line))
-        assert status_of(answer) == 403
-        assert b"another site" in answer or b"may not ask" in answer
-    assert status_of(tell(served, get("/", line))) == 200, "a link leads to the page"
-    assert status_of(tell(served, get("/api/views", "Sec-Fetch-Site: same-origin"))) == 200
-
-
-def test_what_nobody_waits_for_is_not_begun(served, monkeypatch):
-    begun, go = [], Event()
-
-    def slow(call):
-        begun.append(call)
-        go.wait(20)
-        raise BadRequest("that is enough")
-
-    monkeypatch.setattr(VerbCall, "answer", slow)
-    open_ones = [connect(served) for _ in range(45)]
-    for connection in open_ones:
-        connection.sendall(get("/api/view/roofline"))
-    until = monotonic() + 10
-    while len(begun) < ANSWERS and monotonic() < until:
-        sleep(0.01)
-    assert status_of(tell(served, get("/"))) == 200
-    for connection in open_ones:
-        connection.close()
-    assert status_of(tell(served, get("/api/views"))) == 200
-    sleep(0.3)
-    go.set()
-    assert status_of(tell(served, get("/api/view/roofline"))) == 400
-    assert len(begun) <= 2 * ANSWERS + 1
-
-
-@pytest.mark.parametrize("path", ["training?model=llama-3-70b&chips=256", "start?days=29"])
-def test_a_search_that_nobody_waits_for_ends(served, monkeypatch, path):
-    begun, ended, heard = Event(), Event(), call._heard
-
-    def told(done, total):
-        begun.set()
-        sleep(0.02)
-        try:
-            heard(done, total)
-        except call.LeftError:
-            ended.set()
-            raise
-
-    monkeypatch.setattr(call, "_heard", told)
-    connection = connect(served)
-    connection.sendall(get(f"/api/view/{path}&fine=yes"))
-    assert begun.wait(20)
-    connection.close()
-    assert ended.wait(20)
-    assert status_of(tell(served, get("/api/view/roofline"))) == 200
-
-
-def test_a_header_of_the_page_has_an_end(served):
-    assert status_of(tell(served, get("/", "X: " + "a" * 70_000))) == 431
 
 
 # ---- the sheet to decide by
@@ -462,55 +329,3 @@ def test_numbers_of_the_book_are_chosen_by_chapter_and_in_words(page):
     assert len(control["values"]) == len(control["words"]) == len(control["under"])
     assert {"Chapter 1", "Chapter 10", "GPUs"} <= set(control["under"])
     assert asked(page, "book")["tables"][0]["edits"] == "set"
-
-
-# ---- a compiled program
-
-
-def shown_ops(found):
-    (table,) = [one for one in found["tables"] if one["title"] == "Dearest ops, as scheduled"]
-    return [row[0] for row in table["rows"]]
-
-
-def test_a_loop_is_opened_and_ops_are_searched(page):
-    closed, opened = asked(page, "programs"), asked(page, "programs", loop="2")
-    (loops,) = [one for one in closed["tables"] if one["title"] == "Loops, to open"]
-    assert [row[1] for row in loops["rows"]] == ["while.67 x 16", "while.66 x 16"]
-    timeline = opened["figures"][0]
-    assert timeline["title"].startswith("Ops of one round of while.66 x 16")
-    ends = [x for mark in timeline["marks"] for x in mark["x2"]]
-    begins = [x for mark in timeline["marks"] for x in mark["x"]]
-    assert max(ends) - min(begins) < loops["rows"][1][2] / 8, "one round of sixteen"
-    found = shown_ops(asked(page, "programs", find="splash_mha_fwd"))
-    assert 2 <= len(found) < len(shown_ops(closed))
-    assert shown_ops(asked(page, "programs", find="model.py:190"))
-
-
-def test_a_part_of_the_time_is_shown_larger(page):
-    zoomed = asked(page, "programs", begin="50", end="60")["figures"][0]
-    whole = asked(page, "programs")["figures"][0]
-    drawn = [[x for mark in one["marks"] for x in mark["x"]] for one in (zoomed, whole)]
-    assert 0 < len(drawn[0]) < len(drawn[1])
-    assert min(drawn[0]) >= 0.45 * max(x for mark in whole["marks"] for x in mark["x2"])
-    said = page.get("/api/view/programs", params={"begin": "60", "end": "50"}).json()["error"]
-    assert said.startswith("control 'begin' is 60; it lies before the end, 50; ")
-    said = page.get("/api/view/programs", params={"loop": "4"}).json()["error"]
-    assert said == "control 'loop' is 4; the program has 2 loops; choose a smaller number, or none"
-
-
-def test_no_graph_is_of_more_ops_than_can_be_followed(page):
-    graph = asked(page, "programs", top="200")["figures"][3]
-    dots = [x for mark in graph["marks"] if mark["kind"] == "dot" for x in mark["x"]]
-    assert len(dots) == 40
-    (arrows,) = [mark for mark in graph["marks"] if mark["kind"] == "arrow"]
-    assert 30 <= len(arrows["x"]) <= 80, "as many as can be followed"
-
-
-def test_a_timeline_is_saved_for_perfetto(page):
-    import gzip
-
-    found = page.get("/api/trace/programs")
-    assert found.headers["content-disposition"] == 'attachment; filename="train.trace.json.gz"'
-    assert json.loads(gzip.decompress(found.content))["traceEvents"]
-    assert page.get("/api/trace/roofline").status_code == 400
-    assert page.get("/api/trace/programs", params={"folder": "/nowhere"}).status_code == 400

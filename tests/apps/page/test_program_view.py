@@ -1,0 +1,54 @@
+"""The view of a compiled program: loops, searches, a part of the time, its graph and its trace."""
+
+import json
+
+from tests.apps.page.states import asked
+
+
+def shown_ops(found):
+    (table,) = [one for one in found["tables"] if one["title"] == "Dearest ops, as scheduled"]
+    return [row[0] for row in table["rows"]]
+
+
+def test_a_loop_is_opened_and_ops_are_searched(page):
+    closed, opened = asked(page, "programs"), asked(page, "programs", loop="2")
+    (loops,) = [one for one in closed["tables"] if one["title"] == "Loops, to open"]
+    assert [row[1] for row in loops["rows"]] == ["while.67 x 16", "while.66 x 16"]
+    timeline = opened["figures"][0]
+    assert timeline["title"].startswith("Ops of one round of while.66 x 16")
+    ends = [x for mark in timeline["marks"] for x in mark["x2"]]
+    begins = [x for mark in timeline["marks"] for x in mark["x"]]
+    assert max(ends) - min(begins) < loops["rows"][1][2] / 8, "one round of sixteen"
+    found = shown_ops(asked(page, "programs", find="splash_mha_fwd"))
+    assert 2 <= len(found) < len(shown_ops(closed))
+    assert shown_ops(asked(page, "programs", find="model.py:190"))
+
+
+def test_a_part_of_the_time_is_shown_larger(page):
+    zoomed = asked(page, "programs", begin="50", end="60")["figures"][0]
+    whole = asked(page, "programs")["figures"][0]
+    drawn = [[x for mark in one["marks"] for x in mark["x"]] for one in (zoomed, whole)]
+    assert 0 < len(drawn[0]) < len(drawn[1])
+    assert min(drawn[0]) >= 0.45 * max(x for mark in whole["marks"] for x in mark["x2"])
+    said = page.get("/api/view/programs", params={"begin": "60", "end": "50"}).json()["error"]
+    assert said.startswith("control 'begin' is 60; it lies before the end, 50; ")
+    said = page.get("/api/view/programs", params={"loop": "4"}).json()["error"]
+    assert said == "control 'loop' is 4; the program has 2 loops; choose a smaller number, or none"
+
+
+def test_no_graph_is_of_more_ops_than_can_be_followed(page):
+    graph = asked(page, "programs", top="200")["figures"][3]
+    dots = [x for mark in graph["marks"] if mark["kind"] == "dot" for x in mark["x"]]
+    assert len(dots) == 40
+    (arrows,) = [mark for mark in graph["marks"] if mark["kind"] == "arrow"]
+    assert 30 <= len(arrows["x"]) <= 80, "as many as can be followed"
+
+
+def test_a_timeline_is_saved_for_perfetto(page):
+    import gzip
+
+    found = page.get("/api/trace/programs")
+    assert found.headers["content-disposition"] == 'attachment; filename="train.trace.json.gz"'
+    assert json.loads(gzip.decompress(found.content))["traceEvents"]
+    assert page.get("/api/trace/roofline").status_code == 400
+    assert page.get("/api/trace/programs", params={"folder": "/nowhere"}).status_code == 400
