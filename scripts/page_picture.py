@@ -1,6 +1,6 @@
 """The page in one picture, docs/site/static/page.png: what `shardwise ui` shows of a training plan.
 
-It needs playwright, Chromium and Pillow, which comes with matplotlib (`pip install '.[browser,docs]'`).
+It needs playwright, Chromium and Pillow, which matplotlib brings (`pip install '.[browser,docs]'`).
 """
 
 import io
