@@ -90,7 +90,7 @@ def told(rows: list[dict[str, Any]]) -> str:
     misses = "; ".join(row["name"] for row in done if not row["fits"])
     failed = [row for row in rows if "fits" not in row]
     said = (
-        f"Of {len(done)} such answers for our trainer, drawn by a seed, whose predicted peak is at "
+        f"Of {len(done)} answers for our trainer, drawn by a seed, whose predicted peak is at "
         f"least {NEAR:.0%} of usable memory, {sum(row['fits'] for row in done)} fit when libtpu "
         f"compiles them (`scripts/answers_fit.py`); the fullest takes {short[-1]:.0%}"
     )

@@ -90,7 +90,7 @@ refuses a plan (`src/shardwise/plans/software/`); a choice that makes no differe
 
 ## Where a server's attention is JAX's kernel
 
-A layer of which all of this holds is served by JAX's Pallas kernel of ragged pages
+Where all of this holds, a layer is served by JAX's Pallas kernel of ragged pages
 (`src/shardwise/plans/paged_kernel.py`). Pages of others are read by our own kernel on TPUs
 (`src/shardwise/runtime/attention/paged_softmax.py`), by another on GPUs (`paged_triton.py`), and
 gathered by XLA elsewhere. `shardwise compile` of a serving plan says which.

@@ -16,6 +16,7 @@ from shardwise.plans.files import plan_from
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import accuracy_figures  # noqa: E402
 import answers_fit  # noqa: E402
 import peak_memory  # noqa: E402
 import published_jobs  # noqa: E402
@@ -32,6 +33,16 @@ def test_the_page_says_what_the_documents_hold():
     assert published_jobs.summary(JOBS) in PAGE, "run scripts/published_jobs.py"
     assert peak_memory.told() in PAGE, "run scripts/peak_memory.py"
     assert range_scores.told() in PAGE, "run scripts/range_scores.py"
+    assert accuracy_figures.told() in PAGE, "run scripts/accuracy_figures.py"
+
+
+def test_pictures_draw_the_runs_left_out_with_their_ranges():
+    for name, drawn in accuracy_figures.numbers().items():
+        picture = accuracy_figures.IMAGES / f"accuracy_{name}.svg"
+        said = f"numbers {accuracy_figures.digest(drawn)}"
+        assert said in picture.read_text(encoding="utf-8"), "run scripts/accuracy_figures.py"
+        assert f"](img/{picture.name})" in PAGE
+    assert sum(map(len, accuracy_figures.training().values())) == len(range_scores.left_out())
 
 
 TILED = {"trl-1m-tokens"}

@@ -4,7 +4,8 @@
 folder. The sidebar leaves out the records, which docs/lab/index.md lists. `generated.py`
 makes pages that are lists before the build. Cells run offline, each page in an empty folder of its
 own, with `cells.py`, `working.py` and `console.py` of this folder at hand. `mathematics.py` leaves
-formulas to `set_formulas.mjs`. `held.py` and `seen.py` say what is wrong with what was built.
+formulas to `set_formulas.mjs`. `prose.py`
+reads the texts before, `held.py` and `seen.py` say what is wrong with what was built.
 """
 
 import os

@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests.apps.commands import run
@@ -127,21 +126,6 @@ def test_an_unknown_audit_lists_the_others(capsys):
     assert (code, out) == (2, "")
     assert "unknown audited plan 'megatron-71b'; did you mean" in err
     assert "'megatron-70b'" in err
-
-
-def test_the_files_are_shipped():
-    """pyproject names the folders that hold them."""
-    import tomllib
-
-    root = Path(__file__).parents[2]
-    data = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
-    patterns = data["package-data"]["shardwise"]
-    package = root / "src" / "shardwise"
-    found = {p.relative_to(package).as_posix() for at in patterns for p in package.glob(at)}
-    assert {f"plans/data/audits/{name}.yaml" for name in audit_names()} <= found
-    assert "book/data/figures/all_reduce_8xh100.csv" in found
-    assert {f"book/data/entries/ch{n}.json" for n in (1, 5, 12)} <= found
-    assert "book/data/constants/seed.json" in found
 
 
 # Numbers ----------------------------------------------------------------------------------------
