@@ -192,6 +192,27 @@ def test_an_answer_in_another_unit_is_refused(capsys):
     assert "--answer is '3 kg'; it is a number in s, or one with its unit such as 310 ms" in said
 
 
+def test_a_question_says_how_many_numbers_it_wants(capsys):
+    code, out, _ = run(capsys, "book", "quiz", "5.1")
+    assert code == 0
+    assert "Answer in params. Give 4 numbers, in the order of the question." in out
+    assert "book quiz 5.1 --answer NUMBER,NUMBER,NUMBER,NUMBER" in out
+    code, _, said = run(capsys, "book", "quiz", "5.1", "--answer", "13e9")
+    assert code == 2
+    assert "--answer has 1 of the 4 numbers that '5.1' asks for, in this order" in said
+    assert "Parameters of LLaMA-2 13B: MLPs, attention, vocabulary and all." in said
+
+
+@pytest.mark.parametrize(
+    ("question", "parts"),
+    [("5.4", "5.4.1M, 5.4.10M"), ("5.2", "5.2.state"), ("5.3.2", "5.3.2.mem")],
+)
+def test_a_question_of_several_parts_names_them(capsys, question, parts):
+    code, _, said = run(capsys, "book", "quiz", question)
+    assert code == 2
+    assert said.endswith(f"'{question}' of the book has parts; ask for one of them: {parts}\n")
+
+
 def test_nothing_is_drawn_that_nobody_can_answer():
     entries = shardwise.book.entries()
     left_out = {name for name, one in entries.items() if not one.can_be_asked}
@@ -248,7 +269,7 @@ def test_python_and_command_line_agree(capsys, entry_id):
         (("rule", "x_opt", "--sweep", "d_ff=2:1:3"), "FIRST is above 0 and below LAST"),
         (("rule", "x_opt", "--plot", "a.png"), "--plot draws a sweep"),
         (("quiz", "--chapter", "99"), "chapter '99' has no questions"),
-        (("quiz", "5.1", "--answer", "1"), "--answer has 1 numbers and '5.1' asks for 4"),
+        (("quiz", "5.1", "--answer", "1"), "--answer has 1 of the 4 numbers that '5.1' asks for"),
         (("quiz", "1.1.3", "--answer", "many"), "--answer is 'many'; it is a number"),
         (("errata", "--chapter", "11"), "chapter '11' has no numbers"),
     ],

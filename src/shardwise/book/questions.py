@@ -150,7 +150,13 @@ def entries() -> Mapping[str, BookEntry]:
 
 
 def entry(entry_id: str) -> BookEntry:
-    """One entry; BadRequest names the nearest id for a typo."""
+    """One entry; BadRequest names the parts of a question that has several, and the nearest ids
+    for a typo."""
+    parts = [name for name in entries() if name.startswith(f"{entry_id}.")]
+    if parts and entry_id not in entries():
+        raise BadRequest(
+            f"question '{entry_id}' of the book has parts; ask for one of them: {', '.join(parts)}"
+        )
     check_known("entry of the book", entry_id, entries(), "`shardwise book list` shows all")
     return entries()[entry_id]
 

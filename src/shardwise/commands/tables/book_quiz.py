@@ -73,8 +73,8 @@ class BookQuizRequest(Command):
             return question
         if len(given) != len(found.values):
             raise BadRequest(
-                f"--answer has {len(given)} numbers and '{asked.id}' asks for "
-                f"{len(found.values)}; give them with commas between"
+                f"--answer has {len(given)} of the {len(found.values)} numbers that '{asked.id}' "
+                f"asks for, in this order, with commas between: {asked.asks}"
             )
         right = [
             agrees(mine, true, LEAST_TOLERANCE) or mine in known
@@ -139,8 +139,10 @@ class BookQuiz(Answer, Question):
         """The question and its inputs, and what to type."""
         yield from self.question()
         units = self.unit if isinstance(self.unit, str) else ", ".join(self.unit)
-        yield f"Answer in {units}."
-        yield next_step("check yours:", f"shardwise book quiz {self.id} --answer NUMBER")
+        several = f" Give {self.numbers} numbers, in the order of the question."
+        yield wrapped(f"Answer in {units}.{several if self.numbers > 1 else ''}")
+        answer = f"--answer {_placeholders(self.numbers)}"
+        yield next_step("check yours:", f"shardwise book quiz {self.id} {answer}")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -187,6 +189,15 @@ class BookQuizChecked(Answer, Question):
 
 
 book_quiz = verb("book_quiz", BookQuizRequest)
+
+
+def _placeholders(numbers: int) -> str:
+    """What stands for so many numbers in a command.
+
+    >>> _placeholders(1), _placeholders(3)
+    ('NUMBER', 'NUMBER,NUMBER,NUMBER')
+    """
+    return ",".join(["NUMBER"] * numbers)
 
 
 def _drawn(chapter: str | int | None, seed: int) -> str:
