@@ -52,7 +52,7 @@ def test_adapters_beside_what_a_model_has_not_are_passed_over_as_peft_does():
     ("text", "target", "said"),
     [
         (LATENT.replace("zai-org/GLM-4.7-Flash", "a/b"), "axolotl", "base_model is 'a/b', which"),
-        (PAIRS.replace("model_name=gemma2-9b", "global_parameter_scale=32"), "maxtext", "_scale;"),
+        (PAIRS.replace("model_name=gemma2-9b", "decoder_block=gpt3"), "maxtext", "decoder_block;"),
     ],
 )
 def test_a_model_that_nobody_knows_is_named_by_its_key(text, target, said):

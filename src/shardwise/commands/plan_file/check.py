@@ -26,8 +26,10 @@ from shardwise.errors import BadRequest, Remark
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.edit import has_use_for, with_given, without_given
-from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import taken_apart
+from shardwise.planner.export.trainer.dialects import Dialect
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import flat_plan
@@ -99,7 +101,7 @@ class CheckRequest(Command):
         return FileChecked.of(
             priced_plan(answer),
             file=str(path),
-            program=target,
+            program=named.name if (named := _dialect(text, target)) else target,
             model=plan.model,
             tokens_per_step=plan.tokens,
             sequence_length=plan.sequence_length,
@@ -115,6 +117,11 @@ class CheckRequest(Command):
             resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(plan).items()},
             warnings=priced.warnings,
         )
+
+
+def _dialect(text: str, target: str) -> Dialect | None:
+    """The program whose keys a Trainer's text has."""
+    return dialect_named(text) if target in TRAINERS else None
 
 
 def _no_program(path: Path, target: str | None) -> str:

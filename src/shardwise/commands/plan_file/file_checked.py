@@ -20,6 +20,8 @@ from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.train_page import plan_text
 from shardwise.commands.pricing.whole_run import seconds_between
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
+from shardwise.planner.export.trainer.dialects import dialects
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan
@@ -99,7 +101,8 @@ class FileChecked(Answer, PricedPlan):
 def verdict_page(checked: FileChecked) -> Page:
     """What was read, whether it fits, how long a step takes, what bounds it, what was not read."""
     answer = checked.best
-    title = SOFTWARE[checked.program].title if checked.program in SOFTWARE else checked.program
+    rows = {**SOFTWARE, **dialects()}
+    title = rows[checked.program].title if checked.program in rows else checked.program
     name, _, built = answer.cfg.name.partition("(")
     shape = f" of {answer.cfg.layers} layers, D={answer.cfg.d_model:,}," if built else ""
     yield wrapped(
@@ -177,7 +180,8 @@ def changes_page(checked: FileChecked) -> Page:
 
 def _no_change(checked: FileChecked) -> str:
     """Why there is none."""
-    if why := unwritten(checked.program, checked.best):
+    target = TRAINERS[0] if checked.program in dialects() else checked.program
+    if why := unwritten(target, checked.best):
         return f"no change can be written for {checked.program}: {why}"
     fits = "makes a step shorter or frees memory" if checked.fits else "makes it fit"
     return (

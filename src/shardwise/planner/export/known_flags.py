@@ -21,10 +21,11 @@ from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import vocabulary
 from shardwise.planner.export.megatron_yaml import idle_keys, recipe_of
 from shardwise.planner.export.notes import heading
-from shardwise.planner.export.script import launch_of
+from shardwise.planner.export.script import launch_of, script_of
 from shardwise.planner.export.torchtitan_keys import is_idle
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import given_of, notes
+from shardwise.planner.export.trainer.dialects import Dialect
 
 _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "flags.json"
 
@@ -62,13 +63,23 @@ _GIVEN: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 def target_of(text: str) -> str | None:
     """The program that a text is for, by the flags of each that it holds; None for a plan of ours,
     and where it is for none."""
-    if _OURS.search(text):
+    if dialect_named(text) is not None:
+        return TRAINERS[0]
+    if _OURS.search(text) and not script_of(text):
         return None
     counts = {target: len(_given(target, text) & _known(target)) for target in _GIVEN}
     if not _given(TRAINERS[0], text) & _OF_TRAINERS:
         counts |= dict.fromkeys(TRAINERS, 0)
     best = max(counts, key=lambda target: counts[target])
     return best if counts[best] >= _FEWEST else None
+
+
+def dialect_named(text: str) -> Dialect | None:
+    """The program like transformers' Trainer whose own keys a text has, if any."""
+    try:
+        return given_of(text, whole=False).dialect
+    except BadRequest:
+        return None
 
 
 def unread_notes(text: str, target: str) -> list[str]:

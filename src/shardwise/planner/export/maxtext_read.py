@@ -18,6 +18,7 @@ from shardwise.planner.export.flags import Flags, arguments_of, launched, unset_
 from shardwise.planner.export.hardware import slice_fields
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
+from shardwise.planner.export.script import script_of
 from shardwise.plans.software.maxtext import (
     DTYPES,
     FUSED,
@@ -46,10 +47,42 @@ def given_flags(text: str) -> Flags:
     given = own_flags(text)
     model = own_models().get(given.get("model_name", ""), {})
     found = {k: written(v) for k, v in model.items()} | given
+    found |= _scaled(found)
     each, layers = LAYERS_EACH.get(found.get("decoder_block", "")), "base_num_decoder_layers"
     if each and found.get(layers, "").isdigit():
         found[layers] = str(each * int(found[layers]))
     return Flags(TARGET, found, unset_in(text))
+
+
+BASE = {
+    "base_num_decoder_layers": "16",
+    "base_emb_dim": "2048",
+    "base_num_query_heads": "16",
+    "base_num_kv_heads": "16",
+    "base_mlp_dim": "7168",
+    "head_dim": "128",
+    "vocab_size": "32000",
+}
+"""The model of MaxText's base.yml (August 2026), which a file without a model_name changes."""
+_SCALE = "global_parameter_scale"
+
+
+def _scaled(given: Mapping[str, str]) -> dict[str, str]:
+    """The numbers of the base model times its `global_parameter_scale` of 2**n: layers, width and
+    heads take a third of the n each, and of what is left heads and MLP are first (MaxText's
+    get_individual_scales)."""
+    text = given.get(_SCALE, "1")
+    scale = int(text) if re.fullmatch(r"\d{1,9}", text) else 0
+    if scale < 1 or scale & (scale - 1):
+        raise BadRequest(f"{TARGET}: {_SCALE} is {shown(text)}; write a power of 2")
+    if scale == 1:
+        return {}
+    third, rest = divmod(scale.bit_length() - 1, 3)
+    wide, heads = third + (rest > 1), third + (rest > 0)
+    by = {"base_num_decoder_layers": third, "base_emb_dim": wide, "base_mlp_dim": heads}
+    by |= {"base_num_query_heads": heads, "base_num_kv_heads": heads}
+    each = {key: given.get(key, BASE[key]) for key in by}
+    return {key: str(int(value) << by[key]) for key, value in each.items() if value.isdigit()}
 
 
 def read_nearly(text: str) -> list[str]:
@@ -78,7 +111,8 @@ def unknown_model(text: str) -> BadRequest | None:
 def own_flags(text: str) -> dict[str, str]:
     """What the text itself says, without the flags of its model_name."""
     plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not re.search(r"^[a-z_0-9]+:( |$)", plain, re.M):
+    keys = re.search(r"^[a-z_0-9]+:( |$)", plain, re.M) and not script_of(text)
+    if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not keys:
         words = arguments_of(TARGET, text)
         return dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
     table = parse_yaml(plain, f"{TARGET}: the file")

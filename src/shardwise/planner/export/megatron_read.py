@@ -9,7 +9,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.megatron_former import of_today
-from shardwise.planner.export.megatron_yaml import recipe_of
+from shardwise.planner.export.megatron_yaml import is_override, overrides_of, recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES, WHOLE_MODULES
 from shardwise.plans.stacks import OVERLAPPED, stack_row
@@ -92,7 +92,7 @@ def _world(given: Flags, devices: int | None) -> int:
     words = [given.given.get(name, "") for name in ("--nnodes", "--nproc-per-node")]
     if devices is not None and not all(word.isdigit() for word in (words[0] or "1", words[1])):
         return devices  # variables of a launcher
-    if devices is None and not words[1]:
+    if devices is None and not all(word.isdigit() for word in (words[0] or "1", words[1])):
         raise Lacking(
             f"{TARGET}: the arguments do not say how many devices there are",
             "give the slice with --on, or torchrun's --nnodes and --nproc-per-node",
@@ -128,16 +128,22 @@ _INNER = (
 
 def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
-    of its launcher are torchrun's. Of a YAML recipe, its keys."""
+    of its launcher are torchrun's. Of a YAML recipe, its keys. Programs around Megatron write
+    flags with underscores, and `section.key=value`."""
     if (recipe := recipe_of(text)) is not None:
         return Flags(TARGET, of_today(recipe))
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
-    flag = ""
-    for word in arguments_of(TARGET, text):
-        if word.startswith("--"):
+    flag, arguments = "", arguments_of(TARGET, text)
+    flat = any(word.startswith(("--micro_batch_size", "--global_batch_size")) for word in arguments)
+    given |= overrides_of(arguments)
+    for word in arguments:
+        if is_override(word):
+            flag = ""
+        elif word.startswith("--"):
             flag, _, value = word.partition("=")
+            flag = flag.replace("_", "-") if flat else flag
             given[flag] = value
         elif flag:
             given[flag] = f"{given[flag]} {word}".strip()

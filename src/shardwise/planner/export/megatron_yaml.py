@@ -7,11 +7,12 @@ the arguments as they are, under `MODEL_ARGS`, or with NeMo's dotted names.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
+from shardwise.planner.export.script import script_of
 from shardwise.planner.export.torchtitan_keys import flat
 
 _OTHERWISE: Mapping[str, str] = {
@@ -58,7 +59,7 @@ _IDLE_SECTIONS = (
 def recipe_of(text: str) -> dict[str, str] | None:
     """The arguments of a recipe by name, "" for a switch; None for a text that is no YAML of keys.
     A key of a section that has no argument keeps its name with hyphens, to be told as unknown."""
-    if not re.search(r"^[A-Za-z_]+:(\s|$)", text, re.MULTILINE):
+    if not re.search(r"^[A-Za-z_]+:(\s|$)", text, re.MULTILINE) or script_of(text):
         return None
     try:
         table = parse_yaml(text, "megatron: the recipe")
@@ -78,6 +79,42 @@ def recipe_of(text: str) -> dict[str, str] | None:
     if "--num-query-groups" in found:
         found["--group-query-attention"] = ""
     return found
+
+
+def overrides_of(words: Sequence[str]) -> dict[str, str]:
+    """The arguments that words like `model.tensor_model_parallel_size=2` say, as Hydra takes them
+    for a recipe of Megatron-Bridge or NeMo.
+
+    >>> overrides_of(["train.micro_batch_size=2", "logger.log_interval=1", "model.bias=False"])
+    {'--micro-batch-size': '2', '--disable-bias-linear': ''}
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        if (said := _OVERRIDE.fullmatch(word)) is None:
+            continue
+        sections, key = said[1].split("."), said[2]
+        if {*sections} & {*_IDLE_SECTIONS} or (sections == ["dataset"] and key not in _OF_DATA):
+            continue
+        _add(found, key, _plain(said[3]))
+    if found and not any(flag in found for flag in ("--bf16", "--fp16")):
+        found["--bf16"] = ""  # as in recipe_of
+    return found
+
+
+def is_override(word: str) -> bool:
+    """Whether a word is one of these."""
+    return _OVERRIDE.fullmatch(word) is not None
+
+
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)\.(\w+)=(.*)", re.DOTALL)
+_OF_DATA = ("seq_length", "sequence_length")
+
+
+def _plain(text: str) -> Any:
+    """A switch or a list as YAML has it, else the text."""
+    words = {"true": True, "false": False, "null": None, "none": None}
+    listed = [word.strip(" '\"") for word in text[1:-1].split(",")]
+    return listed if text[:1] == "[" else words.get(text.lower(), text)
 
 
 def idle_keys(text: str) -> list[str]:

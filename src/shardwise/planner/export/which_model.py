@@ -18,7 +18,7 @@ from shardwise.planner.export.flags import Flags, arguments_of
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.torchtitan_read import said_model
-from shardwise.planner.export.trainer import MODEL, given_of
+from shardwise.planner.export.trainer import MODEL, given_of, model_named
 from shardwise.plans.software.features import features
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.maxtext_models import named_model, snapshot
@@ -53,6 +53,8 @@ def of_maxtext(text: str) -> str | None:
         if given.get("override_model_config") != "true":  # else MaxText takes other numbers for it
             given = given | {k: written(v) for k, v in snapshot()["models"][name].items()}
     found = _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
+    if found is None and (shape := _of_base(given)):
+        return config_of(Flags("megatron", shape))
     if found is None:
         said = [key for key in (*MAXTEXT_SHAPE, "global_parameter_scale") if key in given]
         raise Lacking(
@@ -61,6 +63,32 @@ def of_maxtext(text: str) -> str | None:
             Gives.MODEL,
         )
     return found
+
+
+def _of_base(given: Mapping[str, str]) -> dict[str, str] | None:
+    """Megatron's arguments of the model that MaxText's flags make of its base one, a dense model of
+    Llama's blocks; None where they say nothing of it, or other blocks."""
+    said = {
+        key: given[key] for key in (*maxtext_read.BASE, "global_parameter_scale") if key in given
+    }
+    plain = given.get("decoder_block", "llama2") in ("llama2", "default", "mistral")
+    if not said or not plain or given.get("num_experts", "1") != "1":
+        return None
+    own = {**maxtext_read.BASE, **said}
+    tied = given.get("logits_via_embedding") == "true"
+    return {
+        "--num-layers": own["base_num_decoder_layers"],
+        "--hidden-size": own["base_emb_dim"],
+        "--num-attention-heads": own["base_num_query_heads"],
+        "--group-query-attention": "",
+        "--num-query-groups": own["base_num_kv_heads"],
+        "--ffn-hidden-size": own["base_mlp_dim"],
+        "--kv-channels": own["head_dim"],
+        "--vocab-size": own["vocab_size"],
+        "--swiglu": "",
+        "--disable-bias-linear": "",
+        **({} if tied else {"--untie-embeddings-and-output-weights": ""}),
+    }
 
 
 _UNSAID = {"--rotary-base": "10000"}
@@ -147,11 +175,12 @@ def of_trainer(text: str) -> str | None:
     name = given.take(*MODEL)
     if name is None:
         return None
-    found = str(name) if str(name) in zoo_names() else of_hub(str(name))
+    found = model_named(str(name))
     if found is None:
         key = next(key for key in MODEL if key in given)
         raise Lacking(
-            f"the text's {key} is {shown(str(name))}, which is no model that is known by name",
+            f"the text's {given.called(key)} is {shown(str(name))}, which is no model that is "
+            "known by name",
             "give its config.json, or a known model of its shape, with --model",
             Gives.MODEL,
         )

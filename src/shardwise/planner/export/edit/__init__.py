@@ -39,6 +39,7 @@ from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import given_of, taken_apart
+from shardwise.planner.export.trainer.dialects import spellings
 from shardwise.plans import TrainPlan
 
 Values = Mapping[str, Any]
@@ -221,7 +222,7 @@ def _attempts(
     text: str, target: str, key: str, old: Any, new: Any, near: list[str]
 ) -> Iterator[str]:
     if target in TRAINERS:
-        return _in_trainers(text, key, old, new, near)
+        return _in_dialect(text, target, key, old, new, near)
     form = _form(text)
     if form == "toml":
         return _in_toml(text, key, new)
@@ -265,6 +266,20 @@ def _form(text: str) -> str:
     if text.lstrip().startswith("{"):
         return "json"
     return "yaml" if re.search(r"^[A-Za-z_]\w*:(\s|$)", text, re.MULTILINE) else "script"
+
+
+def _in_dialect(
+    text: str, target: str, key: str, old: str | None, new: str | None, near: list[str]
+) -> Iterator[str]:
+    """Under the keys that a program like the Trainer has for it, where it has some."""
+    given = given_of(text, target)
+    beside = [given.called(name) for name in near]
+    if given.dialect is not None:
+        own = given.spelt.get(key)
+        for name, word in spellings(given.dialect, key, new):
+            if own in (None, name):
+                yield from _in_trainers(text, name, old, word, beside)
+    yield from _in_trainers(text, key, old, new, beside)
 
 
 def _in_trainers(

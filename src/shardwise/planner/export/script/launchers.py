@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export.script.expand import Value, as_unset, as_written, unknown_in
+from shardwise.planner.export.script.manifest import script_of
 from shardwise.planner.export.script.run import ScriptRun, Started
 
 
@@ -60,6 +61,7 @@ _LAUNCHERS: Mapping[str, _Launcher] = {
             *("--use-megatron-lm", "--enable-cpu-affinity", "--tpu", "--same-network"),
         ),
     ),
+    **dict.fromkeys(("tune", "colossalai"), _TORCHRUN),
     "deepspeed": _Launcher(
         nodes=("--num-nodes",),
         each=("--num-gpus",),
@@ -76,8 +78,12 @@ _SCHEDULERS: Mapping[str, _Launcher] = {
 }
 """What starts a process per device, or a torchrun per node."""
 _PYTHON = re.compile(r"python[\d.]*")
-_PROGRAMS = ("trl",)
-"""Programs that train, by the names that shells know."""
+_PROGRAMS = ("trl", "llamafactory-cli", "swift", "litgpt", "axolotl")
+"""Programs that train, by the names that shells know; those that start torchrun themselves take its
+processes and nodes from NPROC_PER_NODE and NNODES."""
+_WRAPPERS = ("uv", "poetry", "conda", "nohup", "numactl", "nsys", "env", "time", "nice", "docker")
+_WRAPPERS += ("podman", "singularity", "apptainer", "srun", "torchx", "stdbuf", "exec")
+"""Commands that start the one behind their own options."""
 _SLURM = {
     **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), ("-N", "--nodes")),
     "SLURM_NTASKS": ("-n", "--ntasks"),
@@ -94,6 +100,7 @@ def launch_of(text: str) -> Launch | None:
 
     Raises BadRequest for a script that is not as bash writes it, or without end.
     """
+    text = script_of(text) or text
     batch = _options(_batch_words(text), _SCHEDULERS["srun"])
     held = {name: _first(batch, flags) for name, flags in _SLURM.items()}
     values: dict[str, Value] = {name: value for name, value in held.items() if value}
@@ -137,6 +144,9 @@ def _launches(started: Started, batch: Mapping[str, str]) -> Iterator[Launch]:
         nodes, each = own[0] or nodes, own[1] or each
     if not rest:
         return
+    if row is None and _base(rest[0]) in _PROGRAMS:
+        each = _environment(values, "NPROC_PER_NODE") or each
+        nodes = _environment(values, "NNODES") or nodes
     program, arguments = ("", rest) if rest[0].startswith("-") else (rest[0], rest[1:])
     texts = tuple(map(as_written, arguments))
     unset = dict.fromkeys(name for word in arguments for name in unknown_in(word))
@@ -149,6 +159,12 @@ def _launches(started: Started, batch: Mapping[str, str]) -> Iterator[Launch]:
         options=tuple(map(as_written, options)),
         environment={k: as_unset(v) for k, v in values.items() if isinstance(v, str)},
     )
+
+
+def _environment(values: Mapping[str, Value], name: str) -> str:
+    """A variable's value; "" where there is none."""
+    value = values.get(name, "")
+    return as_unset(value) if isinstance(value, str) else ""
 
 
 def _base(word: str) -> str:
@@ -164,6 +180,10 @@ def _program_at(words: Sequence[str]) -> int | None:
         if base in _LAUNCHERS or _PYTHON.fullmatch(base):
             return i
     srun = _base(words[0]) in _SCHEDULERS
+    if _base(words[0]) in _WRAPPERS:
+        own = next((i for i, word in enumerate(words) if word in _PROGRAMS), None)
+        if own is not None:
+            return own
     return next((i for i, word in enumerate(words) if srun and word.endswith(".py")), None)
 
 
@@ -179,7 +199,7 @@ def _after_python(words: list[str]) -> list[str]:
 
 def _split_options(words: list[str], row: _Launcher) -> tuple[dict[str, str], list[str]]:
     """A launcher's options by name, and what follows them."""
-    at = 1 if words[:1] == ["launch"] else 0
+    at = 1 if words[:1] in (["launch"], ["run"]) else 0
     begin = at
     while at < len(words) and words[at].startswith("-"):
         name = _spelt(words[at])

@@ -161,7 +161,9 @@ class _Parser:
         return ShellCommand(plain, documents, files)
 
     def function(self, name: str) -> ShellFunction:
-        self.skip(("(", ")", "\n"))
+        for sign in ("(", ")"):  # once: a body in brackets begins with the next
+            self.at += self.peek() == sign
+        self.skip(("\n",))
         return ShellFunction(name, (self.statement(),))
 
     def choice(self) -> ShellChoice:

@@ -13,15 +13,28 @@ from typing import Any
 
 from shardwise.boundary import parse_json, parse_yaml
 from shardwise.errors import BadRequest, shown
+from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export.flags import launched
 from shardwise.planner.export.notes import number
-from shardwise.planner.export.script import Launch
+from shardwise.planner.export.script import Launch, script_of
 from shardwise.planner.export.torchtitan_keys import flat
+from shardwise.planner.export.trainer.dialects import dialect_of, translated
 from shardwise.planner.export.trainer.files import named_files, parts
 from shardwise.planner.export.trainer.python_script import Unset, is_python, values_of
 
 MODEL = ("model_name_or_path", "base_model", "model_name", "model_id")
 """Keys that name the model."""
+_STORED = re.compile(r"(-(unsloth|bnb|4bit|8bit|gptq|awq|int4|int8))+$", re.IGNORECASE)
+"""The end of an id that says in how many bits its owner stored a model of others."""
+
+
+def model_named(text: str) -> str | None:
+    """The model of the zoo with a name, a Hugging Face id, or that a folder's name is of."""
+    path = text.rstrip("/")
+    last = _STORED.sub("", path.rpartition("/")[2])
+    return text if text in zoo_names() else of_hub(path) or of_hub(last)
+
+
 JSON = "deepspeed."
 _IN_DEEPSPEED = (
     *("zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_clipping"),
@@ -38,14 +51,19 @@ _RENAMED = {"fsdp_config.fsdp": "fsdp", "accelerate_config": "config_file"}
 
 
 class Given:
-    """Values by key; `take` gives one and remembers that it was read. `target` is what errors call
-    the program."""
+    """Values by key, of another program's as the Trainer calls them (`dialects.py`); `take` gives
+    one and remembers that it was read. `target` is what errors call the program."""
 
     def __init__(
         self, values: Mapping[str, Any], launch: Launch | None = None, target: str = "trl"
     ) -> None:
-        self.target = target
-        self.values = {k: v for k, v in values.items() if v is not None and v != ""}
+        said = {k: v for k, v in values.items() if v is not None and v != ""}
+        self.dialect = dialect_of(said, launch.words if launch is not None else ())
+        told = translated(said, self.dialect)
+        self.values, self.spelt, self.silent = told.values, told.spelt, frozenset(told.silent)
+        self.row = told.dialect
+        self.defaults = self.row.defaults
+        self.target = self.dialect.name if self.dialect is not None else target
         self.launch = launch
         self.read: set[str] = set()
 
@@ -53,12 +71,18 @@ class Given:
         """The value of the first of some keys that is there and no "auto"; all count as read."""
         self.read |= {name for name in names if name in self.values}
         for name in (n for n in names if isinstance(self.values.get(n), Unset)):
+            said = f"{self.called(name)} is {shown(self.values[name])} in the script"
             raise BadRequest(
-                f"{self.target}: {name} is {shown(self.values[name])} in the script, which does "
-                "not say its value; write a plain value in its place"
+                f"{self.target}: {said}, which does not say its value; write a plain value in its "
+                "place"
             )
         found = [self.values[name] for name in names if self.values.get(name, "auto") != "auto"]
-        return found[0] if found else default
+        usual = [self.defaults[name] for name in names if name in self.defaults]
+        return next(iter([*found, *usual]), default)
+
+    def called(self, name: str) -> str:
+        """A key as the text spells it."""
+        return self.spelt.get(name, name)
 
     def on(self, *names: str, default: bool = False) -> bool:
         """A switch."""
@@ -68,7 +92,7 @@ class Given:
     def known(self, words: Mapping[Any, Any], *names: str) -> Any:
         """What the word of a key stands for; None, and not read, where it is none of `words`."""
         for name in names:
-            value = self.values.get(name)
+            value = self.values.get(name, self.defaults.get(name))
             if isinstance(value, Unset):
                 self.take(name)
             value = value.lower() if isinstance(value, str) else value
@@ -90,12 +114,13 @@ class Given:
         """A value as a whole number from 1."""
         text = str(value)
         if "$" in text:
-            raise BadRequest(
-                f"{self.target}: {name} is {shown(text)}, which the script does not set"
-            )
-        found = number(self.target, name, text)
+            said = f"{self.called(name)} is {shown(text)}"
+            raise BadRequest(f"{self.target}: {said}, which the script does not set")
+        found = number(self.target, self.called(name), text)
         if found < 1:
-            raise BadRequest(f"{self.target}: {name} is {found}; write a whole number from 1")
+            raise BadRequest(
+                f"{self.target}: {self.called(name)} is {found}; write a whole number from 1"
+            )
         return found
 
     @property
@@ -142,6 +167,8 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
 def _table(text: str, target: str) -> Mapping[str, Any] | None:
     """The keys of a YAML or JSON text; None for one that is neither."""
     plain = text.strip()
+    if script_of(text):
+        return None
     if plain.startswith("{"):
         found = parse_json(plain, f"{target}: the file")
     elif re.search(r"^[\w.]+:(\s|$)", plain, re.MULTILINE) and not re.search(
@@ -172,6 +199,7 @@ def _of_launch(launch: Launch | None, target: str) -> dict[str, Any]:
     if launch is None:
         return {}
     values = {_in_config(name): value for name, value in _flags(launch.options)}
+    values |= {w[0]: _value(w[1]) for w in map(_assigned, launch.arguments) if w is not None}
     for name, value in _flags(launch.arguments):
         if isinstance(value, str) and value.lstrip().startswith("{"):
             inner = parse_json(value, f"{target}: --{name}")
@@ -202,6 +230,8 @@ def _flags(words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         name, equals, value = word[2:].partition("=")
         several = [value] if equals else []
         while not equals and at < len(words) and not _FLAG.match(words[at]):
+            if several and _assigned(words[at]):
+                break
             several.append(words[at])
             at += 1
         name = name.replace("-", "_")
@@ -210,6 +240,12 @@ def _flags(words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         else:
             plain = [_value(text) for text in several]
             yield name, True if not plain else plain[0] if len(plain) == 1 else plain
+
+
+def _assigned(word: str) -> tuple[str, str] | None:
+    """The key and the value of `a.b=value`, as Hydra and torchtune take them."""
+    found = re.fullmatch(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", word, re.DOTALL)
+    return (found[1], found[2]) if found else None
 
 
 def _value(text: str) -> Any:

@@ -76,7 +76,7 @@ def fields_of(given: Given, devices: int | None) -> Fields:
     _refuse_other_jobs(given)
     given.take(*MODEL)
     cut = _cut(given, devices)
-    rounds = given.same("the number of microbatches", *_ROUNDS, default=1)
+    rounds = _rounds(given, cut)
     said: Fields = {
         "software": "any",
         "stack": "fsdp",
@@ -99,7 +99,7 @@ def fields_of(given: Given, devices: int | None) -> Fields:
     said |= _batch(given, cut, rounds) | _memory(given, cut) | _kernels(given)
     said |= _dtypes(given, cut) | _optimizer(given)
     if cut.mesh.get("context", 1) > 1:
-        ulysses = given.on("parallelism_config.parallelism_config_sp_size")
+        ulysses = any(name in given for name in _sizes("sp"))
         said["context_method"] = "ulysses" if ulysses else _context(given)
     return said | _overlap(given, cut)
 
@@ -226,6 +226,8 @@ def _per_node(given: Given) -> int:
 def _world(given: Given, devices: int | None) -> int:
     """How many processes there are, as told or by the launcher."""
     told = given.take("num_processes", "world_size")
+    if str(each := given.take("devices_per_node")).isdigit():
+        told = int(each) * int(given.take("num_machines", default=1))
     launch = given.launch
     if launch is not None and launch.each.isdigit() and (launch.nodes or "1").isdigit():
         told = int(launch.nodes or "1") * int(launch.each)
@@ -245,10 +247,32 @@ def _world(given: Given, devices: int | None) -> int:
     return given.count_of("num_processes", told)
 
 
+def _each(given: Given) -> int:
+    """Sequences that a device takes at once."""
+    usual = given.take(*EACH, default=1 if "base_model" in given else 8)
+    return given.same("the sequences of a device", *EACH, default=int(usual))
+
+
+def _shards(cut: Cut) -> int:
+    return prod(cut.mesh.get(axis, 1) for axis in ("data", "fsdp"))
+
+
+def _rounds(given: Given, cut: Cut) -> int:
+    """Microbatches of a step, as told or by the sequences of a whole step."""
+    rounds = given.same("the number of microbatches", *_ROUNDS, default=0)
+    if rounds or (total := given.take(_TOTAL)) is None:
+        return rounds or 1
+    most, key = _each(given) * _shards(cut), given.called(_TOTAL)
+    made = f"microbatches, {key} {total} over {most} sequences at once,"
+    return whole(given.target, made, given.count_of(_TOTAL, total) / most)
+
+
+_TOTAL = "global_batch_size"
+
+
 def _batch(given: Given, cut: Cut, rounds: int) -> Fields:
     axolotl = "base_model" in given
-    each = given.same("the sequences of a device", *EACH, default=1 if axolotl else 8)
-    shards = prod(cut.mesh.get(axis, 1) for axis in ("data", "fsdp"))
+    each, shards = _each(given), _shards(cut)
     total = each * rounds * shards
     if (told := given.take("deepspeed.train_batch_size")) not in (None, total):
         raise BadRequest(
@@ -281,6 +305,8 @@ def _memory(given: Given, cut: Cut) -> Fields:
 def is_trl(given: Given) -> bool:
     """Whether TRL's defaults hold: its command line or scripts, or a YAML of it alone."""
     launch = given.launch
+    if given.dialect is not None:
+        return False
     if launch is None:
         return "model_name_or_path" in given
     return bool(launch.words & _OF_TRL)
@@ -365,7 +391,7 @@ def _optimizer(given: Given) -> Fields:
     own = given.take("deepspeed.optimizer.type")
     name = own if own is not None else given.take("optim", "optimizer", default="adamw_torch")
     words = {word: word for row in OPTIM_WORDS.values() for word in row}
-    word = meant(given.target, "optim", str(name).lower(), words)
+    word = meant(given.target, given.called("optim"), str(name).lower(), words)
     return {"optimizer": next(kind for kind, row in OPTIM_WORDS.items() if word in row)}
 
 

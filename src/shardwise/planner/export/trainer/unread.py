@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 
 from shardwise.errors import BadRequest, Remark, shown
-from shardwise.models.zoo import of_hub, zoo_names
-from shardwise.planner.export.trainer.given import MODEL, Given, given_of
+from shardwise.planner.export.trainer.given import MODEL, Given, given_of, model_named
 from shardwise.planner.export.trainer.read import EACH, LENGTH, fields_of, is_open
 
 _ANY = 1
@@ -23,15 +22,19 @@ def notes(text: str, idle: re.Pattern[str], known: Collection[str]) -> list[str]
         return []
     _read(given)
     near = list(_nearly(given))
-    left = {key: value for key, value in given.values.items() if key not in given.read}
-    other = {k: v for k, v in left.items() if not (idle.match(k) or _says_nothing(v))}
+    left = {given.called(k): value for k, value in given.values.items() if k not in given.read}
+    other = {k: v for k, v in left.items() if not (_idle(k, given, idle) or _says_nothing(v))}
     said = [
         f"{key} = {shown(value)} is not understood, and was not read{_hint(key, known)}"
         for key, value in other.items()
     ]
-    without = ", ".join(sorted(set(left) - set(other)))
+    without = ", ".join(sorted((set(left) | given.silent) - set(other)))
     remarks = [Remark(f"without effect on a plan: {without}")] if without else []
     return [*said, *near, *remarks]
+
+
+def _idle(key: str, given: Given, idle: re.Pattern[str]) -> bool:
+    return idle.match(key) is not None or given.row.is_idle(key)
 
 
 def _hint(key: str, known: Collection[str]) -> str:
@@ -59,9 +62,9 @@ def _nearly(given: Given) -> Iterator[str]:
     packed = [key for key in ("packing", "sample_packing") if given.on(key)]
     lacks = [keys[0] for keys in (LENGTH, EACH) if not any(key in given for key in keys)]
     name = str(given.take(*MODEL, default=""))
-    if name and of_hub(name) is None and name not in zoo_names():
+    if name and model_named(name) is None:
         key = next(key for key in MODEL if key in given)
-        yield f"{key} = {shown(name)} is no known model; read for the one given"
+        yield f"{given.called(key)} = {shown(name)} is no known model; read for the one given"
     if given.values.get("bf16") is False and not given.on("fp16"):
         yield "bf16 = False: matmuls run in the dtype in which the model is loaded"
     if is_open(given):

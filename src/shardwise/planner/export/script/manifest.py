@@ -1,0 +1,75 @@
+"""Manifests of Kubernetes and Compose as the bash that their containers run: variables of `env`,
+then `command` and `args`. What a container asks for of GPUs is not its number of processes: the
+command says that, or whoever hands in the file."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardwise.boundary import parse_yaml
+from shardwise.errors import BadRequest
+
+_LOOKS = re.compile(r"^(apiVersion:[ \t]*\S|services:[ \t]*$)", re.MULTILINE)
+
+
+def script_of(text: str) -> str | None:
+    """The commands of a manifest's containers; None for a text that is no manifest.
+
+    >>> script_of("apiVersion: v1\\nspec:\\n  command: [python, t.py]\\n  args: ['--seed=$(SEED)']")
+    "python t.py '--seed='${SEED}\\n"
+    """
+    if _LOOKS.search(text) is None:
+        return None
+    try:
+        parts = [parse_yaml(part, "the manifest") for part in re.split(r"(?m)^---[ \t]*$", text)]
+    except BadRequest:
+        return None
+    lines = [line for part in parts for line in _commands(part)]
+    return "".join(f"{line}\n" for line in lines) or None
+
+
+def _commands(node: Any) -> Iterator[str]:
+    """The variables and the command of each container, wherever it stands."""
+    if isinstance(node, list):
+        for inner in node:
+            yield from _commands(inner)
+    if not isinstance(node, Mapping):
+        return
+    words = [word for key in ("entrypoint", "command", "args") for word in _words(node.get(key))]
+    if words:
+        yield from _variables(node.get("env") or node.get("environment"))
+        yield " ".join(words)
+    for inner in node.values():
+        yield from _commands(inner)
+
+
+def _words(value: Any) -> list[str]:
+    """Words as bash writes them, `$(NAME)` and `$NAME` of Kubernetes as its variables; a command in
+    one piece stays as it is."""
+    if isinstance(value, str):
+        return [value]
+    return [_quoted(str(word)) for word in value] if isinstance(value, list) else []
+
+
+def _quoted(word: str) -> str:
+    if "\n" in word or " " in word:
+        return shlex.quote(word)
+    parts = re.split(r"(\$\(\w+\)|\$\{\w+\}|\$\w+)", word)
+    named = [f"${{{part.strip('$(){}')}}}" if at % 2 else part for at, part in enumerate(parts)]
+    return "".join(
+        part if at % 2 or not part else shlex.quote(part) for at, part in enumerate(named)
+    )
+
+
+def _variables(env: Any) -> Iterator[str]:
+    if isinstance(env, Mapping):
+        env = [{"name": name, "value": value} for name, value in env.items()]
+    for one in env if isinstance(env, list) else []:
+        said = (
+            one
+            if isinstance(one, Mapping)
+            else dict(zip(("name", "value"), str(one).split("=", 1), strict=False))
+        )
+        if re.fullmatch(r"[A-Za-z_]\w*", str(said.get("name"))) and said.get("value") is not None:
+            yield f"{said['name']}={_quoted(str(said['value']))}"

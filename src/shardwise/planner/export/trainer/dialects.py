@@ -1,0 +1,142 @@
+"""Programs that train as transformers' Trainer does, by keys of their own: LLaMA-Factory, ms-swift,
+torchtune and others are rows of `dialects.toml` in `plans/data/software`, which says what each of
+their keys is called here."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import shardwise.plans.software
+from shardwise.boundary import read_toml
+
+_FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "dialects.toml"
+_SCRIPTS = "scripts"
+"""The row of what people's own scripts call their keys, where no program's row is meant."""
+_LEAST = 2
+"""Keys of a program's own that a text has if it is for it."""
+_ITSELF = "$"
+"""In a row the value as it stands in the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A program's keys: `names` of keys and `values` of their words in the Trainer's."""
+
+    name: str
+    title: str
+    source: str
+    programs: tuple[str, ...]
+    marks: tuple[str, ...]
+    idle: str
+    names: Mapping[str, str]
+    values: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    defaults: Mapping[str, Any]
+
+    def is_idle(self, key: str) -> bool:
+        """Whether a key says nothing of a plan."""
+        return bool(self.idle) and re.match(self.idle, key) is not None
+
+    def stands_for(self, key: str, value: Any) -> Mapping[str, Any] | None:
+        """The Trainer's keys that a word stands for; None where no row says it."""
+        word = str(value).lower() if isinstance(value, bool) else str(value)
+        rows = self.values.get(key, {})
+        found = next((row for like, row in rows.items() if fnmatchcase(word, like)), None)
+        if found is None:
+            return None
+        return {name: value if told == _ITSELF else told for name, told in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The Trainer's keys that a text comes to; `spelt` is which of the text's own says each, and
+    `silent` are those that say nothing of a plan."""
+
+    dialect: Dialect
+    values: dict[str, Any] = field(default_factory=dict)
+    spelt: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+
+    def say(self, own: str, key: str, value: Any) -> None:
+        """Lists of one key are joined, as a program may have a switch for each of their words."""
+        before = self.values.get(key)
+        if isinstance(before, list) and isinstance(value, list):
+            value = [*before, *value]
+        self.values[key] = value
+        self.spelt[key] = own
+
+
+@cache
+def dialects() -> Mapping[str, Dialect]:
+    """The rows by name."""
+    table = read_toml(_FILE, "the keys of programs like transformers' Trainer")
+    return {
+        name: Dialect(
+            name=name,
+            title=row["title"],
+            source=row["source"],
+            programs=tuple(row["programs"]),
+            marks=tuple(row["marks"]),
+            idle=row["idle"],
+            names=row["names"],
+            values=row.get("values", {}),
+            defaults=row["defaults"],
+        )
+        for name, row in table.items()
+    }
+
+
+def dialect_of(keys: Collection[str], words: Collection[str]) -> Dialect | None:
+    """The program that a text with such `keys` is for, or that a launch line starts, whose path has
+    the `words`; None for none of the rows."""
+    rows = [row for row in dialects().values() if row.name != _SCRIPTS]
+    started = [row for row in rows if set(row.programs) & set(words)]
+    marked = [row for row in rows if len(set(row.marks) & set(keys)) >= _LEAST]
+    best = sorted(marked, key=lambda row: -len(set(row.marks) & set(keys)))
+    return next(iter([*started, *best]), None)
+
+
+def translated(values: Mapping[str, Any], dialect: Dialect | None) -> Translation:
+    """A text's keys as the Trainer's; without a program's row by what scripts call them."""
+    row = dialect or dialects()[_SCRIPTS]
+    done = Translation(row)
+    for own, value in values.items():
+        if own not in row.values or row.stands_for(own, value) is None:
+            _renamed(done, own, value, values)
+    for own in row.values:
+        stands = row.stands_for(own, values[own]) if own in values else None
+        if stands is None:
+            continue
+        if not stands:
+            done.silent.add(own)
+        for key, value in stands.items():
+            done.say(own, key, value)
+    return done
+
+
+def _renamed(done: Translation, own: str, value: Any, values: Mapping[str, Any]) -> None:
+    """A key without a row of its words, under its Trainer's name unless the text has that, too."""
+    name = done.dialect.names.get(own, own)
+    if not name or (done.dialect.name != _SCRIPTS and name == own and done.dialect.is_idle(own)):
+        done.silent.add(own)
+    elif name != own and name in values and name not in done.dialect.names:
+        done.values[own] = value
+    else:
+        done.say(own, name, value)
+
+
+def spellings(dialect: Dialect, key: str, value: str | None) -> Iterator[tuple[str, str | None]]:
+    """The program's keys that say a Trainer's, each with its word for a value (None: left out)."""
+    for own, rows in dialect.values.items():
+        for like, stands in rows.items():
+            told = stands.get(key)
+            if value is None and told is not None:
+                yield own, None
+            elif len(stands) == 1 and told == _ITSELF:
+                yield own, value
+            elif len(stands) == 1 and str(told).lower() == value:
+                yield own, like.strip("*")
+    yield from ((own, value) for own, name in dialect.names.items() if name == key)
