@@ -288,6 +288,12 @@ SENSITIVITY = Option(
     kind="flag",
     group="Beside the answer",
 )
+COARSE_ANSWER = Option(
+    about="A quick answer, and nothing beside it: by fewer choices, or of servers by short runs.",
+    default=False,
+    kind="flag",
+    group="Beside the answer",
+)
 OWN_RUNS = Option(
     about="A few runs of your own cluster (docs/runs.md), which move and narrow what is expected.",
     kind="file",

@@ -12,6 +12,7 @@ from shardwise.boundary.options import option
 from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
+    COARSE_ANSWER,
     COMPILE_FLAGS,
     COMPILE_TIMEOUT,
     SENSITIVITY,
@@ -66,12 +67,7 @@ class ServePlanRequest(ServeWords, Command):
         kind="flag",
         group="Targets",
     )
-    coarse: bool = option(
-        "By short runs alone, in about a second, and nothing beside the answer.",
-        default=False,
-        kind="flag",
-        group="The load",
-    )
+    coarse: bool = option(COARSE_ANSWER)
     compile: int | str | None = option(
         "Compile decode and prefill of the best plans for our server until N fit, three times as "
         "many at most (implies --for jax; a minute or two each on a core, then kept): the cheapest "

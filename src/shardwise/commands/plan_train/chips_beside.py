@@ -12,6 +12,7 @@ from shardwise.commands.plan_train.points import SIZES, SweepPoint
 from shardwise.commands.plan_train.side_by_side import BesideRequest
 from shardwise.commands.plan_train.swept_result import ChipJob, ChipPlan, chip_row
 from shardwise.commands.pricing.served_page import usd_text
+from shardwise.commands.pricing.train_choices import coarsely
 from shardwise.commands.pricing.whole_run import (
     days_text,
     own_runs,
@@ -158,7 +159,7 @@ def chips_beside(
         name=cfg.name,
         asked=asked,
         choices=tuple(choices),
-        warnings=unpriced(cfg),
+        warnings=[*unpriced(cfg), *coarsely(asked.choices.coarse)],
         provenance={c.point.piece.chip.id: c.point.piece.chip.efficiency.source for c in choices},
     )
 

@@ -16,7 +16,7 @@ from shardwise.commands.pricing.predict import plan_training
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.results.run import DaysBetween, days_between
 from shardwise.units import DAY, format_count, format_usd, sig
 
@@ -34,7 +34,8 @@ SIZES = "whole boxes, or of each number of chips the most cube-like shape; odd f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One planned job. `answer` is None where nothing fits or divides, and `miss` says why.
+    """One planned job: the best of its `planning`. `answer` is None where nothing fits or divides,
+    and `miss` says why.
 
     `days` and `usd` are of the whole run of `tokens`; `usd` is None without a price. `efficiency`
     is tokens/s per chip over that of the smallest slice of its series, `marginal` the speed that
@@ -45,6 +46,7 @@ class SweepPoint:
     batch: str
     sequence_length: int
     answer: TrainAnswer | None
+    planning: TrainPlanning | None = None
     miss: str = ""
     days: float | None = None
     usd: float | None = None
@@ -164,6 +166,7 @@ def planned_point(
     except NoFeasiblePlan as error:
         return replace(asked, miss=str(error))
     answer = planning.best
+    asked = replace(asked, planning=planning)
     if float(answer.estimate.expected) >= better_than:
         return replace(asked, miss="no plan takes less time than the one that is known")
     if tokens is None:

@@ -23,7 +23,7 @@ from shardwise.commands.plan_train.points import (
 )
 from shardwise.commands.plan_train.side_by_side import BesideRequest, side_by_side
 from shardwise.commands.plan_train.swept_result import SweepJob, SweepPlan, sweep_row
-from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.train_choices import TrainChoices, coarsely
 from shardwise.commands.pricing.whole_run import (
     RUN_TOKENS,
     Word,
@@ -139,7 +139,7 @@ class SweepRequest(TrainChoices, Command):
             jobs=jobs,
             days=days,
             objective=self.objective,
-            warnings=unpriced(cfg),
+            warnings=[*unpriced(cfg), *coarsely(self.coarse)],
             provenance={p.chip.id: p.chip.efficiency.source for p in pieces},
         )
 

@@ -10,7 +10,7 @@ from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
 from shardwise.boundary.options import option, required
 from shardwise.boundary.records import hidden, part
-from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
+from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import (
     COMPILE_FLAGS,
     COMPILE_TIMEOUT,
@@ -32,7 +32,7 @@ from shardwise.commands.plan_train.against import (
 from shardwise.commands.plan_train.against_page import against_detail, against_page
 from shardwise.commands.plan_train.deadline import DatedRun, SliceChoice
 from shardwise.commands.plan_train.points import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
-from shardwise.commands.plan_train.why import close_table, differs_in, reasons
+from shardwise.commands.plan_train.why import close_detail, close_table, differs_in, reasons
 from shardwise.commands.pricing.predict import (
     batch_hints,
     caveats,
@@ -40,7 +40,7 @@ from shardwise.commands.pricing.predict import (
     tight,
     unused_choices,
 )
-from shardwise.commands.pricing.train_choices import TrainChoices
+from shardwise.commands.pricing.train_choices import TrainChoices, coarsely
 from shardwise.commands.pricing.train_page import train_detail, train_page
 from shardwise.commands.pricing.whole_run import (
     CHECKPOINT_INTERVAL,
@@ -179,6 +179,8 @@ class TrainPlanRequest(TrainChoices, Command):
     ) -> "TrainPlanned":
         """Search, and price what was asked for beside it; `watch` hears of compiles."""
         if self.compile is not None:
+            if self.coarse:
+                raise BadRequest("--coarse tries few plans, --compile compiles the best; give one")
             return self._compiled(progress, watch)
         if self.tune:
             raise BadRequest(
@@ -233,16 +235,7 @@ class TrainPlanRequest(TrainChoices, Command):
         days = self._days(run)
         chosen = self._in_time(run, days, progress) if run and days else None
         published = self._published() if self.against else None
-        planning = plan_training(
-            with_family(self.model, self.as_),
-            self.on if chosen is None else str(chosen.point.piece),
-            batch=self.batch,
-            seq=self.seq,
-            top=self.top,
-            choices=self if chosen is None else replace(self, objective="time"),
-            progress=progress,
-            may_offload=True,
-        )
+        planning = self._searched(chosen, progress)
         opinion = opinion_of(planning) if opinion_of else None
         if opinion is not None:
             planning = opinion.reranked(planning)
@@ -274,7 +267,8 @@ class TrainPlanRequest(TrainChoices, Command):
                 *([] if opinion is None else [Remark(ONE_PROGRAM)]),
                 *unpriced(planning.request.cfg),
                 *unused_choices(planning, self.schedule, self.context_method),
-                *batch_hints(planning),
+                *coarsely(self.coarse),
+                *([] if self.coarse else batch_hints(planning)),
                 *caveats(best),
                 *tight(planning),
                 *late_run(whole),
@@ -282,6 +276,23 @@ class TrainPlanRequest(TrainChoices, Command):
                 *planning.offloaded,
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
+        )
+
+    def _searched(self, chosen: SliceChoice | None, progress: Progress | None) -> TrainPlanning:
+        """The slice that was asked for, or the one that was chosen, which a coarse answer has
+        searched already."""
+        if self.coarse and chosen and chosen.point.planning:
+            return chosen.point.planning
+        return plan_training(
+            with_family(self.model, self.as_),
+            self.on if chosen is None else str(chosen.point.piece),
+            batch=self.batch,
+            seq=self.seq,
+            top=0 if self.coarse else self.top,
+            choices=self if chosen is None else replace(self, objective="time"),
+            progress=progress,
+            outside=not self.coarse,
+            may_offload=True,
         )
 
     def _published(self) -> TrainPlan:
@@ -446,7 +457,11 @@ class TrainPlanned(Answer, SearchedPlan):
     def sections(self) -> Mapping[str, Page]:
         """All else: what the figures are made of, why this plan, and the book's rules."""
         return {
-            "detail": chain(train_detail(self.best, self), self._close_detail(), self._more()),
+            "detail": chain(
+                train_detail(self.best, self),
+                close_detail(self.close, self.mfu_dtype),
+                self._more(),
+            ),
             "why": self._why(),
             "book": (wrapped(line, 0, 2) for line in self.book.lines),
         }
@@ -457,24 +472,6 @@ class TrainPlanned(Answer, SearchedPlan):
             yield wrapped(f"- {reason}", 2, 4)
         found = self.sensitivity or changed_inputs(train_sensitivity(self.best))
         yield wrapped(f"- {strongest(found)}", 2, 4)
-
-    def _close_detail(self) -> Page:
-        """The plans that were close with what bounds them."""
-        if not self.close:
-            return
-        yield ""
-        yield TextTable(
-            ["what was close", f"MFU of {self.mfu_dtype}", "waits", "limited by"],
-            [
-                [
-                    ", ".join([mesh_text(r.mesh), *r.differs]),
-                    f"{r.mfu:.1%}",
-                    format_seconds(r.exposed_seconds),
-                    r.bound_by,
-                ]
-                for r in self.close
-            ],
-        )
 
     def _more(self) -> Page:
         if self.run:

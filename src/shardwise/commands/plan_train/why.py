@@ -1,6 +1,7 @@
 """Why a training plan: what bounds it, and what other plans and other values of its choices cost.
 
-`reasons` are the sentences of --why, `close_table` is the page's table of what else was close.
+`reasons` are the sentences of --why, `close_table` and `close_detail` are the
+page's tables of what else was close.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from shardwise.planner.search.loop import policies
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
+from shardwise.results.train import ClosePlan
 from shardwise.roofline.resolution import read_resolution
 from shardwise.units import format_seconds, many, sig
 
@@ -210,6 +212,23 @@ def close_table(planning: TrainPlanning, close: Sequence[TrainAnswer]) -> Page:
         yield wrapped(text, 2, 4)
     if planning.tied:
         yield _tied_line([mesh_text(a.plan.mesh) for a in planning.tied], bool(close))
+
+
+def close_detail(close: Sequence[ClosePlan], dtype: str) -> Page:
+    """The plans that were close with what bounds them."""
+    if not close:
+        return
+    yield ""
+    rows = (
+        [
+            ", ".join([mesh_text(r.mesh), *r.differs]),
+            f"{r.mfu:.1%}",
+            format_seconds(r.exposed_seconds),
+            r.bound_by,
+        ]
+        for r in close
+    )
+    yield TextTable(["what was close", f"MFU of {dtype}", "waits", "limited by"], list(rows))
 
 
 def _row(answer: TrainAnswer, best: TrainAnswer) -> list[str]:

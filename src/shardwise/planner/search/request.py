@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.models.remat import REMAT_POLICIES
+from shardwise.models.remat import REMAT_POLICIES, remat_row
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.software import SoftwareRow
@@ -33,6 +33,15 @@ LEVELS: tuple[Mapping[str, tuple], ...] = (
 """The choices that a search tries, with their values, in the order in which its loops choose them:
 a level needs no choice of a later one. A schedule comes with each count of chunks that it takes."""
 SEARCHED = {name: values for level in LEVELS for name, values in level.items()}
+COARSE: Mapping[str, tuple] = {
+    **SEARCHED,
+    "remat": tuple(name for name in REMAT_POLICIES if not remat_row(name).offloads),
+    "context_method": CONTEXT_METHODS[:2],
+    "weight_gather": GATHERS[:1],
+    "pipeline_schedule": PIPELINE_KINDS[1:3],
+}
+"""What a coarse search tries, in two fifths of the time: of these choices the values that the best
+plan of most runs has (docs/lab/page.md), and every value of the others."""
 
 
 class Ground:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
@@ -43,11 +44,12 @@ def _calls(state: StartState) -> list[VerbCall]:
 
 def _search(state: StartState, quick: bool = False) -> list[VerbCall]:
     given = (state.model, state.on)
+    more = {"coarse": quick or None}
     if state.task == TASKS[0]:
-        keywords = {"batch": BATCH, "seq": SEQ, "tokens": state.tokens, "days": state.days}
+        keywords = {"batch": BATCH, "seq": SEQ, "tokens": state.tokens, "days": state.days, **more}
         return [VerbCall(verb="plan_train", given=given, keywords=keywords)]
     names = ("input", "output", "rate", "ttft", "tpot")
-    keywords = {name: getattr(state, name) or None for name in names} | {"coarse": quick or None}
+    keywords = {name: getattr(state, name) or None for name in names} | more
     return [VerbCall(verb="plan_serve", given=given, keywords=keywords)]
 
 
@@ -105,7 +107,7 @@ VIEW: PageView[Any] = PageView(
     state=StartState,
     calls=_calls,
     slow=_search,
-    quick=lambda state: [] if state.task == TASKS[0] else _search(state, quick=True),
+    quick=partial(_search, quick=True),
     draw=_draw,
     crossed=("task", "model", "on"),
 )

@@ -4,6 +4,7 @@ strategy against the batch as in ch. 5."""
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, log
 from typing import Any
 
@@ -92,7 +93,8 @@ def _calls(state: TrainViewState) -> list[VerbCall]:
     ]
 
 
-def _search(state: TrainViewState) -> list[VerbCall]:
+def _search(state: TrainViewState, quick: bool = False) -> list[VerbCall]:
+    more = {"coarse": True} if quick else {"sensitivity": True}
     keywords = {
         "batch": f"{state.batch}",
         "seq": state.seq,
@@ -100,11 +102,11 @@ def _search(state: TrainViewState) -> list[VerbCall]:
         "tokens": state.tokens or None,
         "prices": prices("price", state.on, state.price),
         "sets": overlay("chip", state.chip),
-        "sensitivity": True,
+        **more,
     }
     given = (state.model, slice_name(state.on, state.chips))
     planned = VerbCall(verb="plan_train", given=given, keywords=keywords)
-    return [planned, *_beside(state, named(state.on, state.beside))]
+    return [planned, *([] if quick else _beside(state, named(state.on, state.beside)))]
 
 
 def _beside(state: TrainViewState, chips: str) -> list[VerbCall]:
@@ -347,6 +349,7 @@ VIEW = PageView(
     state=TrainViewState,
     calls=_calls,
     slow=_search,
+    quick=partial(_search, quick=True),
     draw=_draw,
     crossed=("model", "on"),
     sheet=sheet,
