@@ -2,7 +2,7 @@
 import * as Plot from "@observablehq/plot";
 import {useEffect, useRef} from "react";
 import {figureCsv, pngOf, save, svgText} from "./exports.js";
-import {binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
+import {billions, binaryTicks, logTicks, short, words as asWords} from "./numbers.js";
 import {palette, series} from "./palette.js";
 import {hue, mountPlayer} from "./player.js";
 
@@ -118,7 +118,8 @@ function scale(figure, which, most, left = 0) {
   if (names.length) return {type: "band", domain: names, label: null, tickFormat: (name) => shortened(name, Math.max(12, Math.floor((left - 8) / 6.6)))};
   const named = asWords(label), title = unit && unit !== label ? `${named} [${unit}]` : named;
   if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
-  const options = {label: title, labelArrow: "none", tickFormat: (v) => short(v, plainUnit(unit))};
+  const counted = /^(parameters|tokens)$/.test(unit || label);
+  const options = {label: title, labelArrow: "none", tickFormat: (v) => (counted && v >= 1e9 ? billions(v) : short(v, plainUnit(unit)))};
   options.labelAnchor = which === "x" ? "right" : "top";
   const bars = figure.marks.filter((m) => m.kind === "bar");
   if (!log && unit === "bytes") {

@@ -43,6 +43,7 @@ function App({all}) {
         <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the figures</a>
         <p className="brand">shardwise</p>
         {!exported() && <Menu all={all} at={at.view} visited={visited} />}
+        {!exported() && <CopyLink />}
         <Theme />
       </header>
       <main id="main" tabIndex={-1}>
@@ -125,6 +126,18 @@ function Menu({all, at, visited}) {
   );
 }
 
+// The whole state stands in the address; it opens wherever this page runs.
+function CopyLink() {
+  const [copied, copy] = useCopied(() => location.href);
+  return <button type="button" className="share" onClick={copy}>{copied ? "Link copied" : "Copy link"}</button>;
+}
+
+function useCopied(text) {
+  const [copied, setCopied] = useState(false);
+  const copy = async () => { await navigator.clipboard?.writeText(text()); setCopied(true); setTimeout(() => setCopied(false), 1500); };
+  return [copied, copy];
+}
+
 function Theme() {
   const [dark, setDark] = useState(() => (kept() ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark");
   useLayoutEffect(() => { document.documentElement.dataset.theme = dark ? "dark" : "light"; }, [dark]);
@@ -189,6 +202,12 @@ function withWord(given, name, value) {
   return [...others, `${name}=${value}`].join(" ");
 }
 
+// A whole number without a unit has all of its digits.
+const inTable = (value, unit) => (!unit && Number.isInteger(value) && Math.abs(value) < 1e7 ? value.toLocaleString("en") : short(value, unit));
+
+// Long names may break after a slash.
+const broken = (cell) => (cell.length < 30 ? cell : cell.split(/(?<=\/)/).flatMap((part, i) => (i ? [<wbr key={i} />, part] : [part])));
+
 function Typed({name, value, enter}) {
   const [typed, setTyped] = useState(String(value));
   useEffect(() => setTyped(String(value)), [value]);
@@ -210,8 +229,8 @@ function Table({table, given, change}) {
               if (table.edits && change && name === "value" && typeof row[j] === "number") {
                 return <td key={j}><Typed name={row[0]} value={row[j]} enter={(to) => change(withWord(given, row[0], to))} /></td>;
               }
-              const cell = short(row[j], units ? (name === "ratio" ? "" : row.at(-1) ?? "") : table.units[name] ?? "");
-              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : cell.length < 30 ? "short" : ""}>{cell}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
+              const cell = inTable(row[j], units ? (name === "ratio" ? "" : row.at(-1) ?? "") : table.units[name] ?? "");
+              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : cell.length < 30 ? "short" : ""}>{broken(cell)}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
             })}</tr>
           ))}
         </tbody>
@@ -221,8 +240,7 @@ function Table({table, given, change}) {
 }
 
 function Said({title, text}) {
-  const [copied, setCopied] = useState(false);
-  const copy = async () => { await navigator.clipboard?.writeText(text); setCopied(true); setTimeout(() => setCopied(false), 1500); };
+  const [copied, copy] = useCopied(() => text);
   return (
     <div className="said">
       <h2>{title}</h2>

@@ -8,9 +8,11 @@ export function short(value, unit = "") {
   if (typeof value !== "number") return String(value);
   if (unit === "days") return `${Number(value.toPrecision(4)).toLocaleString("en")} days`;
   if (unit === "ratio" || unit === "value") return short(value);
+  if (unit === "share") return `${digits(value * 100)} %`;
   if (/^[a-zA-Z]{4,}(\/\w+)?$/.test(unit) && unit !== "bytes" && unit !== "bytes/s" && !/FLOP/.test(unit)) return worded(value, unit);
   if (unit === "bytes") return scaled(value, 1024, BINARY, "B");
   if (unit === "bytes/s") return scaled(value, 1000, SI, "B/s");
+  if (unit === "ms") return short(value / 1000, "s");
   if (unit === "s" && Math.abs(value) >= 1000) return `${digits(value)} s`;
   if (value !== 0 && Math.abs(value) < 1 && unit === "s") return small(value, unit);
   if (Math.abs(value) >= 1e4 || (unit && Math.abs(value) >= 1000)) return scaled(value, 1000, SI, unit);
@@ -20,9 +22,12 @@ export function short(value, unit = "") {
 // Things that are counted, whose unit is a word: 4,096 chips, 3 M tokens.
 function worded(value, unit) {
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return `${value.toLocaleString("en")} ${unit}`;
-  const number = Math.abs(value) < 1e4 ? digits(value) : scaled(value, 1000, SI, "");
+  const number = Math.abs(value) < 1e4 ? digits(value) : billions(value);
   return `${number} ${unit}`;
 }
+
+// Of things that are counted 1e9 is a B.
+export const billions = (value) => scaled(value, 1000, SI, "").replace("G", "B");
 
 function small(value, unit) {
   let power = 0;

@@ -48,7 +48,7 @@ export function mountPlayer(node, data, {width, at, moved = () => {}, drawn = ()
   const show = (run) => {
     scene.show(frame, run && !still() ? WAIT / speed : 0);
     range.value = frame;
-    where.textContent = `${frame + 1} of ${last + 1}: ${data.frames[frame]?.label ?? ""}`;
+    where.textContent = `${frame + 1} of ${last + 1}: ${data.frames[frame]?.label ?? ""}${onTheWay(data.frames[frame]?.moves ?? [])}`;
     drawn(scene.svg);
   };
   const go = (to, run = false) => {
@@ -72,6 +72,14 @@ export function mountPlayer(node, data, {width, at, moved = () => {}, drawn = ()
   node.replaceChildren(...(last ? [bar] : []), scene.svg, legend(data, scene.colour));
   show(false);
   return stop;
+}
+
+// How much moves in a frame: what each transfer has where that is one size, else all of them.
+function onTheWay(moves) {
+  if (!moves.length) return "";
+  const sizes = moves.map((move) => move.bytes), same = sizes.every((size) => size === sizes[0]);
+  const all = same ? `${short(sizes[0], "bytes")} each` : `${short(sizes.reduce((a, b) => a + b), "bytes")} in all`;
+  return `, ${moves.length} transfer${moves.length > 1 ? "s" : ""} of ${all}`;
 }
 
 function legend(data, colour) {
@@ -158,7 +166,8 @@ function network(data, width) {
   const devices = data.places.filter((place) => place.kind === "device");
   const xs = data.places.map((p) => p.x), ys = data.places.map((p) => p.y);
   const span = [Math.max(...xs) - Math.min(...xs) + 1.2, Math.max(...ys) - Math.min(...ys) + 1.2];
-  const unit = Math.min((width - 24) / span[0], 560 / span[1], 150);
+  const room = Math.max(260, Math.min(560, innerHeight - 330)); // that it is seen whole beside its buttons
+  const unit = Math.min((width - 24) / span[0], room / span[1], 150);
   const side = Math.max(16, unit * 0.56), blocks = devices.length;
   const svg = canvas(data, width, span[1] * unit + 24), colour = (kind) => hue(devices.findIndex((d) => d.text === kind));
   const off = (width - span[0] * unit) / 2;
@@ -166,6 +175,7 @@ function network(data, width) {
   const links = new Map(), ends = data.frames.flatMap((frame) => frame.moves);
   const near = 1.3 * Math.min(...ends.map((move) => Math.hypot(px(move.target) - px(move.source), py(move.target) - py(move.source))));
   const wires = add(svg, "g", {fill: "none"}), lit = add(svg, "g", {fill: "none"}), boxes = add(svg, "g"), dots = add(svg, "g");
+  const names = add(svg, "g", {fill: "var(--ink)", stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke", "font-size": 11, "text-anchor": "end"});
   for (const move of ends) {
     const key = [move.source, move.target].sort((a, b) => a - b).join(" ");
     if (!links.has(key)) links.set(key, add(wires, "path", {d: path(move.source, move.target), stroke: "var(--line)", "stroke-width": 1.5}));
@@ -184,7 +194,7 @@ function network(data, width) {
     const group = add(boxes, "g"), x = px(i) - side / 2, y = py(i) - side / 2;
     add(group, "rect", {x, y, width: side, height: side, rx: 4, fill: "var(--paper)", stroke: place.kind === "device" ? colour(place.text) : "var(--soft)", "stroke-width": 2});
     add(group, "title", {}, `${place.kind} ${place.text}`);
-    if (unit >= 34) add(group, "text", {x: px(i), y: y + side + 12, "text-anchor": "middle", fill: "var(--ink)", "font-size": 11}, place.text);
+    if (unit >= 34) add(names, "text", {x: x + side, y: y - 4}, place.text); // beside what comes through the middle of a side
     return place.kind === "device" ? devices.map((_, b) => add(group, "rect", {x: x + 3 + (b % root) * cell, y: y + 3 + Math.floor(b / root) * cell, width: Math.max(1, cell - 1), height: Math.max(1, cell - 1), fill: hue(b), opacity: 0.1})) : [];
   });
   const show = (frame, run) => {

@@ -271,6 +271,7 @@ def test_python_and_command_line_agree(capsys, entry_id):
         (("quiz", "--chapter", "99"), "chapter '99' has no questions"),
         (("quiz", "5.1", "--answer", "1"), "--answer has 1 of the 4 numbers that '5.1' asks for"),
         (("quiz", "1.1.3", "--answer", "many"), "--answer is 'many'; it is a number"),
+        (("quiz", "head.7.appC.buffer", "--answer", "1 s"), "it is a number in bytes"),
         (("errata", "--chapter", "11"), "chapter '11' has no numbers"),
     ],
 )

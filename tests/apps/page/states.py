@@ -19,8 +19,9 @@ SMALL = {
     },
     "serving": {"model": "llama-3-8b", "chips": "4", "input": "1024", "output": "64"},
     "simulator": {"requests": "100"},
+    "book": {"id": "head.7.appA"},
 }
-"""Searches and simulations that end soon."""
+"""Searches and simulations that end soon; a number of which each control changes something."""
 SERVED = {"task": "serve it"}
 NEEDED = {
     **{("start", name): SERVED for name in ("input", "output", "rate", "ttft", "tpot")},

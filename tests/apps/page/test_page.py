@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from itertools import chain
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.apps.commands import run as command
@@ -16,6 +19,7 @@ from shardwise.apps.page.app import BUNDLE
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import state_of, written
 from shardwise.apps.page.views import VIEWS
+from shardwise.apps.page.views.serving import cheapest
 from shardwise.book import entries
 from shardwise.errors import BadRequest
 
@@ -225,11 +229,33 @@ def test_a_decision_begins_with_a_sentence(page):
         assert f"control '{name}' is {word}; " in said.text
 
 
+def test_the_batch_that_hides_fsdp_is_said_before_the_search(page):
+    (said,) = asked(page, "training", **start("training"))["lines"]
+    assert re.fullmatch(r"FSDP over 16 is bound by communication below .* a step \(.*\)\.", said)
+
+
+def test_two_models_are_compared_in_a_sentence(page):
+    assert asked(page, "models", model="llama-3-8b", beside="deepseek-v3")["says"] == (
+        "llama-3-8b has 8.03B parameters, computes 17.2 GFLOPs a token and caches 128 KiB of it; "
+        "deepseek-v3 has 671B parameters (37.6B of them for a token), computes 93.7 GFLOPs a token "
+        "and caches 68.6 KiB of it."
+    )
+
+
+def test_a_number_of_either_chip_has_its_unit(page):
+    pair = asked(page, "hardware", chip="v5p", beside="h100")["tables"][0]
+    units = {row[0]: row[-1] for row in pair["rows"]}
+    assert units["peak_flops.f32"] == units["peak_flops.bf16"] == "FLOP/s", "v5p has no f32"
+
+
+SERVES = r"\d+ chips? \(\d+ servers? of .*\) answers? .* requests a second"
+
+
 @pytest.mark.parametrize(
     ("name", "more", "says", "error"),
     [
-        ("serving", {}, "requests a second", "short runs"),
-        ("start", {"task": "serve it"}, "requests a second", "short runs"),
+        ("serving", {}, SERVES, "short runs"),
+        ("start", {"task": "serve it"}, SERVES, "short runs"),
         ("training", {}, "Training llama-3-8b", "fewer choices"),
         ("start", {}, "Training llama-3.2-1b", "fewer choices"),
     ],
@@ -240,10 +266,27 @@ def test_a_quick_answer_comes_before_the_search(page, name, more, says, error):
     quick = asked(page, name, fine="quick", **words)
     assert (first["refines"], quick["refines"]) == ("quick", "yes")
     assert not first["says"]
-    assert says in quick["says"]
+    assert re.match(says, quick["says"])
     assert any(error in line for line in quick["warnings"]), "it says how far off it is"
     assert quick["figures"][len(first["figures"])]
     assert not any("--coarse" in line for line in quick["commands"]), "the command of the answer"
+
+
+def test_the_cheapest_that_serves_as_much_is_named():
+    def row(name, chips, rate, usd):
+        return SimpleNamespace(
+            name=name, chips=chips, requests_per_second=rate, usd_per_hour=usd, servers=""
+        )
+
+    def said(*rows) -> str:
+        return cheapest(cast(Any, SimpleNamespace(instead=[row("this", 2, 10, 8), *rows])))
+
+    fewer, dear, cheap = row("fewer", 1, 9, 4), row("b200", 1, 10, 9), row("l4", 8, 12, 5)
+    assert said(fewer, dear, cheap) == (
+        "Cheapest below for as many requests: l4, 8 chips, $5 an hour; this is $8."
+    )
+    assert said(fewer, dear) == "Nothing in the table below serves as much for less."
+    assert said(fewer) == said() == said(row("v4i", 4, 10, None)) == ""
 
 
 def test_a_call_is_words_and_python():
@@ -328,6 +371,13 @@ def test_the_next_question_can_be_asked(page):
     assert entries()[following].can_be_asked
     said = asked(page, "book", id="9.mem", quiz="yes")["lines"]
     assert any(line.startswith("This one is not asked") for line in said)
+
+
+def test_a_question_is_a_link_away(page):
+    link = asked(page, "book")["links"][0]
+    assert link["text"] == "Ask me a question of this chapter"
+    assert link["state"]["quiz"] == "yes"
+    assert link["state"]["id"] != VIEWS["book"].controls[0].default, "its answer was shown"
 
 
 def test_numbers_of_the_book_are_chosen_by_chapter_and_in_words(page):

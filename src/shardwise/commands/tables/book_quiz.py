@@ -218,7 +218,7 @@ def _given(
     if not isinstance(answers, str):
         return list(answers) if isinstance(answers, Sequence) else [answers]
     words = answers.split(",")
-    known = units if len(units) == len(words) else [""] * len(words)
+    known = [*units, *units[-1:] * len(words)][: len(words)]
     return [in_unit(word, unit) for word, unit in zip(words, known, strict=True)]
 
 

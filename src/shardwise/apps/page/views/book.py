@@ -26,7 +26,7 @@ CHAPTERS = tuple(ELSEWHERE.get(c, f"Chapter {c}") for c in (e.chapter for e in e
 class BookState(ViewState):
     """The controls of the view."""
 
-    id: str = choice("Number", IDS, "head.7.appA", words=ASKS, under=CHAPTERS)
+    id: str = choice("Number", IDS, IDS[0], words=ASKS, under=CHAPTERS)
     quiz: bool = flag("Ask me")
     answer: str = entry("My answer", "", about="Such as 310 ms; several with commas. Enter.")
     hint: bool = flag("Hint", about="With Ask me: the formulas.")
@@ -67,7 +67,7 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
         right=all(found.right) if isinstance(found, BookQuizChecked) else None,
         tables=[inputs, *([_worked(steps)] if steps else [])],
         lines=[*_lines(found), *_hint(answers[1:]), *_not_asked(state)],
-        links=[*([_next(state)] if state.quiz else []), *_lecture(state)],
+        links=[_next(state), *_lecture(state)],
         formula="; ".join(step.formula for step in steps),
         source=found.source,
     )
@@ -108,7 +108,8 @@ def _next(state: BookState) -> ViewLink:
         name for name in (*own[place + 1 :], *own[: place + 1]) if entries()[name].can_be_asked
     ]
     state_ = {"id": asked[0] if asked else state.id, "quiz": "yes"}
-    return ViewLink(text="Next question", view=VIEW.name, state=state_)
+    text = "Next question" if state.quiz else "Ask me a question of this chapter"
+    return ViewLink(text=text, view=VIEW.name, state=state_)
 
 
 def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
@@ -137,7 +138,8 @@ def _table(title: str, found: Sequence[Record], names: Sequence[str]) -> TableDa
 
 def _cell(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_number(one)}" for name, one in value.items())
+        known = {name: one for name, one in value.items() if one is not None}
+        return ", ".join(f"{name} {_number(one)}" for name, one in known.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value))
     return value if isinstance(value, int | float) else "" if value is None else str(value)

@@ -35,6 +35,7 @@ def _calls(state: HardwareState) -> list[VerbCall]:
     return [
         VerbCall(verb="hw_list", keywords=keywords),
         VerbCall(verb="hw_show", given=(state.chip,), keywords=keywords),
+        VerbCall(verb="hw_show", given=(state.beside,), keywords=keywords),
         VerbCall(
             verb="hw_diff",
             given=(state.chip, state.beside),
@@ -44,13 +45,19 @@ def _calls(state: HardwareState) -> list[VerbCall]:
 
 
 def _draw(state: HardwareState, answers: Sequence[Answer]) -> Drawn:
-    listed, shown, pair = answers
+    listed, shown, other, pair = answers
     assert isinstance(listed, ChipList)
     assert isinstance(shown, ChipNumbers)
+    assert isinstance(other, ChipNumbers)
     assert isinstance(pair, ChipsCompared)
     return Drawn(
         figures=[_plane(listed.chips, state)],
-        tables=[_both(pair, _units(shown)), _numbers(shown), _prices(shown), _list(listed.chips)],
+        tables=[
+            _both(pair, {**_units(other), **_units(shown)}),
+            _numbers(shown),
+            _prices(shown),
+            _list(listed.chips),
+        ],
         lines=[f"{shown.name}: {shown.network}.", *shown.notes],
         formula="catalogue",
         source="each number has its own, below",

@@ -11,6 +11,7 @@ from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.model import ModelFacts
 from shardwise.models import zoo_names
+from shardwise.units import format_count, format_flops, sig
 
 COUNTED = {
     "params_total": "params",
@@ -57,6 +58,7 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         for row, unit in COUNTED.items()
     ]
     return Drawn(
+        says="; ".join(map(_sentence, found.values())) + ".",
         figures=[
             _bars("params", "Parameters by component", "parameters", params),
             _bars("flops", "Forward FLOPs per token", "FLOP", flops),
@@ -67,6 +69,17 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         ],
         formula="training FLOPs per token = 6 params + attention; KV bytes = 2 K H L bytes",
         source="ch. 4; each model's config.json",
+    )
+
+
+def _sentence(one: ModelFacts) -> str:
+    """A model in numbers, to quote."""
+    params, active = format_count(one.params_total), format_count(one.params_active)
+    experts = f" ({active} of them for a token)" if active != params else ""
+    return (
+        f"{one.name} has {params} parameters{experts}, computes "
+        f"{format_flops(one.forward_flops_per_token)} a token and caches "
+        f"{sig(one.kv_bytes_per_token / 2**10)} KiB of it"
     )
 
 

@@ -148,6 +148,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[others(found), changes(found.sensitivity or ()), _plan(found)],
         lines=[
+            *filter(None, [cheapest(found)]),
             strongest(found.sensitivity or ()),
             (
                 "What is served holds its targets in a simulation of the load; ideal decode below "
@@ -161,20 +162,17 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
 
 def sentence(found: ServePlanned) -> str:
     """The answer to quote."""
-    servers = f"{many(found.replicas, 'server')} of {found.slice}"
-    usd, answer = (
-        found.usd_per_million_tokens.output,
-        "answers" if found.replicas == 1 else "answer",
-    )
+    usd, answer = found.usd_per_million_tokens.output, "answers" if found.chips == 1 else "answer"
     cost = (
         f" for {format_usd(found.usd_per_hour)} an hour, {format_usd(usd)} per million tokens out"
         if found.usd_per_hour is not None and usd is not None
         else "; no price is known"
     )
     return (
-        f"{servers} with {found.software} {answer} {sig(found.requests_per_second)} requests a "
-        f"second: the first token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, "
-        f"each further one within {format_seconds(found.tpot_seconds.expected)}{cost}."
+        f"{many(found.chips, 'chip')} ({many(found.replicas, 'server')} of {found.slice}, "
+        f"{found.software}) {answer} {sig(found.requests_per_second)} requests a second: the first "
+        f"token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, each further one "
+        f"within {format_seconds(found.tpot_seconds.expected)}{cost}."
     )
 
 
@@ -182,6 +180,22 @@ def where(found: ServePlanned) -> FigureData:
     """The parts of a decode step, one after the other."""
     title = "Where a decode step's time goes"
     return _stacked("where", title, "time", "s", "step", found.where_it_goes)
+
+
+def cheapest(found: ServePlanned) -> str:
+    """Which row of those that serve as much costs least an hour."""
+    this, *rest = found.instead
+    priced = [(one.usd_per_hour, one) for one in rest if one.usd_per_hour is not None]
+    enough = [both for both in priced if both[1].requests_per_second >= this.requests_per_second]
+    if this.usd_per_hour is None or not enough:
+        return ""
+    usd, one = min(enough, key=lambda both: both[0])
+    if usd >= this.usd_per_hour:
+        return "Nothing in the table below serves as much for less."
+    return (
+        f"Cheapest below for as many requests: {one.name}, {many(one.chips, 'chip')}, "
+        f"{format_usd(usd)} an hour; this is {format_usd(this.usd_per_hour)}."
+    )
 
 
 def _plan(found: ServePlanned) -> TableData:
@@ -204,7 +218,7 @@ def _plan(found: ServePlanned) -> TableData:
 def others(found: ServePlanned) -> TableData:
     """The answer and what else would serve, other chips too."""
     rows = [[getattr(one, column) for column in COLUMNS] for one in found.instead]
-    header = ("", "servers", "chips", "requests/s", "USD/h", "USD per million tokens")
+    header = ("", "servers", "chips", "requests/s", "USD/h", "USD per million tokens in and out")
     return TableData(title="This, and what would do instead (estimates)", header=header, rows=rows)
 
 
@@ -218,7 +232,9 @@ def fronts(found: ServePlanned) -> list[FigureData]:
             words = [one.servers for one in known]
             marked.append(Mark(kind="dot", label=label, x=x, y=y, text=words))
     axes = {
-        "usd_per_million_tokens": FigureAxis(label="cost", unit="USD/Mtokens", log=True),
+        "usd_per_million_tokens": FigureAxis(
+            label="cost, in and out", unit="USD/Mtokens", log=True
+        ),
         "requests_per_second": FigureAxis(label="requests", unit="1/s", log=True),
     }
     return [

@@ -11,6 +11,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.simulate import LoadSimulated
 from shardwise.planner.simulate.figures import OverTime
 from shardwise.scheduling.policies import POLICIES
+from shardwise.units import format_seconds
 
 FIRST = 25
 """Requests of the first answer."""
@@ -23,6 +24,7 @@ NAMES = ("completed", "request_throughput", "output_throughput", "request_goodpu
 NAMES += ("utilisation", "hit_rate", "preemptions", "steps", "duration", "usd")
 UNITS = {"request_throughput": "1/s", "output_throughput": "tokens/s", "request_goodput": "1/s"}
 UNITS |= {"duration": "s", "usd": "USD"}
+UNITS |= dict.fromkeys(("good_share", "utilisation", "hit_rate"), "share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +83,22 @@ def _draw(state: SimulatorState, answers: Sequence[Answer]) -> Drawn:
             _over(over, "tpot", "TPOT of those that came, median", "TPOT", "s", _TPOT),
         ],
         tables=[_times(found), facts("The run", rest, UNITS)],
+        says=_sentence(found),
         lines=[f"{found.completed:,} requests answered{price}."],
         formula="TPOT = (E2E - TTFT) / (output tokens - 1)",
         source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
+    )
+
+
+def _sentence(found: LoadSimulated) -> str:
+    """How much of the load keeps its targets, to quote."""
+    if found.good_share is None:
+        return ""
+    times = (found.p90_ttft_ms, found.p90_tpot_ms)
+    first, further = ("-" if one is None else format_seconds(one / 1e3) for one in times)
+    return (
+        f"{found.good_share:.1%} of the requests keep both targets: the first token of 9 in 10 "
+        f"comes within {first}, each further one within {further}."
     )
 
 
@@ -120,7 +135,8 @@ def _times(found: LoadSimulated) -> TableData:
         [name.upper(), *(getattr(found, f"{kind}_{name}_ms") for kind in KINDS)]
         for name in ("ttft", "tpot", "itl", "e2el")
     ]
-    return TableData(title="Latencies in ms", header=("", *KINDS), rows=rows)
+    units: dict[str, str] = dict.fromkeys(KINDS, "ms")
+    return TableData(title="Latencies", header=("", *KINDS), rows=rows, units=units)
 
 
 VIEW = PageView(

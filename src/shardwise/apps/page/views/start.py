@@ -74,6 +74,7 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
         says=serving.sentence(found),
         figures=[*serving.fronts(found)[:1], serving.where(found)],
         tables=[serving.others(found)],
+        lines=[*filter(None, [serving.cheapest(found)])],
         links=[
             _link("All of this plan, and others", serving.VIEW, state, _served(found)),
             _link("What the model holds", models.VIEW, state, {}),

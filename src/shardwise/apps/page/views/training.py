@@ -152,8 +152,9 @@ def _any(word: str) -> str | None:
 def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     book = len(_calls(state))
     figures = [_curves(one, state.batch) for one in answers[:book]]
+    bound = _hidden_from(answers[0], state.chips) if book else []
     if len(answers) == book:
-        return Drawn(figures=figures, **SOURCE)
+        return Drawn(figures=figures, lines=bound, **SOURCE)
     found = answers[book]
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
@@ -177,7 +178,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
-        lines=[*plan_lines(found), strongest(found.sensitivity or ())],
+        lines=[*plan_lines(found), *bound, strongest(found.sensitivity or ())],
         **SOURCE,
     )
 
@@ -248,6 +249,16 @@ def _curves(found: Answer, batch: int) -> FigureData:
         y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
         marks=[*marks, *crossed, Mark(kind="rule", label=f"your batch, {batch:,}", x=[batch])],
     )
+
+
+def _hidden_from(found: Answer, chips: int) -> list[str]:
+    """The batch below which the figure's first strategy waits for its network."""
+    assert isinstance(found, FigureAnswer)
+    math, other = found.series[:2]
+    if (at := _crossing(math, other)) is None:
+        return []
+    below = f"{format_count(at)} tokens a step ({sig(at / chips)} a chip)"
+    return [f"{_strategy(other.label)} is bound by communication below {below}."]
 
 
 def _strategy(label: str) -> str:

@@ -36,7 +36,7 @@ def _counts() -> dict[str, int]:
 
 RUNS: Mapping[str, int] = _counts()
 COLUMNS = ("id", "source", "chip", "model", "predicted", "measured", "error", "bound_by")
-NAMES = ("n", "median_abs_error", "p90_abs_error")
+NAMES = {"n": "runs", "median_abs_error": "median error", "p90_abs_error": "error of 9 in 10"}
 SERVED = ("id", "source", "chip", "model", "predicted", "measured", "error", "engine")
 
 
@@ -79,12 +79,12 @@ def _draw(state: ValidationState, answers: Sequence[Answer]) -> Drawn:
     return Drawn(
         figures=[_plane(found.rows, state.by, what)],
         tables=[
-            facts("Errors", figures),
+            facts("Errors", figures, {name: "share" for name in figures if "error" in name}),
             TableData(
                 title="Runs, each predicted by constants fitted without its group",
                 header=columns,
                 rows=rows,
-                units={"predicted": "s", "measured": "s"},
+                units={"predicted": "s", "measured": "s", "error": "share"},
             ),
             *_left_out(found),
         ],
@@ -100,7 +100,7 @@ _SAID: Any = {
 
 
 def _figures(errors: Summary, of: str) -> dict[str, float | None]:
-    return {f"{name}, {of}": getattr(errors, name) for name in NAMES}
+    return {f"{said}, {of}": getattr(errors, name) for name, said in NAMES.items()}
 
 
 def _left_out(found: TrainingValidated | ServingValidated) -> list[TableData]:
@@ -114,7 +114,9 @@ def _left_out(found: TrainingValidated | ServingValidated) -> list[TableData]:
         for fold, one in found.left_out.items()
         for which, errors in (("TPOT", one.tpot), ("TTFT", one.ttft))
     ]
-    return [TableData(title="Left out of the fit", header=("fold", "of", *NAMES), rows=rows)]
+    header = ("fold", "of", *NAMES.values())
+    units = dict.fromkeys(header[3:], "share")
+    return [TableData(title="Left out of the fit", header=header, rows=rows, units=units)]
 
 
 def _plane(
