@@ -231,3 +231,13 @@ def test_a_page_with_code_in_it_is_no_python_source(tmp_path):
     with pytest.raises(BadRequest) as refused:
         sw.explain(str(tmp_path / "notes.md"), on="v5e:2x2")
     assert "Python source" not in str(refused.value)
+
+
+def test_lines_of_an_installed_project_are_told_as_the_users(tmp_path):
+    text = gzip.decompress(FAULT.read_bytes()).decode()
+    program = tmp_path / "program.hlo"
+    program.write_text(text.replace('"scripts/', '"/v/lib/python3.12/site-packages/llm/'))
+    (finding,) = sw.explain(program, on="v5e:2x4", mesh="data=4,tensor=2", package="llm").findings
+    assert finding.where.startswith("llm/explain_programs.py:")
+    with pytest.raises(BadRequest, match=r"no line of such an installed package; it has .*llm"):
+        sw.explain(program, on="v5e:2x4", mesh="data=4,tensor=2", package="lm")

@@ -127,6 +127,17 @@ def test_what_a_user_cannot_change_is_told_by_the_part_that_it_is():
         assert found.where == "step()"
 
 
+def test_lines_of_a_package_that_is_named_are_the_users():
+    path, on, mesh, _ = placed("gathered_twice", "fault")
+    with gzip.open(path, "rt") as file:
+        hlo = file.read().replace("tests/explain/corpus", "/v/lib/python3/site-packages/llm/model")
+    for packages, own in ((("llm",), True), (("ll", "model"), False)):
+        found = explain_program(hlo, parse_slice(on), mesh, packages=packages)
+        (finding,) = found.findings
+        places = (finding.where, *(c.where for c in found.parts.causes))
+        assert all(("/llm/model/programs.py:" in where) == own for where in places)
+
+
 def test_a_cheaper_way_between_two_layouts_is_told_in_the_notation_and_as_code():
     (found,) = explained("involuntary_remat", "fault").findings
     assert found.rule == "full rematerialization"

@@ -132,9 +132,14 @@ def is_kept(other: object) -> bool:
 
 
 def against(
-    kept: KeptProgram, now: KeptProgram, e: Explanation, hardware: Hardware
+    kept: KeptProgram,
+    now: KeptProgram,
+    e: Explanation,
+    hardware: Hardware,
+    packages: Sequence[str] = (),
 ) -> ProgramAgainst:
-    """The kept program, which is the one before, beside the one that `now` and `e` are of."""
+    """The kept program, which is the one before, beside the one that `now` and `e` are of; lines of
+    installed `packages` count as the user's."""
     if kept.partitioned != now.partitioned:
         ways = ("compiled", "partitioned")
         raise BadRequest(
@@ -148,6 +153,7 @@ def against(
         buffers=kept.buffers,
         fits=kept.fits,
         partitioned=kept.partitioned,
+        packages=packages,
     )
     before, after = old.timeline.expected, e.timeline.expected
     pairs = paired(kept.texts, now.texts)

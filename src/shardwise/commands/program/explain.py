@@ -1,5 +1,6 @@
 """`explain`: where the time of a compiled step goes, and what in it is a mistake."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, ClassVar
 from shardwise.boundary.options import option
 from shardwise.boundary.records import hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
-from shardwise.commands.base.inputs import Hardware
+from shardwise.commands.base.inputs import Hardware, Words, words
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.base.request import verb
 from shardwise.commands.program.against import (
@@ -67,6 +68,15 @@ class ExplainRequest(ProgramRequest):
         meaning="partition the program and do not compile it: communication, sharding, duplicated "
         "work and dtypes, within seconds and without the chip's compiler",
     )
+    package: Words = option(
+        "An installed project: its lines are told as yours, as those of MODULE's are.",
+        default=(),
+        kind="several",
+        metavar="NAME",
+        group="What is planned",
+        meaning="installed packages whose lines are told as the user's own, beside the package of "
+        "MODULE; other installed ones are told by the part of the model that they compute",
+    )
     against: Any = option(
         "The program before, a function or a file of --save: what came, went and costs.",
         metavar="MODULE:NAME|FILE",
@@ -108,11 +118,17 @@ class ExplainRequest(ProgramRequest):
         program = made.programs[0]
         compiled = program.compiled
         piece = Hardware(files=self.hw_files).slice(compiled.slice).slice
-        explanation = explained(program, piece)
+        explanation = explained(program, piece, self._packages(compiled.hlo))
         kept = kept_program(program, explanation)
         beside = None
         if before is not None:
-            beside = against(before, kept, explanation, Hardware(files=self.hw_files))
+            beside = against(
+                before,
+                kept,
+                explanation,
+                Hardware(files=self.hw_files),
+                self._packages(compiled.hlo),
+            )
         unfit = "the program does not fit; times are of what would run"
         return ProgramExplained.of(
             explained_program(
@@ -129,6 +145,20 @@ class ExplainRequest(ProgramRequest):
             warnings=[*made.warnings, *([] if compiled.fits else [unfit])],
             provenance={"versions": dict(compiled.versions)},
         )
+
+    def _packages(self, hlo: str) -> tuple[str, ...]:
+        """The packages whose lines are the user's: those named, and the function's. Raises
+        BadRequest for one of which the program has no line."""
+        has = sorted(set(re.findall(r"/(?:site|dist)-packages/(\w+)", hlo)))
+        for name in words(self.package):
+            if name not in has:
+                raise BadRequest(
+                    f"--package '{name}': the program has no line of such an installed package; "
+                    f"it has lines of {', '.join(has) or 'none'}"
+                )
+        named = isinstance(self.what, str) and is_function(self.what)
+        module = (str(self.what).partition(":")[0].partition(".")[0],) if named else ()
+        return (*words(self.package), *module)
 
     def _tried(self, program: PlanProgram, e: Explanation, piece: Slice, watch: Any) -> Any:
         """What the cures of its findings save, compiled."""

@@ -52,8 +52,8 @@ def compile_live(
     return program_of(name, renamed(compiled, sent.names), piece, None)
 
 
-def explained(program: PlanProgram, piece: Slice) -> Explanation:
-    """The explanation of a compiled program."""
+def explained(program: PlanProgram, piece: Slice, packages: Sequence[str] = ()) -> Explanation:
+    """The explanation of a compiled program; lines of installed `packages` count as the user's."""
     return explain_program(
         program.compiled.hlo,
         piece,
@@ -61,6 +61,7 @@ def explained(program: PlanProgram, piece: Slice) -> Explanation:
         buffers=program.compiled.buffers,
         fits=program.compiled.fits,
         partitioned=program.compiled.partitioned,
+        packages=packages,
     )
 
 

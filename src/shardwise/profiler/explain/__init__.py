@@ -94,12 +94,14 @@ def explain_program(
     buffers: Sequence[Buffer] = (),
     fits: bool = True,
     partitioned: bool = False,
+    packages: Sequence[str] = (),
 ) -> Explanation:
     """Explain the scheduled module of one device of a slice.
 
     `mesh` names its axes (`module_work`); `buffers` are those of the compile, without which nothing
     is said of what fills the memory. Of a module that is only `partitioned`, what must be done is
-    counted (`must_do`). Raises BadRequest as `schedule`.
+    counted (`must_do`). Lines of installed `packages` count as the user's. Raises BadRequest as
+    `schedule`.
     """
     module = read_module(hlo)
     work = module_work(module, mesh)
@@ -114,6 +116,7 @@ def explain_program(
         capacity=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
         fits=fits,
         donors=partitioned,
+        packages=tuple(packages),
     )
     if partitioned:
         work = must_do(evidence)

@@ -87,7 +87,8 @@ class Argument:
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """A program on a slice: module, counted work and timeline, buffers, usable bytes per device.
-    `donors`: what is given away counts as donated, before a compiler has found a use for it."""
+    `donors`: what is given away counts as donated, before a compiler has found a use for it.
+    `packages`: installed ones whose lines the user can change."""
 
     header: str
     module: Module
@@ -98,6 +99,7 @@ class Evidence:
     capacity: float
     fits: bool
     donors: bool = False
+    packages: tuple[str, ...] = ()
 
     @property
     def mesh(self) -> Mesh:
@@ -238,7 +240,7 @@ class Evidence:
         if key not in self._places:
             near = "" if item.sources else self.near(item, self._line, (_read, _reading))
             near = near or ("" if item.sources else self._run_at(item.computation))
-            self._places[key] = near or source_of(item)
+            self._places[key] = near or source_of(item, self.packages)
         return self._places[key]
 
     def _run_at(self, name: str) -> str:
@@ -271,7 +273,7 @@ class Evidence:
 
     def _line(self, found: Instruction) -> str:
         sources = self.module.sources(found)
-        return str(own_frame(sources)) if sources else ""
+        return str(own_frame(sources, self.packages)) if sources else ""
 
     def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
         """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
@@ -450,19 +452,22 @@ def elements(found: Instruction) -> int:
     return max((prod(a.dims) for a in arrays(found.shape)), default=0)
 
 
-def source_of(item: HloOp) -> str:
+def source_of(item: HloOp, packages: Sequence[str] = ()) -> str:
     """file:line of the innermost frame in the user's files, or the operation's name."""
-    return str(own_frame(item.sources)) if item.sources else item.op_name or item.name
+    return str(own_frame(item.sources, packages)) if item.sources else item.op_name or item.name
 
 
-def own_frame(sources: Sequence[Source]) -> Source:
-    """The innermost frame that is in no installed package, else the innermost."""
-    return next((s for s in sources if not in_library(s.file)), sources[0])
+def own_frame(sources: Sequence[Source], packages: Sequence[str] = ()) -> Source:
+    """The innermost frame that is in no installed package but `packages`, else the innermost."""
+    return next((s for s in sources if not in_library(s.file, packages)), sources[0])
 
 
-def in_library(file: str) -> bool:
-    """Whether a file is of an installed package or of this one, or none: no user can change it."""
-    return file.startswith(("<", *OURS)) or any(folder in file for folder in INSTALLED)
+def in_library(file: str, packages: Sequence[str] = ()) -> bool:
+    """Whether a file is of an installed package other than `packages`, or of this one, or none: no
+    user can change it."""
+    own = tuple(f"{name}{end}" for name in packages for end in ("/", ".py"))
+    inside = (file.rpartition(folder)[2] for folder in INSTALLED if folder in file)
+    return file.startswith(("<", *OURS)) or any(not path.startswith(own) for path in inside)
 
 
 INSTALLED = ("/site-packages/", "/dist-packages/")

@@ -69,7 +69,7 @@ def by_component(e: Evidence) -> tuple[TimeShare, ...]:
 def users_place(e: Evidence, where: str) -> str:
     """A line of the user's as it is; of a line in a library, the part of the model that it
     computes, or its named scope: a user cannot change the line."""
-    if not in_library(where):
+    if not in_library(where, e.packages):
         return where
     rows = [row for row in e.timeline.rows if e.where(row.op) == where]
     if not rows:
