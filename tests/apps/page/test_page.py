@@ -226,6 +226,8 @@ def test_a_model_that_is_written_out_has_its_view(page):
     model += "intermediate_size=256, vocab_size=1000)"
     found = asked(page, "models", model=model)
     assert shlex.quote(model) in found["commands"][0]
+    assert found["says"].startswith("your LlamaForCausalLM has ")
+    assert found["tables"][0]["header"][1] == "your LlamaForCausalLM"
 
 
 def test_machines_are_played(page):
@@ -261,6 +263,12 @@ def test_two_models_are_compared_in_a_sentence(page):
         "deepseek-v3 has 671B parameters (37.6B of them for a token), computes 93.7 GFLOPs a token "
         "and caches 68.6 KiB of it."
     )
+
+
+def test_the_fastest_way_of_a_product_is_said(page):
+    said = asked(page, "sharding")["says"]
+    assert re.match(r"Of \d+ ways AllReduce_Y\(C\) is expected to take least: ", said)
+    assert said.endswith("6.35 ms, each device sends 192 MiB.")
 
 
 def test_a_number_of_either_chip_has_its_unit(page):
@@ -530,7 +538,12 @@ def test_a_loop_is_opened_and_ops_are_searched(page):
     ends = [x for mark in timeline["marks"] for x in mark["x2"]]
     begins = [x for mark in timeline["marks"] for x in mark["x"]]
     assert max(ends) - min(begins) < loops["rows"][1][2] / 8, "one round of sixteen"
-    found = shown_ops(asked(page, "programs", find="splash_mha_fwd"))
+    assert (
+        closed["says"] == "train on v5e:2x2 fits; its step takes 240 ms compiled, 311 ms predicted."
+    )
+    searched = asked(page, "programs", find="splash_mha_fwd")
+    assert re.search(r"^\d of \d ops with 'splash_mha_fwd' shown", searched["lines"][-1])
+    found = shown_ops(searched)
     assert 2 <= len(found) < len(shown_ops(closed))
     assert shown_ops(asked(page, "programs", find="model.py:190"))
 
