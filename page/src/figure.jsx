@@ -138,7 +138,13 @@ function scale(figure, which, most, left = 0) {
 }
 
 const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
-const shortened = (name, most) => (name.length > most ? `${asWords(name).slice(0, most - 1)}…` : asWords(name));
+
+// A name in at most two lines.
+function shortened(name, most) {
+  const text = asWords(name), cut = (line) => (line.length > most ? `${line.slice(0, most - 1)}…` : line);
+  const at = text.length > most ? text.lastIndexOf(" ", most) : 0;
+  return at > 0 ? `${text.slice(0, at)}\n${cut(text.slice(at + 1))}` : cut(text);
+}
 
 function marks(mark, figure, stroke) {
   const points = rowsOf(mark, figure);

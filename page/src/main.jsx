@@ -12,6 +12,8 @@ import "./page.css";
 
 const QUICK = 60, REST = 350; // milliseconds after a move: the first answer, the search
 
+const NARROW = 520; // pixels of the answer on a phone
+
 const DRAG = 1500; // milliseconds in which moves of one control are one step of the history
 
 function App({all}) {
@@ -150,15 +152,18 @@ function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a 
 
 function Answer({found, view, state, frame, turned, stale, change}) {
   const [place, width] = useWidth();
+  const first = width < NARROW && found.figures.length ? 1 : found.lines.length; // on a phone the figure comes before the rest
+  const lines = found.lines.map((line) => <p key={line} className="line">{line}</p>);
   return (
     <div className={stale ? "stale" : ""} ref={place}>
       {found.says && <p className="says">{found.says}</p>}
       <Score found={found} />
-      {found.lines.map((line) => <p key={line} className="line">{line}</p>)}
+      {lines.slice(0, first)}
       {width > 0 && found.player && <Player found={found} width={width} frame={frame} turned={turned} />}
       {width > 0 && <div className="figures">{found.figures.map((figure) => (
         <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} found={found} />
       ))}</div>}
+      {lines.slice(first)}
       <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} given={state[table.edits]} change={exported() ? undefined : (words) => change(table.edits, words)} />)}</div>
       {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={one.lecture ? `?lecture=${one.lecture}` : `#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
       {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}

@@ -11,7 +11,7 @@ const MEANINGS = [
   [/^(math below peak|pipeline bubble|idle|lm_head)/, 4],
   [/^routed/, 5],
   [/^(usable|peak, |your batch|shared_experts)/, 6],
-  [/^(waits for|other|norms|attention_core)/, 7],
+  [/^(waits for|other|norms|attention_core|math hides)/, 7],
 ];
 
 export function palette(labels) {

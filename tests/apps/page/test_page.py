@@ -205,6 +205,8 @@ def test_a_model_that_is_written_out_has_its_view(page):
     model += "intermediate_size=256, vocab_size=1000)"
     found = asked(page, "models", model=model)
     assert shlex.quote(model) in found["commands"][0]
+    assert found["says"].startswith("your LlamaForCausalLM has ")
+    assert found["tables"][0]["header"][1] == "your LlamaForCausalLM"
 
 
 def test_machines_are_played(page):
@@ -240,6 +242,12 @@ def test_two_models_are_compared_in_a_sentence(page):
         "deepseek-v3 has 671B parameters (37.6B of them for a token), computes 93.7 GFLOPs a token "
         "and caches 68.6 KiB of it."
     )
+
+
+def test_the_fastest_way_of_a_product_is_said(page):
+    said = asked(page, "sharding")["says"]
+    assert re.match(r"Of \d+ ways AllReduce_Y\(C\) is expected to take least: ", said)
+    assert said.endswith("6.35 ms, each device sends 192 MiB.")
 
 
 def test_a_number_of_either_chip_has_its_unit(page):

@@ -23,6 +23,12 @@ SERVE_HEADER = ("chip", "servers", "price", "USD per chip-hour", "growth", "requ
 SERVE_HEADER += ("USD per hour", "USD per million tokens")
 
 
+def called(model: str) -> str:
+    """What a model is called in a sentence: one that is written out is the reader's own."""
+    family, written, _ = model.partition("(")
+    return f"your {family}" if written else model
+
+
 def named(own: str, beside: str) -> str:
     """A chip and those beside it, as commands take them; "" where there are no others."""
     others = dict.fromkeys(word for word in beside.replace(",", " ").split() if word != own)

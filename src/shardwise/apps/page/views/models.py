@@ -8,6 +8,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, known, powers, slider
 from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.apps.page.view import Drawn, PageView
+from shardwise.apps.page.views.decision import called
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.model import ModelFacts
 from shardwise.models import zoo_names
@@ -45,7 +46,11 @@ def _calls(state: ModelsState) -> list[VerbCall]:
 
 
 def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
-    found = {one.name: one for one in answers if isinstance(one, ModelFacts)}
+    found: dict[str, ModelFacts] = {}
+    for one in answers:
+        assert isinstance(one, ModelFacts)
+        name = called(one.name)
+        found[f"{name}, beside" if name in found else name] = one
     params = {name: one.params_by_component for name, one in found.items()}
     flops = {
         name: {part: both.forward for part, both in one.flops_per_token_by_component.items()}
@@ -58,7 +63,7 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         for row, unit in COUNTED.items()
     ]
     return Drawn(
-        says="; ".join(map(_sentence, found.values())) + ".",
+        says="; ".join(_sentence(name, one) for name, one in found.items()) + ".",
         figures=[
             _bars("params", "Parameters by component", "parameters", params),
             _bars("flops", "Forward FLOPs per token", "FLOP", flops),
@@ -72,12 +77,12 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
     )
 
 
-def _sentence(one: ModelFacts) -> str:
+def _sentence(name: str, one: ModelFacts) -> str:
     """A model in numbers, to quote."""
     params, active = format_count(one.params_total), format_count(one.params_active)
     experts = f" ({active} of them for a token)" if active != params else ""
     return (
-        f"{one.name} has {params} parameters{experts}, computes "
+        f"{name} has {params} parameters{experts}, computes "
         f"{format_flops(one.forward_flops_per_token)} a token and caches "
         f"{sig(one.kv_bytes_per_token / 2**10)} KiB of it"
     )

@@ -12,7 +12,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.program.compile_result import CollectiveBeside
 from shardwise.commands.program.report import SAMPLE, ReportAnswer
 from shardwise.commands.program.report_result import OpSpan, ReportOp, trace_path
-from shardwise.units import many
+from shardwise.units import format_seconds, many
 
 COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
 COLUMNS += ("scope", "source")
@@ -64,16 +64,28 @@ def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
     return Drawn(
         figures=[_timeline(part), _roofline(found, part), _memory(found), _graph(found, part)],
         tables=[_figures(found), _loops(found), _collectives(found), _ops(part)],
-        lines=[
-            f"{found.phase} on {found.slice}: the program fits."
-            if found.fits
-            else f"{found.phase} on {found.slice}: the program does not fit.",
-            f"Programs of this report: {', '.join(found.phases)}.",
-            f"{many(len(part.ops), 'op')} shown.",
-        ],
+        says=_sentence(found),
+        lines=[f"Programs of this report: {', '.join(found.phases)}.", _share(state, found, part)],
         formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds",
         source="the report's folder: compile.json, ops.csv, trace.json.gz",
     )
+
+
+def _sentence(found: ReportAnswer) -> str:
+    """Whether the program fits and what its step takes, to quote."""
+    fits = "fits" if found.fits else "does not fit"
+    sides = {"compiled": found.step_seconds.compiled, "predicted": found.step_seconds.predicted}
+    steps = [f"{format_seconds(one.expected)} {side}" for side, one in sides.items() if one]
+    took = f"; its step takes {', '.join(steps)}" if steps else ""
+    return f"{found.phase} on {found.slice} {fits}{took}."
+
+
+def _share(state: ProgramState, found: ReportAnswer, part: ProgramPart) -> str:
+    """How many ops are drawn, of how many that have the words."""
+    having = sum(_has(op, state.find) for op in found.ops)
+    words = f" with '{state.find}'" if state.find else ""
+    inside = "; those in a loop are drawn where it is opened" if state.loop == NONE else ""
+    return f"{len(part.ops):,} of {many(having, 'op')}{words} shown, the dearest{inside}."
 
 
 def _part(state: ProgramState, found: ReportAnswer) -> ProgramPart:

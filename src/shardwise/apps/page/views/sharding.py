@@ -12,6 +12,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.shard.command import Sharded, ShardedArray
 from shardwise.commands.shard.result import TimedStrategy
 from shardwise.sharding import Layout
+from shardwise.units import format_seconds, many, sig
 
 SLICES = ("v5e:2x2", "v5e:4x4", "v5e:8x8", "v5p:4x4x4", "h100:8", "2*h100:8")
 
@@ -84,9 +85,22 @@ def _draw(state: ShardingState, answers: Sequence[Answer]) -> Drawn:
             *_maps(answers[1:]),
         ],
         tables=[_ways(timed[: state.top]), _shapes(found), _steps(found)],
+        says=_sentence(timed),
         lines=[found.slice_means or "", *found.why],
         formula="bytes on the wire: (n - 1) / n of the array per axis, twice for an AllReduce",
         source="ch. 3",
+    )
+
+
+def _sentence(timed: Sequence[TimedStrategy]) -> str:
+    """The fastest strategy, to quote; nothing where no chip times them."""
+    if not timed:
+        return ""
+    best = timed[0]
+    return (
+        f"Of {many(len(timed), 'way')} {best.summary or 'no communication'} is expected to take "
+        f"least: {format_seconds(best.seconds.expected)}, each device sends "
+        f"{sig(best.wire_bytes_per_device / 2**20)} MiB."
     )
 
 

@@ -17,6 +17,7 @@ from shardwise.apps.page.views.decision import (
     BESIDE,
     BESIDE_ABOUT,
     TRAIN_HEADER,
+    called,
     changes,
     chips_figure,
     chips_table,
@@ -186,8 +187,7 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
 def sentence(model: str, chip: str, found: TrainPlanned) -> str:
     """The answer to quote."""
     step, run = found.step_seconds, found.run
-    family, written, _ = model.partition("(")
-    model = f"your {family}" if written else model
+    model = called(model)
     where = f"on {many(found.chips_used + found.chips_idle, 'chip')} of {chip}"
     if run is None:
         return f"A step of {model} takes about {format_seconds(step.expected)} {where}."
