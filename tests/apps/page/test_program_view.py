@@ -1,8 +1,10 @@
 """The view of a compiled program: loops, searches, a part of the time, its graph and its trace."""
 
 import json
+from pathlib import Path
 
-from tests.apps.page.states import asked
+from tests.apps.commands import run
+from tests.apps.page.states import asked, report_folder
 
 
 def shown_ops(found):
@@ -55,3 +57,43 @@ def test_a_timeline_is_saved_for_perfetto(page):
     assert json.loads(gzip.decompress(found.content))["traceEvents"]
     assert page.get("/api/trace/roofline").status_code == 400
     assert page.get("/api/trace/programs", params={"folder": "/nowhere"}).status_code == 400
+
+
+def test_expected_stands_beside_measured_where_both_are_there(page, capsys, tmp_path):
+    folder = Path(report_folder(tmp_path / "report"))
+    (folder / "profile.json").write_text(json.dumps({"result": RUN}))
+    found = asked(page, "programs", folder=str(folder))
+    figure = found["figures"][0]
+    assert figure["title"] == "Expected and measured on 4 x TPU v5 lite, what overlaps twice"
+    drawn = {
+        mark["label"]: dict(zip(mark["y"], mark["x"], strict=True)) for mark in figure["marks"]
+    }
+    assert drawn["matmul"] == {"predicted": 0.3, "compiled": 0.32, "measured": 0.35}
+    assert drawn["copy"] == {"predicted": 0.0, "compiled": 0.01, "measured": 0.02}
+    assert ["step, measured", 0.42, "s"] in found["tables"][0]["rows"]
+    _, said, _ = run(capsys, "report", str(folder))
+    assert "measured on 4 x TPU v5 lite: 420 ms a step" in said
+    other = asked(page, "programs", folder=str(folder), phase="decode")
+    assert other["figures"][0]["id"] == "timeline", "that program was not run"
+    damaged = Path(report_folder(tmp_path / "damaged"))
+    (damaged / "profile.json").write_text('{"result": {"phase": "train"}}')
+    refused = page.get("/api/view/programs", params={"folder": str(damaged)}).json()["error"]
+    assert "profile.json' is damaged; write it again by `shardwise profile --out`" in refused
+
+
+def times(where, measured, compiled, predicted):
+    counted = {"flops": 0.0, "hbm_bytes": 0.0, "ops": 1}
+    sides = {"measured": measured, "compiled": compiled, "predicted": predicted}
+    return {"where": where, **sides, **counted}
+
+
+STEP = {"measured": 0.42, "least": 0.41, "most": 0.43, "traced": 0.44}
+RUN = {
+    "phase": "train",
+    "kind": "TPU v5 lite",
+    "devices": 4,
+    "mesh": {"fsdp": 4},
+    "step_seconds": {**STEP, "compiled": None, "predicted": None},
+    "by_class": [times("matmul", 0.35, 0.32, 0.3), times("copy", 0.02, 0.01, None)],
+}
+"""A run as `profile --out` keeps it."""

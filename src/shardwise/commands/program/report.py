@@ -76,6 +76,7 @@ class ReportAnswer(Answer, ReportedProgram):
         if self.sample:
             yield wrapped(_IS_SAMPLE, 2)
         yield TextTable(["per device", "predicted", "compiled"], _figures(self))
+        yield from _measured_page(self)
         yield from _fullest(self)
         ops = sorted(self.ops, key=lambda op: -op.spent_seconds)
         total = sum(op.spent_seconds for op in ops) + self.left_seconds
@@ -130,6 +131,22 @@ def _figures(found: ReportedProgram) -> list[list[str]]:
         name = f"{one.kind} over {'+'.join(one.axes) or '?'}"
         rows.append([name, *(_text(size, format_bytes) for size in moved)])
     return rows
+
+
+def _measured_page(found: ReportedProgram) -> Page:
+    """The run that the folder has, beside what was expected of it."""
+    if (run := found.measured) is None:
+        return
+    step, on = run.step_seconds, f"{run.devices} x {run.kind}"
+    yield wrapped(f"measured on {on}: {format_seconds(step.measured)} a step", 2, 4)
+    rows = [
+        [
+            row.where,
+            *(_text(n, format_seconds) for n in (row.predicted, row.compiled, row.measured)),
+        ]
+        for row in run.by_class
+    ]
+    yield TextTable(["by class of ops", "predicted", "compiled", "measured"], rows)
 
 
 def _fullest(found: ReportedProgram) -> Page:

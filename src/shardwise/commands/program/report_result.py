@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from shardwise.boundary import is_file, number, read_json, read_packed, read_table
 from shardwise.boundary.items import json_items
-from shardwise.boundary.records import Record
+from shardwise.boundary.records import Record, part
 from shardwise.boundary.typed import record_of
 from shardwise.commands.program.compile_result import (
     CollectiveBeside,
@@ -22,6 +22,7 @@ from shardwise.errors import BadRequest, ShardwiseError, check_known
 from shardwise.hardware import parse_slice
 from shardwise.profiler.explain.graph import waits
 from shardwise.profiler.stages import Stages
+from shardwise.results.profiled import ClassTimes, MeasuredStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,22 @@ class ReportFigures(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReportMeasured(Record):
+    """A run of the program, as `profile --out` kept it in the report's folder."""
+
+    kind: str
+    """What JAX calls a device that ran it."""
+    devices: int
+    """Devices that ran it."""
+    mesh: Mapping[str, int]
+    """Mesh axis -> degree of the run."""
+    step_seconds: MeasuredStep
+    """Seconds of a step."""
+    by_class: Sequence[ClassTimes]
+    """Classes of ops, measured beside compiled and predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportedProgram(ReportFigures):
     """One compiled program, as its report has it."""
 
@@ -174,6 +191,8 @@ class ReportedProgram(ReportFigures):
     """The runs of the dearest ops, and loops."""
     memory: Sequence[BytesInUse]
     """HBM in use at each change."""
+    measured: ReportMeasured | None = part()
+    """The program's run, where the folder has one (`profile --out`)."""
 
 
 WORDS = ("id", "op", "class", "phase", "scope", "source", "stream", "bound_by")
@@ -183,6 +202,8 @@ AMOUNTS += ("flops_per_byte", "of_roofline")
 MOST_EVENTS = 300_000
 """Spans and counters of a timeline that are kept."""
 Part = TypeVar("Part")
+PROFILE = "profile.json"
+PROFILE_REMEDY = "write it again by `shardwise profile --out`, or delete it"
 REMEDY = "give a folder that `shardwise compile --out` wrote"
 
 
@@ -217,7 +238,24 @@ def read_report(folder: Path, phase: str | None, most: int) -> ReportedProgram:
         left_seconds=sum(op.spent_seconds for op in ops if op.id not in dear),
         spans=spans,
         memory=memory,
+        measured=_measured(folder, name),
     )
+
+
+def _measured(folder: Path, phase: str) -> ReportMeasured | None:
+    """The run of a program that `profile --out` kept in the folder. BadRequest where it is
+    damaged."""
+    path = folder / PROFILE
+    if not is_file(path):
+        return None
+    document = read_json(path, "profile", remedy=PROFILE_REMEDY)
+    result = document.get("result") if isinstance(document, dict) else None
+    if isinstance(result, dict) and result.get("phase") != phase:
+        return None
+    try:
+        return record_of(ReportMeasured, result)
+    except ValueError:
+        raise BadRequest(f"profile '{path}' is damaged; {PROFILE_REMEDY}") from None
 
 
 def trace_path(folder: Path, phase: str) -> Path:

@@ -62,7 +62,13 @@ def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
     assert isinstance(found, ReportAnswer)
     part = _part(state, found)
     return Drawn(
-        figures=[_timeline(part), _roofline(found, part), _memory(found), _graph(found, part)],
+        figures=[
+            *_expected_and_measured(found),
+            _timeline(part),
+            _roofline(found, part),
+            _memory(found),
+            _graph(found, part),
+        ],
         tables=[_figures(found), _loops(found), _collectives(found), _ops(part)],
         says=_sentence(found),
         lines=[f"Programs of this report: {', '.join(found.phases)}.", _share(state, found, part)],
@@ -278,6 +284,30 @@ def _graph(found: ReportAnswer, part: ProgramPart) -> FigureData:
     )
 
 
+SIDES = ("predicted", "compiled", "measured")
+
+
+def _expected_and_measured(found: ReportAnswer) -> list[FigureData]:
+    """The classes of ops one after the other: as planned, as compiled and as measured, where the
+    folder has a run."""
+    if (run := found.measured) is None:
+        return []
+    known = [side for side in SIDES if any(getattr(row, side) for row in run.by_class)]
+    marks = [
+        Mark(kind="bar", label=row.where, x=[getattr(row, s) or 0.0 for s in known], y=known)
+        for row in run.by_class
+    ]
+    return [
+        FigureData(
+            id="measured",
+            title=f"Expected and measured on {run.devices} x {run.kind}, what overlaps twice",
+            x=FigureAxis(label="time of ops in a step", unit="s"),
+            y=FigureAxis(names=tuple(known)),
+            marks=marks,
+        )
+    ]
+
+
 def _figures(found: ReportAnswer) -> TableData:
     seconds, peak, flops = found.step_seconds, found.peak_bytes, found.flops
     rows = []
@@ -290,8 +320,11 @@ def _figures(found: ReportAnswer) -> TableData:
             [f"peak memory, {side}", held, "bytes"],
             [f"FLOPs per step, {side}", counted, "FLOP"],
         ]
-    rows.append(["ops not drawn", found.left_seconds, "s"])
     title = "Predicted and compiled, per device"
+    if found.measured:
+        title = "Predicted, compiled and measured, per device"
+        rows.append(["step, measured", found.measured.step_seconds.measured, "s"])
+    rows.append(["ops not drawn", found.left_seconds, "s"])
     return TableData(title=title, header=("", "value", "unit"), rows=rows)
 
 
@@ -315,7 +348,8 @@ def _ops(part: ProgramPart) -> TableData:
 VIEW = PageView(
     name="programs",
     title="Compiled program",
-    about="A report folder of `shardwise compile --out`: what runs when, and what bounds it.",
+    about="A folder of `shardwise compile --out`: what runs when and why; with `profile --out` to "
+    "the same folder, expected beside measured.",
     state=ProgramState,
     calls=_calls,
     draw=_draw,
