@@ -49,6 +49,15 @@ def test_what_a_page_may_have(html):
     assert faults(html) == []
 
 
+def test_records_are_neither_in_the_sidebar_nor_in_a_search(tmp_path):
+    index = '{"docnames":["index","lab/a","lab/b"],"terms":{"x":[0,%d]},"titleterms":{"y":%d}}'
+    link = "<div class='sidebar-tree'><a href='%s'>a</a></div>"
+    for hrefs, pages, faults in (("a.html", (0, 0), 0), ("lab/a.html", (1, 2), 3)):
+        (tmp_path / "index.html").write_text(link % hrefs)
+        (tmp_path / "searchindex.js").write_text(f"Search.setIndex({index % pages})")
+        assert len([*held.records(tmp_path)]) == faults
+
+
 def test_a_chapter_needs_its_link_two_figures_and_set_formulas():
     assert len(faults("<p><code>C / W</code></p>", "site/book/1.html")) == 3
     link = f'<a href="{held.BOOK}roofline/">chapter</a>'

@@ -3,6 +3,7 @@
 `faults(HTML)` says what is wrong, page by page; `built.py` prints it and fails the build.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,11 +38,26 @@ def pages(html: Path) -> Iterator[tuple[str, Path]]:
 
 def faults(html: Path) -> Iterator[str]:
     """Everything that is wrong with the pages of a folder."""
+    yield from records(html)
     for name, path in pages(html):
         page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
         body = page.find("article")
         if isinstance(body, Tag):
             yield from (f"{name}: {fault}" for fault in of_page(name, body))
+
+
+def records(html: Path) -> Iterator[str]:
+    """Records that a reader meets without looking for them: in the sidebar, or in a search."""
+    front = BeautifulSoup((html / "index.html").read_text(encoding="utf-8"), "html.parser")
+    for link in front.select(".sidebar-tree a"):
+        if str(link.get("href")).startswith(RECORDS):
+            yield f"the sidebar lists {link.get('href')}"
+    text = (html / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    hidden = {at for at, name in enumerate(index["docnames"]) if name.startswith(RECORDS)}
+    found = [*index["terms"].values(), *index["titleterms"].values()]
+    met = hidden & {at for pages in found for at in (pages if isinstance(pages, list) else [pages])}
+    yield from (f"a search finds {index['docnames'][at]}" for at in sorted(met))
 
 
 def of_page(name: str, body: Tag) -> Iterator[str]:
