@@ -87,7 +87,12 @@ class ScriptRun:
         if self.steps > _MOST_STEPS:
             raise BadRequest(f"the script takes over {_MOST_STEPS:,} steps; shorten its loops")
         match statement:
-            case ShellCommand(words, documents, files):
+            case ShellCommand(words, documents, files, lines):
+                if lines and "read" in words:
+                    return self.reads(list(words), lines[-1])
+                if files and words[0] == "echo":
+                    told = [as_written(f) for w in words[1:] for f in self.scope.fields(w)]
+                    self.written[_bare(self.scope.text(files[-1]))] = " ".join(told)
                 return self.with_documents(list(words), documents, files)
             case ShellChain(first, joined):
                 return self.chain(first, joined)
@@ -206,6 +211,19 @@ class ScriptRun:
             held = self.simple(raw[1:])
             return None if held is None else not held
         return self.command([f for word in raw for f in self.scope.fields(word)], before)
+
+    def reads(self, words: list[str], line: str) -> bool:
+        """`IFS=, read -r A B <<< "$LINE"`: what is left over is the last name's."""
+        at = words.index("read")
+        separators = next((w.partition("=")[2] for w in words[:at] if w.startswith("IFS=")), "")
+        marks = self.scope.text(separators) or None
+        names = [word for word in words[at + 1 :] if not word.startswith("-")]
+        text = self.scope.text(line)
+        cut = re.split(f"[{re.escape(marks)}]", text, maxsplit=len(names) - 1) if marks else None
+        parts = text.split(maxsplit=len(names) - 1) if cut is None else cut
+        for place, name in enumerate(names):
+            self.scope.set(name, parts[place] if place < len(parts) else "")
+        return True
 
     def with_documents(
         self, words: list[str], documents: tuple[str, ...], files: tuple[str, ...]
