@@ -150,6 +150,24 @@ def test_a_changed_override_changes_the_plan(old, new):
     assert plans[0] != plans[1]
 
 
+def test_a_recipes_name_may_leave_out_the_dot_and_a_dense_model_has_no_expert_axis():
+    text = BRIDGE.replace("llama3_8b", "llama31_8b")
+    text = text.replace("logger.log_interval=1", "model.expert_tensor_parallel_size=1")
+    plan = parse_export(text, "megatron", piece=parse_slice("h100:8"))
+    assert (plan.model, plan.mesh["tensor"], plan.mesh["data"]) == ("llama-3.1-8b", 2, 4)
+
+
+def test_what_xpk_is_told_to_run_is_read():
+    text = """#!/bin/bash
+    ARGS="model_name=llama3-8b per_device_batch_size=2 ici_fsdp_parallelism=-1"
+    xpk workload create --cluster=c --command="set -e && export A='1' && python3 -m MaxText.train \\
+      base.yml ${ARGS} max_target_length=4096"
+    """
+    assert target_of(text) == "maxtext"
+    plan = parse_export(text, "maxtext", piece=parse_slice("v5p:2x2x2"))
+    assert (plan.model, plan.sequence_length) == ("llama-3-8b", 4096)
+
+
 def test_a_recipe_of_adapters_is_told_to_be_read_as_one_of_all_parameters():
     text = BRIDGE.replace("_pretrain_", "_peft_")
     said = "llama3_8b_peft_config trains adapters: it is read as training all parameters"

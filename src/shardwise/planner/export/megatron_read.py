@@ -159,6 +159,8 @@ def _read_mesh(given: Flags, world: int) -> Fields:
     context = given.count("--context-parallel-size", "1")
     ep = given.count("--expert-model-parallel-size", "1")
     etp = given.count("--expert-tensor-parallel-size", str(tensor))
+    if ep == 1 and "--num-experts" not in given:
+        etp = tensor  # which a dense model has no use for
     spans = etp == 1 and tensor > 1
     expert = whole(TARGET, "EP over the tensor axis", ep / tensor) if spans else ep
     if not spans and etp != tensor:

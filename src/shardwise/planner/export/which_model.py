@@ -122,7 +122,9 @@ def of_megatron(text: str) -> str | None:
 def _of_recipe(given: Flags) -> str | None:
     """The model of the recipe that is named, or on Hugging Face."""
     words = [_RECIPE.sub("", given.get(flag)) for flag in RECIPES if flag in given]
-    return next((name for word in words if (name := model_named(word))), None)
+    alike = {re.sub(r"\W", "", name): name for name in zoo_names()}
+    found = (model_named(word) or alike.get(re.sub(r"[\W_]", "", word.lower())) for word in words)
+    return next(filter(None, found), None)
 
 
 _RECIPE = re.compile(r"(_(pretrain|sft|peft|lora|dora|finetune|config|\d+gpu))+$")

@@ -36,6 +36,8 @@ from shardwise.planner.export.script.tree import (
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[(\w*)\])?(\+)?=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
+_COMMAND = re.compile(r"--command=(?=.*\s)", re.DOTALL)
+"""Where xpk and gcloud are given what their machines run."""
 _MOST_STEPS = 20_000
 _STARTS = ("echo", "printf", "cat", "source", ".", "alias", "trap")
 """Commands that print or read the words of others."""
@@ -293,6 +295,8 @@ class ScriptRun:
                 self.nested(as_written(words[at + 1]))
                 self.started[many:] = [(words[:i] + w, v) for w, v in self.started[many:]]
                 return None
+        if held := next((w for w in words if _COMMAND.match(w)), None):
+            return self.nested(as_written(_COMMAND.sub("", held)))
         self.started.append((words, self.scope.values | before))
         for word in words:
             if text := self.written.pop(_bare(word), ""):
