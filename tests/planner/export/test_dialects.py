@@ -140,6 +140,7 @@ def test_a_key_that_is_changed_changes_the_plan(text, old, new):
         (FACTORY.replace("_type: lora", "_type: oft"), "adapter is 'oft'"),
         (FACTORY + "use_galore: true\n", "use_galore is 'galore'"),
         (VERL.replace("optim.lr=1e-5", "algorithm.adv_estimator=grpo"), "verl: rl is 'grpo'"),
+        (CHAT.replace("--offload", "--deepspeed_config $1_zero.json"), "only its shell knows"),
         (LIT.replace("devices: 1", "devices: 3"), "train.global_batch_size 16 over 6 sequences"),
     ],
 )

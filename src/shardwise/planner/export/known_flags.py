@@ -19,7 +19,7 @@ from shardwise.errors import BadRequest, Remark, shown
 from shardwise.planner.export import maxtext_read, megatron_read, torchtitan_read
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import vocabulary
-from shardwise.planner.export.megatron_yaml import idle_keys, recipe_of
+from shardwise.planner.export.megatron_yaml import RECIPES, idle_keys, recipe_of
 from shardwise.planner.export.notes import heading
 from shardwise.planner.export.script import launch_of, script_of
 from shardwise.planner.export.torchtitan_keys import is_idle
@@ -106,9 +106,14 @@ def unread_notes(text: str, target: str) -> list[str]:
 def _of_megatron(text: str) -> list[str]:
     given = megatron_read.parsed(text)
     near = megatron_read.read_nearly(given)
-    if "--num-layers" not in given and recipe_of(text) is not None:
+    named = any(flag in given for flag in RECIPES)
+    if "--num-layers" not in given and (named or recipe_of(text) is not None):
         said = "the recipe that this file changes is not in it"
-        return [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults", *near]
+        near = [f"{said}: what it leaves out is read as bf16_mixed and Megatron's defaults", *near]
+        words = [given.given.get(flag, "") for flag in RECIPES]
+        adapted = next((w for w in words if re.search(r"(?i)(^|_)(peft|lora|dora)(_|$)", w)), "")
+        told = f"{adapted} trains adapters: it is read as training all parameters"
+        return [told, *near] if adapted else near
     try:
         if "--num-layers" not in given or vocabulary(given) is not None:
             return near
@@ -206,6 +211,8 @@ def _unknown_flags(text: str, target: str) -> list[str]:
     for name in sorted(_given(target, text) - known):
         if target == torchtitan_read.TARGET and is_idle(name, values[name]):
             continue
+        if target == megatron_read.TARGET and name in RECIPES:
+            continue  # which is read
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):
             continue  # a model's or the data's own, of which there is no list
         near = get_close_matches(name, known, n=1, cutoff=0.7)

@@ -9,7 +9,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.megatron_former import of_today
-from shardwise.planner.export.megatron_yaml import is_override, overrides_of, recipe_of
+from shardwise.planner.export.megatron_yaml import around, is_override, overrides_of, recipe_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES, WHOLE_MODULES
 from shardwise.plans.stacks import OVERLAPPED, stack_row
@@ -22,6 +22,8 @@ def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the arguments say; `devices` is how many there are where torchrun's words do
     not say it."""
     given = parsed(text)
+    for flag in ("--tuner-type", "--train-type"):
+        given.word(flag, {"full": "full"}, "full")
     said: Fields = {"software": TARGET, "stack": MEGATRON.stack}
     said |= _read_mesh(given, _world(given, devices))
     said |= _read_batch(given, said["mesh"]) | _read_stages(given, said["mesh"].get("stage", 1))
@@ -147,7 +149,8 @@ def parsed(text: str) -> Flags:
             given[flag] = value
         elif flag:
             given[flag] = f"{given[flag]} {word}".strip()
-    return Flags(TARGET, of_today(given), launch.unset if launch else ())
+    own = around(given) if flat or any(map(is_override, arguments)) else given
+    return Flags(TARGET, of_today(own), launch.unset if launch else ())
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:
@@ -156,6 +159,8 @@ def _read_mesh(given: Flags, world: int) -> Fields:
     context = given.count("--context-parallel-size", "1")
     ep = given.count("--expert-model-parallel-size", "1")
     etp = given.count("--expert-tensor-parallel-size", str(tensor))
+    if ep == 1 and "--num-experts" not in given:
+        etp = tensor  # which a dense model has no use for
     spans = etp == 1 and tensor > 1
     expert = whole(TARGET, "EP over the tensor axis", ep / tensor) if spans else ep
     if not spans and etp != tensor:

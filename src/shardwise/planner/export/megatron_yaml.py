@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
+from shardwise.planner.export.nanotron import arguments_of_nanotron, is_nanotron
 from shardwise.planner.export.script import script_of
 from shardwise.planner.export.torchtitan_keys import flat
 
@@ -67,6 +68,8 @@ def recipe_of(text: str) -> dict[str, str] | None:
         return None
     if not isinstance(table, Mapping):
         return None
+    if is_nanotron(table):
+        return arguments_of_nanotron(table)
     found: dict[str, str] = {}
     arguments = table.get("MODEL_ARGS")
     for section, value in (arguments if isinstance(arguments, Mapping) else table).items():
@@ -99,6 +102,39 @@ def overrides_of(words: Sequence[str]) -> dict[str, str]:
     if found and not any(flag in found for flag in ("--bf16", "--fp16")):
         found["--bf16"] = ""  # as in recipe_of
     return found
+
+
+def around(given: Mapping[str, str]) -> dict[str, str]:
+    """The arguments of programs that start Megatron by a recipe's name, whose own flags are called
+    otherwise (scripts/performance of Megatron-Bridge)."""
+    found = dict(given)
+    if kind := found.pop("--compute-dtype", ""):
+        found |= _precision(_COMPUTED.get(kind, kind))
+    if "--max-length" in found:  # of ms-swift
+        found.setdefault("--seq-length", found.pop("--max-length"))
+    if (_VIRTUAL in found) and (chunks := found.pop(_VIRTUAL)) not in ("", "None"):
+        found["--num-virtual-stages-per-pipeline-rank"] = chunks
+    total, each = found.pop("--num-gpus", ""), found.pop("--gpus-per-node", "")
+    if total and "--nproc-per-node" not in found:
+        found["--nproc-per-node"] = total
+    elif each and "--nproc-per-node" not in found:
+        found["--nproc-per-node"] = each
+    if "," in found.get(_SCOPE, ""):
+        found[_SCOPE] = found[_SCOPE].replace(",", " ")
+    return found
+
+
+_VIRTUAL = "--virtual-pipeline-model-parallel-size"
+_SCOPE = "--cuda-graph-scope"
+_COMPUTED = {
+    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8_mx": "bf16_with_mxfp8_mixed",
+    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
+}
+"""Words of `--compute_dtype` as the recipes write them."""
+RECIPES = ("--recipe", "--model-recipe-name", "--model", "--hf-model-id", "--hf-path")
+"""Flags that name a recipe or the model on Hugging Face."""
 
 
 def is_override(word: str) -> bool:

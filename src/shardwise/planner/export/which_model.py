@@ -5,6 +5,7 @@ shape that is taken which has most other flags in common. Megatron's arguments d
 that nobody knows as well: it is built of them (`megatron_shape.py`).
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from itertools import pairwise
 from typing import Any
@@ -17,6 +18,7 @@ from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model
 from shardwise.planner.export.flags import Flags, arguments_of
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
+from shardwise.planner.export.megatron_yaml import RECIPES
 from shardwise.planner.export.torchtitan_read import said_model
 from shardwise.planner.export.trainer import MODEL, given_of, model_named
 from shardwise.plans.software.features import features
@@ -101,7 +103,7 @@ def of_megatron(text: str) -> str | None:
     it; None where they do not say the shape."""
     given = megatron_read.parsed(text)
     if any(flag not in given for flag in MEGATRON_SHAPE[:3]):
-        return None
+        return _of_recipe(given)
     shape, found = shape_of(given), None
     for name in zoo_names():
         cfg = load_model(name)
@@ -115,6 +117,18 @@ def of_megatron(text: str) -> str | None:
         if found is None or common > found[0]:
             found = (common, name)
     return found[1] if found else config_of(given)
+
+
+def _of_recipe(given: Flags) -> str | None:
+    """The model of the recipe that is named, or on Hugging Face."""
+    words = [_RECIPE.sub("", given.get(flag)) for flag in RECIPES if flag in given]
+    alike = {re.sub(r"\W", "", name): name for name in zoo_names()}
+    found = (model_named(word) or alike.get(re.sub(r"[\W_]", "", word.lower())) for word in words)
+    return next(filter(None, found), None)
+
+
+_RECIPE = re.compile(r"(_(pretrain|sft|peft|lora|dora|finetune|config|\d+gpu))+$")
+"""The end of a recipe's name that says what it does with the model."""
 
 
 def check_maxtext(text: str, cfg: ModelConfig) -> None:

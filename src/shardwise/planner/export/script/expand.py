@@ -225,6 +225,13 @@ def _bounded(value: int) -> int:
     return value
 
 
+_DOCUMENT = re.compile(
+    r"cat[ \t]*<<-?[ \t]*(?P<end>\w+)[ \t]*\n(?P<held>.*?)^[ \t]*(?P=end)[ \t]*",
+    re.DOTALL | re.MULTILINE,
+)
+"""`cat` of a here-document, whose variables stand for their values."""
+
+
 class _Fields:
     """One word on its way to the fields that it makes."""
 
@@ -277,8 +284,15 @@ class _Fields:
             self._put(self.scope.parameter(part[2:-1]), quoted=quoted, star="*" in part)
 
     def _output(self, command: str) -> str:
-        """What a command prints: an `echo` of words is known, no other."""
+        """What a command prints: that of `echo`, of `basename` and of a here-document is known, no
+        other's."""
+        if held := _DOCUMENT.fullmatch(command.strip()):
+            inner = _Fields(self.scope, splits=False)
+            inner._walk(held["held"], quoted=True)
+            return inner.now or ""
         words = within(command)
+        if words[:1] == ["basename"] and len(words) == 2:
+            return self.scope.text(words[1]).rstrip("/").rpartition("/")[2]
         if words[:1] == ["echo"] and not re.search(r"[|;&<>]", command):
             return " ".join(field for word in words[1:] for field in self.scope.fields(word))
         return unknown_value(f"({command.strip()})")

@@ -65,7 +65,14 @@ _LAUNCHERS: Mapping[str, _Launcher] = {
     "deepspeed": _Launcher(
         nodes=("--num-nodes",),
         each=("--num-gpus",),
-        switches=("--module", "--no-python", "--no-local-rank", "--no-ssh", "--force-multi"),
+        switches=(
+            "--module",
+            "--no-python",
+            "--no-local-rank",
+            "--no-ssh",
+            "--force-multi",
+            "--bind-cores-to-rank",
+        ),
     ),
 }
 _SCHEDULERS: Mapping[str, _Launcher] = {

@@ -36,6 +36,8 @@ from shardwise.planner.export.script.tree import (
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[(\w*)\])?(\+)?=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
+_COMMAND = re.compile(r"--command=(?=.*\s)", re.DOTALL)
+"""Where xpk and gcloud are given what their machines run."""
 _MOST_STEPS = 20_000
 _STARTS = ("echo", "printf", "cat", "source", ".", "alias", "trap")
 """Commands that print or read the words of others."""
@@ -87,7 +89,12 @@ class ScriptRun:
         if self.steps > _MOST_STEPS:
             raise BadRequest(f"the script takes over {_MOST_STEPS:,} steps; shorten its loops")
         match statement:
-            case ShellCommand(words, documents, files):
+            case ShellCommand(words, documents, files, lines):
+                if lines and "read" in words:
+                    return self.reads(list(words), lines[-1])
+                if files and words[0] == "echo":
+                    told = [as_written(f) for w in words[1:] for f in self.scope.fields(w)]
+                    self.written[_bare(self.scope.text(files[-1]))] = " ".join(told)
                 return self.with_documents(list(words), documents, files)
             case ShellChain(first, joined):
                 return self.chain(first, joined)
@@ -207,6 +214,19 @@ class ScriptRun:
             return None if held is None else not held
         return self.command([f for word in raw for f in self.scope.fields(word)], before)
 
+    def reads(self, words: list[str], line: str) -> bool:
+        """`IFS=, read -r A B <<< "$LINE"`: what is left over is the last name's."""
+        at = words.index("read")
+        separators = next((w.partition("=")[2] for w in words[:at] if w.startswith("IFS=")), "")
+        marks = self.scope.text(separators) or None
+        names = [word for word in words[at + 1 :] if not word.startswith("-")]
+        text = self.scope.text(line)
+        cut = re.split(f"[{re.escape(marks)}]", text, maxsplit=len(names) - 1) if marks else None
+        parts = text.split(maxsplit=len(names) - 1) if cut is None else cut
+        for place, name in enumerate(names):
+            self.scope.set(name, parts[place] if place < len(parts) else "")
+        return True
+
     def with_documents(
         self, words: list[str], documents: tuple[str, ...], files: tuple[str, ...]
     ) -> bool | None:
@@ -275,6 +295,8 @@ class ScriptRun:
                 self.nested(as_written(words[at + 1]))
                 self.started[many:] = [(words[:i] + w, v) for w, v in self.started[many:]]
                 return None
+        if held := next((w for w in words if _COMMAND.match(w)), None):
+            return self.nested(as_written(_COMMAND.sub("", held)))
         self.started.append((words, self.scope.values | before))
         for word in words:
             if text := self.written.pop(_bare(word), ""):

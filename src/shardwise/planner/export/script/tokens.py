@@ -2,7 +2,7 @@
 
 An array (`A=(x y)`), `$(...)`, `${...}` and `$((...))` are part of their word. Comments and
 redirections are left out, as they start no program; but a here-document and the file that a command
-writes are words that begin with `HERE` and `INTO`, for what is written may be a script.
+writes are words that begin with `HERE`, `LINE` and `INTO`, for what is written may be a script.
 """
 
 import re
@@ -14,7 +14,7 @@ _OPERATORS = (";;", "&&", "||", ";", "&", "|", "(", ")", "\n")
 _CLOSES = {"(": ")", "{": "}"}
 _REDIRECT = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|>>|>\||>&|<&|&>>?|[<>])(?!\()")
 _DESCRIPTOR = re.compile(r"\d+|-")
-HERE, INTO = "\0<<", "\0>"
+HERE, INTO, LINE = "\0<<", "\0>", "\0="
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,8 @@ class _Lexer:
         sign = found[0].lstrip("0123456789")
         if sign in ("<<", "<<-"):
             return HERE + self._document(target.strip("'\"\\"))
+        if sign == "<<<":
+            return LINE + target
         return INTO + target if sign in (">", ">>", ">|") and found[0] == sign else ""
 
     def _document(self, end: str) -> str:

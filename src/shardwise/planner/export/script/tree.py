@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.script.tokens import HERE, INTO, ShellToken
+from shardwise.planner.export.script.tokens import HERE, INTO, LINE, ShellToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,8 @@ class ShellCommand:
     words: tuple[str, ...]
     documents: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    """What `<<<` gives it to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class _Parser:
     def redirected(self) -> Statement:
         """A statement; where a loop or a group writes to starts no program."""
         found = self.statement()
-        while self.peek().startswith((HERE, INTO)):
+        while self.peek().startswith((HERE, INTO, LINE)):
             self.at += 1
         return found
 
@@ -157,8 +159,9 @@ class _Parser:
             raise self.wrong()
         documents = tuple(w.removeprefix(HERE) for w in words if w.startswith(HERE))
         files = tuple(w.removeprefix(INTO) for w in words if w.startswith(INTO))
-        plain = tuple(w for w in words if not w.startswith((HERE, INTO)))
-        return ShellCommand(plain, documents, files)
+        lines = tuple(w.removeprefix(LINE) for w in words if w.startswith(LINE))
+        plain = tuple(w for w in words if not w.startswith((HERE, INTO, LINE)))
+        return ShellCommand(plain, documents, files, lines)
 
     def function(self, name: str) -> ShellFunction:
         for sign in ("(", ")"):  # once: a body in brackets begins with the next

@@ -23,6 +23,7 @@ EACH = (
     *("per_device_train_batch_size", "micro_batch_size"),
     "deepspeed.train_micro_batch_size_per_gpu",
 )
+_FILES = ("deepspeed_config", "deepspeed")
 _ROUNDS = (
     *("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
     "deepspeed.gradient_accumulation_steps",
@@ -166,6 +167,12 @@ def _sizes(name: str) -> tuple[str, ...]:
 
 def _stage(given: Given) -> int | None:
     """DeepSpeed's stage of ZeRO, None where it does not run."""
+    file = next((str(v) for n in _FILES if str(v := given.take(n)).endswith(".json")), "")
+    if file:
+        raise BadRequest(
+            f"{given.target}: the text names the file {shown(file)}, whose keys count, in a way "
+            "that only its shell knows; write its name out, and put it beside this one"
+        )
     stages = {str(value) for name in _STAGE if (value := given.take(name)) is not None}
     runs = given.take("use_deepspeed")
     if not stages:

@@ -65,7 +65,11 @@ def _nearly(given: Given) -> Iterator[str]:
     if name and model_named(name) is None:
         key = next(key for key in MODEL if key in given)
         yield f"{given.called(key)} = {shown(name)} is no known model; read for the one given"
-    if given.values.get("bf16") is False and not given.on("fp16"):
+    if (
+        given.values.get("bf16") is False
+        and given.called("bf16") == "bf16"
+        and not given.on("fp16")
+    ):
         yield "bf16 = False: matmuls run in the dtype in which the model is loaded"
     if is_open(given):
         yield "bf16.enabled is auto, and nothing says the dtype: read as bf16"
