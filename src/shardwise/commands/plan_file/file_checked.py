@@ -20,7 +20,7 @@ from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.train_page import plan_text
 from shardwise.commands.pricing.whole_run import seconds_between
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan
 from shardwise.units import format_count, format_seconds, many, sig
