@@ -32,7 +32,7 @@ from made import made, table
 
 from shardwise.commands.base.inputs import Hardware
 from shardwise.models import ModelConfig, load_model
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.software.jax import JAX
 from shardwise.roofline.stacks import COMPILED_CONSTANTS, IDEAL, Stack, load_stack, whole_sums

@@ -23,8 +23,9 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.models.flops import model_flops_per_token
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.search.request import SEARCHED, TrainRequest
-from shardwise.planner.training import evaluate_train, plan_train
+from shardwise.planner.training import plan_train
 from shardwise.plans.train import CHOICES, Structure
 
 ROOT = Path(__file__).resolve().parent.parent

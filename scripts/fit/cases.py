@@ -13,6 +13,7 @@ import numpy as np
 from fit.constants import Values, chip_with, ideal_chip, kind_of, parts_of, stack_with
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.hardware import Chip, Placement
+from shardwise.planner.evaluate import evaluate_train, plan_shape
 from shardwise.planner.features import NOW, features_of
 from shardwise.planner.price.plan import (
     COMPILED,
@@ -24,7 +25,6 @@ from shardwise.planner.price.plan import (
     timeline_factor,
 )
 from shardwise.planner.step.work import Counted, count_parts
-from shardwise.planner.training import evaluate_train, plan_shape
 from shardwise.roofline.stacks import IDEAL, Stack
 
 STEP = 0.02

@@ -19,8 +19,8 @@ from shardwise.evidence.training.own import configuration
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.evidence.training.unseen import UnseenPrediction
 from shardwise.hardware import parse_slice
+from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.price.memory import train_memory
-from shardwise.planner.training import plan_shape
 from shardwise.plans.software import JAX
 from shardwise.roofline.resolution import ALL, LEAST, ClassShare, class_of, read_resolution
 

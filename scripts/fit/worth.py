@@ -19,7 +19,7 @@ from fit.hierarchy import Hierarchy, Levels, bounds_of
 from fit.solve import Fit, Linear, linear_at, solved, values_of
 from fit.terms import TERMS, Term
 from shardwise.evidence.training.runs import PublishedRun
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.evaluate import evaluate_train
 
 WHOLE = "all of them"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.models import ModelConfig
+from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.step.work import train_work
-from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.profiler import need_libtpu, run_function
 from shardwise.profiler.collectives.lines import (

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from shardwise.hardware import load_chip, place
     from shardwise.hardware import parse_slice as slice_of
     from shardwise.models import load_model, parameters
+    from shardwise.planner.evaluate import evaluate_train
     from shardwise.planner.serve.answer import evaluate_serve
-    from shardwise.planner.training import evaluate_train
     from shardwise.plans import ServePlan, TrainPlan, save_plan
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
@@ -87,7 +87,7 @@ _HOMES = {
     "compile": ("shardwise.commands.program.compile", "compile"),
     "count": ("shardwise.commands.pricing.plans", "count_plan"),
     "evaluate_serve": ("shardwise.planner.serve.answer", "evaluate_serve"),
-    "evaluate_train": ("shardwise.planner.training", "evaluate_train"),
+    "evaluate_train": ("shardwise.planner.evaluate", "evaluate_train"),
     "explain": ("shardwise.commands.program.explain", "explain"),
     "export": ("shardwise.commands.plan_file.export", "export"),
     "hw_diff": ("shardwise.commands.tables.hw", "hw_diff"),

@@ -8,7 +8,7 @@ from shardwise.book.thresholds import BookSays, book_result
 from shardwise.commands.base.inputs import Hardware
 from shardwise.hardware import read_slice
 from shardwise.models import load_model
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 
 

@@ -11,8 +11,8 @@ from tests.tiers import spread
 from shardwise.commands.program.comparing import scope_sentences, sums_of
 from shardwise.models import load_model, parameters
 from shardwise.models.components import COMPONENTS, component_of
+from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.step.work import train_work
-from shardwise.planner.training import plan_shape
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.scopes import component_in, phase_of
 from shardwise.profiler.hlo.work import module_work

@@ -7,7 +7,8 @@ from tests.planner.search.test_train_search import request
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import compare_plans
-from shardwise.planner.training import evaluate_train, plan_train
+from shardwise.planner.evaluate import evaluate_train
+from shardwise.planner.training import plan_train
 
 
 @pytest.mark.slow

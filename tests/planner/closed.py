@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.training import TrainAnswer, evaluate_train
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.plans import TrainPlan
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.features import FEATURES, features_of
-from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.roofline.residuals import read_residuals
 

@@ -6,9 +6,9 @@ from shardwise.commands.pricing.plans import load_plan
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.out_of_memory import read_failure
 from shardwise.planner.step_arrays import arrays_near, step_arrays
-from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan
 
 GIB = 2.0**30

@@ -15,8 +15,8 @@ from shardwise.book.figures import Figure, Series
 from shardwise.book.questions import book_answer, entries
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import load_model, params_total
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.expected import expected_range, shift_of
-from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import plan_from, read_values
 from shardwise.plans.named import audit_names, plan_path

@@ -24,7 +24,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Switched, Torus
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import ModelConfig
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.units import sig
 from shardwise.work import Quantity
 

@@ -13,7 +13,7 @@ from shardwise.boundary.records import Record
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan, is_of
 from shardwise.plans.train import CHOICES, spread
 

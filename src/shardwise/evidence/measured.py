@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwise.boundary.records import Record
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.plans.named import Measured
 
 

@@ -8,10 +8,11 @@ it (axes, remat or schedule), or by more than `ALIKE` in time or `HEAVIER` in me
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from shardwise.planner.evaluate import TrainAnswer, evaluated
 from shardwise.planner.search.choices import MICROBATCHES, choices_of, strategies
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import policies, spoken
-from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluated
+from shardwise.planner.training import TrainPlanning
 from shardwise.roofline.time_parts import TimeParts, waiting_on
 
 ALIKE, HEAVIER = 0.01, 0.1

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.search.request import Ground, TrainRequest
 from shardwise.planner.search.space import spoken
-from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans.software import Candidates, Obstacle
 
 Planned = Callable[[TrainRequest, int], TrainPlanning]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.boundary.records import Record
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.features import features_of
-from shardwise.planner.training import TrainAnswer
 from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
 from shardwise.roofline.residuals import read_residuals
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from shardwise.hardware import Chip, Slice, Torus
 from shardwise.models import ModelConfig
 from shardwise.models.specs import CompressedAttention, LatentAttention, RecurrentMixer
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.units import dtype_bytes
 

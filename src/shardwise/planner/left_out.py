@@ -15,9 +15,10 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.planner.choosing import obstacles_of, plan_for
+from shardwise.planner.evaluate import plan_of
 from shardwise.planner.search.loop import search
 from shardwise.planner.search.request import SEARCHED, TrainRequest
-from shardwise.planner.training import TrainPlanning, plan_of, plan_train
+from shardwise.planner.training import TrainPlanning, plan_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.files import FORMER_KEY, Begun
 from shardwise.plans.software import candidates_of_plan

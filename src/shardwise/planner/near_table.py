@@ -14,11 +14,11 @@ from operator import or_
 import numpy as np
 
 from shardwise.models.remat import REMAT_POLICIES, RematPolicy
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.search.space import divisors
 from shardwise.planner.search.table import PlanTable, plan_tables
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software import SoftwareRow, candidates_of_plan
 from shardwise.plans.software.torchtitan import selective

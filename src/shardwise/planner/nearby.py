@@ -12,8 +12,8 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.near_table import WORTH, near_in_tables
-from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.software import SoftwareRow, candidates_of_plan, matters

@@ -14,7 +14,7 @@ from math import log
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice, slices_of
-from shardwise.planner.training import TrainAnswer, evaluate_train
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.plans import TrainPlan
 from shardwise.plans.laws import BATCH_AXES
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.planner.evaluate import TrainAnswer, plan_shape
 from shardwise.planner.step.parts import tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.remat import bytes_of, kept_activations
-from shardwise.planner.training import TrainAnswer, plan_shape
 from shardwise.units import dtype_bytes
 
 ROUNDED = 2.0 * 2**20

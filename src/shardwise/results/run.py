@@ -6,9 +6,10 @@ from typing import Any
 
 from shardwise.boundary.records import Record, part
 from shardwise.models import params_total
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import expected_range
 from shardwise.planner.price.goodput import Goodput, Overheads, goodput
-from shardwise.planner.training import TrainAnswer, run_of, tokens_per_second_at
+from shardwise.planner.training import run_of, tokens_per_second_at
 
 AT_EXPECTED = "expected step time"
 

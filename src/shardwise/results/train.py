@@ -13,13 +13,14 @@ from shardwise.hardware import describe
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.beside import MESH, Beside, decisive
+from shardwise.planner.evaluate import TrainAnswer, plan_shape
 from shardwise.planner.expected import ExpectedRange, expected_range
 from shardwise.planner.export import refusal
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.price.plan import stack_for
 from shardwise.planner.search.request import SEARCHED
 from shardwise.planner.step.strategies.lora import adapters
-from shardwise.planner.training import TrainAnswer, TrainPlanning, plan_shape
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.adapters import Quantized, short_name, targeted
 from shardwise.plans.context_methods import ContextMethod

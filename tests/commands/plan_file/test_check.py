@@ -10,11 +10,11 @@ import shardwise as sw
 from shardwise.commands.plan_file.changes import _safe_first
 from shardwise.commands.plan_file.check import FileChecked
 from shardwise.errors import BadRequest
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.edit import has_use_for
 from shardwise.planner.near_table import near_in_tables
 from shardwise.planner.nearby import NearPlan
-from shardwise.planner.training import evaluate_train
 
 SCRIPTS = Path(__file__).parents[2] / "planner" / "export" / "scripts"
 

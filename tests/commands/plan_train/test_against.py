@@ -8,7 +8,8 @@ from tests.planner.search.test_train_search import request
 from shardwise.commands.plan_train.against import against_plan, published_plan, set_against
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
-from shardwise.planner.training import evaluate_train, plan_train
+from shardwise.planner.evaluate import evaluate_train
+from shardwise.planner.training import plan_train
 
 
 @pytest.fixture(scope="module")

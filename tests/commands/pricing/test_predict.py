@@ -5,7 +5,7 @@ import pytest
 from shardwise.commands.pricing.predict import caveats
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 
 

@@ -8,8 +8,8 @@ from statistics import median
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.evidence.training.runs import PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.price.memory import train_memory
-from shardwise.planner.training import plan_shape
 
 TABLE = PUBLISHED.with_name("finetuning_memory.csv")
 

@@ -5,9 +5,9 @@ import pytest
 from shardwise.errors import BadRequest, Lacking
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import unread_notes
-from shardwise.planner.training import evaluate_train
 
 PAIRS = """#!/bin/bash
 python3 -m maxtext.trainers.pre_train.train src/maxtext/configs/base.yml model_name=gemma2-9b \\

@@ -10,8 +10,8 @@ from tests.planner.export.flags import megatron_flags
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.export import export_plan, parse_export
-from shardwise.planner.training import evaluate_train
 from shardwise.plans import model_hash
 
 

@@ -8,8 +8,8 @@ from tests.planner.export.exporting import plans
 from tests.planner.export.test_round_trip import ANYTHING
 
 from shardwise.errors import BadRequest
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.export import export_plan, target_for
-from shardwise.planner.training import evaluate_train
 from shardwise.plans.software import JAX, SOFTWARE
 from shardwise.results.train import refused_by, runs_in
 

@@ -6,7 +6,8 @@ import pytest
 from tests.planner.search.test_train_search import request
 from tests.planner.steps import dense
 
-from shardwise.planner.training import evaluate_train, plan_train
+from shardwise.planner.evaluate import evaluate_train
+from shardwise.planner.training import plan_train
 from shardwise.roofline.stacks import BEGIN_SECONDS, OP_SECONDS
 
 

@@ -6,9 +6,10 @@ from tests.planner.price.test_composition import random_plans
 from tests.planner.search.test_train_search import request
 from tests.planner.steps import dense
 
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.price.plan import timeline_factor
 from shardwise.planner.price.where import composed_parts
-from shardwise.planner.training import evaluate_train, plan_train
+from shardwise.planner.training import plan_train
 
 PARTS = {"math at peak", "math below peak", "memory-bound ops", "optimizer"}
 

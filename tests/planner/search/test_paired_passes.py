@@ -15,8 +15,8 @@ from tests.searched import search
 from tests.tiers import spread
 
 from shardwise.hardware import load_chip, parse_slice, place
+from shardwise.planner.evaluate import plan_of
 from shardwise.planner.step.work import train_work
-from shardwise.planner.training import plan_of
 from shardwise.plans import MESH_AXES
 from shardwise.roofline import body_times, price
 from shardwise.roofline.stacks import IDEAL

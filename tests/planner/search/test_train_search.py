@@ -16,9 +16,9 @@ from tests.tiers import spread
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice, parts
 from shardwise.models.remat import REMAT_POLICIES
+from shardwise.planner.evaluate import TrainAnswer, plan_of
 from shardwise.planner.search.loop import batch_units
 from shardwise.planner.search.request import SEARCHED, STORAGES, TrainRequest
-from shardwise.planner.training import TrainAnswer, plan_of
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.layouts import STORAGE_AXES

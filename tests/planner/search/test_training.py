@@ -9,11 +9,11 @@ from tests.planner.steps import dense, moe
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_active, params_total
+from shardwise.planner.checks import check_plan
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.search.misses import nearest_batches
 from shardwise.planner.training import (
     better_batches,
-    check_plan,
-    evaluate_train,
     plan_train,
     run_of,
     tokens_per_second_at,

@@ -4,9 +4,9 @@ import pytest
 
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.evaluate import evaluate_train
 from shardwise.planner.price import plan as priced_plan
 from shardwise.planner.price.plan import passes_end
-from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 
 CFG = load_model("llama-3-8b")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardwise.commands.plan_file.show import PlanShowRequest
     from shardwise.commands.plan_train.sweep import SweepRequest
     from shardwise.commands.plan_train.train import TrainPlanRequest
-    from shardwise.planner.training import TrainAnswer
+    from shardwise.planner.evaluate import TrainAnswer
     from shardwise.plans import ServePlan, TrainPlan
 
 

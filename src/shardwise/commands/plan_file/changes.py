@@ -8,12 +8,12 @@ from shardwise.boundary.records import Record, hidden
 from shardwise.commands.plan_file.check_words import NO_RISK, change_text, risks_of
 from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.edit import diff_of, edited, without_given
 from shardwise.planner.near_table import WORTH
 from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
-from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software import candidates_of_plan
 from shardwise.roofline.bounds import Bounds

@@ -24,13 +24,13 @@ from shardwise.commands.plan_file.file_checked import FileChecked
 from shardwise.commands.pricing.plans import price_plan, program_text
 from shardwise.errors import BadRequest, Remark
 from shardwise.models.zoo import with_family
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.edit import has_use_for, with_given, without_given
 from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import taken_apart
 from shardwise.planner.export.trainer.dialects import Dialect
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import flat_plan
 from shardwise.results.train import priced_plan

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.planner.training import TrainAnswer
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.units import sig
 

@@ -9,9 +9,9 @@ from shardwise.boundary import read_text
 from shardwise.boundary.files import TABLE_BYTES
 from shardwise.boundary.records import Record
 from shardwise.commands.base.layout import Fact
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.out_of_memory import MemoryFailure, read_failure
 from shardwise.planner.step_arrays import StepArray, arrays_near
-from shardwise.planner.training import TrainAnswer
 from shardwise.units import sig
 
 _GIB = 2.0**30

@@ -20,9 +20,9 @@ from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.train_page import plan_text
 from shardwise.commands.pricing.whole_run import seconds_between
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer.dialects import dialects
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan
 from shardwise.units import format_count, format_seconds, many, sig

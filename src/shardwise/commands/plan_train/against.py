@@ -16,7 +16,8 @@ from shardwise.evidence.compare_plans import Difference, compare_plans
 from shardwise.evidence.measured import MeasuredRun, measured_run
 from shardwise.hardware import Slice
 from shardwise.models.remat import RematPolicy
-from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, is_of
 from shardwise.plans.named import Measured, audit_measured
 from shardwise.plans.train import mesh_text

@@ -16,7 +16,8 @@ from shardwise.commands.pricing.predict import plan_training
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
-from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.planner.evaluate import TrainAnswer
+from shardwise.planner.training import TrainPlanning
 from shardwise.results.run import DaysBetween, days_between
 from shardwise.units import DAY, format_count, format_usd, sig
 

@@ -23,8 +23,9 @@ from shardwise.commands.program.candidate import (
     size_cell,
 )
 from shardwise.commands.program.tune import Tuning, check_tunable, tuned
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.search.loop import rank_of
-from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import (
     BothWays,

@@ -62,8 +62,9 @@ from shardwise.hardware import Spelling, Torus
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
 from shardwise.planner.beside import choices_beside, close_plans
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.sensitivity import train_sensitivity
-from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.software import JAX

@@ -10,6 +10,7 @@ from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import WIDTH, wrapped
 from shardwise.commands.pricing.predict import slower_text, waiting
 from shardwise.planner.beside import MESH, Beside, alike, decisive, differences
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.search.choices import (
     CHOICES,
     MICROBATCHES,
@@ -18,7 +19,7 @@ from shardwise.planner.search.choices import (
     strategies,
 )
 from shardwise.planner.search.loop import policies
-from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.results.train import ClosePlan

@@ -21,6 +21,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.expected import shift_of
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
@@ -29,7 +30,6 @@ from shardwise.planner.left_out import completed
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
-from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve, is_of, model_hash
 from shardwise.plans.files import (
     begun_plans,

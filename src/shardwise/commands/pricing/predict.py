@@ -12,15 +12,11 @@ from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.models import load_model
 from shardwise.models.describe import context_warning
 from shardwise.planner.choosing import plan_for
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import shift_of
 from shardwise.planner.search.choices import AS_FAST
 from shardwise.planner.search.request import TrainRequest
-from shardwise.planner.training import (
-    TrainAnswer,
-    TrainPlanning,
-    better_batches,
-    plan_train,
-)
+from shardwise.planner.training import TrainPlanning, better_batches, plan_train
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.layouts import TILE_ROWS
 from shardwise.plans.software import JAX

@@ -12,9 +12,9 @@ from shardwise.commands.pricing.predict import compared_text
 from shardwise.commands.pricing.whole_run import MEASURE, own_text, seconds_between
 from shardwise.evidence.measured import MeasuredRun
 from shardwise.models.parameters import first_matmuls
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import ExpectedRange
 from shardwise.planner.export import target_for
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.libraries import TRANSFORMERS
 from shardwise.plans.software import software_row

@@ -13,9 +13,9 @@ from shardwise.commands.pricing.predict import compared_text
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_text
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import ExpectedRange, expected_range
 from shardwise.planner.price.goodput import Goodput, Overheads
-from shardwise.planner.training import TrainAnswer
 from shardwise.results.run import AT_EXPECTED, DaysBetween, RunLength, WholeRun
 from shardwise.units import format_count, format_seconds, format_usd, many, parse_seconds, sig
 

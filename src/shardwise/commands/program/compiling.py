@@ -16,11 +16,11 @@ from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.models import load_model
+from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.price.plan import stack_for
 from shardwise.planner.serve.memory import prefill_memory
 from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
-from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.ahead import (

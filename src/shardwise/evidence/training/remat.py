@@ -36,9 +36,9 @@ from shardwise.models.remat import (
     Saved,
     remat_row,
 )
+from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.step.strategies.remat import bytes_of, kept_activations
-from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row
 

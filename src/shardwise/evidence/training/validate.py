@@ -32,8 +32,8 @@ from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
+from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.features import NOW, features_of
-from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.roofline.evidence import OwnRuns, Shift, read_spread
 from shardwise.roofline.residuals import LogRange, RangeTable, read_residuals
 from shardwise.units import dtype_bytes
