@@ -121,3 +121,40 @@ def own(mesh):
     program = user_program(jax.devices()[:1], "ownmesh:f", "ownmesh:own", {"x": 1})
     assert program.function.mesh.axis_types == (jax.sharding.AxisType.Explicit,)
     assert program.mesh.axis_types == (jax.sharding.AxisType.Auto,)
+
+
+def test_constants_computed_while_tracing_do_not_run_on_the_meshs_devices(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "constants.py").write_text(CONSTANTS)
+    program = user_program(jax.devices()[:1], "constants:step", "constants:args", {"x": 1})
+    assert program.function.lower(*program.arguments) == "lowered within x"
+    program = user_program(jax.devices()[:1], "constants:broken", "constants:args", {"x": 1})
+    with pytest.raises(AttributeError, match="its own mistake"):
+        program.function.lower(*program.arguments)
+
+
+CONSTANTS = """
+import jax
+
+
+class Step:
+    calls = 0
+    said = "'jaxlib._jax.Executable' object has no attribute 'local_devices'"
+
+    def __call__(self):
+        pass
+
+    def lower(self):
+        self.calls += 1
+        if self.said != Step.said or self.calls == 1:  # on devices that are not there
+            raise AttributeError(self.said)
+        return "lowered within " + jax.sharding.get_abstract_mesh().axis_names[0]
+
+
+step, broken = Step(), Step()
+broken.said = "its own mistake"
+
+
+def args():
+    return ()
+"""

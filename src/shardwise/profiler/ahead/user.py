@@ -66,16 +66,24 @@ class _Within:
     mesh: Any
 
     def lower(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        import jax
-
-        with jax.set_mesh(self.mesh):
-            return self.jitted.lower(*args, **kwargs)
+        return self._within(lambda: self.jitted.lower(*args, **kwargs))
 
     def trace(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._within(lambda: self.jitted.trace(*args, **kwargs))
+
+    def _within(self, traced: Callable[[], Any]) -> Any:
+        """With the mesh set; without its devices where the function computes a constant while it is
+        traced (`jax.ensure_compile_time_eval`), which they are not here for."""
         import jax
 
-        with jax.set_mesh(self.mesh):
-            return self.jitted.trace(*args, **kwargs)
+        try:
+            with jax.set_mesh(self.mesh):
+                return traced()
+        except Exception as error:
+            if not absent(error):
+                raise
+        with jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh):
+            return traced()
 
 
 def named(text: str, what: str) -> Callable[..., Any]:
@@ -151,7 +159,7 @@ def _made(abstract: Callable[..., Any], mesh: Any, name: str) -> Any:
     except Exception as error:
         with contextlib.suppress(Exception), jax.set_mesh(mesh):
             return abstract(*given)
-        if not any(words in str(error) for words in _ABSENT):
+        if not absent(error):
             raise
         raise BadRequest(
             f"--args '{name}' puts an array on the devices of the mesh, which are not here; give "
@@ -159,8 +167,9 @@ def _made(abstract: Callable[..., Any], mesh: Any, name: str) -> Any:
         ) from None
 
 
-_ABSENT = ("compile-only client", "'Executable' object")
-"""What JAX says of devices that it knows from their topology alone."""
+def absent(error: Exception) -> bool:
+    """Whether JAX was to run something on devices that it knows from their topology alone."""
+    return any(words in str(error) for words in ("compile-only client", "Executable' object"))
 
 
 def _check_call(
