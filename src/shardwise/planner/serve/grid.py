@@ -6,6 +6,7 @@ whose cache does not hold what is in flight at the percentile are left out. Thre
 counted and priced at once (`server.py`); `load.py` makes latencies of them.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,7 +68,26 @@ def grids(
     request: ServeRequest, piece: Slice, dtypes: ServeDtypes, running: np.ndarray = LADDER
 ) -> list[Grid]:
     """The grids of a slice, one for each way to cut the cache; none where the model does not fit.
-    Fewer chips than the slice has are used only where no mesh uses them all."""
+    Fewer chips than the slice has are used only where no mesh uses them all. They are the same for
+    any rate and number of servers, so that the last ones are kept (`KEPT`)."""
+    asked = replace(request, pieces=(piece,), dtypes=(dtypes,), rate=0.0, fill=False, max_chips=inf)
+    key = asked, running.tobytes()
+    made = next((made for known, made in tuple(_KEPT) if known == key), None)
+    if made is None:
+        made = _grids(asked, piece, dtypes, running)
+        _KEPT.append((key, made))
+    return [replace(one, server=replace(one.server, request=request)) for one in made]
+
+
+KEPT = 128
+"""Slices whose grids are kept: an answer looks at about 90, most of them on other chips, for which
+a change of chips or of rate asks again."""
+_KEPT: deque[tuple[tuple[ServeRequest, bytes], list["Grid"]]] = deque(maxlen=KEPT)
+
+
+def _grids(
+    request: ServeRequest, piece: Slice, dtypes: ServeDtypes, running: np.ndarray
+) -> list[Grid]:
     for box in boxes(piece):
         found = [grid_of(s, running) for s in servers(request, piece, box, dtypes, _KV_SHARDINGS)]
         kept = [g for g in found if g is not None]
