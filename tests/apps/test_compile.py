@@ -249,7 +249,10 @@ def test_a_program_without_faults_says_so(capsys, compiler):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("mycode:mlp",), "function 'mycode:mlp' lacks --args"),
+        (
+            ("mycode:mlp",),
+            "lacks --args; give --args MODULE:NAME, a function that returns them, such as jax.Sh",
+        ),
         (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' lacks --on"),
         ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
         ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),

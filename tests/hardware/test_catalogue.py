@@ -203,6 +203,10 @@ def test_a_file_may_change_the_kind_of_network(tmp_path):
         ('id = "h100"\nhbm_bandwidth = "x"', "it must be a number"),
         ('id = "h100"\nhbm_bandwidth = true', "is True; it must be a positive number"),
         ('id = "h100"\nhbm_bandwidth = {valu = 3}', "did you mean 'value'"),
+        (
+            'id = "h100"\npeak_flops = { value = 2e15, source = "mine" }',
+            "'peak_flops' of chip 'h100' is one number; write one for each dtype: peak_flops.bf16",
+        ),
         ('id = "h100"\npeak_flops = 3', "'peak_flops' of chip 'h100' is 3; it must be a table"),
         ('id = "h100"\n[network]\nkind = "tors"', "unknown network.kind of chip 'h100' 'tors'"),
         ('id = "h100"\n[network]\nlevels = 3', "must be a list of tables"),

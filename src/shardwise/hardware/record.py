@@ -168,6 +168,11 @@ def _table(record: Record, name: str) -> Record:
 
 
 def _peaks(table: Record, reader: RecordReader) -> dict[str, float]:
+    if "value" in table:
+        raise BadRequest(
+            f"'peak_flops' of chip '{reader.chip}' is one number; write one for each dtype: "
+            'peak_flops.bf16 = { value = 1e15, source = "where it is from" }'
+        )
     for dtype in table:
         check_known(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
     return {

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.commands.base.answer import TextTable
+from shardwise.commands.program.explain import _partitioned_page
+from shardwise.commands.program.explaining import explained_program
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.profiler.explain import explain_program
@@ -78,6 +81,24 @@ def test_what_is_given_away_counts_as_donated():
         "HloModule jit_train, ", f"HloModule jit_train, buffer_donor={{ {given} }}, "
     )
     assert explain_program(text, parse_slice(TPU["on"]), MESH, partitioned=True).findings == ()
+
+
+def test_a_state_that_comes_back_wider_is_named_without_a_compile():
+    text = """HloModule jit_step, entry_computation_layout={(bf16[1024,1024])->f32[1024,1024]}
+
+ENTRY main {
+  w = bf16[1024,1024] parameter(0), metadata={op_name="params[\'w\']"}
+  wide = f32[1024,1024] convert(w)
+  ROOT new = f32[1024,1024] multiply(wide, wide), metadata={source_file="mine.py" source_line=3}
+}
+"""
+    told = explain_program(text, parse_slice("v6e:1x1"), partitioned=True)
+    (found,) = told.findings
+    assert (found.rule, found.frees) == ("state of another dtype", 2**22)
+    assert "comes in as bf16 and goes out as f32" in found.what
+    page = _partitioned_page(explained_program("m:f", "v6e:1x1", told, partitioned=True), ())
+    tables = [part for part in page if isinstance(part, TextTable)]
+    assert [table.header[0] for table in tables] == ["by source line"]
 
 
 def test_options_for_the_chips_compiler_are_refused():

@@ -264,8 +264,15 @@ def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]
     yield from _findings(r)
     if isinstance(r, ProgramExplained) and r.tried is not None:
         yield from tried_page(r.tried, _short)
+    if collectives:
+        yield ""
+        yield _line_collectives(collectives)
     yield ""
-    yield TextTable(
+    yield _seconds("by source line", r.lines)
+
+
+def _line_collectives(collectives: Sequence[LineCollective]) -> TextTable:
+    return TextTable(
         ["collective", "over", "runs", "per step", "time", "at"],
         [
             [
@@ -280,8 +287,6 @@ def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]
         ],
         left=2,
     )
-    yield ""
-    yield _seconds("by source line", r.lines)
 
 
 def _causes(r: ExplainedProgram) -> TextTable:

@@ -128,7 +128,9 @@ class ProfileRequest(Command):
             plan = given_plan(self.what, changes, hardware=hardware)
             return profile_plan(plan, hardware, phase=self.phase, **run)
         if not self.args:
-            need = "give --args MODULE:NAME, which makes its arguments"
+            need = (
+                "give --args MODULE:NAME, a function that returns them, such as jax.numpy.ones(64)"
+            )
             raise BadRequest(f"function '{self.what}' lacks --args; {need}")
         if words(self.sets) or self.phase:
             raise BadRequest("--set and --phase are of plans; a function takes neither")

@@ -52,6 +52,9 @@ class HowCompiled(TypedDict):
 
 
 PHASES = ("train", "decode", "prefill")
+SHAPES = (
+    "MODULE:NAME, a function that returns them, such as jax.ShapeDtypeStruct((64, 512), 'bfloat16')"
+)
 FUNCTION_ARGS = Option(
     about="Makes a function's arguments.",
     metavar="MODULE:NAME",
@@ -136,7 +139,7 @@ class ProgramRequest(Command):
             done = self.planned(phases, watch, stages, partition)
             warnings = [*done.notes, *done.priced.warnings, *made_elsewhere(done.priced.plan)]
             return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
-        for name, like in (("args", "MODULE:NAME, which makes its arguments"), ("on", "SLICE")):
+        for name, like in (("args", SHAPES), ("on", "SLICE")):
             if getattr(self, name) is None:
                 raise BadRequest(f"function '{self.what}' lacks --{name}; give --{name} {like}")
         if self.sets or phases:

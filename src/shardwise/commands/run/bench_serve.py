@@ -149,7 +149,7 @@ class BenchServeRequest(Command):
         if compiled > 0:
             warnings.append(
                 f"the server compiled {compiled} programs under this load, which these times "
-                "contain; put it on again, or serve with --warm all"
+                "contain; run it again, or serve with --warm all"
             )
         return BenchServeAnswer.of(
             found,
