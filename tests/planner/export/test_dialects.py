@@ -191,3 +191,10 @@ def test_a_plans_values_have_the_programs_own_words():
 )
 def test_a_model_is_known_by_its_folder_and_in_few_bits(text, name):
     assert model_named(text) == name
+
+
+@pytest.mark.parametrize("kind", ["GPTQ", "AWQ", "GPTQ-Int4"])
+def test_a_base_in_4_bits_is_read_of_its_id(kind):
+    """As its config says it, which no file of keys has."""
+    plan = read(FACTORY.replace("7B-Instruct", f"7B-Instruct-{kind}"))
+    assert (plan.model, plan.quantize) == ("qwen2.5-7b", kind.partition("-")[0].lower())
