@@ -5,6 +5,7 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.planner.export import parse_export
+from shardwise.planner.export.edit import with_given
 from shardwise.planner.export.edit.keys import set_in_yaml
 from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
 from shardwise.planner.export.trainer.dialects import dialects, spellings
@@ -156,7 +157,7 @@ def test_what_no_plan_can_say_is_refused_by_the_files_own_key(text, said):
         (FACTORY + "cutof_len: 3\n", "cutof_len = 3 is not understood"),
         (TUNE + "optimizer_in_bwd: True\n", "optimizer_in_bwd = True is not understood"),
         (LIT + "lora_head: true\n", "lora_head = True is not understood"),
-        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "default: max_length"),
+        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "leaves to its data"),
     ],
 )
 def test_what_is_not_read_is_said_under_its_own_name(text, said):
@@ -198,3 +199,11 @@ def test_a_base_in_4_bits_is_read_of_its_id(kind):
     """As its config says it, which no file of keys has."""
     plan = read(FACTORY.replace("7B-Instruct", f"7B-Instruct-{kind}"))
     assert (plan.model, plan.quantize) == ("qwen2.5-7b", kind.partition("-")[0].lower())
+
+
+def test_a_length_that_a_program_leaves_to_its_data_is_told_with_its_key():
+    text = TUNE.replace("max_seq_len: 4096", "max_seq_len: null")
+    said = "leaves to its data: read as 2,048 tokens; give tokenizer.max_seq_len"
+    assert any(said in line for line in unread_notes(text, "trl"))
+    given = with_given(text, {"tokenizer.max_seq_len": "8192"})
+    assert read(given).sequence_length == 8192

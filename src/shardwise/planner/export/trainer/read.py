@@ -124,7 +124,7 @@ def _refuse_other_jobs(given: Given) -> None:
         )
 
 
-_KINDS = ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO")
+_KINDS = ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO", "MULTI_XPU", "MULTI_NPU")
 """Of `accelerate launch`."""
 
 
