@@ -4,6 +4,7 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.models import load_model, params_total
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.edit import with_given
 from shardwise.planner.export.edit.keys import set_in_yaml
@@ -76,7 +77,22 @@ COLOSSAL = """colossalai run --nproc_per_node 8 train.py --pretrained meta-llama
 CHAT = """deepspeed --num_gpus 8 main.py --model_name_or_path facebook/opt-66b --zero_stage 3 \\
   --max_seq_len 512 --per_device_train_batch_size 4 --lora_dim 128 --data_split 10,0,0 --offload
 """
+QLORA = """python train.py --train_type qlora --model_name meta-llama/Llama-2-70b-hf \\
+  --batch_size 2 --context_length 1024 --precision bf16 --use_gradient_checkpointing true --low_memory true \\
+  --use_cpu_offload false --reentrant_checkpointing true --dataset orca_math
+"""
+DIMENSIONS = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  containers:
+  - command: [torchrun, --nproc_per_node=$GPUS, --nnodes=$NODES, /fsdp/train.py,
+      --max_context_width=8192, --num_key_value_heads=8, --intermediate_size=14336,
+      --hidden_width=4096, --num_layers=32, --num_heads=32, --vocab_size=128256,
+      --train_batch_size=1, --sharding_strategy=full, --offload_activations=1]
+"""
 FILES = {
+    "fsdp_qlora": (QLORA, "h100:2", (4, 1024, 1, 64, "nf4", "block")),
+    "aws_fsdp": (DIMENSIONS, "h100:8", (8, 8192, 1, 0, "none", "offload")),
     "llamafactory": (FACTORY, "h100:8", (64, 4096, 4, 16, "none", "block")),
     "swift": (SWIFT, "h100:4", (16, 4096, 2, 8, "none", "block")),
     "torchtune": (TUNE, "h100:8", (128, 4096, 8, 8, "nf4", "block")),
@@ -162,6 +178,13 @@ def test_what_no_plan_can_say_is_refused_by_the_files_own_key(text, said):
 )
 def test_what_is_not_read_is_said_under_its_own_name(text, said):
     assert any(said in line for line in unread_notes(text, "trl"))
+
+
+def test_a_model_without_a_name_is_built_of_its_numbers():
+    cfg = load_model(read(DIMENSIONS).model)
+    assert params_total(cfg) == params_total(load_model("llama-3-8b"))
+    less = load_model(read(DIMENSIONS.replace("num_layers=32", "num_layers=16")).model)
+    assert less.layers == 16
 
 
 def test_names_that_peoples_own_scripts_have_are_read():

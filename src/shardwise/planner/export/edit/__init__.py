@@ -92,7 +92,7 @@ def edited(
 
 
 def with_given(text: str, given: Mapping[str, str]) -> str:
-    """The text below what a caller gives it: variables of a script, its arguments by number, or keys
+    """The text below what a caller gives it: variables of a script, its arguments by number, keys
     of a YAML file. No edit changes those."""
     sign = ": " if _form(text) == "yaml" else "="
     numbers = [int(name) for name in given if name.isdigit() and len(name) < 3]

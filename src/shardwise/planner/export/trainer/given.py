@@ -80,6 +80,12 @@ class Given:
         usual = [self.defaults[name] for name in names if name in self.defaults]
         return next(iter([*found, *usual]), default)
 
+    @property
+    def shape(self) -> dict[str, str]:
+        """Megatron's arguments of a model that has no name, as a program's row writes them."""
+        whole = {**self.defaults, **self.values}
+        return {key: str(value) for key, value in whole.items() if key.startswith("--")}
+
     def called(self, name: str) -> str:
         """A key as the text spells it."""
         return self.spelt.get(name, name)

@@ -76,7 +76,7 @@ def read(text: str, devices: int | None = None, *, target: str = "trl") -> Field
 def fields_of(given: Given, devices: int | None) -> Fields:
     """As `read`, of the keys of a text."""
     _refuse_other_jobs(given)
-    given.take(*MODEL)
+    given.take(*MODEL, *given.shape)
     cut = _cut(given, devices)
     rounds = _rounds(given, cut)
     said: Fields = {
