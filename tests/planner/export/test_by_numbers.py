@@ -6,6 +6,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_total
 from shardwise.planner.export import parse_export
+from shardwise.planner.export.edit import has_use_for, with_given
 from shardwise.planner.export.known_flags import target_of, unread_notes
 
 SCALED = """python3 -m MaxText.train MaxText/configs/base.yml run_name=r per_device_batch_size=2 \\
@@ -188,3 +189,19 @@ def test_a_yaml_of_nanotron_is_read_with_its_model():
     assert not any("knows no" in line for line in unread_notes(NANOTRON, "megatron"))
     told = unread_notes(NANOTRON.replace("tp: 2,", "tp: 2, tp_new: 3,"), "megatron")
     assert any("parallelism.tp_new" in line for line in told)
+
+
+def test_arguments_of_a_script_are_given_by_number():
+    text = BRIDGE.replace('PAIRS=("2,1")', 'PAIRS=("$1,$2")').replace("tch_size=2", "tch_size=${3}")
+    with pytest.raises(BadRequest, match="--given 1=VALUE"):
+        parse_export(text, "megatron", piece=parse_slice("h100:8"))
+    given = with_given(text, {"1": "2", "2": "1", "3": "2"})
+    plan = parse_export(given, "megatron", piece=parse_slice("h100:8"))
+    assert (plan.mesh["tensor"], plan.microbatches) == (2, 8)
+    assert has_use_for(text, "2")
+    assert not has_use_for(text, "4")
+
+
+def test_a_program_is_known_by_its_module_alone():
+    text = "torchrun --nproc_per_node=8 -m torchtitan.train --module my.own --config my_own\n"
+    assert target_of(text) == "torchtitan"

@@ -4,7 +4,9 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.models import load_model, params_total
 from shardwise.planner.export import parse_export
+from shardwise.planner.export.edit import with_given
 from shardwise.planner.export.edit.keys import set_in_yaml
 from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
 from shardwise.planner.export.trainer.dialects import dialects, spellings
@@ -75,7 +77,22 @@ COLOSSAL = """colossalai run --nproc_per_node 8 train.py --pretrained meta-llama
 CHAT = """deepspeed --num_gpus 8 main.py --model_name_or_path facebook/opt-66b --zero_stage 3 \\
   --max_seq_len 512 --per_device_train_batch_size 4 --lora_dim 128 --data_split 10,0,0 --offload
 """
+QLORA = """python train.py --train_type qlora --model_name meta-llama/Llama-2-70b-hf \\
+  --batch_size 2 --context_length 1024 --precision bf16 --use_gradient_checkpointing true --low_memory true \\
+  --use_cpu_offload false --reentrant_checkpointing true --dataset orca_math
+"""
+DIMENSIONS = """apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  containers:
+  - command: [torchrun, --nproc_per_node=$GPUS, --nnodes=$NODES, /fsdp/train.py,
+      --max_context_width=8192, --num_key_value_heads=8, --intermediate_size=14336,
+      --hidden_width=4096, --num_layers=32, --num_heads=32, --vocab_size=128256,
+      --train_batch_size=1, --sharding_strategy=full, --offload_activations=1]
+"""
 FILES = {
+    "fsdp_qlora": (QLORA, "h100:2", (4, 1024, 1, 64, "nf4", "block")),
+    "aws_fsdp": (DIMENSIONS, "h100:8", (8, 8192, 1, 0, "none", "offload")),
     "llamafactory": (FACTORY, "h100:8", (64, 4096, 4, 16, "none", "block")),
     "swift": (SWIFT, "h100:4", (16, 4096, 2, 8, "none", "block")),
     "torchtune": (TUNE, "h100:8", (128, 4096, 8, 8, "nf4", "block")),
@@ -156,11 +173,18 @@ def test_what_no_plan_can_say_is_refused_by_the_files_own_key(text, said):
         (FACTORY + "cutof_len: 3\n", "cutof_len = 3 is not understood"),
         (TUNE + "optimizer_in_bwd: True\n", "optimizer_in_bwd = True is not understood"),
         (LIT + "lora_head: true\n", "lora_head = True is not understood"),
-        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "default: max_length"),
+        (TUNE.replace("max_seq_len: 4096", "max_seq_len: null"), "leaves to its data"),
     ],
 )
 def test_what_is_not_read_is_said_under_its_own_name(text, said):
     assert any(said in line for line in unread_notes(text, "trl"))
+
+
+def test_a_model_without_a_name_is_built_of_its_numbers():
+    cfg = load_model(read(DIMENSIONS).model)
+    assert params_total(cfg) == params_total(load_model("llama-3-8b"))
+    less = load_model(read(DIMENSIONS.replace("num_layers=32", "num_layers=16")).model)
+    assert less.layers == 16
 
 
 def test_names_that_peoples_own_scripts_have_are_read():
@@ -191,3 +215,18 @@ def test_a_plans_values_have_the_programs_own_words():
 )
 def test_a_model_is_known_by_its_folder_and_in_few_bits(text, name):
     assert model_named(text) == name
+
+
+@pytest.mark.parametrize("kind", ["GPTQ", "AWQ", "GPTQ-Int4"])
+def test_a_base_in_4_bits_is_read_of_its_id(kind):
+    """As its config says it, which no file of keys has."""
+    plan = read(FACTORY.replace("7B-Instruct", f"7B-Instruct-{kind}"))
+    assert (plan.model, plan.quantize) == ("qwen2.5-7b", kind.partition("-")[0].lower())
+
+
+def test_a_length_that_a_program_leaves_to_its_data_is_told_with_its_key():
+    text = TUNE.replace("max_seq_len: 4096", "max_seq_len: null")
+    said = "leaves to its data: read as 2,048 tokens; give tokenizer.max_seq_len"
+    assert any(said in line for line in unread_notes(text, "trl"))
+    given = with_given(text, {"tokenizer.max_seq_len": "8192"})
+    assert read(given).sequence_length == 8192

@@ -30,7 +30,7 @@ from shardwise.planner.export.edit import has_use_for, with_given, without_given
 from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import taken_apart
-from shardwise.planner.export.trainer.dialects import Dialect
+from shardwise.planner.export.trainer.dialects import Dialect, dialects
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import flat_plan
 from shardwise.results.train import priced_plan
@@ -52,8 +52,8 @@ class CheckRequest(Command):
     on: str | None = option(CHIPS_OF_FILE)
     as_: str | None = option(FAMILY, before="on")
     given: Words = option(
-        "What the file leaves to its caller: a variable of a script, or a key of a YAML file; may "
-        "be repeated.",
+        "What the file leaves to its caller: a variable of a script, an argument of it by number, "
+        "or a key of a YAML file; may be repeated.",
         default=(),
         kind="several",
         flag="--given",
@@ -137,6 +137,8 @@ def _no_program(path: Path, target: str | None) -> str:
                 "transformers' TrainingArguments in itself; else hand in the command that starts "
                 "it, or the YAML of keys that it is given"
             )
+        own = ", ".join(row.title for row in dialects().values() if row.marks)
+        said = f"{said}; files of {own} are known by their keys"
         return f"{said}, or where it is a plan's own file, ask `{plan}`"
     return f"--from is '{target}'; of programs that train it takes {known}"
 

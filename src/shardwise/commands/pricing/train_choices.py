@@ -133,7 +133,7 @@ class TrainChoices(HardwareWords):
     )
     quantize: str | None = option(
         "How the frozen matrices beside adapters are stored (QLoRA): nf4 with double "
-        "quantisation, or int8.",
+        "quantisation, int8, or a checkpoint in 4 bits of gptq or awq.",
         values=QUANTIZED[1:],
         group="Choices of the plan",
         meaning="how the frozen matrices beside adapters are stored",

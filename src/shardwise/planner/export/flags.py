@@ -31,6 +31,8 @@ class Flags:
             remedy = (
                 f"add a line {name}=VALUE above it" if plain else "write its value in its place"
             )
+            if name.isdigit():  # an argument of the script
+                remedy = f"{remedy}, or ask `shardwise check` with --given {name}=VALUE"
             raise BadRequest(
                 f"{self.target}: {flag} is ${name}, which the script does not set; {remedy}"
             )

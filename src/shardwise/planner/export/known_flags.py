@@ -71,7 +71,20 @@ def target_of(text: str) -> str | None:
     if not _given(TRAINERS[0], text) & _OF_TRAINERS:
         counts |= dict.fromkeys(TRAINERS, 0)
     best = max(counts, key=lambda target: counts[target])
-    return best if counts[best] >= _FEWEST else None
+    return best if counts[best] >= _FEWEST else _started(text)
+
+
+def _started(text: str) -> str | None:
+    """The program whose own module or script a launch line starts, with whichever flags."""
+    try:
+        launch = launch_of(text)
+    except BadRequest:
+        return None
+    return next((name for name in _MODULES if launch and name in launch.words), None)
+
+
+_MODULES = ("torchtitan", "maxtext")
+"""Programs that are started by a module of their name."""
 
 
 def dialect_named(text: str) -> Dialect | None:

@@ -188,7 +188,9 @@ def of_trainer(text: str) -> str | None:
     given = given_of(text, whole=False)
     name = given.take(*MODEL)
     if name is None:
-        return None
+        llama = ("--group-query-attention", "--swiglu", *_PLAIN)
+        shape = given.shape and given.shape | dict.fromkeys(llama, "")
+        return config_of(Flags("megatron", shape)) if shape else None
     found = model_named(str(name))
     if found is None:
         key = next(key for key in MODEL if key in given)
@@ -261,5 +263,6 @@ def _same(mine: str | None, given: str | None) -> bool:
         return mine == given
 
 
+_PLAIN = ("--disable-bias-linear", "--untie-embeddings-and-output-weights")
 _NOTHING = ("0", "1", "false")
 """What a flag that is not there stands for."""

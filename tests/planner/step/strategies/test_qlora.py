@@ -49,6 +49,13 @@ def test_int8_holds_a_byte_and_a_scale_per_output():
     assert state(lora())["params"] - packed == pytest.approx(L * (MATRICES - 4 * outputs))
 
 
+@pytest.mark.parametrize("kind", ["gptq", "awq"])
+def test_a_checkpoint_in_4_bits_has_a_scale_and_a_zero_per_group(kind):
+    packed = state(lora(quantize=kind))["params"]
+    bytes_each = 0.5 + 2.5 / 128
+    assert state(lora())["params"] - packed == pytest.approx(L * MATRICES * (2 - bytes_each))
+
+
 def test_a_quantised_matrix_is_unpacked_before_every_product():
     """Forward and for dX: read packed, written in 16 bits; with a block that runs again once
     more. The products themselves stay as they are."""

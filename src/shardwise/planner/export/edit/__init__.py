@@ -92,10 +92,14 @@ def edited(
 
 
 def with_given(text: str, given: Mapping[str, str]) -> str:
-    """The text below what a caller gives it: variables of a script, keys of a YAML file. No edit
-    changes those."""
+    """The text below what a caller gives it: variables of a script, its arguments by number, keys
+    of a YAML file. No edit changes those."""
     sign = ": " if _form(text) == "yaml" else "="
-    return "".join(f"{name}{sign}{value}\n" for name, value in given.items()) + _GIVEN + text
+    numbers = [int(name) for name in given if name.isdigit() and len(name) < 3]
+    words = [given.get(str(at), '""') for at in range(1, max(numbers, default=0) + 1)]
+    placed = f"set -- {' '.join(words)}\n" if numbers else ""  # what the script is called with
+    named = (f"{name}{sign}{value}\n" for name, value in given.items() if not name.isdigit())
+    return placed + "".join(named) + _GIVEN + text
 
 
 def has_use_for(text: str, name: str) -> bool:
@@ -103,6 +107,8 @@ def has_use_for(text: str, name: str) -> bool:
     that is no script always."""
     if _form(text) == "yaml":
         return True
+    if name.isdigit():
+        return re.search(rf"\$(\{{?{name}\b|[@*])|\bshift\b", text) is not None
     try:
         alone, given = launch_of(text), launch_of(with_given(text, {name: _UNLIKELY}))
     except BadRequest:

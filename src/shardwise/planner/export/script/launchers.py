@@ -211,6 +211,7 @@ def _split_options(words: list[str], row: _Launcher) -> tuple[dict[str, str], li
     while at < len(words) and words[at].startswith("-"):
         name = _spelt(words[at])
         alone = "=" in words[at] or name in row.switches or words[at] == "--"
+        alone = alone or words[at + 1 : at + 2] == [] or words[at + 1].startswith("--")
         at += 1 if alone else 2
     return _options(words[begin:at], row), words[at:]
 

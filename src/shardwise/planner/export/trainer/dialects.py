@@ -35,6 +35,7 @@ class Dialect:
     names: Mapping[str, str]
     values: Mapping[str, Mapping[str, Mapping[str, Any]]]
     defaults: Mapping[str, Any]
+    open_length: bool = False
 
     def is_idle(self, key: str) -> bool:
         """Whether a key says nothing of a plan."""
@@ -84,6 +85,7 @@ def dialects() -> Mapping[str, Dialect]:
             names=row["names"],
             values=row.get("values", {}),
             defaults=row["defaults"],
+            open_length=row.get("open_length", False),
         )
         for name, row in table.items()
     }

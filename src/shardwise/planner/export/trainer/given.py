@@ -24,7 +24,7 @@ from shardwise.planner.export.trainer.python_script import Unset, is_python, val
 
 MODEL = ("model_name_or_path", "base_model", "model_name", "model_id")
 """Keys that name the model."""
-_STORED = re.compile(r"(-(unsloth|bnb|4bit|8bit|gptq|awq|int4|int8))+$", re.IGNORECASE)
+_STORED = re.compile(r"(-(unsloth|bnb|4bit|8bit|gptq|awq|int4|int8|dequantized))+$", re.IGNORECASE)
 """The end of an id that says in how many bits its owner stored a model of others."""
 
 
@@ -79,6 +79,12 @@ class Given:
         found = [self.values[name] for name in names if self.values.get(name, "auto") != "auto"]
         usual = [self.defaults[name] for name in names if name in self.defaults]
         return next(iter([*found, *usual]), default)
+
+    @property
+    def shape(self) -> dict[str, str]:
+        """Megatron's arguments of a model that has no name, as a program's row writes them."""
+        whole = {**self.defaults, **self.values}
+        return {key: str(value) for key, value in whole.items() if key.startswith("--")}
 
     def called(self, name: str) -> str:
         """A key as the text spells it."""
@@ -191,6 +197,8 @@ def _sorted_out(table: Mapping[str, Any]) -> dict[str, Any]:
     """Keys by dotted name, those of DeepSpeed's own JSON behind its name."""
     own = any(map(_OWN.match, table))
     values = flat({"deepspeed": table} if own else table)
+    if not own:  # a dotted key says more than the empty one of its section
+        values |= {key: value for key, value in table.items() if "." in key}
     return {_RENAMED.get(key, key): value for key, value in values.items()}
 
 

@@ -5,6 +5,7 @@ is cut is said by `fsdp` or `deepspeed` of the arguments or of `accelerate launc
 each process has a copy (DDP).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -75,7 +76,7 @@ def read(text: str, devices: int | None = None, *, target: str = "trl") -> Field
 def fields_of(given: Given, devices: int | None) -> Fields:
     """As `read`, of the keys of a text."""
     _refuse_other_jobs(given)
-    given.take(*MODEL)
+    given.take(*MODEL, *given.shape)
     cut = _cut(given, devices)
     rounds = _rounds(given, cut)
     said: Fields = {
@@ -123,7 +124,7 @@ def _refuse_other_jobs(given: Given) -> None:
         )
 
 
-_KINDS = ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO")
+_KINDS = ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO", "MULTI_XPU", "MULTI_NPU")
 """Of `accelerate launch`."""
 
 
@@ -402,6 +403,8 @@ def _optimizer(given: Given) -> Fields:
     return {"optimizer": next(kind for kind, row in OPTIM_WORDS.items() if word in row)}
 
 
+_STORED = re.compile(r"(?<=-)(gptq|awq)(-int4)?(?=-|$)", re.IGNORECASE)
+"""How the id of a checkpoint in 4 bits says its format."""
 PEFT_TARGETS = ("q", "v")
 """What PEFT puts adapters beside where nobody says it, of Llama and its like (its
 TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)."""
@@ -418,7 +421,10 @@ def _adapters(given: Given, rank: int) -> Fields:
     four, eight = ((key in given and given.on(key)) for key in ("load_in_4bit", "load_in_8bit"))
     if four and eight:
         raise BadRequest(f"{given.target}: load_in_4bit and load_in_8bit are both on; give one")
-    kind = "nf4" if four else "int8" if eight else "none"
+    stored = _STORED.search(str(given.take(*MODEL, default="")))
+    own = stored[0].lower().removesuffix("-int4") if stored else ""
+    own = own if own else "gptq" if "gptq" in given and given.on("gptq") else "none"
+    kind = own if own != "none" else "nf4" if four else "int8" if eight else "none"
     return {"lora_targets": list(targets), "quantize": kind}
 
 

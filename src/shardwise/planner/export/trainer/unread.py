@@ -61,6 +61,15 @@ def _nearly(given: Given) -> Iterator[str]:
     """What is read as the nearest that a plan can say."""
     packed = [key for key in ("packing", "sample_packing") if given.on(key)]
     lacks = [keys[0] for keys in (LENGTH, EACH) if not any(key in given for key in keys)]
+    if given.row.open_length and LENGTH[0] in lacks:
+        lacks.remove(LENGTH[0])
+        key = next(
+            own for own, name in [*given.row.names.items(), LENGTH[:1] * 2] if name == LENGTH[0]
+        )
+        yield (
+            f"no key says how long a text may be, which {given.row.title} leaves to its data: read "
+            f"as {given.defaults[LENGTH[0]]:,} tokens; give {key}"
+        )
     name = str(given.take(*MODEL, default=""))
     if name and model_named(name) is None:
         key = next(key for key in MODEL if key in given)

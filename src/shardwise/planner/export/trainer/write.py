@@ -82,6 +82,7 @@ def write_axolotl(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     if plan.lora_rank:
         adapter = "qlora" if plan.quantize == "nf4" else "lora"
         values |= {"adapter": adapter, "lora_r": plan.lora_rank} | _quantized(plan)
+        values |= {"gptq": True} if plan.quantize == "gptq" else {}
         names = [f"{name}_proj" for name in plan.lora_targets]
         values |= {"lora_target_modules": names} if names else {"lora_target_linear": True}
     if plan.fused_loss:

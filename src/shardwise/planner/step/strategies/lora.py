@@ -7,7 +7,8 @@ sums that the block's own reduce-scatter adds up.
 
 Quantised rows (QLoRA, arXiv 2305.14314) are unpacked to 16 bits before every product, forward and
 backward: read, and write a copy that is gone after the product, as bitsandbytes does with nf4. It
-multiplies int8 as it is on the way forward; that is priced as if it was unpacked, too.
+multiplies int8 as it is on the way forward; that is priced as if it was unpacked, too. So are GPTQ
+and AWQ, whose kernels of 4 bits have no backward.
 """
 
 from collections.abc import Sequence
