@@ -335,6 +335,7 @@ class _Look:
         if counted and not self.tally.simplest:
             self.tally.legal += count_legal(allowed, self.tree)
         waiting: list[Left] = []
+        rows = 0
         for layer, storages in tree.items():
             if (by_layer := allowed(layer, 0)) is None:
                 continue
@@ -347,9 +348,9 @@ class _Look:
                 for zero, schedules in zeros.items():
                     if (by_zero := allowed(zero, 2)) is not None:
                         at = alive[by_zero[alive]]
-                        if sum(len(each.at) for each in waiting) + len(at) > _TOGETHER:
+                        if (rows := rows + len(at)) > _TOGETHER:
                             self._price(index, waiting, allowed, counted)
-                            waiting = []
+                            waiting, rows = [], len(at)
                         waiting.append(Left(at, zero, schedules))
         self._price(index, waiting, allowed, counted)
 
