@@ -102,7 +102,9 @@ TRAINER = SoftwareRow(
         },
         "optimizer": {kind: names[0] for kind, names in OPTIM_WORDS.items()},
         "quantize": {
-            **{"none": "", "int8": "load_in_8bit", "nf4": "load_in_4bit"},
+            "none": "",
+            "int8": "load_in_8bit",
+            "nf4": "load_in_4bit",
             **dict.fromkeys(("gptq", "awq"), ""),  # what the model's own config says
         },
         "expert_dispatch": {"ragged": ""},
