@@ -78,3 +78,47 @@ def tokens_of_all(s: Arrays, faulty: bool) -> Any:
     cut = jax.P(both)
     inside = jax.shard_map(block, mesh=s.mesh, in_specs=(cut, cut), out_specs=cut, check_vma=False)
     return inside, (s((n * n, C, D), both), s((n, D, F), both)), {}
+
+
+@program
+def rows_one_by_one(s: Arrays, faulty: bool) -> Any:
+    """A vmapped dynamic_update_slice is a scatter, which the compiler runs row after row."""
+    B, S, H = 512, 2048, 128
+    both = (s.outer, s.inner)
+
+    def step(cache: Any, q: Any, new: Any, at: Any) -> Any:
+        if faulty:
+            put = lambda c, n, i: jax.lax.dynamic_update_slice(c, n, (i, 0))  # noqa: E731
+            cache = jax.vmap(put)(cache, new, at)
+        else:
+            here = jnp.arange(S)[None, :, None] == at[:, None, None]
+            cache = jnp.where(here, new, cache)
+        scores = jnp.einsum("BH,BSH->BS", q, cache, preferred_element_type=jnp.float32)
+        p = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
+        return cache, jnp.einsum("BS,BSH->BH", p, cache)
+
+    args = (s((B, S, H), both), s((B, H), both), s((B, 1, H), both), s((B,), both, dtype="int32"))
+    return step, args, {"donate_argnums": 0}
+
+
+@program
+def summed_across_rows(s: Arrays, faulty: bool) -> Any:
+    """Rows of the chosen experts are summed over a dim that lies along the rows of a tile."""
+    R, D, T, K = 65536, 2048, 8192, 8
+    both = (s.outer, s.inner)
+
+    def block(y: Any, at: Any, w: Any) -> Any:
+        if faulty:
+            rows = y[at.reshape(-1)].reshape(*at.shape, D)
+            return (rows.astype(jnp.float32) * w[..., None]).sum(1).astype(y.dtype)
+        parts = [y[at[:, k]].astype(jnp.float32) * w[:, k, None] for k in range(K)]
+        while len(parts) > 1:
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0].astype(y.dtype)
+
+    inside = jax.shard_map(
+        block, mesh=s.mesh, in_specs=jax.P(both), out_specs=jax.P(both), check_vma=False
+    )
+    n = s.mesh.size
+    weights = s((n * T, K), both, dtype="float32")
+    return inside, (s((n * R, D), both), s((n * T, K), both, dtype="int32"), weights), {}

@@ -195,3 +195,18 @@ def made_in_every_round(s: Arrays, faulty: bool) -> Any:
 
     cut = (None, (s.outer, s.inner))
     return step, (s((D, F), *cut), s((rounds, 8 * T, D))), {}
+
+
+@program
+def gradient_of_all(s: Arrays, faulty: bool) -> Any:
+    """The gradient of a cut array leaves the step whole: summed where it could be scattered."""
+    D, F, T = 4096, 4096, 4096
+
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.square((x @ w).astype(jnp.float32)).mean()
+
+        gradient = jax.grad(loss)(w)
+        return lay(gradient, s.at(None, None) if faulty else s.at(s.outer, None))
+
+    return step, (s((D, F), s.outer), s((4 * T, D), s.outer)), {}

@@ -35,7 +35,7 @@ def compile_live(
 ) -> PlanProgram:
     """Compile a function of this process: traced here, compiled in a child."""
     need_parts()
-    platform = "tpu" if piece.chip.vendor == "google" else "cuda"
+    platform = piece.chip.compiler.platform if piece.chip.compiler else "cpu"
     sent: ExportedFunction = export(function, args, mesh, platform)
     target = target_of(piece, mesh_coordinates(piece, sent.mesh))
     with TemporaryDirectory(prefix="shardwise-") as folder:

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import MissingPart
+from shardwise.errors import BadRequest, MissingPart
+from shardwise.hardware.names import compiled
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of, read_entry
 from shardwise.profiler.ahead.partition import partitioned
@@ -200,7 +201,14 @@ def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) 
 
 
 def need_compiler(target: CompileTarget) -> None:
-    """Raise MissingPart, with the install command, where the target's compiler is not there."""
+    """Raise MissingPart, with the install command, where the target's compiler is not there, and
+    BadRequest where there is none."""
+    if target.platform == "cpu":
+        raise BadRequest(
+            f"'{target.slice}' cannot be compiled for: no compiler that runs without the chip "
+            f"knows it; those known are {', '.join(compiled())}; `explain --quick` asks XLA's "
+            "partitioner alone, and `profile` measures on the chip"
+        )
     if target.platform == "tpu":
         need_libtpu()
         return

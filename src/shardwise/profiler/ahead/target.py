@@ -15,7 +15,6 @@ import numpy as np
 
 from shardwise.errors import BadRequest, check_known
 from shardwise.hardware.chip import Chip
-from shardwise.hardware.names import compiled
 from shardwise.hardware.slices import Slice
 
 DATA = Path(__file__).parent / "data" / "gpu_targets.toml"
@@ -27,11 +26,12 @@ class CompileTarget:
 
     `coordinates` [devices of the mesh, 2 + axes] are slice, physical axes and device of the chip
     (for GPUs domain, place in the domain, 0), in the order of the mesh. `domain` is the chips of
-    one fast network, `capacity` the usable HBM of one device.
+    one fast network, `capacity` the usable HBM of one device. Of "cpu" are chips that no compiler
+    here knows: XLA's partitioner alone can be asked about them.
     """
 
     slice: str
-    platform: Literal["tpu", "cuda"]
+    platform: Literal["tpu", "cuda", "cpu"]
     topology: str
     options: dict[str, Any] = field(default_factory=dict)
     coordinates: tuple[tuple[int, ...], ...]
@@ -45,17 +45,14 @@ class CompileTarget:
 
 
 def target_of(piece: Slice, coordinates: np.ndarray) -> CompileTarget:
-    """The target of a mesh on a slice (`hardware.device_order`); raises BadRequest for a chip that
-    no compiler here knows."""
+    """The target of a mesh on a slice (`hardware.device_order`)."""
     chip = piece.chip
     order = tuple(tuple(row) for row in coordinates.reshape(-1, coordinates.shape[-1]).tolist())
-    if chip.compiler is None:
-        raise BadRequest(
-            f"'{piece}' cannot be compiled for: no compiler that runs without the chip knows "
-            f"{chip.id}; those known are {', '.join(compiled())}"
-        )
     capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
-    if chip.compiler.platform == "tpu":
+    topology, options = "", {}
+    if chip.compiler is None:
+        pass
+    elif chip.compiler.platform == "tpu":
         topology = f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}"
         options = _tpu_options(piece, chip.compiler.one_device)
     else:
@@ -63,7 +60,7 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> CompileTarget:
         options = {"target_config": gpu_description(chip)}
     return CompileTarget(
         slice=str(piece),
-        platform=chip.compiler.platform,
+        platform=chip.compiler.platform if chip.compiler else "cpu",
         topology=topology,
         options=options,
         coordinates=order,

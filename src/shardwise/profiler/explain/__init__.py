@@ -8,11 +8,13 @@ its cost per step and a remedy; they know nothing of any model. They lie by what
 part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_twice.py` (what is
 done again, or for nothing), `rules_again.py` (what is exchanged again), `rules_wire.py` (what
 crosses the network wider or smaller than it is read), `rules_larger.py` (what is made larger or
-more often than it is read) and `rules_kept.py` (what is kept, joined and handed back). `flow.py`
-carries facts of values through the program for them, `lineage.py` says which. `partitioned.py` says
-what of it all can be told of a program that was not compiled, `against.py` sets two programs beside
-each other, `cures.py` says which findings a call can cure. Read `explain_program` below, then
-`evidence.py`.
+more often than it is read), `rules_kept.py` (what is kept, joined and handed back),
+`rules_serial.py` (what runs row after row), `rules_apart.py` (what each device could compute alone)
+and `rules_masks.py` (scores that a mask throws away, by `positions.py`). `flow.py` carries facts of
+values through the program for them, `lineage.py` says which, `layouts.py` what only moves;
+`barriers.py` takes out what stands between a value and its readers. `partitioned.py` says what can
+be told of a program that was not compiled, `against.py` sets two programs beside each other and
+`cures.py` says which findings a call can cure. Read `explain_program` below, then `evidence.py`.
 """
 
 from collections.abc import Sequence
@@ -22,16 +24,20 @@ from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain import (
     rules_again,
+    rules_apart,
     rules_cache,
     rules_compute,
     rules_kept,
     rules_larger,
+    rules_masks,
     rules_memory,
     rules_network,
     rules_reshard,
+    rules_serial,
     rules_twice,
     rules_wire,
 )
+from shardwise.profiler.explain.barriers import without_barriers
 from shardwise.profiler.explain.causes import StepCauses, step_parts
 from shardwise.profiler.explain.cures import Cure, cures
 from shardwise.profiler.explain.evidence import Argument, Evidence
@@ -64,6 +70,9 @@ RULES = (
     *rules_larger.RULES,
     *rules_wire.RULES,
     *rules_kept.RULES,
+    *rules_serial.RULES,
+    *rules_apart.RULES,
+    *rules_masks.RULES,
 )
 
 
@@ -103,7 +112,7 @@ def explain_program(
     counted (`must_do`). Lines of installed `packages` count as the user's. Raises BadRequest as
     `schedule`.
     """
-    module = read_module(hlo)
+    module = without_barriers(read_module(hlo))
     work = module_work(module, mesh)
     timeline = schedule(work, piece)
     evidence = Evidence(

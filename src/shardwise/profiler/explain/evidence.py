@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain.flow import Flow, together
@@ -19,8 +20,10 @@ from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.timeline import HloTimeline, OpRow
+from shardwise.roofline.strategies import seconds as seconds_of
 from shardwise.sharding import Dim, Layout
 from shardwise.sharding.mesh import Mesh
+from shardwise.sharding.reshard import Cost
 
 LETTERS = "IJKLMNOPQR"
 MOST_OPERANDS = 1000
@@ -110,6 +113,19 @@ class Evidence:
         """Bytes/s of HBM that a device really gets."""
         chip = self.piece.chip
         return chip.require("hbm_bandwidth") * chip.efficiency.hbm / chip.jax_devices_per_chip
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The seconds of one run of an op on this slice."""
+        return seconds_of(self.piece.chip, place(self.piece, dict(self.mesh)))
+
+    def small(self, row: OpRow) -> bool:
+        """Whether a collective takes a start and little else: fewer bytes than the network needs to
+        come up to half of its rate, where that is known."""
+        ramp = getattr(self.piece.chip.network, "ramp_bytes", None)
+        wire = row.op.op.collective
+        large = ramp and wire is not None and float(wire.bytes) >= ramp
+        return row.bound_by == "latency" and not large
 
     def degree(self, axes: Sequence[str]) -> int:
         """Devices over some axes."""
@@ -242,6 +258,14 @@ class Evidence:
             near = near or ("" if item.sources else self._run_at(item.computation))
             self._places[key] = near or source_of(item, self.packages)
         return self._places[key]
+
+    def runs(self, name: str) -> Instruction | None:
+        """The loop, the branch or the call that runs a computation."""
+        return self._callers[name][1] if name in self._callers else None
+
+    def line_of(self, found: Instruction) -> str:
+        """The line that an instruction itself names; "" where it has none."""
+        return self._line(found)
 
     def _run_at(self, name: str) -> str:
         """The line of the loop or the branch that runs a computation, of what it reads, or of what

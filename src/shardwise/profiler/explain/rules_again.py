@@ -2,9 +2,11 @@
 weights, sums and gathers in every round of a loop, sums of what all devices have alike."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.rules_larger import handed
 from shardwise.profiler.explain.rules_twice import pointwise
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
@@ -98,18 +100,40 @@ def _rounds(
         size, axes = moved(group)
         yield Finding(
             rule=rule,
-            seconds=sum(r.exposed * (1 - 1 / r.count) + _adding(e, r) for r in group),
+            seconds=sum(_once_less(e, r) + _adding(e, r) for r in group),
             where=where,
             what=f"{format_bytes(size)} per step over {' and '.join(axes)} {what}",
             remedy=remedy,
         )
 
 
+def _once_less(e: Evidence, row: OpRow) -> float:
+    """Seconds per step that compute waits for a collective in all rounds, less those of one: of a
+    sum that of the total, which nothing hides and which may be wider."""
+    wire = row.op.op.collective
+    if wire is None or wire.kind == "all_gather":
+        return row.exposed * (1 - 1 / row.count)
+    computation = e.module.computation(row.op.computation)
+    total = max((_size(computation, i) for i in e.users(computation, row.op.name)), default=0.0)
+    wider = max(total / max(_size(computation, computation.names[row.op.name]), 1.0), 1.0)
+    once = e.cost(replace(row.op.op, collective=replace(wire, bytes=float(wire.bytes) * wider)))
+    return max(row.exposed - once, 0.0)
+
+
+def _size(computation: Computation, found: Instruction) -> float:
+    """Bytes of the largest array that an instruction makes."""
+    return max((float(a.bytes) for a in arrays(found.shape)), default=0.0)
+
+
 def _adding(e: Evidence, row: OpRow) -> float:
-    """Seconds per step of the ops that add up a sum: without it products add their own results."""
+    """Seconds per step of the ops that add up a sum: without it products add their own results,
+    unless each is a kernel of its own that is told nothing of the total."""
     if row.op.op.collective is None or row.op.op.collective.kind == "all_gather":
         return 0.0
     computation = e.module.computation(row.op.computation)
+    given = (handed(computation, n) for n in computation.names[row.op.name].operands)
+    if any(i is not None and i.attribute("kind") == "kCustom" for i in given):
+        return 0.0
     rows = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
     return sum(spent(r) for r in rows if r is not None)
 
@@ -139,8 +163,36 @@ def _adds(e: Evidence, computation: Computation, reader: Instruction) -> bool:
         # What more than the sum reads is no mere total: activations are carried so too.
         if _read_by(e, computation, p) == {reader.name}
     }
+    if not _only_adds(e, reader):
+        return False  # moments of an optimizer are carried so, and are no totals
     made = {reader.name, *(i.name for i in computation.readers(reader.name) if _hands(i))}
     return any(at < len(root.operands) and root.operands[at] in made for at in places)
+
+
+def _only_adds(e: Evidence, reader: Instruction) -> bool:
+    """Whether each result of an op is a part of what it reads with something added."""
+    body = e.module.computation(reader.called[0]) if reader.opcode == "fusion" else None
+    if body is None:
+        return reader.opcode == "add"
+    names = body.root.operands if body.root.opcode == "tuple" else (body.root.name,)
+    sums = [_plain(body, name) for name in names]
+    return all(i.opcode == "add" and any(_is_given(body, n) for n in i.operands) for i in sums)
+
+
+def _is_given(computation: Computation, name: str) -> bool:
+    """Whether a value comes into a fusion, or takes the place of zeros after the first round."""
+    found = _plain(computation, name)
+    if found.opcode == "select":
+        return any(_is_given(computation, n) for n in found.operands[1:])
+    return found.opcode == "parameter"
+
+
+def _plain(computation: Computation, name: str) -> Instruction:
+    """What a value is, before it was handed on or given another dtype."""
+    found = computation.names[name]
+    while found.opcode in SAME:
+        found = computation.names[found.operands[0]]
+    return found
 
 
 def _read_by(e: Evidence, computation: Computation, part: Instruction) -> set[str]:
@@ -191,7 +243,7 @@ def _equal_over(e: Evidence, row: OpRow) -> tuple[str, ...]:
     """The axes of a sum, where its operands differ over none of them."""
     collective = row.op.op.collective
     found = e.module.computation(row.op.computation).find(row.op.name)
-    if collective is None or found is None or not collective.axes or row.bound_by == "latency":
+    if collective is None or found is None or not collective.axes or e.small(row):
         return ()
     differs = frozenset().union(
         *(e.spread.facts(row.op.computation, name) for name in found.operands)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shardwise.profiler.explain.evidence import Argument, Evidence, elements
-from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.finding import WORTH, Finding, Rule, by_source, moved
+from shardwise.profiler.explain.layouts import relays, turns
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.timeline import OpRow
@@ -42,9 +43,11 @@ def undonated_state(e: Evidence) -> Iterator[Finding]:
     found = [a for a in e.arguments if not a.donated and a.dims and e.renewed.get(a.number)]
     for tree, leaves in grouped(found, lambda a: a.tree).items():
         size = sum(a.bytes for a in leaves)
-        if len(leaves) < STATE_LEAVES or size < STATE_SHARE * e.capacity:
-            continue
         copies = {r.op.op.id: spent(r) for a in leaves for r in _whole_copies(e, a)}
+        large = size >= STATE_SHARE * e.capacity
+        large = large or sum(copies.values()) >= WORTH * e.timeline.expected
+        if len(leaves) < STATE_LEAVES or not large:
+            continue
         yield Finding(
             rule="undonated state",
             seconds=sum(copies.values()),
@@ -138,6 +141,7 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
             if r.op.op.collective and axis in r.op.op.collective.axes
         ]
         writes = [r for r in e.timeline.rows if e.where(r.op) == where and r not in exchanges]
+        writes = [r for r in writes if not _laid_anew(e, r)]
         small = sorted((spent(r) for r in writes), reverse=True)[: -len(leaves)]
         yield Finding(
             rule="cache cut along its tokens",
@@ -153,6 +157,15 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
                 "has whole softmaxes and writes its own piece"
             ),
         )
+
+
+def _laid_anew(e: Evidence, row: OpRow) -> bool:
+    """Whether an op turns an array, or copies or writes into what was turned: no other cut would
+    change that."""
+    found = e.module.computation(row.op.computation).find(row.op.name)
+    given = [e.named.get((row.op.computation, n)) for n in (found.operands if found else ())]
+    turned = any(r is not None and relays(e, r) for r in given)
+    return relays(e, row) or (turned and (row.op.opcode == "copy" or turns(e, row)))
 
 
 def _token_cuts(e: Evidence) -> dict[tuple[str, str], list[Argument]]:

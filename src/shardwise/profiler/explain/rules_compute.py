@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.layouts import relays
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
 from shardwise.profiler.explain.rules_larger import masking, sorting
@@ -44,11 +45,11 @@ def wide_matmuls(e: Evidence) -> Iterator[Finding]:
 
 def _saved(e: Evidence, row: OpRow) -> float:
     """Seconds per step less if the operands were bf16: one pass, half the bytes."""
-    math = row.peak.get("math", 0.0) / max(row.op.passes, 1)
+    chip = e.piece.chip
+    math = row.flops * chip.jax_devices_per_chip / chip.peak("bf16")
     moved = float(row.op.op.hbm_bytes) / 2 / e.bandwidth
-    left = max(row.seconds / max(row.op.passes, 1), math, moved)
-    if row.op.passes == 1:
-        left = max(math, moved)
+    share = min(math / row.peak["math"], 1.0) if row.peak.get("math") else 1.0
+    left = max(row.seconds * share if share < 1 else 0.0, math, moved)
     return max(row.seconds - left, 0.0) * row.count
 
 
@@ -85,21 +86,6 @@ def _largest(found: Instruction) -> str:
     return largest.dtype if largest else ""
 
 
-def _relays(e: Evidence, row: OpRow) -> bool:
-    """Whether an op does nothing but give an array another order of dims in memory."""
-    if row.op.op.op_class == "matmul" or row.op.asynchronous:
-        return False
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
-    if found is None:
-        return False
-    steps = [(computation, found)]
-    if found.opcode == "fusion":
-        inside = [e.module.computation(name) for name in found.called]
-        steps = [(c, i) for c in inside for i in c.instructions]
-    return all(i.opcode in PLAIN for _, i in steps) and any(_turns(c, i) for c, i in steps)
-
-
 def _beside_exchange(e: Evidence, row: OpRow) -> bool:
     """Whether a copy lays together what an all-to-all sends, or takes apart what it brought."""
     computation = e.module.computation(row.op.computation)
@@ -114,21 +100,6 @@ def _beside_exchange(e: Evidence, row: OpRow) -> bool:
     return any(i.opcode.startswith("all-to-all") for i in around)
 
 
-PLAIN = frozenset({"parameter", "bitcast", "copy", "transpose", "reshape"})
-
-
-def _turns(computation: Computation, found: Instruction) -> bool:
-    """A copy between orders of dims, or a transpose that is no mere change of names."""
-    if found.opcode not in ("copy", "transpose"):
-        return False
-    old, new = (next(arrays(computation.shape_of(n))) for n in (found.operands[0], found.name))
-    order = old.layout.order
-    if found.opcode == "transpose":  # where each dim of the old array is in the new one
-        at = {dim: i for i, dim in enumerate(found.integers("dimensions"))}
-        order = tuple(at[dim] for dim in order)
-    return order != new.layout.order
-
-
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     told = {r.op.op.id for cut in cuts_anew(e) for r in cut.moving}
@@ -137,7 +108,7 @@ def relayouts(e: Evidence) -> Iterator[Finding]:
     rows = (
         r
         for r in e.timeline.rows
-        if r.op.op.stream == "compute" and r.op.op.id not in told and _relays(e, r)
+        if r.op.op.stream == "compute" and r.op.op.id not in told and relays(e, r)
     )
     for where, group in by_source(e, rows).items():
         size = sum(r.hbm_bytes for r in group)

@@ -236,8 +236,8 @@ def large_temporaries(e: Evidence) -> Iterator[Finding]:
     rows = [r for r in e.timeline.rows if r.flops and _made(e, r) > LARGE * e.capacity]
     for row in rows:
         computation = e.module.computation(row.op.computation)
-        users = e.users(computation, row.op.name)
-        size = _made(e, row)
+        size, users = _made(e, row), e.users(computation, row.op.name)
+        users = [i for i in users if not _backward(e, computation, i)]
         if not users or not all(_reduces(e, computation, i, row) for i in users):
             continue
         yield Finding(
@@ -251,9 +251,16 @@ def large_temporaries(e: Evidence) -> Iterator[Finding]:
             ),
             remedy=(
                 f"make and reduce it in {PIECES} pieces of its rows: jax.lax.map(f, x, "
-                "batch_size=...), or jax.lax.scan over x.reshape(pieces, -1, x.shape[-1])"
+                "batch_size=...), or jax.lax.scan over x.reshape(pieces, -1, x.shape[-1]), with f "
+                "in jax.checkpoint where gradients are taken"
             ),
         )
+
+
+def _backward(e: Evidence, computation: Computation, user: Instruction) -> bool:
+    """Whether a reader is of the backward pass: made in pieces, its rows are made again there."""
+    row = e.named.get((computation.name, user.name))
+    return row is not None and row.op.op.phase in ("backward", "recompute")
 
 
 LARGE, PIECES = 0.1, 4
@@ -263,6 +270,9 @@ LARGE, PIECES = 0.1, 4
 def _reduces(e: Evidence, computation: Computation, user: Instruction, row: OpRow) -> bool:
     """Whether a reader makes few numbers of many."""
     found = computation.names[row.op.name]
+    given = max((elements(computation.names[n]) for n in user.operands), default=0)
+    if given * 16 <= elements(found):
+        return True  # it reads another result of the same op
     return elements(user) * 16 <= elements(found) and user.opcode in ("fusion", "reduce", "gather")
 
 

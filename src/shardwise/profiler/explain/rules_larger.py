@@ -133,7 +133,13 @@ def sorting(e: Evidence) -> set[str]:
 
 
 def _sorted_for_few(e: Evidence) -> list[OpRow]:
-    return [r for r in e.timeline.rows if r.op.opcode == "sort" and _first_of(e, r) <= FEW]
+    return [r for r in e.timeline.rows if _sorts(e, r) and _first_of(e, r) <= FEW]
+
+
+def _sorts(e: Evidence, row: OpRow) -> bool:
+    return row.op.opcode == "sort" or (
+        row.op.opcode == "fusion" and any(i.opcode == "sort" for _, i in _inside(e, row))
+    )
 
 
 def _beside_sort(e: Evidence, row: OpRow, where: str) -> bool:
@@ -161,7 +167,7 @@ def _read_once(e: Evidence, row: OpRow) -> float:
 
 def both_branches(e: Evidence) -> Iterator[Finding]:
     """Two products of which a single flag takes one."""
-    pairs = [(r, other) for r in e.timeline.rows if (other := _chosen_beside(e, r)) is not None]
+    pairs = [pair for r in e.timeline.rows for pair in _chosen(e, r)]
     for where, same in grouped(pairs, lambda pair: e.where(pair[0].op)).items():
         yield Finding(
             rule="both branches",
@@ -178,10 +184,8 @@ def both_branches(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _chosen_beside(e: Evidence, row: OpRow) -> OpRow | None:
-    """Of a product whose result is selected by one flag, the product of the other result."""
-    if not row.flops:
-        return None
+def _chosen(e: Evidence, row: OpRow) -> Iterator[tuple[OpRow, OpRow]]:
+    """The two products of which an op takes one by one flag; it may make one of them itself."""
     computation, whole = e.module.computation(row.op.computation), _found(e, row)
     for c, i in _inside(e, row):
         if i.opcode != "select" or elements(i) != elements(whole):
@@ -192,12 +196,21 @@ def _chosen_beside(e: Evidence, row: OpRow) -> OpRow | None:
             continue
         if constant(c, flag.name):
             continue
-        for name in i.operands[1:]:
-            other = handed(computation, _outer(c, whole, name))
-            made = e.named.get((computation.name, other.name)) if other is not None else None
-            if made is not None and made is not row and made.flops:
-                return made
-    return None
+        given = [handed(computation, _outer(c, whole, _cast_of(c, n))) for n in i.operands[1:]]
+        rows = [e.named.get((computation.name, one.name)) for one in given if one is not None]
+        made = [r for r in rows if r is not None and r is not row and r.flops]
+        if made and row.flops:
+            yield row, made[0]
+            return
+        if len(made) == 2 and made[0] is not made[1]:
+            yield made[0], made[1]
+            return
+
+
+def _cast_of(computation: Computation, name: str) -> str:
+    """What a value is in another dtype, where it is."""
+    found = handed(computation, name)
+    return found.operands[0] if found is not None and found.opcode == "convert" else name
 
 
 def double_precision(e: Evidence) -> Iterator[Finding]:
@@ -248,7 +261,7 @@ def drawn_everywhere(e: Evidence) -> Iterator[Finding]:
     """Random numbers that are drawn whole by every device, or in an order that is exchanged."""
     rows = [r for r in e.timeline.rows if any(f"({d})" in _named(e, r) for d in DRAWS)]
     for where, group in by_source(e, rows).items():
-        sent = [r for r in group if r.op.op.collective is not None and r.bound_by != "latency"]
+        sent = [r for r in group if r.op.op.collective is not None and not e.small(r)]
         whole = [r for r in group if r.op.opcode == "rng-bit-generator" and _cut_after(e, r)]
         if sent:
             yield _drawn(

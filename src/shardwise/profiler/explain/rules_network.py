@@ -6,8 +6,9 @@ from itertools import permutations
 from math import inf, prod
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.layouts import only_leaves
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow, schedule
@@ -78,23 +79,57 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
     for row in e.collectives("all_reduce"):
         computation = e.module.computation(row.op.computation)
         reduced = computation.find(row.op.name)
-        if row.bound_by == "latency" or reduced is None:
+        if e.small(row) or reduced is None:
             continue
         if pieces := _only_pieces(e, computation, reduced, row):
             remedy = _scattering(reduced, pieces) or _split(e, row)
             found.setdefault((e.where(row.op), remedy), []).append(row)
+        elif like := _handed_back(e, computation, reduced, row):
+            found.setdefault((e.where(row.op), _cut_back(like)), []).append(row)
     for (where, remedy), rows in found.items():
         size, axes = moved(rows)
         yield Finding(
             rule="whole sums",
-            seconds=sum(row.per_step for row in rows) / 2,
+            seconds=sum(_beyond_scatter(e, row) for row in rows),
             where=where,
             what=(
                 f"{format_bytes(size)} per step are summed over {' and '.join(axes)} on every "
-                "device, and each then uses its own piece"
+                f"device, and each {'needs' if remedy.startswith(BACK) else 'then uses'} "
+                "its own piece"
             ),
             remedy=remedy,
         )
+
+
+BACK = "hand it back"
+
+
+def _handed_back(e: Evidence, c: Computation, reduced: Instruction, row: OpRow) -> Argument | None:
+    """The argument that a sum is the whole gradient of: one of the same dims, cut over the axes of
+    the sum, which only leaves the program."""
+    wire, made = row.op.op.collective, {a.dims for a in arrays(reduced.shape)}
+    if wire is None or row.op.op.phase != "backward" or not only_leaves(c, reduced.name):
+        return None
+    for a in e.arguments:
+        whole = tuple(d * e.degree(cut) for d, cut in zip(a.dims, a.cuts, strict=False))
+        if whole in made and set(wire.axes) <= a.axes:
+            return a
+    return None
+
+
+def _cut_back(like: Argument) -> str:
+    return (
+        f"{BACK} cut as '{like.name}' is, {like.layout}: out_shardings of jax.jit, or a constraint "
+        "on the gradient, so that the sums are scattered"
+    )
+
+
+def _beyond_scatter(e: Evidence, row: OpRow) -> float:
+    """Seconds per step that a sum takes longer than one that is scattered."""
+    wire = row.op.op.collective
+    assert wire is not None
+    scattered = e.cost(replace(row.op.op, collective=replace(wire, kind="reduce_scatter")))
+    return max(row.seconds - scattered, 0.0) * row.count
 
 
 def _only_pieces(

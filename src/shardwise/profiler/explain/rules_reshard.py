@@ -11,18 +11,16 @@ from itertools import combinations, permutations
 from math import prod
 
 from shardwise.errors import BadRequest
-from shardwise.hardware.placement import place
 from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule
 from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
-from shardwise.roofline.strategies import seconds as seconds_of
 from shardwise.sharding import Dim, Layout, Mesh, ShardStep, reshard
 from shardwise.sharding.count import collective_op, step_exchange
 from shardwise.sharding.program_text import spec_text
-from shardwise.sharding.reshard import Cost
-from shardwise.units import dtype_bytes, format_bytes, format_seconds
+from shardwise.units import format_bytes, format_seconds
 
 MOVES = (*HANDS_ON, "copy-done", "reshape", "transpose", "all-gather-done", "convert")
 """Opcodes that lay what was gathered out anew."""
@@ -34,22 +32,24 @@ and the share of the memory's bandwidth that they reach (libtpu's of 67 MB on v5
 
 @dataclass(frozen=True, slots=True)
 class CutAnew:
-    """An array gathered whole, of which each device then takes a piece: the gather, the ops that
-    only moved the whole of it, its dims, and those of the piece before and after."""
+    """An array gathered whole, of which each device then takes a piece: the last gather, those
+    before it and the ops that only moved the array, its dims, those of the piece before and after,
+    and the bytes of an element."""
 
     row: OpRow
     moving: tuple[OpRow, ...]
     whole: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
-    dtype: str
+    width: float
 
 
 def gathered_to_cut(e: Evidence) -> Iterator[Finding]:
     """Arrays gathered on every device only to be cut another way."""
     for found in cuts_anew(e):
-        assert found.row.op.op.collective is not None
-        yield _finding(e, found, found.row.op.op.collective.axes)
+        rows = (found.row, *found.moving)
+        over = {a for r in rows if (wire := r.op.op.collective) for a in wire.axes}
+        yield _finding(e, found, [a for a in e.mesh if a in over])
 
 
 def cuts_anew(e: Evidence) -> Iterator[CutAnew]:
@@ -63,18 +63,52 @@ def _cut_anew(e: Evidence, row: OpRow) -> CutAnew | None:
     gather = computation.find(row.op.name)
     if gather is None or not gather.operands or e.of_cache(computation.name, gather.name):
         return None
+    if gather.op_name.endswith("/all_gather"):
+        return None  # the program asked for it
     moved, ends = _moved(computation, gather)
     cuts = [_cut(e, computation, end, moved) for end in ends]
     first = cuts[0] if cuts else None
     if first is None or None in cuts:
         return None
     whole, after = first
-    before = computation.array_of(gather.operands[0])
+    earlier = list(_gathered_before(e, computation, gather))
+    start = next((r.op.name for r in reversed(earlier) if r.op.op.collective), gather.name)
+    before = computation.array_of(computation.names[start].operands[0])
     if len(before.dims) != len(whole) or before.dims == after or 2 * prod(after) > prod(whole):
         return None
     keys = [(computation.name, name) for name in moved[1:]]
     moving = tuple(e.named[key] for key in keys if key in e.named)
-    return CutAnew(row, moving, whole, before.dims, after, before.dtype)
+    width = before.bytes / max(prod(before.dims), 1)
+    return CutAnew(row, (*moving, *earlier), whole, before.dims, after, width)
+
+
+def _gathered_before(e: Evidence, computation: Computation, gather: Instruction) -> Iterator[OpRow]:
+    """The gathers over other axes of what a gather reads, and the ops that moved it in between, the
+    last first: GPUs gather over one axis after the other."""
+    found, waiting = gather, list[OpRow]()
+    while found.operands and len(computation.readers(found.operands[0])) == 1:
+        given = computation.names[found.operands[0]]
+        row = e.named.get((computation.name, given.name))
+        if row is not None and row.op.op.collective is not None:
+            if row.op.op.collective.kind != "all_gather":
+                return
+            yield from (*waiting, row)
+            waiting = []
+        else:
+            moves = given.opcode in MOVES or (row is not None and row.op.op.op_class == "copy")
+            if not moves or not _same_dims(computation, given):
+                return
+            waiting += [row] if row is not None else []
+        found = given
+
+
+def _same_dims(computation: Computation, found: Instruction) -> bool:
+    """Whether what moves an array leaves its dims as they are."""
+    shapes = [computation.shape_of(n) for n in (found.operands[0], found.name)]
+    if not all(isinstance(shape, Array) for shape in shapes):
+        return found.opcode.endswith("-done")
+    old, new = (shape.dims for shape in shapes if isinstance(shape, Array))
+    return old == new
 
 
 def _moved(
@@ -112,7 +146,7 @@ def _cut(
 def _finding(e: Evidence, found: CutAnew, axes: Sequence[str]) -> Finding:
     rows = (found.row, *found.moving)
     taken = sum(map(spent, rows))
-    size = prod(found.whole) * dtype_bytes(found.dtype)
+    size = prod(found.whole) * found.width
     cut = tuple(f"[{', '.join(map(str, dims))}]" for dims in (found.before, found.after))
     what = (
         f"{format_bytes(size)} are gathered over {' and '.join(axes)} on every device, which then "
@@ -147,27 +181,34 @@ def _way(
     if None in layouts or len(axes) > MOST_AXES:
         return None
     start, goal = (layout for layout in layouts if layout is not None)
-    cost = seconds_of(e.piece.chip, place(e.piece, dict(e.mesh)))
     sizes = dict(zip(start.letters, found.whole, strict=True))
     try:
-        steps = reshard(start, goal, mesh=e.mesh, sizes=sizes, dtype=found.dtype, cost=cost)
+        dtype = "f32"  # the bytes of an element are the same in all ways
+        steps = reshard(start, goal, mesh=e.mesh, sizes=sizes, dtype=dtype, cost=e.cost)
     except BadRequest:
         return None
     if not steps or any(step.kind == "all_gather" for step in steps):
         return None
-    size = prod(found.before) * dtype_bytes(found.dtype)
-    moved = sum(_seconds(e, step, size, cost) for step in steps)
+    size, rate = prod(found.before) * found.width, _copy_rate(e, found)
+    moved = sum(_seconds(e, step, size, rate) for step in steps)
     return steps, moved * found.row.count
 
 
-def _seconds(e: Evidence, step: ShardStep, size: float, cost: Cost) -> float:
+def _copy_rate(e: Evidence, found: CutAnew) -> float:
+    """Bytes per second of the program's own copies of the array, where it has any."""
+    rows = [r for r in found.moving if r.op.op.op_class == "copy"]
+    taken = sum(map(spent, rows))
+    return sum(r.hbm_bytes for r in rows) / taken if taken else COPY_RATE * e.bandwidth
+
+
+def _seconds(e: Evidence, step: ShardStep, size: float, rate: float) -> float:
     """Of one step that moves pieces of this many bytes."""
     group = size * (e.degree(step.axes) if step.kind == "all_to_all" else 1)
     if step.kind == "slice":
         return 0.0
     exchange = step_exchange(step, step.axes) if step.kind == "permute" else None
-    wire = cost(collective_op(step.kind, step.axes, group, exchange=exchange))
-    return wire + COPIES * 2 * size / (COPY_RATE * e.bandwidth)
+    wire = e.cost(collective_op(step.kind, step.axes, group, exchange=exchange))
+    return wire + COPIES * 2 * size / rate
 
 
 def _layout(

@@ -60,24 +60,52 @@ def _summed_after(e: Evidence, rows: list[OpRow]) -> float:
 def duplicated_rest(e: Evidence) -> Iterator[Finding]:
     """A step whose other ops are mostly the same on all devices: its arguments lie whole."""
     rows = [r for r in e.timeline.rows if _computes(r) and len(_same(e, r)) == len(_over(e))]
-    if not rows or sum(map(spent, rows)) < MOSTLY * e.timeline.expected:
+    gathers = {r.op.op.id: gathered_for(e, r) for r in rows}
+    taken = [*rows, *(g for given in gathers.values() for g in given)]
+    if not rows or sum(map(spent, taken)) < MOSTLY * e.timeline.expected:
         return
     axes = _over(e)
     n, over = e.degree(axes), " and ".join(axes)
     for where, group in by_source(e, rows).items():
+        given = [g for r in group for g in gathers[r.op.op.id]]
         yield Finding(
             rule="duplicated work",
-            seconds=sum(map(spent, group)) * (1 - 1 / n),
+            seconds=sum(map(spent, group)) * (1 - 1 / n) + sum(map(spent, given)),
             where=where,
             what=(
                 f"{format_bytes(sum(r.hbm_bytes for r in group))} per step are read and written "
                 f"for the same numbers on all {n} devices of {over}"
-            ),
-            remedy=(
+            )
+            + (f", once {format_bytes(moved(given)[0])} are gathered for it" if given else ""),
+            remedy=f"run it on each device's piece: {WHOLE.format(over=over)}"
+            if given
+            else (
                 f"cut the arguments over {over}: jax.device_put(x, NamedSharding(mesh, P(...))) "
                 "before the first step; an array without a sharding lies whole everywhere"
             ),
         )
+
+
+WHOLE = (
+    "jax.shard_map(f, mesh=mesh, in_specs=P(...), out_specs=P(...)) with the dims over {over} that "
+    "the operation does not mix; the partitioner cuts some operations (a Fourier transform, a "
+    "factorization, a kernel of your own) along no dim"
+)
+
+
+def gathered_for(e: Evidence, row: OpRow) -> list[OpRow]:
+    """The gathers of what an op reads."""
+    computation = e.module.computation(row.op.computation)
+    given = list(computation.names[row.op.name].operands)
+    found: list[OpRow] = []
+    while given:
+        i = computation.find(given.pop())
+        own = e.named.get((computation.name, i.name)) if i is not None else None
+        if own is not None and own.op.op.collective is not None:
+            found += [own] if own.op.op.collective.kind == "all_gather" else []
+        elif i is not None and (i.opcode in HANDS_ON or i.opcode.endswith("-done")):
+            given += i.operands[:1]
+    return found
 
 
 MOSTLY = 0.3
@@ -212,7 +240,7 @@ def one_hot(e: Evidence) -> Iterator[Finding]:
     for where, group in by_source(e, rows).items():
         yield Finding(
             rule="one-hot product",
-            seconds=sum(max(r.per_step - _taken(e, r), 0.0) for r in group),
+            seconds=sum(_beyond_taking(e, facts, r) for r in group),
             where=where,
             what=(
                 f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply ones and "
@@ -230,6 +258,20 @@ def _takes_rows(e: Evidence, facts: Flow, row: OpRow) -> bool:
         for c, product in _products(e, computation, found)
         for name in product.operands[:2]
     )
+
+
+def _beyond_taking(e: Evidence, facts: Flow, row: OpRow) -> float:
+    """Seconds that a product takes with its ones and zeros longer than to take the rows."""
+    return max(row.per_step + _ones_made(e, facts, row) - _taken(e, row), 0.0)
+
+
+def _ones_made(e: Evidence, facts: Flow, row: OpRow) -> float:
+    """Seconds of the ops that write out ones and zeros for a product, or what they come of."""
+    computation = e.module.computation(row.op.computation)
+    names = (n for n in computation.names[row.op.name].operands)
+    made = (n for n in names if facts.facts(computation.name, n) & {"one", "iota"})
+    rows = (e.named.get((computation.name, name)) for name in made)
+    return sum(spent(r) for r in rows if r is not None and not r.flops)
 
 
 def _products(
@@ -288,6 +330,8 @@ def slices_of(e: Evidence, computation: Computation, name: str) -> Iterator[floa
     for reader in readers:
         if reader.opcode in ("slice", "dynamic-slice"):
             yield float(prod(next(arrays(reader.shape)).dims))
+        elif reader.opcode == "reverse":
+            yield from slices_of(e, computation, reader.name)
         elif reader.opcode == "fusion":
             yield from map(float, _inside(e, reader, computation, name))
         else:

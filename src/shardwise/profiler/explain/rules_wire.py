@@ -3,17 +3,19 @@ that becomes bf16, whole arrays of which the largest is taken, small sums one by
 only the edge of the program asks for."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
-from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.layouts import only_leaves
 from shardwise.profiler.explain.rules_larger import handed, inside
-from shardwise.profiler.explain.rules_twice import round_trips
+from shardwise.profiler.explain.rules_twice import pointwise, round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
-from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
-from shardwise.units import dtype_bytes, format_bytes, format_seconds
+from shardwise.units import format_bytes, format_seconds
 from shardwise.work import grouped
 
 SUMS = ("all_gather", "all_reduce", "reduce_scatter")
@@ -57,13 +59,26 @@ def _narrower(e: Evidence, row: OpRow) -> float:
     """The share of an exchange's bytes that its readers keep; 1 where one reads all."""
     computation = e.module.computation(row.op.computation)
     found = computation.find(row.op.name)
-    if found is None or row.bound_by == "latency":
+    if found is None or e.small(row):
         return 1.0
-    made, given = next(arrays(found.shape)), next(arrays(computation.shape_of(found.operands[0])))
+    made = next(arrays(found.shape))
     summed = found.opcode.startswith(("all-reduce", "reduce-scatter"))
-    wider = summed and dtype_bytes(given.dtype) < dtype_bytes(made.dtype)
-    own = dtype_bytes(given.dtype) / dtype_bytes(made.dtype) if wider else 1.0
+    own = min(_made_in(e, computation, found.operands[0]) / _width(made), 1.0) if summed else 1.0
     return min(own, max(_kept(e, computation, found.name), default=1.0))
+
+
+def _made_in(e: Evidence, computation: Computation, name: str) -> float:
+    """Bytes of an element of a value, before it was only given another dtype."""
+    found = handed(computation, name)
+    steps = [i.opcode for _, i in inside(e, computation, found)] if found is not None else []
+    if found is not None and "convert" in steps and {*steps} <= {"parameter", "convert", "bitcast"}:
+        return min(_width(computation.array_of(n)) for n in (found.name, found.operands[0]))
+    return _width(next(arrays(computation.shape_of(name))))
+
+
+def _width(array: Array) -> float:
+    """Bytes of an element."""
+    return array.bytes / max(prod(array.dims), 1)
 
 
 def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
@@ -73,7 +88,9 @@ def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
     for reader in e.users(computation, name):
         if reader.opcode == "convert":
             old, new = computation.array_of(reader.operands[0]), computation.array_of(reader.name)
-            yield min(dtype_bytes(new.dtype) / dtype_bytes(old.dtype), 1.0)
+            yield min(_width(new) / _width(old), 1.0)
+        elif (share := _narrowed(e, computation, reader, name)) < 1:
+            yield share
         elif reader.opcode == "fusion":
             body = e.module.computation(reader.called[0])
             for p in body.parameters:
@@ -82,6 +99,20 @@ def _kept(e: Evidence, computation: Computation, name: str) -> Iterator[float]:
                     yield from _kept(e, body, p.name)
         else:
             yield 1.0
+
+
+def _narrowed(e: Evidence, computation: Computation, reader: Instruction, name: str) -> float:
+    """The share of the bytes of each number that is left where an op makes narrower numbers of it,
+    one of each; 0 where it makes few of many, as scales are: pieces can be reduced first."""
+    given, made = computation.names[name], reader.shape
+    if reader.opcode != "fusion" or not isinstance(made, Array):
+        return 1.0
+    if _reduces(e, computation, reader, elements(given)):
+        return 0.0
+    steps = [i for _, i in inside(e, computation, reader)]
+    plain = all(pointwise(e, i) or i.opcode in ("slice", "dynamic-slice") for i in steps)
+    same = plain and prod(made.dims) <= elements(given)
+    return min(_width(made) / _width(next(arrays(given.shape))), 1.0) if same else 1.0
 
 
 def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
@@ -117,7 +148,7 @@ def _reduced(e: Evidence, row: OpRow) -> bool:
     computation = e.module.computation(row.op.computation)
     found = computation.find(row.op.name)
     users = e.users(computation, row.op.name)
-    if found is None or not users or row.bound_by == "latency":
+    if found is None or not users or e.small(row):
         return False
     return all(_reduces(e, computation, user, elements(found)) for user in users)
 
@@ -134,7 +165,7 @@ def _reduces(e: Evidence, computation: Computation, user: Instruction, whole: in
 def small_exchanges(e: Evidence) -> Iterator[Finding]:
     """Exchanges that take a start and little else, one after the other, none of which needs
     another."""
-    rows = [r for r in e.collectives(*SUMS) if r.bound_by == "latency" and r.exposed]
+    rows = [r for r in e.collectives(*SUMS) if e.small(r) and r.exposed]
     for (name, kind, axes), group in grouped(rows, _like).items():
         free = _independent(e, name, group)
         if len(free) < MANY:
@@ -187,7 +218,7 @@ def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
     rows = [r for r in e.collectives("all_to_all") if r.op.op.id not in told and _at_edge(e, r)]
     for where, group in by_source(e, rows).items():
         size, axes = moved(group)
-        copies = {c.op.op.id: c for r in group for c in _copies_beside(e, r)}
+        copies = {c.op.op.id: c for r in group for c in copies_beside(e, r)}
         yield Finding(
             rule="resharded at the edge",
             seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
@@ -209,46 +240,20 @@ def _at_edge(e: Evidence, row: OpRow) -> bool:
     computation = e.module.computation(row.op.computation)
     found = computation.find(row.op.name)
     asked = found is not None and found.op_name.endswith(("/all_to_all", "/ragged_all_to_all"))
-    if found is None or asked or computation.name != e.module.entry or not _large(row):
+    if found is None or asked or computation.name != e.module.entry or e.small(row):
         return False
     given = all(e.is_stored(computation, name) for name in found.operands)
-    return given or _only_leaves(computation, found.name)
+    return given or only_leaves(computation, found.name)
 
 
-def _large(row: OpRow) -> bool:
-    return row.bound_by != "latency"
-
-
-MOVES = (*HANDS_ON, "transpose", "reshape", "tuple", "concatenate")
-
-
-def _only_leaves(computation: Computation, name: str) -> bool:
-    waiting, seen = [name], set()
-    while waiting:
-        value = waiting.pop()
-        readers = computation.readers(value)
-        if not readers and computation.root.name != value:
-            return False
-        for i in readers:
-            moves = i.opcode in MOVES or i.opcode.endswith("-done") or _only_moves(i)
-            if not moves or len(seen) > FARTHEST:
-                return False
-            if i.name not in seen:
-                seen.add(i.name)
-                waiting.append(i.name)
-    return True
-
-
-def _only_moves(found: Instruction) -> bool:
-    """A fusion that the compiler named after what it does: copies alone."""
-    return found.opcode == "fusion" and found.name.startswith(("copy", "bitcast", "transpose"))
-
-
-def _copies_beside(e: Evidence, row: OpRow) -> Iterator[OpRow]:
+def copies_beside(e: Evidence, row: OpRow) -> Iterator[OpRow]:
     """Copies that lay together what is sent, or apart what came."""
     computation = e.module.computation(row.op.computation)
     around = [i.name for i in computation.readers(row.op.name)]
-    for name in (*around, *computation.names[row.op.name].operands):
+    around += [i.name for n in around for i in computation.readers(n)]
+    given = [computation.names[n] for n in computation.names[row.op.name].operands]
+    given += [computation.names[i.operands[0]] for i in given if i.opcode == "bitcast"]
+    for name in dict.fromkeys((*around, *(i.name for i in given))):
         made = e.named.get((computation.name, name))
         if made is not None and made.op.op.op_class == "copy":
             yield made
@@ -287,7 +292,7 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     """The op that puts zeros for the rows that a device lacks, where a sum is of such rows."""
     computation = e.module.computation(row.op.computation)
     found = computation.names[row.op.name]
-    if row.bound_by == "latency" or not found.op_name.endswith("/gather"):
+    if e.small(row) or not found.op_name.endswith("/gather"):
         return []
     given = (handed(computation, n) for n in found.operands)
     rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)

@@ -29,6 +29,9 @@ COLLECTIVES: tuple[CollectiveKind, ...] = (
 )
 WIRE_BYTES = (2**14, 2**17, 2**20, 2**23)
 MEMORY_BYTES = (2**20, 2**23, 2**26, 2**28)
+ENOUGH_BYTES, MOST_BYTES = 2**26, 2**30
+"""Bytes of an array that is beyond the caches, and those that arrays read and written may take on
+all devices together where they are larger: virtual ones share the host's memory."""
 LONGEST = 10
 """Products are made larger until one would take so many times the length of a program."""
 MOST_REPEATS = 4096
@@ -177,6 +180,8 @@ def _product(dtype: str, m: int, k: int, n: int, seconds: float) -> dict[str, An
 def _memory(bench: _Bench) -> Iterator[dict[str, Any]]:
     """One read and one write of every byte."""
     for size in MEMORY_BYTES:
+        if size > ENOUGH_BYTES and 2 * size * bench.devices > MOST_BYTES:
+            break
         stage(f"memory {size >> 20} MiB")
         n = size // 4
         seconds = bench.seconds(lambda c: c * 1.0001, ((n,), "float32"))

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.apps.commands import document
 
 from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
@@ -213,19 +214,55 @@ def test_the_devices_of_ones_own_flags_are_measured_all_together(monkeypatch, tm
     assert calibrate_machine("here").times.devices == 1
 
 
+STEP = """import jax, jax.numpy as jnp
+def step(x, w, v):
+    h = jnp.tanh(x @ w)
+    return jax.lax.with_sharding_constraint(h @ v, jax.P("data", None))
+def args(mesh):
+    def array(shape, *spec):
+        at = jax.NamedSharding(mesh, jax.P(*spec))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=at)
+    up, down = array((128, 256), None, "tensor"), array((256, 128), "tensor")
+    return array((256, 128), "data"), up, down
+"""
+
+
 @pytest.mark.slow
-def test_this_machine_is_measured(tmp_path):
-    """Two virtual devices and short programs: noisy figures, but every one of them."""
-    made = calibrate_machine("mine", cpu_devices=2, program_seconds=0.002)
+def test_this_machine_is_measured_with_its_links_and_all_that_asks_for_them_answers(
+    tmp_path, monkeypatch, capsys
+):
+    """Eight CPU devices by XLA_FLAGS and short programs: noisy figures, but every one of them, so
+    that plan, explain and profile on four or all of them lack none."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    made = calibrate_machine("here", program_seconds=0.001)
     measured = {row.what for row in made.times.rows}
     assert measured == {"matmul", "memory", "elementwise", "attention", "overhead", *KINDS}
     assert all(row.seconds > 0 for row in made.times.rows)
     assert made.times.reference_seconds > 0
-    (tmp_path / "mine.toml").write_text(made.text)
-    chip = Hardware(files=[str(tmp_path / "mine.toml")]).chip("mine")
+    assert made.times.devices == 8
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.toml").write_text(made.text)
+    chip = Hardware(files=["here.toml"]).chip("here")
     assert chip.peak("f32") > 1e8
     assert chip.require("hbm_bandwidth") > 1e7
+    assert chip.network.pair_oneway > 1e5
     assert f"# all_reduce {2**20}" in made.text
+
+    (tmp_path / "own_step.py").write_text(STEP)
+    monkeypatch.delenv("XLA_FLAGS")
+    function = ["own_step:step", "--args", "own_step:args", "--hw", "here.toml"]
+    plan = ["plan", "train", "--model", "llama-3.2-1b", "--batch", "8seq", "--seq", "128"]
+    plan += ["--hw", "here.toml", "--dtype", "f32", "--optimizer", "sgd", "--for", "any"]
+    result = document(capsys, *plan, "--on", "here:8")["result"]
+    assert result["step_seconds"]["expected"] > 0
+    whole = [*function, "--on", "here:8", "--mesh", "data=4,tensor=2"]
+    result = document(capsys, "explain", *whole, "--quick")["result"]
+    assert [c["kind"] for c in result["collectives"]] == ["all_reduce"]
+    assert result["exposed_communication"] > 0
+    half = [*function, "--on", "here:4", "--mesh", "data=2,tensor=2", "--cpu-devices", "4"]
+    result = document(capsys, "profile", *half)["result"]
+    assert result["step_seconds"]["compiled"]["expected"] > 0
 
 
 def test_collectives_saturate_where_their_rate_flattens():
