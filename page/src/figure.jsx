@@ -72,7 +72,7 @@ function plotOf(figure, width, labels) {
   const rows = figure.y.names.length;
   const longest = Math.max(0, ...figure.y.names.map((name) => name.length));
   const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 72;
-  const height = figure.square ? square(figure, width) : rows ? 64 + rows * (rows < 3 ? 44 : 26) : narrow ? 280 : 340;
+  const height = figure.square ? square(figure, width) : rows ? 64 + rows * (rows < 3 ? 44 : longest > letters(left) ? 36 : 26) : narrow ? 280 : 340;
   const made = Plot.plot({
     width,
     height,
@@ -115,7 +115,7 @@ function longest(bars) {
 
 function scale(figure, which, most, left = 0) {
   const {label, unit, log, names, bare} = figure[which];
-  if (names.length) return {type: "band", domain: names, label: null, tickFormat: (name) => shortened(name, Math.max(12, Math.floor((left - 8) / 6.6)))};
+  if (names.length) return {type: "band", domain: names, label: null, tickFormat: (name) => shortened(name, letters(left))};
   const named = asWords(label), title = unit && unit !== label ? `${named} [${unit}]` : named;
   if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
   const counted = /^(parameters|tokens)$/.test(unit || label);
@@ -138,6 +138,9 @@ function scale(figure, which, most, left = 0) {
 }
 
 const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
+
+// Letters of a row's name that have room beside it.
+const letters = (left) => Math.max(12, Math.floor((left - 8) / 6.6));
 
 // A name in at most two lines.
 function shortened(name, most) {

@@ -5,7 +5,7 @@ import {Controls} from "./controls.jsx";
 import {csvOf, pageOf, save, sheetCsv, sheetHtml} from "./exports.js";
 import {Figure, Player} from "./figure.jsx";
 import {Lecture} from "./lecture.jsx";
-import {short, words} from "./numbers.js";
+import {short, typed as typedAs, words} from "./numbers.js";
 import {answer, decision, exported, views} from "./source.js";
 import {read, write} from "./url.js";
 import "./page.css";
@@ -214,9 +214,9 @@ const inTable = (value, unit) => (!unit && Number.isInteger(value) && Math.abs(v
 const broken = (cell) => (cell.length < 30 ? cell : cell.split(/(?<=\/)/).flatMap((part, i) => (i ? [<wbr key={i} />, part] : [part])));
 
 function Typed({name, value, enter}) {
-  const [typed, setTyped] = useState(String(value));
-  useEffect(() => setTyped(String(value)), [value]);
-  const done = () => { if (typed.trim() && typed !== String(value)) enter(typed.trim()); };
+  const shown = typedAs(String(value)), [typed, setTyped] = useState(shown);
+  useEffect(() => setTyped(shown), [shown]);
+  const done = () => { if (typed.trim() && typed !== shown) enter(typed.trim()); };
   return <input type="text" className="typed" aria-label={name} value={typed} onChange={(event) => setTyped(event.target.value)} onBlur={done} onKeyDown={(event) => { if (event.key === "Enter") done(); }} />;
 }
 

@@ -166,7 +166,8 @@ function network(data, width) {
   const devices = data.places.filter((place) => place.kind === "device");
   const xs = data.places.map((p) => p.x), ys = data.places.map((p) => p.y);
   const span = [Math.max(...xs) - Math.min(...xs) + 1.2, Math.max(...ys) - Math.min(...ys) + 1.2];
-  const room = Math.max(260, Math.min(560, innerHeight - 330)); // that it is seen whole beside its buttons
+  const free = width < 520 ? innerHeight * 0.6 - 300 : innerHeight - 330; // beside the buttons, and the sheet of a phone
+  const room = Math.max(240, Math.min(560, free));
   const unit = Math.min((width - 24) / span[0], room / span[1], 150);
   const side = Math.max(16, unit * 0.56), blocks = devices.length;
   const svg = canvas(data, width, span[1] * unit + 24), colour = (kind) => hue(devices.findIndex((d) => d.text === kind));

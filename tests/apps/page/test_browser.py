@@ -377,6 +377,10 @@ def test_a_view_keeps_its_state_behind_the_menu(browser, address):
     tab.get_by_role("link", name="Roofline", exact=True).click()
     settled(tab)
     assert tab.url.endswith("#roofline?m=300")
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.get_by_role("button", name="Copy link").click()
+    tab.get_by_role("button", name="Link copied").wait_for()
+    assert tab.evaluate("() => navigator.clipboard.readText()") == tab.url
     tab.close()
 
 

@@ -11,7 +11,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.simulate import LoadSimulated
 from shardwise.planner.simulate.figures import OverTime
 from shardwise.scheduling.policies import POLICIES
-from shardwise.units import format_seconds
+from shardwise.units import format_seconds, sig
 
 FIRST = 25
 """Requests of the first answer."""
@@ -97,8 +97,8 @@ def _sentence(found: LoadSimulated) -> str:
     times = (found.p90_ttft_ms, found.p90_tpot_ms)
     first, further = ("-" if one is None else format_seconds(one / 1e3) for one in times)
     return (
-        f"{found.good_share:.1%} of the requests keep both targets: the first token of 9 in 10 "
-        f"comes within {first}, each further one within {further}."
+        f"{sig(100 * found.good_share)} % of the requests keep both targets: the first token of 9 "
+        f"in 10 comes within {first}, each further one within {further}."
     )
 
 
