@@ -3,10 +3,12 @@ it cannot be."""
 
 import gzip
 import json
+import random
 
 import pytest
 from starlette.testclient import TestClient
 from tests.apps.commands import run as command
+from tests.apps.page.site_states import drawn, faults
 
 from shardwise.apps.page import site
 from shardwise.apps.page.app import page_app
@@ -138,3 +140,19 @@ def test_decisions_and_what_they_lead_to(tmp_path):
     states = same_as_the_page(tmp_path)["states"]
     assert done.states == 4
     assert any("tokens=1e11" in key for key in states["training"]), "the link of the first answer"
+
+
+@pytest.mark.slow
+def test_drawn_states_of_a_site_say_what_their_commands_say(tmp_path):
+    grid = site_grid(views=[name for name in VIEWS if name not in DECISIONS])
+    states = random.Random(45).sample(grid.states(), 12)
+    write_site(tmp_path, grid, states, None)
+    held = drawn(tmp_path)
+    assert len(held) >= len(states)
+    assert [fault for state in held for fault in faults(tmp_path, *state)] == []
+    view, key, name = held[0]
+    path = tmp_path / "grid" / view / f"{name}.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(packed(path) | {"says": "another"}).encode()))
+    assert list(faults(tmp_path, view, key, name)) == [
+        f"{view}?{key}: the file is not the page's answer"
+    ]

@@ -10,7 +10,7 @@ RUN = {"batch": "64seq", "seq": 2048}
 
 def test_a_coarse_answer_names_the_plan_and_says_what_it_leaves_out():
     coarse = sw.plan_train("llama-3.2-1b", "v5e:2x2", coarse=True, **RUN)
-    assert coarse.mesh == {"data": 4}
+    assert coarse.mesh == {"fsdp": 4}
     assert not coarse.close
     assert not coarse.runners_up
     assert coarse.remat != "offload"

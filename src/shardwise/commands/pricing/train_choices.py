@@ -362,9 +362,8 @@ def _texts(sets: Words) -> dict[str, str]:
 
 ANY = WANTED[-1]
 _COARSELY = (
-    "by fewer choices (--coarse): without offloaded activations, rarer pipeline schedules and "
-    "weights that are gathered once for several passes; for 9 of 10 runs a step takes at most 2 % "
-    "longer than the full search's (docs/lab/page.md)"
+    "by fewer choices (--coarse): without offloaded activations and rarer pipeline schedules; for "
+    "9 of 10 runs it is the full search's plan, and a step within 1 % of its (docs/lab/page.md)"
 )
 
 

@@ -37,11 +37,10 @@ COARSE: Mapping[str, tuple] = {
     **SEARCHED,
     "remat": tuple(name for name in REMAT_POLICIES if not remat_row(name).offloads),
     "context_method": CONTEXT_METHODS[:2],
-    "weight_gather": GATHERS[:1],
     "pipeline_schedule": PIPELINE_KINDS[1:3],
 }
-"""What a coarse search tries, in two fifths of the time: of these choices the values that the best
-plan of most runs has (docs/lab/page.md), and every value of the others."""
+"""What a coarse search tries, in half the time: of these choices the values that the best plan of
+most runs has (docs/lab/page.md), and every value of the others."""
 
 
 class Ground:

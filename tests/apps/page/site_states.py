@@ -1,0 +1,85 @@
+"""Holds the files of an exported site against what its commands say, state by state.
+
+    python -m tests.apps.page.site_states FOLDER
+    python -m tests.apps.page.site_states FOLDER --sample 200
+
+Each state has the answer of the page, and each number of a line, a dot or a bar in it stands in the
+result of one of the commands that the state names. A sample is drawn from seed 0.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.apps.page.controls import state_of
+from shardwise.apps.page.site import INDEX
+from shardwise.apps.page.views import VIEWS
+from shardwise.boundary import finite
+from shardwise.boundary.records import plain
+from shardwise.errors import ShardwiseError
+
+
+def unpacked(path: Path) -> Any:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def drawn(folder: Path, sample: int | None = None) -> list[tuple[str, str, str]]:
+    """View, key and file of each state of the index, or of so many drawn ones."""
+    found = [
+        (view, key, name)
+        for view, states in unpacked(folder / INDEX)["states"].items()
+        for key, name in states.items()
+    ]
+    return found if sample is None else random.Random(0).sample(found, min(sample, len(found)))
+
+
+def faults(folder: Path, view: str, key: str, name: str) -> Iterator[str]:
+    """What a state's file says otherwise than its commands."""
+    stored = unpacked(folder / "grid" / view / f"{name}.json.gz")
+    row = VIEWS[view]
+    try:
+        state = state_of(row.state, dict(one.split("=", 1) for one in key.split("&") if one))
+        said = finite(plain(row.document(state, fine=True)))[0]
+        results = [call.answer().result for call in row.made(state, fine=True)]
+    except ShardwiseError as error:
+        said, results = {"error": str(error)}, []
+    if json.loads(json.dumps(said)) != stored:
+        yield f"{view}?{key}: the file is not the page's answer"
+    known = set(numbers(json.loads(json.dumps(finite(plain(results))[0]))))
+    for figure in stored.get("figures", ()):
+        for mark in figure["marks"]:
+            if mark["kind"] in ("line", "dot", "bar"):
+                for value in {*numbers(mark["x"]), *numbers(mark["y"])} - known:
+                    yield f"{view}?{key}: {figure['id']} draws {value}, which no command says"
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """Every number within plain values."""
+    for one in value.values() if isinstance(value, dict) else value:
+        if isinstance(one, dict | list):
+            yield from numbers(one)
+        elif isinstance(one, int | float) and not isinstance(one, bool):
+            yield float(one)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("--sample", type=int)
+    said = asked.parse_args()
+    states, wrong = drawn(said.folder, said.sample), 0
+    for state in states:
+        for fault in faults(said.folder, *state):
+            print(fault)
+            wrong += 1
+    print(f"{len(states)} states, {wrong} faults")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
