@@ -17,9 +17,9 @@ HEAD = """\
 # Glossary: every word of an answer
 
 A row is a field of a command's answer, under the name that it has with `--json`, in Python and in
-`--csv`. Words that one field does not explain stand under [Concepts](site/concepts.md); what one
-may ask for stands under [Options](options.md). `shardwise schema COMMAND` has the same as a JSON
-Schema.
+`--csv`. [Concepts](site/concepts.md) explains the words that belong to no single field.
+[Options](options.md) explains what you may ask for. `shardwise schema COMMAND` has the same as a
+JSON Schema.
 """
 
 

@@ -268,6 +268,7 @@ def test_python_and_command_line_agree(capsys, entry_id):
         (("rule", "x_opt", "--sweep", "d_ff=1:2"), "it is NAME=FIRST:LAST:POINTS"),
         (("rule", "x_opt", "--sweep", "d_ff=2:1:3"), "FIRST is above 0 and below LAST"),
         (("rule", "x_opt", "--plot", "a.png"), "--plot draws a sweep"),
+        (("show", "1.1.3", "--set", "a=1", "b=2"), "write an option once for each value"),
         (("quiz", "--chapter", "99"), "chapter '99' has no questions"),
         (("quiz", "5.1", "--answer", "1"), "--answer has 1 of the 4 numbers that '5.1' asks for"),
         (("quiz", "1.1.3", "--answer", "many"), "--answer is 'many'; it is a number"),

@@ -63,7 +63,7 @@ def test_planning_imports_no_jax_and_no_rich(command):
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["plan", "train", "--model", "nothing"], 2, "error: Missing option '--on'"),
+        (["plan", "train", "--model", "nothing"], 2, "error: Missing option '--on'. Slice"),
         ([*SMALL, "--pin", "tensor=3"], 2, "error: mesh axis 'tensor' of 3 does not divide"),
         ([*SMALL, "--max-hbm", "1GB"], 3, "error: no plan with stage=1 pinned fits v5e:4x4"),
         (["plan", "show", "missing.yaml"], 2, "error: cannot read the plan 'missing.yaml'"),

@@ -106,7 +106,7 @@ from tests.apps.test_plan_train import HELD, SMALL, small
         ({"dtype": "fp4"}, "chip 'v5e' has no peak for dtype 'fp4' in the catalogue; it has"),
         ({"on": "v100:8"}, "chip 'v100' has no peak for dtype 'bf16' in the catalogue"),
         # Flags.
-        ({"model": None}, "Missing option '--model'"),
+        ({"model": None}, "Missing option '--model'. Zoo name, config.json, or a folder"),
         ({"batch": None}, "Missing option '--batch'"),
         ({"bacth": "3"}, "No such option '--bacth'. Did you mean '--batch'?"),
         ({"csv": "/nowhere/at/all/p.csv"}, "cannot write '/nowhere/at/all/p.csv'"),

@@ -183,7 +183,7 @@ def _code_of(argv: list[str] | None) -> int:
         say(f"error: {error}")
         return error.exit_code
     except click.ClickException as error:
-        message = error.format_message()
+        message = _with_remedy(error)
         # A group without a command "fails" with its help text.
         say(message if message.startswith("Usage:") else f"error: {message}")
         return 2
@@ -204,3 +204,13 @@ def _code_of(argv: list[str] | None) -> int:
         say("error: what was given is nested too deeply; flatten it")
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _with_remedy(error: click.ClickException) -> str:
+    """The message of a wrong command line, and what to type in place of it."""
+    message = error.format_message()
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        return f"{message} {error.param.help or ''}".rstrip()
+    if message.startswith("Got unexpected extra argument"):
+        return f"{message}; write an option once for each value, and quote a value that has spaces"
+    return message
