@@ -11,6 +11,7 @@ import io
 import shlex
 import sys
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,9 +109,11 @@ def section(row: System) -> str:
     return f"{head}```console\n$ {row.command}\n{answering_line(row)}\n```\n"
 
 
-def page() -> str:
-    """docs/systems.md."""
+def page(each: Callable[..., Iterable[str]] = map) -> str:
+    """docs/systems.md; `each` maps `section` over the rows, in several processes where a pool's is
+    given."""
     rows = systems()
+    made = dict(zip((row.id for row in rows), each(section, rows), strict=True))
     shown = sum(not row.missing for row in rows)
     numbers = sum(row.command.startswith(NUMBERS) for row in rows)
     parts = [
@@ -118,7 +121,7 @@ def page() -> str:
         f"{shown} of {len(rows)} have a command; {numbers} work out a number or formula.\n",
     ]
     for part, title in TITLES.items():
-        parts += [f"## {part}. {title}\n", *(section(r) for r in rows if r.id[0] == part)]
+        parts += [f"## {part}. {title}\n", *(made[r.id] for r in rows if r.id[0] == part)]
     return "\n".join(parts)
 
 

@@ -27,6 +27,7 @@ def faults(html, name="site/concepts.html"):
     ("html", "fault"),
     [
         ("<td>ModelConfig(name='book', layers=64)</td>", "prints"),
+        ("<td>&lt;function &lt;lambda&gt; at 0x7fdc8a4e11c0&gt;</td>", "prints"),
         (f"<p>{'word ' * 121}</p>", "a paragraph of 121 words"),
         (f"<p>Short. {'Long ' + 'word ' * 40}. Short.</p>", "a sentence of 41 words"),
         (f"<td>{'word ' * 41}; more</td>", "a sentence of 41 words"),
@@ -96,6 +97,7 @@ def test_values_are_said_as_a_reader_says_them():
     assert working.brief(load_chip("v5p")) == "v5p"
     assert working.values([8, 1.5e12], ["chips", "bytes/s"]) == "8 chips; 1.5e+12 bytes/s"
     assert working.values(240.5, "tokens") == "240.5 tokens"
+    assert working.brief(lambda layer: True) == "a function"
 
 
 def test_each_rule_without_a_number_of_the_book_has_an_example_of_its_own():

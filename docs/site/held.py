@@ -13,8 +13,8 @@ from bs4 import BeautifulSoup, Tag
 BOOK = "https://jax-ml.github.io/scaling-book/"
 PARAGRAPH, SENTENCE = 120, 40
 """Words that a paragraph and a sentence may have at most."""
-REPR = re.compile(r"\b[A-Z]\w+\(\w+=[^)]{0,400}\b\w+=")
-"""`Name(field=..., field=...)`, as Python prints a dataclass."""
+REPR = re.compile(r"\b[A-Z]\w+\(\w+=[^)]{0,400}\b\w+=|<\w[^\n]{0,200} at 0x[0-9a-f]+>")
+"""`Name(field=..., field=...)`, as Python prints a dataclass, or `<function ... at 0x...>`."""
 TYPED = re.compile("cell_input|highlight-python|highlight-ipython3")
 """Code that a reader types, in which a call with keywords is no repr."""
 FORMULA = re.compile(r"\w \* \w|\w / \w|\w\^\d|sqrt\(|\w = [\w()]+ [-+*/] ")

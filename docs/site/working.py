@@ -75,6 +75,8 @@ def arguments(name: str) -> Iterator[tuple[str, str, str]]:
 
 def brief(value: Any) -> str:
     """A value as a reader says it: a chip by its name, a record by its numbers."""
+    if callable(value):
+        return "a function"
     if isinstance(value, Mapping):
         return _listed([f"{name} {brief(item)}" for name, item in value.items()])
     if isinstance(value, list | tuple) or type(value).__name__ == "ndarray":
