@@ -78,8 +78,8 @@ CHAT = """deepspeed --num_gpus 8 main.py --model_name_or_path facebook/opt-66b -
   --max_seq_len 512 --per_device_train_batch_size 4 --lora_dim 128 --data_split 10,0,0 --offload
 """
 QLORA = """python train.py --train_type qlora --model_name meta-llama/Llama-2-70b-hf \\
-  --batch_size 2 --context_length 1024 --precision bf16 --use_gradient_checkpointing true --low_memory true \\
-  --use_cpu_offload false --reentrant_checkpointing true --dataset orca_math
+  --batch_size 2 --context_length 1024 --precision bf16 --low_memory true \\
+  --use_gradient_checkpointing true --use_cpu_offload false --reentrant_checkpointing true
 """
 DIMENSIONS = """apiVersion: kubeflow.org/v1
 kind: PyTorchJob
