@@ -10,6 +10,7 @@ from shardwise.planner.export.edit import with_given
 from shardwise.planner.export.edit.keys import set_in_yaml
 from shardwise.planner.export.known_flags import dialect_named, target_of, unread_notes
 from shardwise.planner.export.trainer.dialects import dialects, spellings
+from shardwise.planner.export.trainer.files import named_files, with_files
 from shardwise.planner.export.trainer.given import model_named
 from shardwise.plans import TrainPlan
 
@@ -78,9 +79,8 @@ CHAT = """deepspeed --num_gpus 8 main.py --model_name_or_path facebook/opt-66b -
   --max_seq_len 512 --per_device_train_batch_size 4 --lora_dim 128 --data_split 10,0,0 --offload
 """
 QLORA = """python train.py --train_type qlora --model_name meta-llama/Llama-2-70b-hf \\
-  --batch_size 2 --context_length 1024 --precision bf16 --use_gradient_checkpointing true \\
-  --low_memory true \\
-  --use_cpu_offload false --reentrant_checkpointing true --dataset orca_math
+  --batch_size 2 --context_length 1024 --precision bf16 --low_memory true \\
+  --use_gradient_checkpointing true --use_cpu_offload false --reentrant_checkpointing true
 """
 DIMENSIONS = """apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -158,7 +158,7 @@ def test_a_key_that_is_changed_changes_the_plan(text, old, new):
         (FACTORY.replace("_type: lora", "_type: oft"), "adapter is 'oft'"),
         (FACTORY + "use_galore: true\n", "use_galore is 'galore'"),
         (VERL.replace("optim.lr=1e-5", "algorithm.adv_estimator=grpo"), "verl: rl is 'grpo'"),
-        (CHAT.replace("--offload", "--deepspeed_config $1_zero.json"), "only its shell knows"),
+        (CHAT.replace("--offload", "--deepspeed_config $1_z.json"), "only its shell knows"),
         (LIT.replace("devices: 1", "devices: 3"), "train.global_batch_size 16 over 6 sequences"),
     ],
 )
@@ -231,3 +231,11 @@ def test_a_length_that_a_program_leaves_to_its_data_is_told_with_its_key():
     assert any(said in line for line in unread_notes(text, "trl"))
     given = with_given(text, {"tokenizer.max_seq_len": "8192"})
     assert read(given).sequence_length == 8192
+
+
+def test_the_json_of_the_deepspeed_launcher_is_read_with_its_line():
+    text = CHAT.replace("--zero_stage 3", "--deepspeed_config ds.json").replace(" --offload", "")
+    assert named_files(text) == ("ds.json",)
+    own = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4}'
+    plan = read(with_files(text, {"ds.json": own}.get))
+    assert (plan.zero, plan.global_batch_sequences) == (2, 32)

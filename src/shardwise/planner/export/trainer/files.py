@@ -16,7 +16,7 @@ _HERE = re.compile(
 )
 _FILE = r"(?P<name>[\w./-]+\.(?:ya?ml|json))"
 _NAMED = re.compile(
-    rf"(?:--(?:config_file|config|accelerate_config|deepspeed|deepspeed_config_file|fsdp_config)"
+    rf"(?:--(?:config_file|config|accelerate_config|deepspeed|deepspeed_config(?:_file)?|fsdp_config)"
     r"|^(?:\w+=\S+ +)*(?:uv run )?(?:llamafactory-cli|axolotl) train"
     r"|accelerate launch -m axolotl\S*"
     rf"|^\s*(?:deepspeed|deepspeed_config_file|fsdp_config|accelerate_config|config_file):)"
