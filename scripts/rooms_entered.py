@@ -18,21 +18,23 @@ ROOT = Path(shardwise.__file__).parent
 
 
 def entered(words: list[str], under: str) -> dict[str, int]:
-    """Calls by file, of the files below a folder of the package; module bodies do not count."""
+    """Calls by file, of the files below a folder of the package of which more than the import runs
+    functions."""
     folder, calls = str(ROOT / under), {}
 
     def watch(frame, event, _) -> None:
-        if event == "call" and frame.f_code.co_flags & CO_OPTIMIZED:  # bodies of classes are not
-            name = frame.f_code.co_filename
-            if name.startswith(folder) and not _imports(frame):
-                calls[name] = calls.get(name, 0) + 1
+        name, flags = frame.f_code.co_filename, frame.f_code.co_flags
+        if name in calls:
+            calls[name] += 1
+        elif flags & CO_OPTIMIZED and name.startswith(folder) and not _imports(frame):
+            calls[name] = 1  # bodies of modules and classes have no such flag
 
-    sys.setprofile(watch)
+    sys.settrace(watch)  # a profile function is told of calls of C, too
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
             main(words)
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
     return {str(Path(name).relative_to(ROOT)): n for name, n in sorted(calls.items())}
 
 
