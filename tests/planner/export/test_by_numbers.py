@@ -63,6 +63,7 @@ def test_maxtexts_scale_makes_the_base_model_larger(scale, layers, width, heads)
     text = SCALED.replace("SCALE", str(scale))
     cfg = load_model(parse_export(text, "maxtext", piece=parse_slice("v5p:2x2x2")).model)
     attention = cfg.groups[0].attention
+    assert attention is not None
     assert (cfg.layers, cfg.d_model, attention.heads) == (layers, width, heads)
     assert not any("scale" in line for line in unread_notes(text, "maxtext"))
 
