@@ -1,6 +1,7 @@
 """Explain the train steps of public projects as they are installed: docs/lab/explained_projects.
 
-In an environment that has the projects (`NEEDS`), JAX, libtpu and shardwise,
+In an environment that has the distributions of `ROWS`, JAX, libtpu and shardwise, with the folder
+of the example in flax's sources on PYTHONPATH,
 
     python scripts/explain_projects.py FOLDER [NAME ...]
 
