@@ -1,6 +1,7 @@
 """Explain the train steps of public projects as they are installed: docs/lab/explained_projects.
 
-In an environment that has the projects (`NEEDS`), JAX, libtpu and shardwise,
+In an environment that has the distributions of `ROWS`, JAX, libtpu and shardwise, with the folder
+of the example in flax's sources on PYTHONPATH,
 
     python scripts/explain_projects.py FOLDER [NAME ...]
 
@@ -79,6 +80,12 @@ ROWS = {
         mesh="fsdp=4,tp=2",
         package="tunix",
     ),
+    "levanter": ProjectStep(
+        distribution="levanter",
+        step="`Trainer._train_step`, a Llama of 16 layers of 2048",
+        mesh="data=4,model=2",
+        package="levanter",
+    ),
 }
 HEAD = """# Train steps of public projects, explained
 
@@ -94,7 +101,8 @@ names its step. Put yours in its place. There, with the project and shardwise in
 `--package` names the installed project whose lines are told as yours. CPU seconds are those of the
 whole command, nearly all of them XLA's. *Explained* is the share of the time above the ops' floors
 that has a cause and a place; *at its lines* is the share of the step that stands at lines of the
-project's own files, of the 30 dearest lines. Versions are the newest that this JAX takes.
+project's own files, of the 30 dearest lines. The rest is of
+libraries that it calls, as haliax. Versions are the newest that this JAX takes.
 
 | project | step | CPU | step takes | explained | at its lines |
 |---|---|---|---|---|---|
