@@ -36,6 +36,7 @@ def _part_of(found: Instruction, made: Mapping[str, Instruction]) -> str:
     """What a part of a tuple is, where the tuple is among those that are made; else empty."""
     given = made.get(found.operands[0]) if found.operands else None
     at = found.attribute("index")
-    if found.opcode != "get-tuple-element" or given is None or not at.isdigit():
+    barrier = found.op_name.endswith("/optimization_barrier")
+    if found.opcode != "get-tuple-element" or not barrier or given is None or not at.isdigit():
         return ""
     return given.operands[int(at)] if int(at) < len(given.operands) else ""
