@@ -218,7 +218,7 @@ def _given(
     if not isinstance(answers, str):
         return list(answers) if isinstance(answers, Sequence) else [answers]
     words = answers.split(",")
-    known = [*units, *units[-1:] * len(words)][: len(words)]
+    known = [units[min(i, len(units) - 1)] if units else "" for i in range(len(words))]
     return [in_unit(word, unit) for word, unit in zip(words, known, strict=True)]
 
 
