@@ -253,3 +253,9 @@ def test_published_sizes(name, total, active):
     cfg = load_model(name)
     assert f"{params_total(cfg) / 1e9:.1f}" == total
     assert f"{params_active(cfg) / 1e9:.1f}" == active
+
+
+def test_models_with_names_are_kept_however_many_are_asked_for():
+    every = zoo_names()
+    first = [load_model(name) for name in every]
+    assert all(load_model(name) is cfg for name, cfg in zip(every, first, strict=True))

@@ -148,6 +148,7 @@ def _find(name_or_path: str | Path) -> Path:
     raise spelling.unknown_model(text)
 
 
+@lru_cache(maxsize=512)  # more than there are: a file of another program is held to each of them
 def _from_zoo(path: Path, word: str) -> ModelConfig:
     held, config = _held(path)
     provenance = held["provenance"]
