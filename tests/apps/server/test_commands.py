@@ -53,14 +53,14 @@ def test_a_load_has_vllms_figures(server, capsys):
 
 def test_a_trace_shares_the_beginnings_that_it_says(server, tmp_path):
     path = tmp_path / "trace.jsonl"
-    rows = [{"timestamp": 50 * i, "input_length": 600, "output_length": 3} for i in range(6)]
+    rows = [{"timestamp": 200 * i, "input_length": 600, "output_length": 3} for i in range(6)]
     path.write_text(
         "\n".join(json.dumps({**r, "hash_ids": [7, 8 + i % 2]}) for i, r in enumerate(rows))
     )
     before = server[0].metrics.counters["prefix_cache_hits"]._value.get()
     found = sw.bench_serve(endpoint=server[1], trace=str(path), vocabulary=300, speed=2)
     assert found.result["total_input_tokens"] == 3600
-    assert 0.125 < found.result["duration"] < 20
+    assert 0.5 < found.result["duration"] < 20
     assert server[0].metrics.counters["prefix_cache_hits"]._value.get() - before >= 5 * 512
     assert "6 requests in" in str(found)
     assert found.table()[0]["latency"] == "time to first token"
