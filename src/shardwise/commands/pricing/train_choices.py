@@ -363,7 +363,7 @@ def _texts(sets: Words) -> dict[str, str]:
 ANY = WANTED[-1]
 _COARSELY = (
     "by fewer choices (--coarse): without offloaded activations and rarer pipeline schedules; for "
-    "9 of 10 runs it is the full search's plan, and a step within 1 % of its (docs/lab/page.md)"
+    "9 of 10 runs the plan is the full search's, and the step within 1 % (docs/lab/page.md)"
 )
 
 
