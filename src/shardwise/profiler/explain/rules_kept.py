@@ -19,10 +19,11 @@ def drifting_states(e: Evidence) -> Iterator[Finding]:
     found = list(_renewed_wider(e))
     for tree, pairs in grouped(found, lambda pair: pair[0].tree).items():
         size = sum(new.bytes for _, new, _ in pairs)
-        old, new, where = max(pairs, key=lambda pair: pair[1].bytes)
+        old, new, name = max(pairs, key=lambda pair: pair[1].bytes)
+        where = e.result_at(name) or old.layout
         yield Finding(
             rule="state of another dtype",
-            seconds=0.0,
+            seconds=sum(_written_longer(e, old, new, name) for old, new, name in pairs),
             frees=size,
             where=where,
             what=(
@@ -42,8 +43,18 @@ def _unused(e: Evidence, arguments: Sequence[Argument]) -> str:
     return ", so that its donation is not used" if given else ""
 
 
+def _written_longer(e: Evidence, old: Argument, new: Array, name: str) -> float:
+    """Seconds in which the wider result is written, where memory bounds the op that makes it."""
+    entry = e.module.computation(e.module.entry)
+    found = entry.names[name]
+    maker = found.operands[0] if found.opcode == "get-tuple-element" else name
+    row = e.named.get((entry.name, maker))
+    bound = row is not None and row.bound_by == "HBM"
+    return (new.bytes - old.bytes) / e.bandwidth if bound else 0.0
+
+
 def _renewed_wider(e: Evidence) -> Iterator[tuple[Argument, Array, str]]:
-    """Arguments, the wider results that are elementwise functions of them, and where."""
+    """Arguments, the wider results that are elementwise functions of them, and these' names."""
     free = {a.number: a for a in e.floats() if not a.donated}
     same = {(made.dims, made.dtype) for _, made, _ in e.results}
     for name, made, numbers in e.results:
@@ -51,7 +62,7 @@ def _renewed_wider(e: Evidence) -> Iterator[tuple[Argument, Array, str]]:
             old = free[number]
             wider = made.dims == old.dims and made.bytes > old.bytes
             if wider and (old.dims, old.dtype) not in same:
-                yield free.pop(number), made, e.result_at(name) or old.layout
+                yield free.pop(number), made, name
                 break
 
 

@@ -143,9 +143,20 @@ def _sorts(e: Evidence, row: OpRow) -> bool:
 
 
 def _beside_sort(e: Evidence, row: OpRow, where: str) -> bool:
-    """A sort, the places that it carries along, or a copy of either: all on its line."""
+    """A sort, the places that it carries along, or a copy of either: all on its line. What widens
+    the numbers that are sorted stays without a sort."""
     plain = not row.flops and row.op.op.collective is None and row.op.op.stream == "compute"
-    return plain and e.where(row.op) == where
+    return plain and e.where(row.op) == where and not _widens(e, row)
+
+
+def _widens(e: Evidence, row: OpRow) -> bool:
+    computation = e.module.computation(row.op.computation)
+    found = computation.find(row.op.name)
+    made = None if found is None else next(arrays(found.shape), None)
+    if found is None or made is None:
+        return False
+    given = (a for name in found.operands for a in arrays(computation.shape_of(name)))
+    return any(a.dims == made.dims and a.bytes < made.bytes for a in given)
 
 
 def _found(e: Evidence, row: OpRow) -> Instruction:

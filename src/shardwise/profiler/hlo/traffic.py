@@ -168,7 +168,9 @@ def _read(module: Module, computation: Computation, name: str) -> float:
 
 
 def _most_looked_at(module: Module, computation: Computation, name: str) -> float:
+    """The most that one reader looks at; gathers by other indices look at other rows."""
     found, waiting, seen = 0.0, [name], {name}
+    rows: dict[str, float] = {}
     while waiting:
         value = waiting.pop()
         for user in computation.readers(value):
@@ -176,11 +178,13 @@ def _most_looked_at(module: Module, computation: Computation, name: str) -> floa
                 if operand != value:
                     continue
                 passed, looked = _looked_at(module, computation, user, number)
+                if user.opcode == "gather" and number == 0:
+                    rows[user.operands[1]] = looked
                 found = max(found, looked)
                 if passed and user.name not in seen:
                     seen.add(user.name)
                     waiting.append(user.name)
-    return found
+    return max(found, sum(rows.values()))
 
 
 def _looked_at(
@@ -190,7 +194,7 @@ def _looked_at(
     if user.opcode in _SLICES and number == 0:
         return False, _size(user)
     if user.opcode == "dynamic-update-slice" and number == 0:
-        return False, 0.0
+        return True, 0.0  # nothing, where its result is written in its place
     if user.opcode == "scatter" and number == 0:
         return False, computation.array_of(user.operands[_update(user)]).bytes
     if user.opcode in _VIEWS:
