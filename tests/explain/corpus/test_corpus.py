@@ -198,8 +198,9 @@ def test_a_fault_compiled_anew_is_named(name, monkeypatch):
 GPUS = json.loads((HERE / "h100.json").read_text())
 """What `scripts/explain_gpus.py` recorded of the faults on GPUs; it kept the texts as well."""
 ON_GPUS = [name for name, row in GPUS.items() if row.get("applies")]
-MISSED_ON_GPUS = {"all_experts", "drawn_whole", "narrow_factors", "stored_mask"}
-"""Faults whose form on GPUs no rule knows yet."""
+MISSED_ON_GPUS = {"all_experts", "drawn_whole", "narrow_factors", "stored_mask", "alike_matrices"}
+"""Faults whose form on GPUs no rule knows yet, and one that is named with 84 % of its seconds: thin
+products take the rest."""
 
 
 def on_gpus(name, kind):

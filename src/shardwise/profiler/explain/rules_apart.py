@@ -19,7 +19,8 @@ CHAINS, ROUNDS = 4, 3
 """Arrays of one shape from which they are worth computing apart, and exchanges of each (a
 feeling)."""
 STAY = 2
-"""Exchanges of each array that stay: into the layout of whole arrays, and back."""
+"""Exchanges of all arrays that stay, each of the bytes of one gather: into the layout of whole
+arrays, and back."""
 
 
 def alike_chains(e: Evidence) -> Iterator[Finding]:
@@ -27,14 +28,14 @@ def alike_chains(e: Evidence) -> Iterator[Finding]:
     cut = (a for a in e.floats() if len(a.dims) > 1 and a.axes)
     for same in grouped(cut, lambda a: (a.dims, a.cuts)).values():
         n, whole = len(same), _whole(e, same[0])
-        rows = [r for r in e.collectives("all_gather") if r.exposed and _computed(e, r, whole)]
+        rows = [r for r in e.collectives("all_gather") if _computed(e, r, whole)]
         if n < CHAINS or len(rows) < ROUNDS * n:
             continue
         times, (size, axes) = len(rows) / n, moved(rows)
         over = " and ".join(axes)
         yield Finding(
             rule="alike chains",
-            seconds=sum(r.exposed for r in rows) * (1 - STAY / times),
+            seconds=sum(r.exposed for r in rows) * (1 - STAY / times / n),
             where=e.where(max(rows, key=lambda r: r.exposed).op),
             what=(
                 f"what is computed of {n} arrays of one shape ('{same[0].name}' is one) is "
@@ -69,12 +70,13 @@ def turned_weights(e: Evidence) -> Iterator[Finding]:
         wire = row.op.op.collective
         if product is None or wire is None:
             continue
-        gathers = [g for g in gathered_for(e, product) if _over(g) == wire.axes]
+        gathers = [g for g in _gathers(e, product) if _over(g) == wire.axes]
         weight = _weight(e, product, wire.axes)
         if not gathers or weight is None:
             continue
         over = " and ".join(wire.axes)
-        rows = {r.op.op.id: r for r in (row, *gathers, *copies_beside(e, row))}
+        beside = [copy for r in (row, *gathers) for copy in copies_beside(e, r)]
+        rows = {r.op.op.id: r for r in (row, *gathers, *beside)}
         yield Finding(
             rule="weight cut another way",
             seconds=sum(map(spent, rows.values())),
@@ -89,6 +91,15 @@ def turned_weights(e: Evidence) -> Iterator[Finding]:
                 "experts), so that each device multiplies what it has"
             ),
         )
+
+
+def _gathers(e: Evidence, product: OpRow) -> list[OpRow]:
+    """The gathers of what a product reads, through copies of it."""
+    computation = e.module.computation(product.op.computation)
+    given = (handed(computation, n) for n in computation.names[product.op.name].operands)
+    made = (e.named.get((computation.name, i.name)) for i in given if i is not None)
+    copies = [r for r in made if r is not None and r.op.op.op_class == "copy"]
+    return [g for r in (product, *copies) for g in gathered_for(e, r)]
 
 
 def _over(row: OpRow) -> tuple[str, ...]:
