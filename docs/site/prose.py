@@ -104,6 +104,8 @@ def linted(text: str) -> Iterator[Fault]:
 
     if not CheckRegistry().checks:
         CheckRegistry().register_many(__register__)
+    unknown = {name.split(".")[0] for name in settings()["off"]} - {*DEFAULT["checks"]}
+    assert not unknown, f"prose.toml turns off {unknown}, which proselint does not have"
     for result in LintFile("text", prose(text)).lint(DEFAULT):
         found = result.check_result
         if not found.check_path.startswith(tuple(settings()["off"])):

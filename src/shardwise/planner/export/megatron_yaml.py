@@ -89,7 +89,7 @@ def overrides_of(words: Sequence[str]) -> dict[str, str]:
     for a recipe of Megatron-Bridge or NeMo.
 
     >>> overrides_of(["train.micro_batch_size=2", "logger.log_interval=1", "model.bias=False"])
-    {'--micro-batch-size': '2', '--disable-bias-linear': ''}
+    {'--micro-batch-size': '2', '--disable-bias-linear': '', '--bf16': ''}
     """
     found: dict[str, str] = {}
     for word in words:

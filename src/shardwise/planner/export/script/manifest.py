@@ -17,7 +17,7 @@ def script_of(text: str) -> str | None:
     """The commands of a manifest's containers; None for a text that is no manifest.
 
     >>> script_of("apiVersion: v1\\nspec:\\n  command: [python, t.py]\\n  args: ['--seed=$(SEED)']")
-    "python t.py '--seed='${SEED}\\n"
+    'python t.py --seed=${SEED}\\n'
     """
     if _LOOKS.search(text) is None:
         return None

@@ -258,7 +258,7 @@ def _world(given: Given, devices: int | None) -> int:
 def _each(given: Given) -> int:
     """Sequences that a device takes at once."""
     usual = given.take(*EACH, default=1 if "base_model" in given else 8)
-    return given.same("the sequences of a device", *EACH, default=int(usual))
+    return given.same("the sequences of a device", *EACH, default=given.count_of(EACH[0], usual))
 
 
 def _shards(cut: Cut) -> int:
