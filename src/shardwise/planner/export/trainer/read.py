@@ -235,7 +235,8 @@ def _world(given: Given, devices: int | None) -> int:
     """How many processes there are, as told or by the launcher."""
     told = given.take("num_processes", "world_size")
     if str(each := given.take("devices_per_node")).isdigit():
-        told = int(each) * int(given.take("num_machines", default=1))
+        nodes = given.take("num_machines", default=1)
+        told = int(each) * given.count_of("num_machines", nodes)
     launch = given.launch
     if launch is not None and launch.each.isdigit() and (launch.nodes or "1").isdigit():
         told = int(launch.nodes or "1") * int(launch.each)
