@@ -3,7 +3,7 @@ fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers, m
 products."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
@@ -316,18 +316,23 @@ def _cut_after(e: Evidence, row: OpRow) -> bool:
 
 def stored_masks(e: Evidence) -> Iterator[Finding]:
     """Masks or biases of tokens by tokens that come from memory, to be added to scores."""
-    found = {(r.op.computation, r.op.name): a for r in e.timeline.rows if (a := _mask(e, r))}
+    found = {(r.op.computation, r.op.name): m for r in e.timeline.rows if (m := _mask(e, r))}
     for where, group in by_source(e, (e.named[key] for key in found)).items():
-        masks = {a.number: a for r in group for a in found[r.op.computation, r.op.name]}
+        given = [found[r.op.computation, r.op.name] for r in group]
+        masks = {a.number: a for m in given for a in m.arguments}
         copies = [r for r in e.timeline.rows if _copies(e, r, set(masks))]
         size = sum(a.bytes for a in masks.values())
+        written = {r.op.op.id: r for m in given for r in m.repeated}
+        again = sum(m.read * r.count for r, m in zip(group, given, strict=True)) / e.bandwidth
+        read = max(sum(map(spent, copies)), 0 if written else size / e.bandwidth)
         yield Finding(
             rule="stored mask",
-            seconds=max(sum(map(spent, copies)), size / e.bandwidth),
-            where=where,
+            seconds=read + sum(map(spent, written.values())) + again,
+            where=next((e.where(r.op) for r in written.values()), where),
             what=(
                 f"'{next(iter(masks.values())).name}', {format_bytes(size)}, is a mask of tokens "
                 "by tokens that is read from memory for every score"
+                + (", and written there again for each head" if written else "")
             ),
             remedy=(
                 "compare positions and segments where the scores are masked: jnp.where(at[:, None] "
@@ -338,36 +343,74 @@ def stored_masks(e: Evidence) -> Iterator[Finding]:
 
 
 def masking(e: Evidence) -> set[str]:
-    """The ids of ops that add or select by a stored mask, and of copies of it."""
-    found = [(r, a) for r in e.timeline.rows if (a := _mask(e, r))]
-    numbers = {a.number for _, masks in found for a in masks}
+    """The ids of ops that add or select by a stored mask, of those that repeat it over heads, and
+    of copies of it."""
+    found = [(r, m) for r in e.timeline.rows if (m := _mask(e, r))]
+    numbers = {a.number for _, m in found for a in m.arguments}
     copies = {r.op.op.id for r in e.timeline.rows if numbers and _copies(e, r, numbers)}
-    return {r.op.op.id for r, _ in found} | copies
+    return {r.op.op.id for one, m in found for r in (one, *m.repeated)} | copies
 
 
 TOKENS = 512
 """The least side of what is taken for a mask of tokens by tokens."""
 
 
-def _mask(e: Evidence, row: OpRow) -> list[Argument]:
-    """The arguments of tokens by tokens that an op repeats over heads, and adds or selects by."""
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What an op adds or selects by: `arguments` of tokens by tokens, the ops that wrote them
+    `repeated` over heads, and the bytes that it then reads of those."""
+
+    arguments: list[Argument]
+    repeated: list[OpRow]
+    read: float
+
+
+def _mask(e: Evidence, row: OpRow) -> _Mask | None:
+    """The arguments of tokens by tokens that an op adds or selects by, repeated over heads in it or
+    before it."""
     computation, whole = e.module.computation(row.op.computation), _found(e, row)
     if row.op.op.stream != "compute":
-        return []
+        return None
     numbers: set[int] = set()
+    repeated: dict[str, OpRow] = {}
+    read = 0.0
     for c, i in _inside(e, row):
-        if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 4:
+        if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 3:
             continue
         if dims[-1] < TOKENS or dims[-2] < TOKENS:
             continue
         for name in i.operands:
-            given = handed(c, name)
-            if given is not None and given.opcode == "broadcast":
-                outer = _outer(c, whole, given.operands[0])
-                outer_is = computation.find(outer)
-                if outer_is is not None and elements(outer_is) >= TOKENS**2:
-                    numbers |= e.pieces_of(computation.name, outer)
-    return [a for a in e.arguments if a.number in numbers]
+            outer, maker = _repeated(e, computation, whole, c, name)
+            outer_is = computation.find(outer)
+            if outer_is is None or elements(outer_is) < TOKENS**2:
+                continue
+            found = e.pieces_of(computation.name, outer)
+            numbers |= found
+            made = e.named.get((computation.name, maker.name)) if maker is not None else None
+            if found and made is not None and maker is not None:
+                repeated[made.op.op.id] = made
+                read += sum(a.bytes for a in arrays(maker.shape))
+    masks = [a for a in e.arguments if a.number in numbers]
+    return _Mask(masks, list(repeated.values()), read) if masks else None
+
+
+def _repeated(
+    e: Evidence, computation: Computation, whole: Instruction, inner: Computation, name: str
+) -> tuple[str, Instruction | None]:
+    """The value that an operand within an op repeats, and the op before it that does so; "" where
+    nothing is repeated."""
+    given = handed(inner, name)
+    if given is not None and given.opcode == "broadcast":
+        dims = next(arrays(given.shape)).dims
+        return (_outer(inner, whole, given.operands[0]) if len(dims) > 3 else ""), None
+    if given is None or given.opcode != "parameter" or whole.opcode != "fusion":
+        return "", None
+    maker = handed(computation, whole.operands[int(given.literal)])
+    body = e.module.computation(maker.called[0]) if maker and maker.opcode == "fusion" else None
+    last = handed(body, body.root.name) if body is not None else None
+    if maker is None or body is None or last is None or last.opcode != "broadcast":
+        return "", None
+    return _outer(body, maker, last.operands[0]), maker
 
 
 def _copies(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
