@@ -1,11 +1,9 @@
 """Faults of what is made larger, wider or more often than its reader needs: rows that nothing
-fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers, masks and narrow
-products."""
+fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers and masks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.lineage import constant
@@ -419,39 +417,6 @@ def _copies(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
     return own and bool(numbers & e.pieces_of(row.op.computation, row.op.name))
 
 
-def narrow_products(e: Evidence) -> Iterator[Finding]:
-    """Products with a dim far below the matrix unit's: most of what it multiplies is nothing."""
-    rows = [r for r in e.timeline.rows if r.flops and _narrow(e, r) >= TIMES]
-    for where, group in by_source(e, rows).items():
-        widest = max(_narrow(e, r) for r in group)
-        yield Finding(
-            rule="narrow product",
-            seconds=sum(spent(r) * (1 - 1 / _narrow(e, r)) for r in group),
-            where=where,
-            what=(
-                f"{format_flops(sum(r.flops * r.count for r in group))} per step have a dim so "
-                f"small that the matrix unit multiplies {widest:.2g} times as much"
-            ),
-            remedy=(
-                "make the dim a multiple of the unit's side, or join several products into one; "
-                "factors of a small rank that do not change are merged into the weights: w + a @ b"
-            ),
-        )
-
-
-TIMES = 4
-"""How much more is multiplied from which a product is narrow (a feeling)."""
-
-
-def _narrow(e: Evidence, row: OpRow) -> float:
-    """How much more the matrix unit multiplies as what is summed over, or comes out, is narrow; 1
-    where the memory bounds the product."""
-    product, tile = row.op.op.matmul, e.piece.chip.matmul_tile
-    if product is None or 2 * row.hbm_bytes / e.bandwidth > spent(row):
-        return 1.0
-    return filled(replace(product, m=tile[0]), tile)
-
-
 RULES: Sequence[Rule] = (
     empty_rows,
     whole_sorts,
@@ -459,5 +424,4 @@ RULES: Sequence[Rule] = (
     double_precision,
     drawn_everywhere,
     stored_masks,
-    narrow_products,
 )
