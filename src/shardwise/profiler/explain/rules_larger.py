@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.lineage import constant
+from shardwise.profiler.explain.lineage import constant, groups_kept
 from shardwise.profiler.explain.rules_twice import slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
@@ -42,30 +42,54 @@ def empty_rows(e: Evidence) -> Iterator[Finding]:
                 f"of which at most {100 * share:.2g} % of the rows are filled"
             ),
             remedy=(
-                "sort the rows by expert and multiply them as they are (jax.lax.ragged_dot), or "
+                f"{_as_they_are(e)}, or "
                 "make the buffers as large as a share of the rows: a capacity factor near 1"
             ),
         )
 
 
+def _as_they_are(e: Evidence) -> str:
+    """How rows are multiplied as they are. XLA writes a ragged product out for GPUs, with the rows
+    of all in each group, unless told otherwise (openxla/xla#45996)."""
+    compiler = e.piece.chip.compiler
+    if compiler is None or compiler.platform == "tpu":
+        return "sort the rows by expert and multiply them as they are (jax.lax.ragged_dot)"
+    return (
+        "sort the rows by expert and multiply them by a kernel for groups "
+        "(jax.experimental.pallas.ops.gpu.ragged_dot_mgpu, or jax.lax.ragged_dot with "
+        "--xla_gpu_experimental_use_ragged_dot_fusion=true; without it XLA multiplies all rows for "
+        "each expert)"
+    )
+
+
 def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
-    """The share of a product's rows that were scattered into zeros, and the ops that fill with
-    zeros and scatter."""
+    """The share of a product's rows that were scattered into zeros, or that its groups keep of what
+    each of them multiplies, and the ops that fill with zeros and scatter."""
     if not row.flops or row.op.op.stream != "compute":
         return None
     computation = e.module.computation(row.op.computation)
-    for name in computation.names[row.op.name].operands:
-        found = handed(computation, name)
+    own = computation.names[row.op.name]
+    for found in (own, *(handed(computation, name) for name in own.operands)):
         for c, i in inside(e, computation, found) if found is not None else ():
-            if i.opcode != "scatter" or found is None:
+            if (groups := groups_kept(c, i)) > 1 and found is not None:
+                return 1 / groups, []
+            if i.opcode != "scatter" or found is None or found is own:
                 continue
             base = handed(computation, _outer(c, found, i.operands[0]))
             share = elements(c.names[i.operands[-1]]) / max(elements(i), 1)
-            if base is None or share > FEW or not constant(computation, base.name):
+            if base is None or share > FEW or not _one_number(e, computation, base):
                 continue
             keys = ((computation.name, one.name) for one in (base, found))
             return share, [e.named[key] for key in keys if key in e.named]
     return None
+
+
+def _one_number(e: Evidence, computation: Computation, found: Instruction) -> bool:
+    """Whether a value is one number everywhere, that the program has written down."""
+    if found.opcode != "fusion":
+        return constant(computation, found.name)
+    body = e.module.computation(found.called[0])
+    return constant(body, body.root.name)
 
 
 def handed(computation: Computation, name: str) -> Instruction | None:
