@@ -99,7 +99,7 @@ def _kept(fused: Computation) -> dict[str, float]:
         own = min(max(sliced[i.name], asked.get(i.name, 0)), sizes[i.name])
         asked[i.name] = own
         each = i.opcode in CUTS or rule(i.opcode) in ("elementwise", "movement", "free")
-        for at, name in enumerate(i.operands):
+        for at, name in enumerate(n for n in i.operands if n in sizes):
             if i.opcode in CUTS and at == 0:
                 sliced[name] += own
             else:
