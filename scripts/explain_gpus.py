@@ -4,7 +4,8 @@
 `ON` (`gpu-compile`, no GPU) and writes their texts, gzipped, into tests/explain/corpus/h100, and
 what is found in them into h100.json beside it. Without names what lies there is not compiled again,
 but explained as the rules are now. `applies` says whether the compiler for GPUs leaves the fault in
-the program: the twin saves at least `WORTH` of the step, or memory is named.
+the program: the twin saves at least `WORTH` of the step, or memory is named, and corpus.toml does
+not say (`on_gpus`) that the twin saves it by something else.
 """
 
 import gzip
@@ -59,6 +60,7 @@ def row(name: str, compiled: Mapping[str, Any]) -> dict[str, Any]:
     step = fault.timeline.expected
     told = [f for f in fault.findings if f.rule == rule]
     saved = step - twin.timeline.expected
+    left = saved >= WORTH * step or any(f.frees for f in told)
     return {
         "rule": rule,
         "date": compiled["date"],
@@ -70,7 +72,7 @@ def row(name: str, compiled: Mapping[str, Any]) -> dict[str, Any]:
         "frees": sum(f.frees for f in told),
         "first": list(dict.fromkeys(f.rule for f in fault.findings))[:2],
         "twin": sorted({f.rule for f in twin.findings}),
-        "applies": bool(saved >= WORTH * step or sum(f.frees for f in told)),
+        "applies": bool(left) and "on_gpus" not in ROWS[name],
     }
 
 

@@ -190,3 +190,39 @@ def test_a_reduction_reads_every_input_once():
     entry = module.computations["main"]
     assert vector_flops(module, entry, entry.names["r"]) == prod((64, 32))
     assert vector_flops(module, entry, entry.root) == 16 * 8 * 16
+
+
+SLICED = """HloModule m, is_scheduled=true
+
+%f (a: f32[64], at: s32[]) -> f32[8] {{
+  %a = f32[64]{{0}} parameter(0)
+  %at = s32[] parameter(1)
+  %b = f32[64]{{0}} tanh(%a)
+  %both = f32[128]{{0}} concatenate(%b, %a), dimensions={{0}}
+  %few = f32[8]{{0}} dynamic-slice(%both, %at), dynamic_slice_sizes={{8}}
+  %other = f32[8]{{0}} {other}
+  ROOT %r = f32[8]{{0}} add(%few, %other)
+}}
+
+ENTRY %main (a: f32[64], at: s32[]) -> f32[8] {{
+  %a = f32[64]{{0}} parameter(0)
+  %at = s32[] parameter(1)
+  ROOT %r = f32[8]{{0}} fusion(%a, %at), kind=kLoop, calls=%f
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "computed"),
+    [
+        ("slice(%a), slice={[0:8]}", 8),
+        ("slice(%b), slice={[0:8]}", 8),
+        ("sort(%b), dimensions={0}, to_apply=%less", 64),
+    ],
+)
+def test_a_fusion_computes_nothing_that_its_slices_leave_out(other, computed):
+    """What something else reads whole is computed whole."""
+    module = read_module(SLICED.format(other=other))
+    entry = module.computations["main"]
+    sort = 8 * 3 if "sort" in other else 0
+    assert vector_flops(module, entry, entry.root) == computed + 8 + sort

@@ -1,11 +1,14 @@
 """Questions to the flow of values: over which axes they differ, which arguments they are pieces
-of, which they are elementwise functions of, and whether they are ones and zeros."""
+of, which they are elementwise functions of, whether they are ones and zeros, and which rows of each
+group are kept."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from shardwise.profiler.explain.flow import NOTHING, Facts, Flow
 from shardwise.profiler.hlo.groups import mesh_axes, read_groups
 from shardwise.profiler.hlo.rules import FREE_CALLS, rule
+from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.sharding.mesh import Mesh
 
@@ -109,3 +112,41 @@ def constant(computation: Computation, name: str) -> bool:
     while found is not None and found.opcode in ("broadcast", "bitcast", "convert"):
         found = computation.find(found.operands[0])
     return found is not None and found.opcode == "constant"
+
+
+def groups_kept(computation: Computation, found: Instruction) -> int:
+    """Into how many copies of the same rows a select writes zeros but for the rows of one group
+    each: those between an end of a group and the next; 0 of others."""
+    if found.opcode != "select" or not constant(computation, found.operands[2]):
+        return 0
+    mask = _before(computation, found.operands[0], VIEWS)
+    rows = _before(computation, found.operands[1], VIEWS)
+    if mask is None or rows is None or (mask.opcode, rows.opcode) != ("and", "broadcast"):
+        return 0
+    compared = [_before(computation, n, VIEWS) for n in mask.operands]
+    sides = [n for i in compared if i is not None and i.opcode == "compare" for n in i.operands]
+    found_of = [_before(computation, n, (*VIEWS, "broadcast")) for n in sides]
+    bounds = [i for i in found_of if i is not None and i.opcode != "iota"]
+    starts = next((i for i in bounds if i.opcode == "concatenate"), None)
+    if len(sides) != 4 or len(bounds) != 2 or starts is None or len(starts.operands) != 2:
+        return 0
+    first, rest = starts.operands
+    ends = _before(computation, rest, (*VIEWS, "slice"))
+    if not constant(computation, first) or ends not in bounds:
+        return 0
+    return _size(found) // max(_size(computation.names[rows.operands[0]]), 1)
+
+
+VIEWS = ("bitcast", "reshape", "copy")
+"""Opcodes that show the same numbers with other dims."""
+
+
+def _before(computation: Computation, name: str, through: Sequence[str]) -> Instruction | None:
+    found = computation.find(name)
+    while found is not None and found.opcode in through:
+        found = computation.find(found.operands[0])
+    return found
+
+
+def _size(found: Instruction) -> int:
+    return max((prod(a.dims) for a in arrays(found.shape)), default=0)

@@ -1,17 +1,22 @@
-"""Faults of compute: wide matmuls, and arrays copied into another layout or written repeatedly."""
+"""Faults of compute: wide and narrow matmuls, and arrays copied into another layout or written
+repeatedly."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
+from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.layouts import relays
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
-from shardwise.profiler.explain.rules_larger import masking, sorting
+from shardwise.profiler.explain.rules_larger import handed, inside, masking, sorting
 from shardwise.profiler.explain.rules_reshard import cuts_anew
+from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
+from shardwise.roofline.price import HBM, MATH
 from shardwise.units import format_bytes, format_flops
 
 WIDE = ("f32", "f64")
@@ -201,4 +206,127 @@ def _read(rows: Iterable[OpRow]) -> float:
     return sum(r.hbm_bytes for r in rows)
 
 
-RULES: tuple[Rule, ...] = (wide_matmuls, relayouts, repeated_arrays)
+def narrow_products(e: Evidence) -> Iterator[Finding]:
+    """Products with a dim far below the others: the matrix unit multiplies mostly nothing, or
+    memory holds what a few terms add up to."""
+    costs = {r.op.op.id: cost for r in e.timeline.rows if r.flops and (cost := _for_few(e, r))}
+    rows = [r for r in e.timeline.rows if r.op.op.id in costs or _filled(e, r) >= TIMES]
+    for where, group in by_source(e, rows).items():
+        few = [r for r in group if r.op.op.id in costs]
+        wide = [r for r in group if r.op.op.id not in costs]
+        flops = format_flops(sum(r.flops * r.count for r in group))
+        if wide:
+            widest = max(_filled(e, r) for r in wide)
+            what = f"have a dim so small that the matrix unit multiplies {widest:.2g} times as much"
+        else:
+            terms = min(float(m.k) for r in few if (m := r.op.op.matmul) is not None)
+            what = (
+                f"make sums of {terms:g} terms, which are written to memory and read again, to be "
+                "added to what another product gives"
+            )
+        yield Finding(
+            rule="narrow product",
+            seconds=sum(spent(r) * (1 - 1 / _filled(e, r)) for r in wide)
+            + sum(costs[r.op.op.id] for r in few),
+            where=where,
+            what=f"{flops} per step {what}",
+            remedy=(
+                "make the dim a multiple of the unit's side, or join several products into one; "
+                "factors of a small rank that do not change are merged into the weights: w + a @ b"
+            ),
+        )
+
+
+TIMES = 4
+"""How much more is multiplied, or how much longer memory takes, from which a product is narrow (a
+feeling)."""
+
+
+def _filled(e: Evidence, row: OpRow) -> float:
+    """How much more the matrix unit multiplies as what is summed over, or comes out, is narrow; 1
+    of what is no product, or where the memory bounds it."""
+    product, tile = row.op.op.matmul, e.piece.chip.matmul_tile
+    if not row.flops or product is None or 2 * row.hbm_bytes / e.bandwidth > spent(row):
+        return 1.0
+    return filled(replace(product, m=tile[0]), tile)
+
+
+def _for_few(e: Evidence, row: OpRow) -> float:
+    """Seconds per step of a product of few terms by a stored factor, that memory bounds: its own,
+    those of the op that does nothing but add it to another product's result, and of what is made
+    for it; 0 of others."""
+    product = row.op.op.matmul
+    if product is None or row.op.op.stream != "compute":
+        return 0.0
+    if TIMES * product.k > min(product.m, product.n):
+        return 0.0
+    if row.peak.get(HBM, 0.0) < TIMES * row.peak.get(MATH, 0.0):
+        return 0.0
+    c = e.module.computation(row.op.computation)
+    found = c.names[row.op.name]
+    made = [name for name in found.operands if not e.is_stored(c, name)]
+    adder = _added_by(e, c, found)
+    if adder is None or len(made) != 1 or len(found.operands) < 2:
+        return 0.0
+    rows = {r.op.op.id: spent(r) for r in (row, adder)}
+    return sum((rows | _factor(e, c, made[0], float(product.k))).values())
+
+
+def _added_by(e: Evidence, c: Computation, found: Instruction) -> OpRow | None:
+    """The op that alone reads a product's result and adds it to what another product gave."""
+    users = e.users(c, found.name)
+    row = e.named.get((c.name, users[0].name)) if len(users) == 1 else None
+    if row is None or row.flops or row.op.op.op_class != "elementwise":
+        return None
+    for body, i in inside(e, c, users[0]):
+        if i.opcode != "add":
+            continue
+        given = [_given_to(c, users[0], body, name) for name in i.operands]
+        others = [g for g in given if g is not None and g.name != found.name]
+        makers = [e.named.get((c.name, g.name)) for g in others]
+        if len(others) < len(given) and any(m is not None and m.flops for m in makers):
+            return row
+    return None
+
+
+def _given_to(
+    c: Computation, whole: Instruction, body: Computation, name: str
+) -> Instruction | None:
+    """What an op reads as a value within it, a piece of it or in another dtype."""
+    found = handed(body, name)
+    while found is not None and found.opcode in ("slice", "convert"):
+        found = handed(body, found.operands[0])
+    if found is not None and found.opcode == "parameter" and whole.opcode == "fusion":
+        return handed(c, whole.operands[int(found.literal)])
+    return found
+
+
+def _factor(e: Evidence, c: Computation, name: str, terms: float) -> dict[str, float]:
+    """Seconds, by op, of what makes a thin factor: a product, of which it may be the last columns,
+    and stored arrays are joined for these."""
+    rows: dict[str, float] = {}
+    while (found := handed(c, name)) is not None:
+        row = e.named.get((c.name, found.name))
+        if row is None or not found.operands:
+            return rows
+        if not row.flops and row.op.op.op_class == "copy":
+            rows[row.op.op.id] = spent(row)
+            name = found.operands[0]
+            continue
+        product = row.op.op.matmul
+        if product is None:
+            return rows
+        rows[row.op.op.id] = spent(row) * min(terms / float(product.n), 1.0)
+        joined = (handed(c, n) for n in found.operands)
+        for one in (i for i in joined if i is not None and _joins_stored(e, c, i)):
+            rows |= {r.op.op.id: spent(r) for r in (e.named.get((c.name, one.name)),) if r}
+        return rows
+    return rows
+
+
+def _joins_stored(e: Evidence, c: Computation, found: Instruction) -> bool:
+    joins_some = any(i.opcode == "concatenate" for _, i in inside(e, c, found))
+    return joins_some and all(e.is_stored(c, name) for name in found.operands)
+
+
+RULES: tuple[Rule, ...] = (wide_matmuls, relayouts, repeated_arrays, narrow_products)

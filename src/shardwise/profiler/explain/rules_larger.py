@@ -1,14 +1,12 @@
 """Faults of what is made larger, wider or more often than its reader needs: rows that nothing
-fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers, masks and narrow
-products."""
+fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers and masks."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
-from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.lineage import constant
+from shardwise.profiler.explain.lineage import constant, groups_kept
 from shardwise.profiler.explain.rules_twice import slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
@@ -44,30 +42,54 @@ def empty_rows(e: Evidence) -> Iterator[Finding]:
                 f"of which at most {100 * share:.2g} % of the rows are filled"
             ),
             remedy=(
-                "sort the rows by expert and multiply them as they are (jax.lax.ragged_dot), or "
+                f"{_as_they_are(e)}, or "
                 "make the buffers as large as a share of the rows: a capacity factor near 1"
             ),
         )
 
 
+def _as_they_are(e: Evidence) -> str:
+    """How rows are multiplied as they are. XLA writes a ragged product out for GPUs, with the rows
+    of all in each group, unless told otherwise (openxla/xla#45996)."""
+    compiler = e.piece.chip.compiler
+    if compiler is None or compiler.platform == "tpu":
+        return "sort the rows by expert and multiply them as they are (jax.lax.ragged_dot)"
+    return (
+        "sort the rows by expert and multiply them by a kernel for groups "
+        "(jax.experimental.pallas.ops.gpu.ragged_dot_mgpu, or jax.lax.ragged_dot with "
+        "--xla_gpu_experimental_use_ragged_dot_fusion=true; without it XLA multiplies all rows for "
+        "each expert)"
+    )
+
+
 def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
-    """The share of a product's rows that were scattered into zeros, and the ops that fill with
-    zeros and scatter."""
+    """The share of a product's rows that were scattered into zeros, or that its groups keep of what
+    each of them multiplies, and the ops that fill with zeros and scatter."""
     if not row.flops or row.op.op.stream != "compute":
         return None
     computation = e.module.computation(row.op.computation)
-    for name in computation.names[row.op.name].operands:
-        found = handed(computation, name)
+    own = computation.names[row.op.name]
+    for found in (own, *(handed(computation, name) for name in own.operands)):
         for c, i in inside(e, computation, found) if found is not None else ():
-            if i.opcode != "scatter" or found is None:
+            if (groups := groups_kept(c, i)) > 1 and found is not None:
+                return 1 / groups, []
+            if i.opcode != "scatter" or found is None or found is own:
                 continue
             base = handed(computation, _outer(c, found, i.operands[0]))
             share = elements(c.names[i.operands[-1]]) / max(elements(i), 1)
-            if base is None or share > FEW or not constant(computation, base.name):
+            if base is None or share > FEW or not _one_number(e, computation, base):
                 continue
             keys = ((computation.name, one.name) for one in (base, found))
             return share, [e.named[key] for key in keys if key in e.named]
     return None
+
+
+def _one_number(e: Evidence, computation: Computation, found: Instruction) -> bool:
+    """Whether a value is one number everywhere, that the program has written down."""
+    if found.opcode != "fusion":
+        return constant(computation, found.name)
+    body = e.module.computation(found.called[0])
+    return constant(body, body.root.name)
 
 
 def handed(computation: Computation, name: str) -> Instruction | None:
@@ -327,18 +349,23 @@ def _cut_after(e: Evidence, row: OpRow) -> bool:
 
 def stored_masks(e: Evidence) -> Iterator[Finding]:
     """Masks or biases of tokens by tokens that come from memory, to be added to scores."""
-    found = {(r.op.computation, r.op.name): a for r in e.timeline.rows if (a := _mask(e, r))}
+    found = {(r.op.computation, r.op.name): m for r in e.timeline.rows if (m := _mask(e, r))}
     for where, group in by_source(e, (e.named[key] for key in found)).items():
-        masks = {a.number: a for r in group for a in found[r.op.computation, r.op.name]}
+        given = [found[r.op.computation, r.op.name] for r in group]
+        masks = {a.number: a for m in given for a in m.arguments}
         copies = [r for r in e.timeline.rows if _copies(e, r, set(masks))]
         size = sum(a.bytes for a in masks.values())
+        written = {r.op.op.id: r for m in given for r in m.repeated}
+        again = sum(m.read * r.count for r, m in zip(group, given, strict=True)) / e.bandwidth
+        read = max(sum(map(spent, copies)), 0 if written else size / e.bandwidth)
         yield Finding(
             rule="stored mask",
-            seconds=max(sum(map(spent, copies)), size / e.bandwidth),
-            where=where,
+            seconds=read + sum(map(spent, written.values())) + again,
+            where=next((e.where(r.op) for r in written.values()), where),
             what=(
                 f"'{next(iter(masks.values())).name}', {format_bytes(size)}, is a mask of tokens "
                 "by tokens that is read from memory for every score"
+                + (", and written there again for each head" if written else "")
             ),
             remedy=(
                 "compare positions and segments where the scores are masked: jnp.where(at[:, None] "
@@ -349,75 +376,80 @@ def stored_masks(e: Evidence) -> Iterator[Finding]:
 
 
 def masking(e: Evidence) -> set[str]:
-    """The ids of ops that add or select by a stored mask, and of copies of it."""
-    found = [(r, a) for r in e.timeline.rows if (a := _mask(e, r))]
-    numbers = {a.number for _, masks in found for a in masks}
+    """The ids of ops that add or select by a stored mask, of those that repeat it over heads, and
+    of copies of it."""
+    found = [(r, m) for r in e.timeline.rows if (m := _mask(e, r))]
+    numbers = {a.number for _, m in found for a in m.arguments}
     copies = {r.op.op.id for r in e.timeline.rows if numbers and _copies(e, r, numbers)}
-    return {r.op.op.id for r, _ in found} | copies
+    return {r.op.op.id for one, m in found for r in (one, *m.repeated)} | copies
 
 
 TOKENS = 512
 """The least side of what is taken for a mask of tokens by tokens."""
 
 
-def _mask(e: Evidence, row: OpRow) -> list[Argument]:
-    """The arguments of tokens by tokens that an op repeats over heads, and adds or selects by."""
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What an op adds or selects by: `arguments` of tokens by tokens, the ops that wrote them
+    `repeated` over heads, and the bytes that it then reads of those."""
+
+    arguments: list[Argument]
+    repeated: list[OpRow]
+    read: float
+
+
+def _mask(e: Evidence, row: OpRow) -> _Mask | None:
+    """The arguments of tokens by tokens that an op adds or selects by, repeated over heads in it or
+    before it."""
     computation, whole = e.module.computation(row.op.computation), _found(e, row)
     if row.op.op.stream != "compute":
-        return []
+        return None
     numbers: set[int] = set()
+    repeated: dict[str, OpRow] = {}
+    read = 0.0
     for c, i in _inside(e, row):
-        if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 4:
+        if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 3:
             continue
         if dims[-1] < TOKENS or dims[-2] < TOKENS:
             continue
         for name in i.operands:
-            given = handed(c, name)
-            if given is not None and given.opcode == "broadcast":
-                outer = _outer(c, whole, given.operands[0])
-                outer_is = computation.find(outer)
-                if outer_is is not None and elements(outer_is) >= TOKENS**2:
-                    numbers |= e.pieces_of(computation.name, outer)
-    return [a for a in e.arguments if a.number in numbers]
+            outer, maker = _repeated(e, computation, whole, c, name)
+            outer_is = computation.find(outer)
+            if outer_is is None or elements(outer_is) < TOKENS**2:
+                continue
+            found = e.pieces_of(computation.name, outer)
+            numbers |= found
+            made = e.named.get((computation.name, maker.name)) if maker is not None else None
+            if found and made is not None and maker is not None:
+                repeated[made.op.op.id] = made
+                read += sum(a.bytes for a in arrays(maker.shape))
+    masks = [a for a in e.arguments if a.number in numbers]
+    return _Mask(masks, list(repeated.values()), read) if masks else None
+
+
+def _repeated(
+    e: Evidence, computation: Computation, whole: Instruction, inner: Computation, name: str
+) -> tuple[str, Instruction | None]:
+    """The value that an operand within an op repeats, and the op before it that does so; "" where
+    nothing is repeated."""
+    given = handed(inner, name)
+    if given is not None and given.opcode == "broadcast":
+        dims = next(arrays(given.shape)).dims
+        return (_outer(inner, whole, given.operands[0]) if len(dims) > 3 else ""), None
+    if given is None or given.opcode != "parameter" or whole.opcode != "fusion":
+        return "", None
+    maker = handed(computation, whole.operands[int(given.literal)])
+    body = e.module.computation(maker.called[0]) if maker and maker.opcode == "fusion" else None
+    last = handed(body, body.root.name) if body is not None else None
+    if maker is None or body is None or last is None or last.opcode != "broadcast":
+        return "", None
+    return _outer(body, maker, last.operands[0]), maker
 
 
 def _copies(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
     """Whether an op copies all of an argument."""
     own = row.op.op.op_class == "copy" and row.op.op.stream == "compute"
     return own and bool(numbers & e.pieces_of(row.op.computation, row.op.name))
-
-
-def narrow_products(e: Evidence) -> Iterator[Finding]:
-    """Products with a dim far below the matrix unit's: most of what it multiplies is nothing."""
-    rows = [r for r in e.timeline.rows if r.flops and _narrow(e, r) >= TIMES]
-    for where, group in by_source(e, rows).items():
-        widest = max(_narrow(e, r) for r in group)
-        yield Finding(
-            rule="narrow product",
-            seconds=sum(spent(r) * (1 - 1 / _narrow(e, r)) for r in group),
-            where=where,
-            what=(
-                f"{format_flops(sum(r.flops * r.count for r in group))} per step have a dim so "
-                f"small that the matrix unit multiplies {widest:.2g} times as much"
-            ),
-            remedy=(
-                "make the dim a multiple of the unit's side, or join several products into one; "
-                "factors of a small rank that do not change are merged into the weights: w + a @ b"
-            ),
-        )
-
-
-TIMES = 4
-"""How much more is multiplied from which a product is narrow (a feeling)."""
-
-
-def _narrow(e: Evidence, row: OpRow) -> float:
-    """How much more the matrix unit multiplies as what is summed over, or comes out, is narrow; 1
-    where the memory bounds the product."""
-    product, tile = row.op.op.matmul, e.piece.chip.matmul_tile
-    if product is None or 2 * row.hbm_bytes / e.bandwidth > spent(row):
-        return 1.0
-    return filled(replace(product, m=tile[0]), tile)
 
 
 RULES: Sequence[Rule] = (
@@ -427,5 +459,4 @@ RULES: Sequence[Rule] = (
     double_precision,
     drawn_everywhere,
     stored_masks,
-    narrow_products,
 )

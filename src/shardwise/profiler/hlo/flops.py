@@ -56,11 +56,15 @@ def passes(product: Instruction) -> int:
 
 
 def vector_flops(module: Module, computation: Computation, instruction: Instruction) -> float:
-    """Operations of the vector units, one per element; a fusion is the sum of what it runs."""
+    """Operations of the vector units, one per element; a fusion is the sum of what it runs, without
+    what its slices leave out."""
     kind = rule(instruction.opcode)
     if instruction.opcode == "fusion":
         inside = module.computation(instruction.called[0])
-        return sum(vector_flops(module, inside, i) for i in inside.instructions)
+        kept = _kept(inside)
+        return sum(
+            vector_flops(module, inside, i) * kept.get(i.name, 1.0) for i in inside.instructions
+        )
     elements = float(sum(prod(a.dims) for a in arrays(instruction.shape)))
     if kind == "elementwise":
         return elements
@@ -78,6 +82,30 @@ def vector_flops(module: Module, computation: Computation, instruction: Instruct
     if kind == "algebra":
         return _algebra(computation, instruction)
     return 0.0
+
+
+CUTS = ("slice", "dynamic-slice", "gather")
+"""Opcodes that read a part of their first operand."""
+
+
+def _kept(fused: Computation) -> dict[str, float]:
+    """The share of each value that a fusion computes, where slices within it leave some out: a
+    kernel computes what its result is made of, number by number."""
+    if not any(i.opcode in CUTS for i in fused.instructions):
+        return {}
+    sizes = {i.name: sum(prod(a.dims) for a in arrays(i.shape)) for i in fused.instructions}
+    sliced, asked = dict.fromkeys(sizes, 0), {fused.root.name: sizes[fused.root.name]}
+    for i in reversed(fused.instructions):
+        own = min(max(sliced[i.name], asked.get(i.name, 0)), sizes[i.name])
+        asked[i.name] = own
+        each = i.opcode in CUTS or rule(i.opcode) in ("elementwise", "movement", "free")
+        for at, name in enumerate(n for n in i.operands if n in sizes):
+            if i.opcode in CUTS and at == 0:
+                sliced[name] += own
+            else:
+                asked[name] = max(asked.get(name, 0), own if each else sizes[name])
+    plain = (i.name for i in fused.instructions if rule(i.opcode) == "elementwise")
+    return {name: asked[name] / sizes[name] for name in plain if sizes[name]}
 
 
 def window_sizes(instruction: Instruction) -> list[int]:
