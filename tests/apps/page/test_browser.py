@@ -85,7 +85,7 @@ ANSWERED = """() => {
   const shown = document.querySelector("[data-at]")
   return shown?.dataset.at === location.hash && shown.ariaBusy === "false"
 }"""
-SHOWN = """() => [...document.querySelectorAll("figure svg, .tables, .line")]
+SHOWN = """() => [...document.querySelectorAll(".says, figure svg, .tables, .line")]
   .map((one) => one.outerHTML).join("")"""
 
 
