@@ -102,7 +102,7 @@ names its step. Put yours in its place. There, with the project and shardwise in
 whole command, nearly all of them XLA's. *Explained* is the share of the time above the ops' floors
 that has a cause and a place; *at its lines* is the share of the step that stands at lines of the
 project's own files, of the 30 dearest lines. The rest is of
-libraries that it calls, as haliax. Versions are the newest that this JAX takes.
+libraries that it calls (levanter calls haliax). Versions are the newest that this JAX takes.
 
 | project | step | CPU | step takes | explained | at its lines |
 |---|---|---|---|---|---|

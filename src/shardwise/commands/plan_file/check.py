@@ -138,8 +138,10 @@ def _no_program(path: Path, target: str | None) -> str:
                 "it, or the YAML of keys that it is given"
             )
         own = ", ".join(row.title for row in dialects().values() if row.marks)
-        said = f"{said}; files of {own} are known by their keys"
-        return f"{said}, or where it is a plan's own file, ask `{plan}`"
+        return (
+            f"{said}. Files of {own} need no --from: they are known by their keys. For a plan file "
+            f"of shardwise, ask `{plan}`"
+        )
     return f"--from is '{target}'; of programs that train it takes {known}"
 
 

@@ -162,8 +162,10 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
     table = values_of(main, target) if is_python(main) else _table(main, target)
     launch = launched(target, main) if table is None else None
     values |= _sorted_out(table) if table is not None else _of_launch(launch, target)
-    named = ("deepspeed", "deepspeed_config", "config_file", "config")
-    named += ("deepspeed_config.deepspeed_config_file",)
+    named = (
+        *("deepspeed", "deepspeed_config", "config_file", "config"),
+        "deepspeed_config.deepspeed_config_file",
+    )
     bare = {name.rpartition("/")[2] for name in held}  # a folder may be a variable's
     files = [key for key in named if str(values.get(key)).rpartition("/")[2] in bare]
     found = Given({k: v for k, v in values.items() if k not in files}, launch, target)
