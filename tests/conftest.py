@@ -26,6 +26,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -40,6 +41,13 @@ SECONDS: Counter[str] = Counter()
 """CPU seconds by test, in the process that prints the summary."""
 OUTCOMES: dict[str, tuple[str, float]] = {}
 """Of each test, with its seconds, in that process."""
+settings.register_profile(
+    "shared",
+    settings.get_profile("ci"),  # no deadline, the same cases each time
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("shared")
+"""A property fails for what it finds, never for a machine that does other work too."""
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 
 def on_drawn(most: int, *strategies, **named):
@@ -20,12 +20,7 @@ def on_drawn(most: int, *strategies, **named):
 
         def test(examples: int, **others: object) -> None:
             drawn = given(*strategies, **named)(check)
-            limits = settings(
-                max_examples=examples,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],  # of a machine's other work
-            )
-            limits(drawn)(**others)
+            settings(max_examples=examples)(drawn)(**others)
 
         names = ("examples", *free)
         test.__signature__ = Signature([Parameter(n, Parameter.KEYWORD_ONLY) for n in names])

@@ -88,8 +88,8 @@ def lower(name, plan, tensor_matmul):
 @pytest.mark.parametrize("examples", spread([3, 12], quick=0, slow=1))
 def test_a_plan_lowers_or_is_refused(examples):
     drawn = given(plans(), st.sampled_from(("plain", *TENSOR_MATMULS)))
-    limits = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-    settings(max_examples=examples, **limits)(drawn(_lowers_or_is_refused))()
+    limits = settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    limits(drawn(_lowers_or_is_refused))()
 
 
 def _lowers_or_is_refused(case, tensor_matmul):

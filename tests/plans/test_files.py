@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from tests.models.cases import llama
 from tests.plans.test_train_plan import PLAN
 
@@ -64,9 +64,7 @@ def train_plans(draw):
     )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(plan=train_plans())
 def test_a_plan_reads_back_exactly(plan, tmp_path):
     """Names such as "yes", "1e3" or a lone colon are strings and stay strings."""

@@ -92,7 +92,7 @@ def test_experts_lie_apart_and_the_rest_counts_expert_as_fsdp(name, written):
     assert str(parameter_layout(MOE[name], EVERY)) == written
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from([*DENSE.values(), *MOE.values()]),
     st.fixed_dictionaries(

@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import hypothesis.strategies as st
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from tests.plans.test_files import FIVE, PLAN
 from tests.plans.test_serve_plan import BY_HAND, plan_of
 
@@ -65,9 +65,7 @@ def said_of(values, path):
     return ""
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None
-)
+@settings(max_examples=400)
 @given(place=st.sampled_from(EVERY), value=WRONG)
 def test_a_whole_plan_with_a_wrong_value(tmp_path, place, value):
     kind, key = place
@@ -75,9 +73,7 @@ def test_a_whole_plan_with_a_wrong_value(tmp_path, place, value):
     assert not OF_A_LIBRARY.search(said), said
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None
-)
+@settings(max_examples=400)
 @example(place=("serve", "dtypes"), value="bf16")
 @given(place=st.sampled_from(EVERY + WRITTEN), value=WRONG)
 def test_a_plan_written_by_hand_with_a_wrong_value(tmp_path, place, value):

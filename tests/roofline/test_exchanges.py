@@ -85,7 +85,7 @@ def test_what_is_priced_is_what_is_counted(case):
 
 
 @given(exchanges())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_pairs_that_were_read_price_as_the_layouts(case):
     here, exchange = case
     links = [here.axes[axis] for axis in exchange.axes]

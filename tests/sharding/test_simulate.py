@@ -206,7 +206,7 @@ class TestResults:
         st.sampled_from(KINDS),
         st.integers(0, 7),
     )
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     def test_any_length_arrives(self, sizes, wraps, kind, length):
         simulate(kind, torus(sizes, wraps=wraps), length)
 

@@ -103,7 +103,7 @@ def with_rates(fabric):
 
 class TestTori:
     @given(split_tori(), kinds, st.randoms())
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @example(((8,), (True,), (("x", 4, 2),)), "all_gather", None)
     @example(((16,), (False,), (("x", 2, 1), ("x", 4, 4))), "all_gather", None)
     @example(((8, 3), (True, False), (("x", 2, 1), ("x", 2, 4), ("y", 3, 1))), "all_gather", None)
@@ -122,7 +122,7 @@ class TestTori:
         prove(kind, fabric, links)
 
     @given(split_tori(), kinds)
-    @settings(deadline=None, max_examples=30)
+    @settings(max_examples=30)
     def test_one_way(self, case, kind):
         sizes, wraps, pieces = case
         group = [AxisPiece(axis=a, size=n, stride=s) for a, n, s in pieces]
@@ -134,7 +134,7 @@ class TestTori:
         st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=1, max_size=3),
         st.sampled_from(("all_gather", "reduce_scatter", "all_to_all")),
     )
-    @settings(deadline=None, max_examples=20)
+    @settings(max_examples=20)
     def test_no_algorithm_is_faster_on_whole_axes(self, axes, kind):
         """Unequal sides and rings beside lines included: the bound from cuts is reached."""
         while math.prod(n for n, _ in axes) > 40:
@@ -149,7 +149,7 @@ class TestTori:
         assert form.bandwidth == pytest.approx(least)
 
     @given(st.lists(st.tuples(st.integers(2, 5), st.booleans()), min_size=1, max_size=3))
-    @settings(deadline=None, max_examples=15)
+    @settings(max_examples=15)
     def test_the_bound_of_an_all_reduce_is_reached_on_one_line(self, axes):
         """Pipelined, the two halves of an all-reduce share the links: V each way on a line."""
         while math.prod(n for n, _ in axes) > 30:
@@ -170,7 +170,7 @@ class TestTori:
 
 class TestDomains:
     @given(st.sampled_from(("switch", "full_mesh")), st.integers(2, 12), kinds)
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def test_one_domain(self, name, n, kind):
         axis = Physical(name="domain", kind=name, size=n, rate=LINK, hop_seconds=HOP)
         fabric = Fabric(axes=(axis,), group=(AxisPiece(axis="domain", size=n),))
@@ -225,7 +225,7 @@ def _chip(name):
 
 class TestPlacedMeshes:
     @given(placed(), kinds)
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     def test_exact_is_what_is_counted(self, case, kind):
         text, degrees, finish, names = case
         here = place(parse_slice(text, _chip), degrees, finish=finish)
@@ -287,7 +287,6 @@ class TestLimits:
             assert ratios[1] == pytest.approx(3 / 4)
 
     @given(st.integers(2, 40), st.booleans())
-    @settings(deadline=None)
     def test_hops(self, n, closed):
         part = Part(size=n, oneway=LINK, ring=closed, hop_seconds=HOP, stride=1)
         latency = collective_seconds("all_gather", 1.0, [axis_links([part])]).latency

@@ -36,7 +36,7 @@ def pipelines(draw):
     return schedule, costs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pipelines())
 def test_it_is_when_the_last_pass_of_the_timeline_ends(pipeline):
     schedule, costs = pipeline

@@ -133,7 +133,7 @@ def uneven(draw):
     return timeline(schedule, costs), costs
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(uneven())
 def test_what_always_holds(case):
     line, costs = case

@@ -105,7 +105,7 @@ def test_a_tied_head_is_stored_once():
     assert got == 2 * (PARAMS - V * D)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sampled_from([1, 2]),
     st.sampled_from([1, 2, 4]),

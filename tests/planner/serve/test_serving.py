@@ -265,7 +265,7 @@ def servers(draw):
 
 
 @given(servers())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lower_expected_and_upper_stand_in_order(server):
     cfg, piece, degrees, shape = server
     placed = place_mesh(piece, degrees, piece.shape)

@@ -29,7 +29,7 @@ def both(requests, servers):
     return told, np.array([found.first, found.last]), (share, found.prompt_share), preempted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(
         st.tuples(st.floats(0, 0.5), st.integers(1, 300), st.integers(1, 120)),
@@ -67,7 +67,7 @@ def test_counts_say_what_the_scheduler_says(
     assert shares[0] == pytest.approx(shares[1], abs=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(
         st.tuples(st.floats(0, 0.5), st.integers(1, 300), st.integers(1, 120)),

@@ -33,7 +33,7 @@ def servers(replicas=1, **changes):
     return fleet(Linear(), replicas=replicas, **{**values, **changes})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.floats(0.1, 1000), st.integers(0, 100))
 def test_every_part_takes_its_requests_over_the_rate(rate, seed):
     requests = list(DEMAND.requests(rate, (10, 100, 5), seed))

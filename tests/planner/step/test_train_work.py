@@ -79,7 +79,7 @@ DEGREES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(DEGREES, st.sampled_from([1.0, 4.0]), st.sampled_from(REMAT_POLICIES), st.integers(0, 2))
 def test_the_devices_share_the_flops_of_the_batch(degrees, microbatches, remat, zero):
     """A batch of 128 sequences: what all devices do together does not depend on the mesh, but that
@@ -351,7 +351,7 @@ def test_ids_are_unique_and_every_wait_names_an_op_of_its_body(model, remat, zer
     assert not work.unknown()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(DEGREES, st.sampled_from([1.0, 3.0])), min_size=2, max_size=4),
     st.sampled_from(REMAT_POLICIES),
