@@ -8,6 +8,7 @@ that each takes: what a step takes longer for its chunks, or the chips of each p
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -157,7 +158,7 @@ class Fleet:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetSearch:
     """All columns of a request, priced once, to be asked for any objectives."""
 
@@ -169,6 +170,11 @@ class FleetSearch:
     def columns(self) -> int:
         """Servers (mesh, number in flight, chunk) that were priced."""
         return sum(map(len, self.grids))
+
+    @cached_property
+    def best(self) -> Fleet:
+        """The cheapest fleet within the request's objectives, or the nearest miss."""
+        return cheapest(self, self.request.within)
 
 
 Progress = Callable[[int, int], None]
@@ -192,8 +198,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
 
 def _keeps(searched: FleetSearch) -> bool:
     """Whether some fleet keeps the goal."""
-    within = searched.request.within
-    return bool(searched.grids) and cheapest(searched, within).meets(within)
+    return bool(searched.grids) and searched.best.meets(searched.request.within)
 
 
 def _search(request: ServeRequest, running: np.ndarray, progress: Progress | None) -> FleetSearch:
@@ -370,7 +375,7 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
         replicas=replicas,
         prefill_replicas=np.zeros_like(each),
         rate=rate,
-        ttft=_late(grid, grid.server.lag(), np.asarray(grid.mixed.ttft), grid.mixed.tpot),
+        ttft=_late(grid, grid.lag(pools=False), np.asarray(grid.mixed.ttft), grid.mixed.tpot),
         tpot=np.asarray(grid.mixed.tpot),
         chip_seconds=grid.server.chips * replicas / rate,
         prompt_share=np.asarray(grid.mixed.prompt_share),
@@ -384,7 +389,7 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
     by = prefill_columns(grid, choice)
     # Infinite seconds of a column without a prefill server would become NaN in what follows.
     prefill = np.minimum(by.seconds, _FOREVER)
-    lag = grid.server.lag(pools=True)
+    lag = grid.lag(pools=True)
     left = goal.ttft - lag.seconds - lag.per_token * request.input_length
     x, prompts = _prompts(request, left, prefill)
     if request.rate:

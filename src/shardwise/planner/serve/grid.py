@@ -8,7 +8,7 @@ counted and priced at once (`server.py`); `load.py` makes latencies of them.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -20,6 +20,7 @@ from shardwise.models import kv_bytes_per_token
 from shardwise.planner.serve.load import LoadTimes, Steady, mixed_times, slow_step
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import Server, servers
+from shardwise.planner.simulate.cost import Lag
 from shardwise.plans.serve import KvSharding, ServeDtypes
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
@@ -48,6 +49,8 @@ class Grid:
     alone_tpot: np.ndarray
     alone_slots: np.ndarray
     mixed_slots: np.ndarray
+    lags: dict[bool, Lag] = field(default_factory=dict)
+    """What was asked of `lag`; grids of one slice that differ in their request's rate share it."""
 
     def __len__(self) -> int:
         return len(self.decode)
@@ -62,6 +65,18 @@ class Grid:
         """Seconds of a prompt alone; what servers of prompts are chosen by."""
         steps = np.maximum(self.load.fresh / self.chunks, 1.0)
         return self.server.seconds(self.load.prompt_step()) * steps
+
+    def lag(self, *, pools: bool) -> Lag:
+        """The lag of each column, which hangs on its mesh alone: each mesh is priced once."""
+        if pools not in self.lags:
+            degrees = np.stack(
+                [np.broadcast_to(d, len(self)) for d in self.server.degrees.values()]
+            )
+            _, first, back = np.unique(degrees, axis=1, return_index=True, return_inverse=True)
+            found = self.server.take(first).lag(pools=pools)
+            least = np.broadcast_to(found.least, len(first))[back.reshape(-1)]
+            self.lags[pools] = found._replace(least=least)
+        return self.lags[pools]
 
 
 def grids(

@@ -12,7 +12,7 @@ from math import inf
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice
 from shardwise.planner.serve.choices import candidate_slices, parts_of, smaller_dtypes
-from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
+from shardwise.planner.serve.fleet import Fleet, ranked, search_fleets, trade_off
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
@@ -94,7 +94,7 @@ def _searched(
     factor = correction(serving)
     asked = replace(request, rate=request.rate / factor)
     try:
-        best = cheapest(search_fleets(asked), asked.within)
+        best = search_fleets(asked).best
     except NoFeasiblePlan:
         return
     except ValueError:  # no column at all

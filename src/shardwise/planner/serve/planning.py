@@ -9,7 +9,7 @@ from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice, boxes
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.choices import candidate_slices
-from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest, search_fleets
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, search_fleets
 from shardwise.planner.serve.grid import grids
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import experts_of, legal_degrees
@@ -25,10 +25,10 @@ def nothing_found(searched: FleetSearch) -> NoFeasiblePlan:
         return NoFeasiblePlan(_nowhere(request))
     if request.max_chips < inf and request.rate:
         free = replace(searched, request=replace(request, max_chips=inf), grids=_free(searched))
-        best = cheapest(free, request.within)
+        best = free.best
         if best.meets(request.within):
             return NoFeasiblePlan(_too_few(request, best))
-    best = cheapest(searched, request.within)
+    best = searched.best
     said = _missed(best, request.goal) or "keeps them in closed form, but not when simulated"
     return NoFeasiblePlan(
         f"no servers of {best.piece.chip.id} keep the targets for {request.cfg.name}; the "
@@ -49,7 +49,7 @@ def _too_few(request: ServeRequest, best: Fleet) -> str:
     # Where only the simulation says that the chips are too few, one server more is the least.
     chip, most = best.piece.chip, int(request.max_chips)
     anywhere = search_fleets(replace(request.on(candidate_slices(chip)), max_chips=inf))
-    if anywhere.grids and (found := cheapest(anywhere, request.within)).meets(request.within):
+    if anywhere.grids and (found := anywhere.best).meets(request.within):
         best = min(best, found, key=lambda fleet: fleet.chips)
     needed = max(best.chips, most + min(best.piece.chips, most))
     are, hold = ("is", "holds") if most == 1 else ("are", "hold")

@@ -18,7 +18,6 @@ from shardwise.planner.serve.answer import MILLION
 from shardwise.planner.serve.fleet import (
     Fleet,
     FleetSearch,
-    cheapest,
     ranked,
     search_fleets,
 )
@@ -193,7 +192,7 @@ def _likely(requests: Sequence[ServeRequest]) -> Sequence[ServeRequest]:
     costs = dict[int, float]()
     for place, request in enumerate(requests):
         searched = search_fleets(request)
-        best = cheapest(searched, request.within) if searched.grids else None
+        best = searched.best if searched.grids else None
         costs[place] = best.chip_seconds if best and best.meets(request.within) else inf
     return [requests[place] for place in sorted(costs, key=costs.__getitem__)[:_DEPTHS]]
 
@@ -222,7 +221,7 @@ def _cheapest(
         if best is not None:
             break
     if best is None and anyway and searched.grids:
-        fleet = cheapest(searched, request.within)
+        fleet = searched.best
         best = (as_planned(request, fleet, demand, trace), fleet)
     if best is None:
         raise nothing_found(searched)
