@@ -90,8 +90,8 @@ def _nearly(given: Given) -> Iterator[str]:
         yield f"not in the text, read as the program's default: {', '.join(lacks)}"
     if packed:
         yield (
-            f"{packed[0]}: the lengths of documents are not in the text; a sequence is read as one "
-            "document (packed_lengths of a plan says them)"
+            f"{given.called(packed[0])}: the lengths of documents are not in the text; a sequence "
+            "is read as one document (packed_lengths of a plan says them)"
         )
     elif not given.on("pad_to_sequence_len"):
         yield "without packing a batch is as long as its longest text: read as max_length each"
