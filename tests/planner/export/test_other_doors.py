@@ -5,13 +5,17 @@ import re
 
 import pytest
 
+from shardwise.commands.plan_file.changes import changes_of
 from shardwise.commands.pricing.plans import program_text
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_total
-from shardwise.planner.export import parse_export
+from shardwise.planner.evaluate import evaluate_train
+from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
+from shardwise.planner.export.trainer.dialects import dialects, spellings
 from shardwise.plans import TrainPlan
+from shardwise.plans.software import candidates_of_plan
 
 TASK = """resources:
   accelerators: H100:8
@@ -281,3 +285,95 @@ def test_notes_are_those_of_as_many_devices_as_the_text_cuts():
     text = "base_model: Qwen/Qwen3-8B\ndp_replicate_size: 2\ndp_shard_size: 4\n"
     text += "tensor_parallel_size: 3\nmicro_batch_size: 1\nsequence_len: 4096\nfsdp_version: 2\n"
     assert not any("micro_batch_size" in line for line in unread_notes(text, "axolotl"))
+
+
+BRIDGE = """srun python scripts/training/run_recipe.py --recipe llama31_70b_pretrain_config \\
+  model.tensor_model_parallel_size=4 \\
+  model.pipeline_model_parallel_size=4 \\
+  model.sequence_parallel=true \\
+  model.seq_length=8192 \\
+  train.global_batch_size=128 \\
+  train.micro_batch_size=1 \\
+  ddp.overlap_grad_reduce=true
+"""
+ON_GPUS = """python MaxText/train.py MaxText/configs/base.yml model_name=llama2-70b \\
+  attention=cudnn_flash_te per_device_batch_size=4 remat_policy=save_qkv_proj \\
+  max_target_length=4096 \\
+  ici_fsdp_parallelism=8 dcn_fsdp_parallelism=2 dcn_data_parallelism=8
+"""
+FACTORY = """#!/bin/bash
+cat > full.yaml <<'END'
+model_name_or_path: Qwen/Qwen3-14B
+stage: sft
+finetuning_type: full
+template: qwen3
+cutoff_len: 4096
+deepspeed: z3.json
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+bf16: true
+END
+cat > z3.json <<'END'
+{"zero_optimization": {"stage": 3, "overlap_comm": false}, "bf16": {"enabled": "auto"}}
+END
+llamafactory-cli train full.yaml
+"""
+CHANGED = {
+    "overrides of a recipe": (BRIDGE, "8*h100:8", r"^\+ +comm_overlap.tp_comm_overlap=true \\$"),
+    "copies across GPU nodes": (ON_GPUS, "16*h100:8", r"^\+.*dcn_data_parallelism=1$"),
+    "a YAML that a script holds": (FACTORY, "2*h100:8", r"^\+per_device_train_batch_size: 2$"),
+    "words of its own alone": (FOUNDRY, "8*h100:8", r"^\+device_train_microbatch_size: 16$"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_change_is_written_in_the_files_own_words_and_prices_as_promised(name):
+    text, on, line = CHANGED[name]
+    target = target_of(text) or ""
+    plan = read(text, on)
+    answer = evaluate_train(plan, load_model(plan.model), parse_slice(on))
+    changes = changes_of(text, "run.sh", target, answer)
+    assert len(changes) >= 2
+    assert any(re.search(line, change.diff, re.MULTILINE) for change in changes)
+    for change in changes:
+        again = read(change.text, on)
+        priced = evaluate_train(again, load_model(again.model), parse_slice(on))
+        assert priced.step_seconds.expected == pytest.approx(change.step_seconds.expected)
+        assert priced.peak_bytes_per_chip == pytest.approx(change.peak_bytes_per_chip)
+
+
+def test_a_program_with_keys_of_its_own_is_given_no_key_of_transformers():
+    plan = read(FOUNDRY, "8*h100:8")
+    answer = evaluate_train(plan, load_model(plan.model), parse_slice("8*h100:8"))
+    added = [
+        line
+        for change in changes_of(FOUNDRY, "mpt.yaml", "trl", answer)
+        for line in change.diff.splitlines()
+        if re.match(r"\+[^+]", line)
+    ]
+    assert added
+    known = {key.rpartition(".")[2] for key in dialects()["foundry"].names}
+    known |= {key.rpartition(".")[2] for key in dialects()["foundry"].values}
+    assert {line.strip("+ ").partition(":")[0] for line in added} <= known
+
+
+def test_a_word_of_torchtune_is_the_path_of_its_class():
+    words = dict(spellings(dialects()["torchtune"], "use_liger_kernel", "true"))
+    assert words["loss._component_"] == "torchtune.modules.loss.LinearCrossEntropyLoss"
+    words = dict(spellings(dialects()["torchtune"], "optim", "adamw_bnb_8bit"))
+    assert words == {"optimizer._component_": "bitsandbytes.optim.AdamW8bit"}
+
+
+def test_biases_of_a_megatron_script_are_those_of_all_its_matmuls():
+    """Megatron adds them unless --disable-bias-linear, which Llama's config has in two keys."""
+    text = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 "
+    text += "--num-attention-heads 8 --swiglu --seq-length 1024 --micro-batch-size 1 --bf16 "
+    text += "--vocab-size 32000 --position-embedding-type rope --ffn-hidden-size 4096"
+    plan = read(text, "h100:8")
+    plain = read(f"{text} --disable-bias-linear", "h100:8")
+    more = params_total(load_model(plan.model)) - params_total(load_model(plain.model))
+    assert more == 8 * (3 * 1024 + 1024 + 2 * 4096 + 1024)
+    row = EXPORTERS["megatron"].runner(parse_slice("h100:8"))
+    assert row is not None
+    cfg = load_model(plan.model)
+    assert row.obstacles(candidates_of_plan(plan, cfg, parse_slice("h100:8"))) == []

@@ -35,7 +35,7 @@ def _taken(value: Any, prefix: str, values: Mapping[str, Any]) -> Any:
     """What a value comes to; text around a name stays."""
     for _ in range(_DEEPEST):
         found = _TAKEN.search(value) if isinstance(value, str) else None
-        name = found and (prefix if found[1] else "") + found[2]
+        name = (prefix if found[1] else "") + found[2] if found else ""
         if found is None or name not in values or values[name] == value:
             return value
         held = values[name]

@@ -34,8 +34,8 @@ _OTHERWISE: Mapping[str, str] = {
     "num_nodes": "--nnodes",
     "devices": "--nproc-per-node",
     "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
-    "cpu_offload": "--optimizer-cpu-offload",
     "optimizer_cpu_offload": "--optimizer-cpu-offload",
+    "cpu_offload": "--optimizer-cpu-offload",
     "max_lr": "--lr",
     "activations_checkpoint_granularity": "--recompute-granularity",
     "activations_checkpoint_method": "--recompute-method",
@@ -189,6 +189,18 @@ _OF_VERL: Mapping[str, str] = {
     "model.path": "--hf-path",
 }
 """Keys of verl, whose engine may be Megatron (verl/trainer/config/sft_trainer_engine.yaml)."""
+
+
+OVERRIDDEN: Mapping[str, str] = {
+    "tp_comm_overlap": "comm_overlap",
+    **dict.fromkeys(("optimizer_cpu_offload", "optimizer"), "optimizer"),
+    **dict.fromkeys(("micro_batch_size", "global_batch_size"), "train"),
+    **dict.fromkeys(
+        ("use_distributed_optimizer", "overlap_grad_reduce", "use_megatron_fsdp"), "ddp"
+    ),
+    **dict.fromkeys(("grad_reduce_in_fp32", "data_parallel_sharding_strategy"), "ddp"),
+}
+"""Sections of Megatron-Bridge's config by key, where it is not `model` (its training/config.py)."""
 
 
 def _plain(text: str) -> Any:

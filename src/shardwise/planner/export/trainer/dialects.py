@@ -42,6 +42,7 @@ class Dialect:
     values: Mapping[str, Mapping[str, Mapping[str, Any]]]
     defaults: Mapping[str, Any]
     open_length: bool = False
+    closed: bool = False
 
     def is_idle(self, key: str) -> bool:
         """Whether a key says nothing of a plan."""
@@ -124,6 +125,7 @@ def dialects() -> Mapping[str, Dialect]:
             values=row.get("values", {}),
             defaults=row["defaults"],
             open_length=row.get("open_length", False),
+            closed=row.get("closed", False),
         )
         for name, row in table.items()
     }
@@ -169,9 +171,12 @@ def _renamed(done: Translation, own: str, value: Any, values: Mapping[str, Any])
 
 
 def spellings(dialect: Dialect, key: str, value: str | None) -> Iterator[tuple[str, str | None]]:
-    """The program's keys that say a Trainer's, each with its word for a value (None: left out)."""
+    """The program's keys that say a Trainer's, each with its word for a value (None: left out); an
+    end that several words have is none."""
     for own, rows in dialect.values.items():
         for like, stands in rows.items():
+            if like[0] == "*" and len(like) > 1:
+                continue
             told = stands.get(key)
             if value is None and told is not None:
                 yield own, None
