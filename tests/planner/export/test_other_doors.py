@@ -2,6 +2,7 @@
 Megatron, LLM Foundry, OLMo and xtuner."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_total
 from shardwise.planner.evaluate import evaluate_train
-from shardwise.planner.export import EXPORTERS, parse_export
+from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.export.trainer.dialects import dialects, spellings
 from shardwise.plans import TrainPlan
@@ -377,3 +378,60 @@ def test_biases_of_a_megatron_script_are_those_of_all_its_matmuls():
     assert row is not None
     cfg = load_model(plan.model)
     assert row.obstacles(candidates_of_plan(plan, cfg, parse_slice("h100:8"))) == []
+
+
+ND = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_machines: 2
+num_processes: 16
+fsdp_config:
+  fsdp_version: 2
+  fsdp_activation_checkpointing: true
+parallelism_config:
+  parallelism_config_dp_replicate_size: 2
+  parallelism_config_dp_shard_size: 2
+  parallelism_config_tp_size: 2
+  parallelism_config_cp_size: 2
+  parallelism_config_cp_comm_strategy: COMM
+"""
+
+
+@pytest.mark.parametrize("target", ["accelerate", "trl", "axolotl"])
+@pytest.mark.parametrize(("word", "method"), [("allgather", "all_gather"), ("alltoall", "ring")])
+def test_four_sizes_of_parallelism_config_are_read_and_written(target, word, method):
+    model, piece = ("llama-3-8b", load_model("llama-3-8b")), parse_slice("2*h100:8")
+    plan = parse_export(ND.replace("COMM", word), "accelerate", model=model, piece=piece)
+    assert dict(plan.mesh) == {"data": 2, "fsdp": 2, "context": 2, "tensor": 2}
+    assert plan.context_method == method
+    if (target, method) == ("axolotl", "all_gather"):
+        with pytest.raises(BadRequest, match="axolotl passes KV around in a ring"):
+            export_plan(plan, model[1], piece, target)
+        return
+    text = export_plan(plan, model[1], piece, target)
+    own = {"accelerate": r"parallelism_config_tp_size: 2", "trl": r"--parallelism_config_tp_size 2"}
+    assert re.search(own.get(target, r"(?m)^tensor_parallel_size: 2$"), text)
+    assert parse_export(text, target) == plan
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"mesh": {"data": 8, "tensor": 2}}, "beside FSDP alone"),
+        ({"sequence_parallel": True}, "leaves activations whole"),
+        ({"context_method": "ulysses"}, "context parallelism is one of all_gather, ring"),
+        ({"attention_kernel": "fa2"}, "scaled_dot_product_attention alone"),
+    ],
+)
+def test_what_accelerate_cannot_cut_so_is_refused(changed, said):
+    model, piece = ("llama-3-8b", load_model("llama-3-8b")), parse_slice("2*h100:8")
+    plan = parse_export(ND.replace("COMM", "allgather"), "accelerate", model=model, piece=piece)
+    with pytest.raises(BadRequest, match=said):
+        export_plan(replace(plan, **changed), model[1], piece, "accelerate")
+
+
+def test_a_yaml_of_another_program_is_given_no_parallelism_of_accelerate():
+    plan = read(FACTORY, "2*h100:8")
+    answer = evaluate_train(plan, load_model(plan.model), parse_slice("2*h100:8"))
+    for change in changes_of(FACTORY, "run.sh", "trl", answer):
+        assert "parallelism_config" not in change.diff

@@ -175,10 +175,15 @@ def _changes(now: Values, goal: Values, said: Values) -> dict[str, Any]:
 
 def _has_word(text: str, target: str, key: str, value: Any) -> bool:
     """Whether the program has a key for what the Trainer calls so: one with keys of its own alone
-    may work it out of others, as it does the rounds of a whole batch."""
-    if target not in TRAINERS or (row := (given := given_of(text, target)).dialect) is None:
+    may work it out of others, as it does the rounds of a whole batch. How a model is cut beside
+    FSDP, accelerate's own line or config says."""
+    if target not in TRAINERS:
         return True
-    if not row.closed or given.spelt.get(key) == key:
+    given = given_of(text, target)
+    cut = key.startswith("parallelism_config") and key not in given
+    if cut and not (given.launch and given.launch.options) and "distributed_type" not in given:
+        return given.dialect is not None and any(spellings(given.dialect, key, str(value)))
+    if (row := given.dialect) is None or not row.closed or given.spelt.get(key) == key:
         return True
     return any(spellings(row, key, None if value is None else str(value)))
 

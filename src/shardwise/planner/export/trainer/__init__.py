@@ -12,6 +12,7 @@ from shardwise.planner.export.trainer.given import MODEL, Given, given_of, model
 from shardwise.planner.export.trainer.read import read
 from shardwise.planner.export.trainer.unread import notes
 from shardwise.planner.export.trainer.write import (
+    obstacles_accelerate,
     obstacles_axolotl,
     obstacles_deepspeed,
     write_accelerate,
@@ -31,6 +32,7 @@ __all__ = [
     "model_named",
     "named_files",
     "notes",
+    "obstacles_accelerate",
     "obstacles_axolotl",
     "obstacles_deepspeed",
     "read",
