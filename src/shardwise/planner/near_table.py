@@ -62,6 +62,8 @@ def near_in_tables(
 ) -> Iterator[tuple[tuple[str, ...], TrainPlan]]:
     """Plans that change some of `TABLED`, with what they change: of each set of choices the fastest
     of at most so many bytes, and those that need less; where none fits, the leanest."""
+    outer = answer.plan.degree("replica") if len(answer.piece.shape) == 1 else 1
+    answer = replace(answer, plan=_folded(answer.plan, outer))
     tables = [t for request in _requests(answer, row) for t in plan_tables(request)]
     rows = _rows_of(tables, answer.plan, answer.cfg.layers)
     if rows is None:
@@ -69,10 +71,19 @@ def near_in_tables(
     room = most_bytes / answer.piece.chip.jax_devices_per_chip
     for i in _chosen(rows, tables, answer, room):
         names = tuple(n for bit, n in enumerate(TABLED) if rows.code[i] >> bit & 1)
-        yield (
-            names,
-            _plan_at(tables[rows.table[i]], int(rows.at[i]), answer.plan, answer.cfg.layers),
-        )
+        near = _plan_at(tables[rows.table[i]], int(rows.at[i]), answer.plan, answer.cfg.layers)
+        yield names, _folded(near, outer, back=True)
+
+
+def _folded(plan: TrainPlan, outer: int, *, back: bool = False) -> TrainPlan:
+    """The plan with its `outer` copies across slices as copies of the axis `data`, which is the
+    same thing behind switches and the axis that is searched there; or `back` where they divide."""
+    data = plan.degree("data") // outer if back else plan.degree("data") * outer
+    if outer == 1 or (back and plan.degree("data") % outer):
+        return plan
+    degrees = {axis: plan.degree(axis) for axis in MESH_AXES}
+    degrees |= {"replica": outer if back else 1, "data": data}
+    return replace(plan, mesh={axis: degree for axis, degree in degrees.items() if degree > 1})
 
 
 def _requests(answer: TrainAnswer, row: SoftwareRow | None) -> Iterator[TrainRequest]:

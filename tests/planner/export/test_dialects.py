@@ -1,6 +1,7 @@
 """Files of programs that train as transformers' Trainer does, by keys of their own."""
 
 import pytest
+from tests.planner.export.test_other_doors import FOUNDRY, OLMO, XTUNER
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
@@ -92,6 +93,9 @@ spec:
       --train_batch_size=1, --sharding_strategy=full, --offload_activations=1]
 """
 FILES = {
+    "foundry": (FOUNDRY, "8*h100:8", (1024, 2048, 2, 0, "none", "block")),
+    "olmo": (OLMO, "8*h100:8", (2048, 2048, 16, 0, "none", "none")),
+    "xtuner": (XTUNER, "h100:8", (64, 2048, 16, 64, "nf4", "block")),
     "fsdp_qlora": (QLORA, "h100:2", (4, 1024, 1, 64, "nf4", "block")),
     "aws_fsdp": (DIMENSIONS, "h100:8", (8, 8192, 1, 0, "none", "offload")),
     "llamafactory": (FACTORY, "h100:8", (64, 4096, 4, 16, "none", "block")),

@@ -154,8 +154,9 @@ def program_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES) -> str:
     it (`planner/export/trainer/files.py`)."""
 
     def beside(name: str) -> str | None:
-        inside = not (Path(name).is_absolute() or ".." in Path(name).parts)
-        places = [path.parent / name] if inside else []
+        """In the same folders below the text's, the last of them, or right beside it."""
+        parts = () if ".." in Path(name).parts else Path(name).relative_to(Path(name).anchor).parts
+        places = [path.parent.joinpath(*tail) for tail in (parts, parts[-2:]) if tail]
         found = next(filter(is_file, [*places, path.parent / Path(name).name]), None)
         return read_text(found, f"the file that '{path}' names", most=most) if found else None
 

@@ -56,7 +56,7 @@ from shardwise.planner.export.notes import (
 )
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.adapters import targets_of
-from shardwise.plans.software import JAX, SOFTWARE, Obstacle, candidates_of_plan, usual_software
+from shardwise.plans.software import JAX, SOFTWARE, candidates_of_plan, usual_software
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import TORCHTITAN
@@ -64,10 +64,6 @@ from shardwise.plans.software.trainer import TRAINER
 
 ModelNamed = tuple[str, ModelConfig]
 """A model as a plan calls it, and its config."""
-
-
-def _no_obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
-    return []
 
 
 def _in_slurm(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -127,9 +123,9 @@ EXPORTERS: Mapping[str, Exporter] = {
             obstacles=obstacles,
         )
         for target, write, obstacles in (
-            ("trl", trainer.write_trl, _no_obstacles),
+            ("trl", trainer.write_trl, trainer.obstacles_accelerate),
             ("axolotl", trainer.write_axolotl, trainer.obstacles_axolotl),
-            ("accelerate", trainer.write_accelerate, _no_obstacles),
+            ("accelerate", trainer.write_accelerate, trainer.obstacles_accelerate),
             ("deepspeed", trainer.write_deepspeed, trainer.obstacles_deepspeed),
         )
     },

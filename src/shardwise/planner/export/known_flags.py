@@ -24,7 +24,7 @@ from shardwise.planner.export.notes import heading
 from shardwise.planner.export.script import launch_of, script_of
 from shardwise.planner.export.torchtitan_keys import is_idle
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
-from shardwise.planner.export.trainer import given_of, notes
+from shardwise.planner.export.trainer import Given, given_of, notes
 from shardwise.planner.export.trainer.dialects import Dialect
 
 _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software" / "flags.json"
@@ -32,7 +32,8 @@ _FILE = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
 _LAUNCHER = ("--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port")
 """Of torchrun, which stands before Megatron's own."""
 _OURS = re.compile(
-    r"^\s*[{]?\s*\"?((kind|model_hash|slice|mesh|batch|length)\"?\s*:|model\"?\s*:[ \t]*[^\s#])",
+    r"^(?:[{]?\s*(?=\"))?\"?((kind|model_hash|slice|mesh|batch|length)\"?\s*:|"
+    r"model\"?\s*:[ \t]*[^\s#])",
     re.M,
 )
 _OF_TRAINERS = {
@@ -63,8 +64,8 @@ _GIVEN: Mapping[str, Callable[[str], Mapping[str, Any]]] = {
 def target_of(text: str) -> str | None:
     """The program that a text is for, by the flags of each that it holds; None for a plan of ours,
     and where it is for none."""
-    if dialect_named(text) is not None:
-        return TRAINERS[0]
+    if (given := _given_of(text)) is not None and given.dialect is not None:
+        return str(given.values.get(_ENGINE, TRAINERS[0]))
     if _OURS.search(text) and not script_of(text):
         return None
     counts = {target: len(_given(target, text) & _known(target)) for target in _GIVEN}
@@ -89,8 +90,17 @@ _MODULES = ("torchtitan", "maxtext")
 
 def dialect_named(text: str) -> Dialect | None:
     """The program like transformers' Trainer whose own keys a text has, if any."""
+    given = _given_of(text)
+    return None if given is None else given.dialect
+
+
+_ENGINE = "engine_program"
+"""In a row of the dialects the program of ours that reads a text instead of the Trainer."""
+
+
+def _given_of(text: str) -> Given | None:
     try:
-        return given_of(text, whole=False).dialect
+        return given_of(text, whole=False)
     except BadRequest:
         return None
 

@@ -230,8 +230,11 @@ def _fill(
     open_: list[tuple[str, str]],
     devices: int | None,
 ) -> None:
-    """Set the degrees of -1: across slices their number, inside one the devices that are left."""
+    """Set the degrees of -1: across slices their number, inside one the devices that are left.
+    Without a degree of -1 across them there are as many slices as those degrees make."""
+    across = [size for at, size in sizes.items() if at[0] == "dcn"]
     slices = max(given.number("compile_topology_num_slices", "1"), 1)
+    slices = slices if _FILL in across else prod(across)
     for net, word in open_:
         others = prod(s for at, s in sizes.items() if at[0] == net and s != _FILL)
         if net == "dcn":

@@ -10,6 +10,7 @@ from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.megatron_former import of_today
 from shardwise.planner.export.megatron_yaml import around, is_override, overrides_of, recipe_of
+from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES, WHOLE_MODULES
 from shardwise.plans.stacks import OVERLAPPED, stack_row
@@ -22,6 +23,8 @@ def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the arguments say; `devices` is how many there are where torchrun's words do
     not say it."""
     given = parsed(text)
+    if REFUSED in given:
+        raise BadRequest(given.given[REFUSED])
     for flag in ("--tuner-type", "--train-type"):
         given.word(flag, {"full": "full"}, "full")
     said: Fields = {"software": TARGET, "stack": MEGATRON.stack}
@@ -212,7 +215,8 @@ def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
     shards = prod(mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
     micro = given.count("--micro-batch-size")
     each = micro * shards
-    batch = given.count("--global-batch-size", str(each))
+    usual = each * given.count("--gradient-accumulation-steps", "1")  # of GPT-NeoX
+    batch = given.count("--global-batch-size", str(usual))
     rounds = f"--global-batch-size {batch} / (--micro-batch-size {micro} x {shards} data ranks),"
     return {
         "global_batch_sequences": batch,

@@ -177,7 +177,8 @@ def _dense(shape: Shape, given: Flags) -> tuple[str, dict[str, Any]]:
         kind = "Qwen3ForCausalLM" if shape["qk_norm"] else "LlamaForCausalLM"
         if shape["qkv_bias"] and not shape["o_bias"]:
             return "Qwen2ForCausalLM", {}
-        return kind, {"attention_bias": shape["o_bias"]}
+        biased = {"mlp_bias": True} if shape["o_bias"] and kind == "LlamaForCausalLM" else {}
+        return kind, {"attention_bias": shape["o_bias"], **biased}
     learned = given.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
     if learned and shape["kv_heads"] == shape["heads"]:
         return "GPT2LMHeadModel", {}

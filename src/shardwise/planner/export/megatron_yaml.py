@@ -12,7 +12,11 @@ from typing import Any
 
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
+from shardwise.planner.export import nanotron, neox
+from shardwise.planner.export.interpolation import interpolated
 from shardwise.planner.export.nanotron import arguments_of_nanotron, is_nanotron
+from shardwise.planner.export.nemo_python import keys_of
+from shardwise.planner.export.neox import arguments_of_neox, is_neox
 from shardwise.planner.export.script import script_of
 from shardwise.planner.export.torchtitan_keys import flat
 
@@ -30,9 +34,13 @@ _OTHERWISE: Mapping[str, str] = {
     "num_nodes": "--nnodes",
     "devices": "--nproc-per-node",
     "data_parallel_sharding_strategy": "--data-parallel-sharding-strategy",
-    "cpu_offload": "--optimizer-cpu-offload",
     "optimizer_cpu_offload": "--optimizer-cpu-offload",
+    "cpu_offload": "--optimizer-cpu-offload",
     "max_lr": "--lr",
+    "activations_checkpoint_granularity": "--recompute-granularity",
+    "activations_checkpoint_method": "--recompute-method",
+    "activations_checkpoint_num_layers": "--recompute-num-layers",
+    "rotary_percentage": "--rotary-percent",
 }
 """Keys that are called otherwise than the argument."""
 _FALSE: Mapping[str, str] = {
@@ -53,14 +61,30 @@ _IDLE_SECTIONS = (
         "nvrx_straggler",
         "inprocess_restart",
         "fault_tolerance",
+        "name",
     ),
 )
+_IDLE_KEYS = re.compile(
+    r"accelerator|accumulate_grad_batches|betas|data_impl|gradient_clip_val|layernorm_epsilon"
+    r"|(limit|val)_\w+|log_every_n_steps|max_(epochs|steps)|mcore_gpt|splits_string|warmup_steps"
+    r"|persist_layer_norm|transformer_engine|exp_name|benchmark|enable_\w+|native_amp_\w+"
+)
+"""Keys of NeMo's recipes that say nothing of a plan, in any section."""
+_OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
+    "fused_adam": {"--optimizer": "adam"},
+    "distributed_fused_adam": {"--optimizer": "adam", "--use-distributed-optimizer": ""},
+    "mcore_distributed_optim": {"--optimizer": "adam", "--use-distributed-optimizer": ""},
+}
+"""NeMo's names of optimizers (nemo/core/optim/optimizers.py)."""
 
 
 def recipe_of(text: str) -> dict[str, str] | None:
     """The arguments of a recipe by name, "" for a switch; None for a text that is no YAML of keys.
-    A key of a section that has no argument keeps its name with hyphens, to be told as unknown."""
-    if not re.search(r"^[A-Za-z_]+:(\s|$)", text, re.MULTILINE) or script_of(text):
+    A key of a section that has no argument keeps its name with hyphens, to be told as unknown.
+    Python that changes a recipe is one, too."""
+    if (keys := keys_of(text, "megatron")) is not None:
+        return _of_keys({"train": keys})
+    if not re.search(r"^([A-Za-z_]+:(\s|$)|[{]$)", text, re.MULTILINE) or script_of(text):
         return None
     try:
         table = parse_yaml(text, "megatron: the recipe")
@@ -68,15 +92,24 @@ def recipe_of(text: str) -> dict[str, str] | None:
         return None
     if not isinstance(table, Mapping):
         return None
+    table = interpolated(table)
     if is_nanotron(table):
         return arguments_of_nanotron(table)
+    if is_neox(table):
+        return arguments_of_neox(table)
+    return _of_keys(table)
+
+
+def _of_keys(table: Mapping[Any, Any]) -> dict[str, str]:
+    """The arguments that a recipe's keys say."""
     found: dict[str, str] = {}
     arguments = table.get("MODEL_ARGS")
     for section, value in (arguments if isinstance(arguments, Mapping) else table).items():
         if section in _IDLE_SECTIONS or str(section).startswith("_"):
             continue
         for key, inner in _leaves(value, str(section)):
-            _add(found, key, inner)
+            if _IDLE_KEYS.fullmatch(key) is None:
+                _add(found, key, inner)
     if "train" in table and not any(flag in found for flag in ("--bf16", "--fp16")):
         found["--bf16"] = ""  # Megatron-Bridge's recipes: bf16_mixed
     if "--num-query-groups" in found:
@@ -96,6 +129,9 @@ def overrides_of(words: Sequence[str]) -> dict[str, str]:
         if (said := _OVERRIDE.fullmatch(word)) is None:
             continue
         sections, key = said[1].split("."), said[2]
+        if flag := _OF_VERL.get(f"{said[1]}.{key}"):
+            found[flag] = said[3]
+            continue
         if {*sections} & {*_IDLE_SECTIONS} or (sections == ["dataset"] and key not in _OF_DATA):
             continue
         _add(found, key, _plain(said[3]))
@@ -107,11 +143,13 @@ def overrides_of(words: Sequence[str]) -> dict[str, str]:
 def around(given: Mapping[str, str]) -> dict[str, str]:
     """The arguments of programs that start Megatron by a recipe's name, whose own flags are called
     otherwise (scripts/performance of Megatron-Bridge)."""
-    found = dict(given)
+    found = {flag: "" if v == "true" else v for flag, v in given.items() if v != "false"}
     if kind := found.pop("--compute-dtype", ""):
         found |= _precision(_COMPUTED.get(kind, kind))
     if "--max-length" in found:  # of ms-swift
         found.setdefault("--seq-length", found.pop("--max-length"))
+        usual = dict.fromkeys(("--use-distributed-optimizer", "--bf16"), "")
+        found |= {flag: word for flag, word in usual.items() if given.get(flag) != "false"}
     if (_VIRTUAL in found) and (chunks := found.pop(_VIRTUAL)) not in ("", "None"):
         found["--num-virtual-stages-per-pipeline-rank"] = chunks
     total, each = found.pop("--num-gpus", ""), found.pop("--gpus-per-node", "")
@@ -133,8 +171,8 @@ _COMPUTED = {
     "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
 }
 """Words of `--compute_dtype` as the recipes write them."""
-RECIPES = ("--recipe", "--model-recipe-name", "--model", "--hf-model-id", "--hf-path")
-"""Flags that name a recipe or the model on Hugging Face."""
+RECIPES = ("--recipe", "--model-recipe-name", "--model", "--hf-model-id", "--hf-path", "--load")
+"""Flags that name a recipe or the model on Hugging Face, the last by the checkpoint's folder."""
 
 
 def is_override(word: str) -> bool:
@@ -144,6 +182,25 @@ def is_override(word: str) -> bool:
 
 _OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)\.(\w+)=(.*)", re.DOTALL)
 _OF_DATA = ("seq_length", "sequence_length")
+_OF_VERL: Mapping[str, str] = {
+    "data.train_batch_size": "--global-batch-size",
+    "data.micro_batch_size_per_gpu": "--micro-batch-size",
+    "data.max_length": "--seq-length",
+    "model.path": "--hf-path",
+}
+"""Keys of verl, whose engine may be Megatron (verl/trainer/config/sft_trainer_engine.yaml)."""
+
+
+OVERRIDDEN: Mapping[str, str] = {
+    "tp_comm_overlap": "comm_overlap",
+    **dict.fromkeys(("optimizer_cpu_offload", "optimizer"), "optimizer"),
+    **dict.fromkeys(("micro_batch_size", "global_batch_size"), "train"),
+    **dict.fromkeys(
+        ("use_distributed_optimizer", "overlap_grad_reduce", "use_megatron_fsdp"), "ddp"
+    ),
+    **dict.fromkeys(("grad_reduce_in_fp32", "data_parallel_sharding_strategy"), "ddp"),
+}
+"""Sections of Megatron-Bridge's config by key, where it is not `model` (its training/config.py)."""
 
 
 def _plain(text: str) -> Any:
@@ -155,11 +212,19 @@ def _plain(text: str) -> Any:
 
 def idle_keys(text: str) -> list[str]:
     """Keys of a recipe's sections that say nothing of a plan, by dotted name."""
-    if recipe_of(text) is None:
+    if recipe_of(text) is None or keys_of(text, "megatron") is not None:
         return []
-    dotted = flat(parse_yaml(text, "megatron: the recipe"))
+    table = parse_yaml(text, "megatron: the recipe")
+    dotted = flat(table)
+    for owns, idle in ((is_neox, neox.is_idle), (is_nanotron, nanotron.is_idle)):
+        if owns(table):
+            return [key for key in dotted if idle(key)]
     said = {key: key.split(".") for key in dotted}
-    return [k for k, names in said.items() if {*names} & {*_IDLE_SECTIONS} or names[-1][0] == "_"]
+    return [
+        key
+        for key, names in said.items()
+        if {*names} & {*_IDLE_SECTIONS} or _IDLE_KEYS.fullmatch(names[-1]) or names[-1][0] == "_"
+    ]
 
 
 def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
@@ -167,6 +232,8 @@ def _leaves(value: Any, name: str) -> list[tuple[str, Any]]:
         return []
     if not isinstance(value, Mapping):
         return [(name.rpartition(".")[2], value)]
+    if name == "optim" and "name" in value:
+        value = {"optimizer_type": value["name"], **{k: v for k, v in value.items() if k != "name"}}
     return [leaf for key, inner in value.items() for leaf in _leaves(inner, str(key))]
 
 
@@ -179,12 +246,12 @@ def _add(found: dict[str, str], key: str, value: Any) -> None:
             found[_FALSE[key]] = ""
     elif key in ("mixed_precision", "precision", "precision_config"):
         found |= _precision(str(value))
-    elif key == "activation_func" and value in ("swiglu", "silu"):
+    elif key in ("activation_func", "activation") and value in ("swiglu", "fast-swiglu", "silu"):
         found["--swiglu"] = ""
     elif key == "pipeline_model_parallel_layout" and isinstance(value, list):
         found["--pipeline-model-parallel-layout"] = "|".join(map(_chunk, value))
     elif key == "optimizer_type":
-        found["--optimizer"] = str(value)
+        found |= _OPTIMIZERS.get(str(value), {"--optimizer": str(value)})
     elif value is None or value is False or key.startswith("_"):
         return
     else:

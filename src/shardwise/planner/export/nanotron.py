@@ -45,6 +45,13 @@ _IDLE = (
 )
 
 
+def is_idle(key: str) -> bool:
+    """Whether a dotted key of nanotron says nothing of a plan."""
+    return (
+        key.startswith(_IDLE) and key not in _NAMES and key not in {name for name, _ in _SWITCHES}
+    )
+
+
 def is_nanotron(table: Mapping[Any, Any]) -> bool:
     """Whether a YAML's keys are nanotron's."""
     model = table.get("model")

@@ -158,7 +158,7 @@ def _training(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "seq_len": plan.sequence_length,
         "dtype": DTYPES[stored_dtype(d)],
         "mixed_precision_param": DTYPES.get(d.compute, "bfloat16"),
-        "mixed_precision_reduce": WORDS["dtypes.grad"][d.grad],
+        "mixed_precision_reduce": DTYPES[d.grad],
         "disable_cuda_graphs": piped or cfg.has_experts,
     }
 

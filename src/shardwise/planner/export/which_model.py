@@ -121,10 +121,14 @@ def of_megatron(text: str) -> str | None:
 
 def _of_recipe(given: Flags) -> str | None:
     """The model of the recipe that is named, or on Hugging Face."""
-    words = [_RECIPE.sub("", given.get(flag)) for flag in RECIPES if flag in given]
+    named = [flag for flag in RECIPES if flag in given]
+    words = [_RECIPE.sub("", given.given[flag]) for flag in named]
     alike = {re.sub(r"\W", "", name): name for name in zoo_names()}
     found = (model_named(word) or alike.get(re.sub(r"[\W_]", "", word.lower())) for word in words)
-    return next(filter(None, found), None)
+    known = next(filter(None, found), None)
+    for flag in named if known is None else ():
+        given.get(flag)  # which may be a variable of the caller
+    return known
 
 
 _RECIPE = re.compile(r"(_(pretrain|sft|peft|lora|dora|finetune|config|\d+gpu))+$")
@@ -188,9 +192,7 @@ def of_trainer(text: str) -> str | None:
     given = given_of(text, whole=False)
     name = given.take(*MODEL)
     if name is None:
-        llama = ("--group-query-attention", "--swiglu", *_PLAIN)
-        shape = given.shape and given.shape | dict.fromkeys(llama, "")
-        return config_of(Flags("megatron", shape)) if shape else None
+        return config_of(Flags("megatron", given.shape)) if given.shape else None
     found = model_named(str(name))
     if found is None:
         key = next(key for key in MODEL if key in given)
@@ -263,6 +265,5 @@ def _same(mine: str | None, given: str | None) -> bool:
         return mine == given
 
 
-_PLAIN = ("--disable-bias-linear", "--untie-embeddings-and-output-weights")
 _NOTHING = ("0", "1", "false")
 """What a flag that is not there stands for."""

@@ -29,6 +29,11 @@ OPTIM_WORDS: Mapping[str, tuple[str, ...]] = {
 """Names of optimizers by what they keep, the one that is written first (OptimizerNames of
 transformers' training_args.py, DeepSpeed's optimizer types in lower case)."""
 
+CONTEXT_WORDS: Mapping[str, str] = {"all_gather": "allgather", "ring": "alltoall"}
+"""Words of accelerate's cp_comm_strategy (docs, context parallelism): alltoall passes pieces of KV
+around in a ring."""
+CONTEXT_METHODS = tuple(CONTEXT_WORDS)
+
 _HALF = ("bf16", "f16")
 
 
@@ -125,12 +130,27 @@ TRAINER = SoftwareRow(
             "it has no pipeline",
             "use stage=1",
         ),
-        always(
+        always("mesh", lambda c: c.degree("expert") == 1, "it cuts no experts", "use expert=1"),
+        about_choices(
             "mesh",
-            lambda c: (c.degree("expert") * c.degree("tensor") * c.degree("context")) == 1,
-            "of its parallelism data parallelism and FSDP are written",
-            "use fsdp alone",
-            ours=True,
+            ("dtypes",),
+            lambda c: (c.degree("tensor") * c.degree("context") == 1) | (_engine(c) == "fsdp"),
+            "accelerate's ParallelismConfig has tensor and context parallelism beside FSDP alone",
+            "use fsdp=2 or more with them, and set dtypes.master to none, or use fsdp alone",
+        ),
+        about_choices(
+            "sequence_parallel",
+            ("sequence_parallel",),
+            lambda c: np.logical_not(c.structure.sequence_parallel) | (c.degree("tensor") == 1),
+            "the tensor parallelism of transformers leaves activations whole between matmuls",
+            "set sequence_parallel to false",
+        ),
+        about_choices(
+            "context_method",
+            ("context_method",),
+            lambda c: (c.degree("context") == 1) | (c.structure.context_method in CONTEXT_WORDS),
+            f"beside FSDP context parallelism is one of {', '.join(CONTEXT_METHODS)}",
+            "set context_method to all_gather",
         ),
         about_choices(
             "remat_kinds",

@@ -32,14 +32,16 @@ from shardwise.planner.export.edit.script import (
     left_out_of_script,
     set_in_script,
 )
+from shardwise.planner.export.flags import arguments_of
 from shardwise.planner.export.known_flags import values_in
 from shardwise.planner.export.megatron_former import former_of
-from shardwise.planner.export.megatron_yaml import recipe_keys
+from shardwise.planner.export.megatron_yaml import OVERRIDDEN, is_override, recipe_keys
 from shardwise.planner.export.script import launch_of
 from shardwise.planner.export.torchtitan_keys import POLICIES, RENAMED
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import given_of, taken_apart
 from shardwise.planner.export.trainer.dialects import spellings
+from shardwise.planner.export.trainer.files import parts
 from shardwise.plans import TrainPlan
 
 Values = Mapping[str, Any]
@@ -74,6 +76,7 @@ def edited(
     done: list[tuple[str, Any]] = []
     for _ in range(_ROUNDS):
         changes = _changes(keys_in(write(now), target), wanted, keys_in(changed, target))
+        changes = {k: v for k, v in changes.items() if _has_word(changed, target, k, v)}
         for key, value in changes.items():
             following = _with_value(changed, target, key, value, list(wanted))
             if following is None:
@@ -170,6 +173,21 @@ def _changes(now: Values, goal: Values, said: Values) -> dict[str, Any]:
     return {**gone, **rivals, **found}
 
 
+def _has_word(text: str, target: str, key: str, value: Any) -> bool:
+    """Whether the program has a key for what the Trainer calls so: one with keys of its own alone
+    may work it out of others, as it does the rounds of a whole batch. How a model is cut beside
+    FSDP, accelerate's own line or config says."""
+    if target not in TRAINERS:
+        return True
+    given = given_of(text, target)
+    cut = key.startswith("parallelism_config") and key not in given
+    if cut and not (given.launch and given.launch.options) and "distributed_type" not in given:
+        return given.dialect is not None and any(spellings(given.dialect, key, str(value)))
+    if (row := given.dialect) is None or not row.closed or given.spelt.get(key) == key:
+        return True
+    return any(spellings(row, key, None if value is None else str(value)))
+
+
 def _fewest(
     text: str,
     target: str,
@@ -238,6 +256,8 @@ def _attempts(
         return set_in_json(text, key, new, out=new is None)
     if form == "yaml":
         return _in_yaml(text, target, key, new, near)
+    if target == "megatron" and any(map(is_override, arguments_of(target, text))):
+        return _in_overrides(text, key, new, near)
     dashed = target == "torchtitan"
     name, beside = (f"--{key}", [f"--{n}" for n in near]) if dashed else (key, near)
     was = None if old is None else str(old)
@@ -258,6 +278,21 @@ def _in_script(
     for spelling in former:
         for without in left_out_of_script(text, spelling, ""):
             yield from set_in_script(without, name, None, new, beside)
+
+
+def _in_overrides(text: str, key: str, new: str | None, near: list[str]) -> Iterator[str]:
+    """Among words like `model.tensor_model_parallel_size=2` of a launch line; a flag without a key
+    of another name goes into the section that has it."""
+    beside = [name for other in near for name, _ in recipe_keys(other, "")]
+    for name, word in recipe_keys(key, new):
+        said = rf"(?<![\w.])((?:\w+\.)+{re.escape(name)}=)[^\s\\]+"
+        if re.search(said, text):
+            yield re.sub(said, rf"\g<1>{word}", text)
+            continue
+        added = f"{OVERRIDDEN.get(name, 'model')}.{name}={word}"
+        for other in beside if new is not None else ():
+            for found in re.finditer(rf"(?m)^([ \t]*)\w+\.{re.escape(other)}=\S+[ \t]*\\$", text):
+                yield f"{text[: found.end()]}\n{found[1]}{added} \\{text[found.end() :]}"
 
 
 def _form(text: str) -> str:
@@ -282,9 +317,10 @@ def _in_dialect(
     beside = [given.called(name) for name in near]
     if given.dialect is not None:
         own = given.spelt.get(key)
-        for name, word in spellings(given.dialect, key, new):
-            if own in (None, name):
-                yield from _in_trainers(text, name, old, word, beside)
+        for name, word in sorted(spellings(given.dialect, key, new), key=lambda s: s[0] != own):
+            yield from _in_trainers(text, name, old if own in (None, name) else None, word, beside)
+        if given.dialect.closed and own != key:
+            return
     yield from _in_trainers(text, key, old, new, beside)
 
 
@@ -303,10 +339,15 @@ def _in_trainers(
         yield from left_out_of_yaml(text, last)
         return
     yield from set_in_members(text, last, new)
-    if _form(text) == "yaml" or "." in key:  # a section's, which a launch line may have, too
+    if _form(text) == "yaml" or "." in key or _holds_yaml(text):
         yield from set_in_yaml(text, last, new, beside)
     if _form(text) != "yaml":
         yield from set_in_script(text, f"--{last}", old, new, [f"--{name}" for name in beside])
+
+
+def _holds_yaml(text: str) -> bool:
+    """Whether a script holds a YAML file, whose keys it may have beside its own flags."""
+    return any(name.endswith((".yaml", ".yml")) for name in parts(text)[1])
 
 
 def _stands_in(text: str, key: str) -> bool:

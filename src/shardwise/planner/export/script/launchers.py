@@ -85,7 +85,7 @@ _SCHEDULERS: Mapping[str, _Launcher] = {
 }
 """What starts a process per device, or a torchrun per node."""
 _PYTHON = re.compile(r"python[\d.]*")
-_PROGRAMS = ("trl", "llamafactory-cli", "swift", "litgpt", "axolotl")
+_PROGRAMS = ("trl", "llamafactory-cli", "swift", "litgpt", "axolotl", "megatron")
 """Programs that train, by the names that shells know; those that start torchrun themselves take its
 processes and nodes from NPROC_PER_NODE and NNODES."""
 _WRAPPERS = ("uv", "poetry", "conda", "nohup", "numactl", "nsys", "env", "time", "nice", "docker")

@@ -1,6 +1,7 @@
 """Manifests of Kubernetes and Compose as the bash that their containers run: variables of `env`,
 then `command` and `args`. What a container asks for of GPUs is not its number of processes: the
-command says that, or whoever hands in the file."""
+command says that, or whoever hands in the file. A SkyPilot task is its `envs`, what SkyPilot sets
+of its nodes and GPUs (docs.skypilot.co, environment variables), and its `run`."""
 
 import re
 import shlex
@@ -10,23 +11,41 @@ from typing import Any
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
 
-_LOOKS = re.compile(r"^(apiVersion:[ \t]*\S|services:[ \t]*$)", re.MULTILINE)
+_LOOKS = re.compile(r"^(apiVersion:[ \t]*\S|services:[ \t]*$|run:[ \t]*[|>])", re.MULTILINE)
+_BEHIND = "\ncat > "
+"""How a file begins that stands behind the manifest, as the command that writes it."""
 
 
 def script_of(text: str) -> str | None:
-    """The commands of a manifest's containers; None for a text that is no manifest.
+    """The commands of a manifest's containers, or of a SkyPilot task; None for a text that is
+    neither.
 
     >>> script_of("apiVersion: v1\\nspec:\\n  command: [python, t.py]\\n  args: ['--seed=$(SEED)']")
     'python t.py --seed=${SEED}\\n'
     """
     if _LOOKS.search(text) is None:
         return None
+    manifest, begin, files = text.partition(_BEHIND)
     try:
-        parts = [parse_yaml(part, "the manifest") for part in re.split(r"(?m)^---[ \t]*$", text)]
+        pieces = re.split(r"(?m)^---[ \t]*$", manifest)
+        parts = [parse_yaml(part, "the manifest") for part in pieces]
     except BadRequest:
         return None
-    lines = [line for part in parts for line in _commands(part)]
-    return "".join(f"{line}\n" for line in lines) or None
+    lines = [line for part in parts for line in (_of_task(part) or _commands(part))]
+    return "".join(f"{line}\n" for line in lines) + begin + files if lines else None
+
+
+def _of_task(node: Any) -> list[str]:
+    """The lines of a SkyPilot task; none of what is no such."""
+    if not isinstance(node, Mapping) or not isinstance(node.get("run"), str):
+        return []
+    asked = node.get("resources")
+    asked = asked.get("accelerators") if isinstance(asked, Mapping) else None
+    each = next(iter(asked.values()), "") if isinstance(asked, Mapping) else asked
+    found = re.search(r"(?:^|:)(\d+)$", str(each))
+    counts = {"SKYPILOT_NUM_NODES": node.get("num_nodes", 1)}
+    counts |= {"SKYPILOT_NUM_GPUS_PER_NODE": found[1]} if found else {}
+    return [*_variables(node.get("envs")), *_variables(counts), node["run"]]
 
 
 def _commands(node: Any) -> Iterator[str]:

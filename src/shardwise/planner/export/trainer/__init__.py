@@ -8,10 +8,11 @@ cannot run is the row of `plans/software/trainer.py`. Read `given.py` first.
 """
 
 from shardwise.planner.export.trainer.files import named_files, taken_apart, with_files
-from shardwise.planner.export.trainer.given import MODEL, given_of, model_named
+from shardwise.planner.export.trainer.given import MODEL, Given, given_of, model_named
 from shardwise.planner.export.trainer.read import read
 from shardwise.planner.export.trainer.unread import notes
 from shardwise.planner.export.trainer.write import (
+    obstacles_accelerate,
     obstacles_axolotl,
     obstacles_deepspeed,
     write_accelerate,
@@ -26,10 +27,12 @@ TARGETS = ("trl", "axolotl", "accelerate", "deepspeed")
 __all__ = [
     "MODEL",
     "TARGETS",
+    "Given",
     "given_of",
     "model_named",
     "named_files",
     "notes",
+    "obstacles_accelerate",
     "obstacles_axolotl",
     "obstacles_deepspeed",
     "read",

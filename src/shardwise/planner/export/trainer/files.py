@@ -8,6 +8,10 @@ write such files themselves are read alike.
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from shardwise.errors import BadRequest
+from shardwise.planner.export.script import launch_of, script_of
 
 _HERE = re.compile(
     r"^cat\s*>\s*\"?(?P<name>[\w./-]+)\"?\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?[ \t]*\n"
@@ -31,7 +35,21 @@ def named_files(text: str) -> tuple[str, ...]:
     """The files of keys that a text names, and does not hold."""
     main, held = parts(text)
     found = [match["name"] for part in (main, *held.values()) for match in _NAMED.finditer(part)]
+    found += _by_variables(main)
     return tuple(name for name in dict.fromkeys(found) if name not in held)
+
+
+def _by_variables(text: str) -> list[str]:
+    """Files that a launch line names by the script's variables, as its shell writes them."""
+    if not re.search(r"\$\{?\w+\}?[\w./-]*\.(ya?ml|json)", text):
+        return []
+    try:
+        launch = launch_of(text)
+    except BadRequest:
+        return []
+    words = (*launch.options, *launch.arguments) if launch else ()
+    lines = (f"{flag} {word}" for flag, word in pairwise(words))
+    return [match["name"] for line in lines if (match := _NAMED.fullmatch(line))]
 
 
 def with_files(text: str, read: Callable[[str], str | None]) -> str:
@@ -50,7 +68,8 @@ def _taken_along(text: str, read: Callable[[str], str | None], seen: set[str]) -
 
 
 def parts(text: str) -> tuple[str, dict[str, str]]:
-    """The text itself, and the files that it holds by name."""
+    """The text itself, and the files that it holds by name; of a manifest its script."""
+    text = script_of(text) or text
     return _HERE.sub("", text), {match["name"]: match["held"] for match in _HERE.finditer(text)}
 
 

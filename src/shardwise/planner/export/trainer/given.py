@@ -15,6 +15,7 @@ from shardwise.boundary import parse_json, parse_yaml
 from shardwise.errors import BadRequest, shown
 from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export.flags import launched
+from shardwise.planner.export.interpolation import interpolated
 from shardwise.planner.export.notes import number
 from shardwise.planner.export.script import Launch, script_of
 from shardwise.planner.export.torchtitan_keys import flat
@@ -24,8 +25,10 @@ from shardwise.planner.export.trainer.python_script import Unset, is_python, val
 
 MODEL = ("model_name_or_path", "base_model", "model_name", "model_id")
 """Keys that name the model."""
-_STORED = re.compile(r"(-(unsloth|bnb|4bit|8bit|gptq|awq|int4|int8|dequantized))+$", re.IGNORECASE)
-"""The end of an id that says in how many bits its owner stored a model of others."""
+_STORED = re.compile(
+    r"(-(unsloth|bnb|4bit|8bit|gptq|awq|int4|int8|dequantized|mcore))+$", re.IGNORECASE
+)
+"""The end of an id that says how its owner stored a model of others, and in how many bits."""
 
 
 def model_named(text: str) -> str | None:
@@ -189,7 +192,7 @@ def _table(text: str, target: str) -> Mapping[str, Any] | None:
         return None
     if not isinstance(found, Mapping):
         raise BadRequest(f"{target}: the file is no mapping of keys to values")
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in interpolated(found).items()}
 
 
 def _keys_of(text: str, target: str) -> dict[str, Any]:

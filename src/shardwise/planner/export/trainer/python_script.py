@@ -23,6 +23,9 @@ _ARGUMENTS = (
 )
 _PEFT = ("LoraConfig", "get_peft_model")
 _QUANTIZED = ("BitsAndBytesConfig",)
+_AUTOCAST = "AmpOptimWrapper"
+_OF_AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
+"""Dtypes of mmengine's optimizer beside autocast, as accelerate calls them."""
 _LOADS = ("from_pretrained",)
 _TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer", "UnslothTrainer")
 _OTHERS = (
@@ -37,6 +40,11 @@ _OF_MODEL = {
     "max_seq_length": "max_seq_length",
 }
 """Keywords of a model's `from_pretrained` that count."""
+_SETTINGS = (
+    *("pretrained_model_name_or_path", "max_length", "pack_to_max_length", "batch_size"),
+    *("accumulative_counts", "optim_type", "sequence_parallel_size"),
+)
+"""Names that xtuner's configs assign, from which their dicts are made."""
 _OF_TRAINER = {"max_seq_length": "max_seq_length", "packing": "packing"}
 """Keywords of SFTTrainer itself, in TRL before 0.13."""
 
@@ -56,6 +64,8 @@ def values_of(text: str, target: str) -> dict[str, Any]:
     """Values by key; BadRequest for a script that gives none in itself."""
     tree = tree_of(target, text)
     names, found = _names(tree), dict[str, Any]()
+    if any(isinstance(n, ast.ImportFrom) and (n.module or "")[:6] == "xtuner" for n in tree.body):
+        found |= _of_settings(tree, names)
     for call in _calls(tree):
         found |= {k: v for k, v in _of_call(call, names).items() if found.get(k) is None}
     if not found:
@@ -69,14 +79,30 @@ def values_of(text: str, target: str) -> dict[str, Any]:
     return found
 
 
+def _of_settings(tree: ast.Module, names: Mapping[str, ast.expr]) -> dict[str, Any]:
+    """What a config of xtuner says under its settings' names; a class by its name, and a count that
+    is multiplied by another name as their product."""
+    found = {name: _value(names[name], names) for name in _SETTINGS if name in names}
+    found |= {k: str(v) for k, v in found.items() if isinstance(v, Unset) and k == "optim_type"}
+    for node in tree.body:
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
+            name, factor = _name(node.target), _value(node.value, names)
+            if isinstance(found.get(name), int) and isinstance(factor, int):
+                found[name] *= factor
+    return found
+
+
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
 
 
 def _of_call(call: ast.Call, names: Mapping[str, ast.expr]) -> dict[str, Any]:
     """The keys that one call says."""
-    kind = _name(call.func)
+    made = _made_by(call)
+    kind = _name(made)
     given = {word.arg: _value(word.value, names) for word in call.keywords if word.arg}
+    if made is not call.func:
+        del given["type"]
     if kind in _ARGUMENTS:
         return {key: value for key, value in given.items() if value is not None}
     if kind in _OTHERS:
@@ -87,13 +113,21 @@ def _of_call(call: ast.Call, names: Mapping[str, ast.expr]) -> dict[str, Any]:
         return {**named, "use_peft": True} if adapted else {}
     if kind in _QUANTIZED:
         return given
+    if kind == _AUTOCAST:
+        return {"mixed_precision": _OF_AUTOCAST.get(str(given.get("dtype")), "fp16")}
     if kind in _LOADS:
-        return _of_loading(call, given, names)
+        return _of_loading(ast.Call(made, call.args, call.keywords), given, names)
     if kind in _TRAINERS:
         return _of_trainer(call, given, names)
     if kind.lower().endswith("tokenizer") and "max_length" in given:
         return {"max_length": given["max_length"]}
     return {}
+
+
+def _made_by(call: ast.Call) -> ast.expr:
+    """What a call makes: the `type` of a dict that a config builds it from (mmengine)."""
+    kinds = (word.value for word in call.keywords if word.arg == "type")
+    return next(kinds, call.func) if _name(call.func) == "dict" else call.func
 
 
 def _of_loading(

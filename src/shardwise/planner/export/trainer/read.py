@@ -12,6 +12,7 @@ from math import prod
 
 from shardwise.errors import BadRequest, Gives, Lacking, shown
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
+from shardwise.planner.export.trainer.dialects import CANNOT
 from shardwise.planner.export.trainer.given import MODEL, Given, given_of
 from shardwise.plans.adapters import parse_targets
 from shardwise.plans.software.trainer import OPTIM_WORDS, stored_dtypes
@@ -112,6 +113,13 @@ _JOBS = ("dpo", "grpo", "kto", "orpo", "rloo", "reward", "ppo", "ipo", "simpo", 
 def _refuse_other_jobs(given: Given) -> None:
     """Raise BadRequest for what trains otherwise than on the next token: such a step has passes of
     another model, or of pairs."""
+    if (word := given.values.get(CANNOT)) is not None:
+        raise BadRequest(
+            f"{given.target}: {given.called(CANNOT)} is {shown(str(word))}, which decides how a "
+            f"step runs, and which no plan for {given.row.title} says; write "
+            f"{given.row.words_of(given.called(CANNOT))}, or make the plan with `shardwise plan "
+            "train`"
+        )
     job = str(given.take("rl", default="")).lower()
     launch = given.launch
     if launch is not None:

@@ -8,8 +8,9 @@ from shardwise.errors import BadRequest, Remark, shown
 from shardwise.planner.export.trainer.given import MODEL, Given, given_of, model_named
 from shardwise.planner.export.trainer.read import EACH, LENGTH, fields_of, is_open
 
-_ANY = 1
-"""Devices for which a text is read where only its keys are asked for."""
+_COUNTS = (None, *(times << n for n in range(14) for times in (1, 3)))
+"""Devices for which a text is tried where only its keys are asked for: as many as it says itself,
+else as machines come."""
 
 
 def notes(text: str, idle: re.Pattern[str], known: Collection[str]) -> list[str]:
@@ -44,7 +45,7 @@ def _hint(key: str, known: Collection[str]) -> str:
 
 def _read(given: Given) -> None:
     """Take every key that a plan is made of; the devices are as many as make it one, if any do."""
-    for devices in (_ANY, 8, 64, 1024, None):
+    for devices in _COUNTS:
         try:
             fields_of(given, devices)
         except BadRequest:
@@ -89,8 +90,8 @@ def _nearly(given: Given) -> Iterator[str]:
         yield f"not in the text, read as the program's default: {', '.join(lacks)}"
     if packed:
         yield (
-            f"{packed[0]}: the lengths of documents are not in the text; a sequence is read as one "
-            "document (packed_lengths of a plan says them)"
+            f"{given.called(packed[0])}: the lengths of documents are not in the text; a sequence "
+            "is read as one document (packed_lengths of a plan says them)"
         )
     elif not given.on("pad_to_sequence_len"):
         yield "without packing a batch is as long as its longest text: read as max_length each"

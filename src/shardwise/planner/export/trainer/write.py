@@ -18,7 +18,12 @@ from shardwise.planner.export.hardware import nodes
 from shardwise.planner.export.notes import copies, stored_axes
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import Obstacle
-from shardwise.plans.software.trainer import TRAINER, engine_of, written_dtypes
+from shardwise.plans.software.trainer import (
+    CONTEXT_WORDS,
+    TRAINER,
+    engine_of,
+    written_dtypes,
+)
 
 _HEAD = """#!/usr/bin/env bash
 # Add what a plan does not choose: --dataset_name, --learning_rate and its schedule, --output_dir,
@@ -91,7 +96,8 @@ def write_axolotl(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     if engine == "deepspeed":
         values["deepspeed"] = _deepspeed(plan)
     elif engine == "fsdp":
-        values |= {"fsdp_version": 2, "fsdp_config": _fsdp(plan, "")} | _shards(plan)
+        named = {_OF_AXOLOTL.get(name, f"{name}_size"): size for name, size in _sizes(plan).items()}
+        values |= {"fsdp_version": 2, "fsdp_config": _fsdp(plan, "")} | named
         if plan.optimizer == "adam8bit":  # its FSDP2 takes no bitsandbytes
             values["optimizer"] = "adamw_torch_8bit"
     return _YAML_HEAD + yaml.safe_dump(values, sort_keys=False)
@@ -106,9 +112,27 @@ def obstacles_deepspeed(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
     return [Obstacle(field="dtypes.master", value=plan.dtypes.master, rule=rule, remedy=remedy)]
 
 
+_SDPA = ("flash", "sdpa")
+"""Kernels of torch's scaled_dot_product_attention, which alone accelerate cuts by the sequence."""
+
+
+def obstacles_accelerate(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
+    """That accelerate's context parallelism can run the attention kernel."""
+    kernel = plan.attention_kernel
+    if plan.degree("context") == 1 or kernel in _SDPA:
+        return []
+    rule = "accelerate's context parallelism runs torch's scaled_dot_product_attention alone"
+    remedy = "set attention_kernel to flash, or export to axolotl"
+    return [Obstacle(field="attention_kernel", value=kernel, rule=rule, remedy=remedy)]
+
+
 def obstacles_axolotl(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
-    """That axolotl loads a model in the dtype of autocast."""
+    """That axolotl passes KV around in a ring, and loads a model in the dtype of autocast."""
     d = plan.dtypes
+    if plan.degree("context") > 1 and plan.context_method != "ring":
+        rule, remedy = "axolotl passes KV around in a ring", "set context_method to ring"
+        value = plan.context_method
+        return [Obstacle(field="context_method", value=value, rule=rule, remedy=remedy)]
     if _engine(plan) != "ddp" or d.param == d.compute:
         return []
     rule = "axolotl loads a model in the dtype that it computes in"
@@ -183,8 +207,10 @@ def _accelerate(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
         del values["mixed_precision"]
     elif engine == "fsdp":
         values["fsdp_config"] = _fsdp(plan, "fsdp_") | {"fsdp_version": 2}
-        if shards := _shards(plan):
-            named = {f"parallelism_config_{name}": size for name, size in shards.items()}
+        if sizes := _sizes(plan):
+            named: dict[str, Any] = {f"{_SECTION}{name}_size": size for name, size in sizes.items()}
+            if "cp" in sizes:
+                named[f"{_SECTION}cp_comm_strategy"] = CONTEXT_WORDS[plan.context_method]
             values["parallelism_config"] = named
     return values
 
@@ -198,10 +224,20 @@ def _fsdp(plan: TrainPlan, begin: str) -> dict[str, Any]:
     }
 
 
-def _shards(plan: TrainPlan) -> dict[str, int]:
-    """Copies of the shards, where there are several."""
+_SECTION = "parallelism_config_"
+_OF_AXOLOTL = {"tp": "tensor_parallel_size", "cp": "context_parallel_size"}
+
+
+def _sizes(plan: TrainPlan) -> dict[str, int]:
+    """accelerate's ParallelismConfig: copies, shards of each, and how a model and its sequences are
+    cut beside FSDP, where it is not FSDP alone."""
     outer = copies(plan)
-    return {"dp_replicate_size": outer, "dp_shard_size": plan.degree("fsdp")} if outer > 1 else {}
+    inner = {"tp": plan.degree("tensor"), "cp": plan.degree("context")}
+    inner = {name: size for name, size in inner.items() if size > 1}
+    if outer == 1 and not inner:
+        return {}
+    outside = {"dp_replicate": outer} if outer > 1 else {}
+    return outside | {"dp_shard": plan.degree("fsdp")} | inner
 
 
 def _stage(plan: TrainPlan) -> int:
