@@ -3,6 +3,7 @@
 import {useEffect, useId, useState} from "react";
 import {short, sizeOf, typed as typedAs} from "./numbers.js";
 import {writtenOut} from "./config.js";
+import {give, gives} from "./source.js";
 
 export function Controls({view, state, change, only}) {
   const groups = [...new Set(view.controls.map(({group}) => group))];
@@ -108,6 +109,7 @@ function Input({id, control, value, size, shown, change, fixed}) {
     case "entry":
       return <Entry {...common} value={value} change={change} />;
     default:
+      if (control.gives && gives()) return <Given common={common} control={control} value={value} change={change} />;
       return <input {...common} type="text" value={value} spellCheck={false} onChange={(event) => change(event.target.value, true)} />;
   }
 }
@@ -133,6 +135,55 @@ function Entry({id, name, label, value, change, disabled}) {
       onKeyDown={(event) => { if (event.key === "Enter") enter(); }}
     />
   );
+}
+
+// A path on the machine of the page's server, or a file or folder of this one, which the server keeps.
+const NEEDED = /\.(json|csv|gz)$/; // of a report's folder: what the page reads
+function Given({common, control, value, change}) {
+  const [said, setSaid] = useState(""), picker = useId();
+  const many = control.gives === "folder";
+  const send = async (list) => {
+    const all = [...list], files = all.length > 1 ? all.filter(({name}) => NEEDED.test(name)) : all;
+    if (!files.length) return;
+    setSaid("giving it to the page");
+    try {
+      const folder = all[0].webkitRelativePath?.split("/")[0] || "report";
+      const found = await give(many ? safe(folder) : safe(files[0].name), many ? files : [new File(files.slice(0, 1), safe(files[0].name))]);
+      setSaid(`${found.name}, kept while this page's server runs`);
+      change(found.word);
+    } catch (error) {
+      setSaid(error.message);
+    }
+  };
+  const dropped = async (event) => {
+    event.preventDefault();
+    send(await filesOf(event.dataTransfer));
+  };
+  return (
+    <>
+      <input {...common} type="text" value={value} spellCheck={false} onChange={(event) => change(event.target.value, true)} onDrop={dropped} onDragOver={(event) => event.preventDefault()} />
+      <label className="choose" htmlFor={picker}>{many ? "Choose a folder" : "Choose a file"}
+        <input id={picker} name={`${common.name}-file`} type="file" {...(many && {webkitdirectory: "", multiple: true})} onChange={(event) => send(event.target.files)} />
+      </label>
+      {said && <p className="about" role="status">{said}</p>}
+    </>
+  );
+}
+
+// A name that every machine takes.
+const safe = (name) => name.replace(/[^\w.+-]/g, "_").replace(/^[^A-Za-z0-9_]+/, "").slice(-100) || "file";
+
+// What was dropped: files, or those of one folder.
+async function filesOf({items, files}) {
+  const entry = items[0]?.webkitGetAsEntry?.();
+  if (!entry?.isDirectory) return [...files];
+  const reader = entry.createReader(), found = [];
+  for (;;) {
+    const part = await new Promise((done, failed) => reader.readEntries(done, failed));
+    if (!part.length) break;
+    found.push(...part.filter((one) => one.isFile));
+  }
+  return Promise.all(found.map((one) => new Promise((done, failed) => one.file(done, failed))));
 }
 
 // A name out of those that are known, or another that the library reads: an id, a path; and the text

@@ -6,14 +6,18 @@ import {billions, binaryTicks, logTicks, short, words as asWords} from "./number
 import {palette, series} from "./palette.js";
 import {hue, mountPlayer} from "./player.js";
 
-export function Figure({figure, width, found}) {
+// A figure's frame, and what is left in it.
+const FRAME = 12;
+const inside = (width) => width - 2 * FRAME - 2;
+
+export function Figure({figure, width, tall = 0, found}) {
   const place = useRef(null);
   const labels = namesOf(figure);
-  useEffect(() => place.current.replaceChildren(plotOf(figure, width, labels)), [figure, width]);
+  useEffect(() => place.current.replaceChildren(plotOf(figure, inside(width), labels, tall)), [figure, width, tall]);
   const drawing = () => ({svg: place.current.firstChild, title: figure.title, labels: labels.length > 1 ? labels.map((label, i) => [asWords(label), palette(labels)[i]]) : [], source: found.source});
   return (
     <figure className="figure" data-figure={figure.id} style={{width}}>
-      <figcaption>{figure.title}<SaveFigure id={figure.id} title={figure.title} drawing={drawing} csv={() => figureCsv(figure)} /></figcaption>
+      <figcaption><span className="title">{figure.title}</span><SaveFigure id={figure.id} title={figure.title} drawing={drawing} csv={() => figureCsv(figure)} /></figcaption>
       <div ref={place} />
       <Legend labels={labels} figure={figure} />
     </figure>
@@ -23,11 +27,11 @@ export function Figure({figure, width, found}) {
 export function Player({found, width, frame, turned}) {
   const place = useRef(null), hears = useRef(turned), data = found.player;
   hears.current = turned;
-  useEffect(() => mountPlayer(place.current, data, {width, at: frame, moved: (to) => hears.current(to)}), [data, width]);
+  useEffect(() => mountPlayer(place.current, data, {width: inside(width), at: frame, moved: (to) => hears.current(to)}), [data, width]);
   const drawing = () => ({svg: place.current.querySelector("svg"), title: data.title, labels: [], source: found.source});
   return (
     <figure className="figure" data-figure="player" style={{width}}>
-      <figcaption>{data.title}<SaveFigure id="player" title={data.title} drawing={drawing} /></figcaption>
+      <figcaption><span className="title">{data.title}</span><SaveFigure id="player" title={data.title} drawing={drawing} /></figcaption>
       <div ref={place} />
     </figure>
   );
@@ -48,7 +52,7 @@ function SaveFigure({id, title, drawing, csv}) {
 function Legend({labels, figure}) {
   if (labels.length < 2) return null;
   const dashed = new Set(figure.marks.filter((m) => m.dashed || m.kind === "rule").map((m) => m.label));
-  const solid = new Set(figure.marks.filter((m) => ["bar", "rect", "dot"].includes(m.kind)).map((m) => m.label));
+  const solid = new Set(figure.marks.filter((m) => ["bar", "range", "rect", "dot"].includes(m.kind)).map((m) => m.label));
   const colours = palette(labels);
   const key = (label) => `key${dashed.has(label) ? " dashed" : ""}${solid.has(label) ? " solid" : ""}`;
   return (
@@ -67,23 +71,23 @@ export function namesOf(figure) {
   return [...new Set(figure.marks.map((mark) => mark.label).filter(Boolean))];
 }
 
-function plotOf(figure, width, labels) {
+function plotOf(figure, width, labels, tall) {
   const narrow = width < 520;
   const rows = figure.y.names.length;
   const longest = Math.max(0, ...figure.y.names.map((name) => name.length));
-  const left = rows ? Math.min(8 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 72;
-  const height = figure.square ? square(figure, width) : rows ? 64 + rows * (rows < 3 ? 44 : longest > letters(left) ? 36 : 26) : narrow ? 280 : 340;
+  const left = rows ? Math.min(16 + longest * 6.6, width * 0.45) : figure.y.bare ? 12 : 72;
+  const height = figure.square ? square(figure, width) : rows ? 50 + rows * (rows < 3 ? 44 : longest > letters(left) ? 36 : 26) : Math.max(narrow ? 280 : 340, tall);
   const made = Plot.plot({
     width,
     height,
     marginLeft: left,
-    marginRight: 18,
-    marginTop: 24,
+    marginRight: single(figure) ? 66 : 18,
+    marginTop: rows ? 6 : 24,
     marginBottom: figure.x.bare ? 12 : 44,
     style: {background: "transparent", color: "var(--ink)", fontSize: "12px"},
     x: scale(figure, "x", Math.max(2, Math.floor((width - left) / 74))),
     y: scale(figure, "y", 6, left),
-    marks: [...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, palette(labels)[labels.indexOf(mark.label)] ?? series(0))), ...pointed(figure)],
+    marks: [...ranges(figure, labels), ...bars(figure, labels), ...figure.marks.flatMap((mark) => marks(mark, figure, palette(labels)[labels.indexOf(mark.label)] ?? series(0))), ...named(figure), ...pointed(figure)],
   });
   const svg = made.tagName === "svg" ? made : made.querySelector("svg");
   for (const group of svg.querySelectorAll("[aria-label]")) group.removeAttribute("aria-label"); // of no role
@@ -118,8 +122,7 @@ function scale(figure, which, most, left = 0) {
   if (names.length) return {type: "band", domain: names, label: null, tickFormat: (name) => shortened(name, letters(left))};
   const named = asWords(label), title = unit && unit !== label ? `${named} [${unit}]` : named;
   if (bare) return {axis: null, domain: extent(figure, which), reverse: which === "y"};
-  const counted = /^(parameters|tokens)$/.test(unit || label);
-  const options = {label: title, labelArrow: "none", tickFormat: (v) => (counted && v >= 1e9 ? billions(v) : short(v, plainUnit(unit)))};
+  const options = {label: title, labelArrow: "none", grid: true, tickFormat: textOf(figure[which])};
   options.labelAnchor = which === "x" ? "right" : "top";
   const bars = figure.marks.filter((m) => m.kind === "bar");
   if (!log && unit === "bytes") {
@@ -137,7 +140,13 @@ function scale(figure, which, most, left = 0) {
   return {...options, type: "log", domain: wide, ticks: logTicks(...wide, most), tickFormat: options.tickFormat};
 }
 
-const plainUnit = (unit) => (["s", "bytes", "bytes/s"].includes(unit) ? unit : "");
+// A number of an axis: of things that are counted 1e9 is a B.
+function textOf({label, unit}) {
+  const counted = /^(parameters|tokens)$/.test(unit || label);
+  return (v) => (counted && v >= 1e9 ? billions(v) : short(v, plainUnit(unit)));
+}
+
+const plainUnit = (unit) => (["s", "bytes", "bytes/s", "USD", "USD/Mtokens", "USD/h"].includes(unit) ? unit : "");
 
 // Letters of a row's name that have room beside it.
 const letters = (left) => Math.max(12, Math.floor((left - 8) / 6.6));
@@ -161,10 +170,11 @@ function marks(mark, figure, stroke) {
       ];
     case "dot":
       return [
-        Plot.dot(points, {x: "x", y: "y", fill: stroke, stroke: "var(--paper)", r: 5, title}),
+        Plot.dot(points, {x: "x", y: "y", fill: stroke, stroke: "var(--paper)", r: radius(mark, figure), title}),
       ];
     case "bar":
-      return []; // together, so that they stand one after the other
+    case "range":
+      return []; // together: bars stand one after the other, dots stand on ranges
     case "rect":
       return [
         Plot.rect(points, {x1: "x", x2: "x2", y1: "y", y2: "y2", fill: mark.hues.length ? (d) => d.fill : stroke, fillOpacity: 0.85, inset: 0.5, title}),
@@ -197,7 +207,50 @@ function bars(figure, labels) {
   const rows = every.flatMap((mark) => rowsOf(mark, figure).map((d) => ({...d, mark})));
   if (!rows.length) return [];
   const colours = palette(labels), fill = (d) => colours[labels.indexOf(d.mark.label)] ?? series(0);
-  return [Plot.barX(rows, {x: "x", y: "y", fill, inset: 0.5, title: (d) => tip(d, figure, d.mark)})];
+  const drawn = [Plot.barX(rows, {x: "x", y: "y", fill, inset: 0.5, title: (d) => tip(d, figure, d.mark)})];
+  const text = textOf(figure.x), value = (d) => text(d.x), middle = {text: value, fontSize: 11, fontVariant: "tabular-nums"};
+  if (single(figure)) return [...drawn, Plot.text(rows, {...middle, x: "x", y: "y", dx: 5, textAnchor: "start", fill: "var(--ink)"})];
+  const fits = (d, scales) => value(d).length * 6.4 + 4 < scales.x(d.x) - scales.x(0);
+  return [...drawn, Plot.text(rows, Plot.stackX({...middle, x: "x", y: "y", fill: "var(--on-series)", render: only((i, scales) => fits(rows[i], scales))}))];
+}
+
+// Whether each row has one bar: then its number stands at its end.
+function single(figure) {
+  const rows = figure.marks.filter(({kind}) => kind === "bar").flatMap(({y}) => y);
+  return rows.length > 0 && new Set(rows).size === rows.length;
+}
+
+// A mark's render that keeps some of its places.
+const only = (keep) => (index, scales, values, dimensions, context, next) => next(index.filter((i) => keep(i, scales, values)), scales, values, dimensions, context);
+
+// From one end to the other, behind the dots.
+function ranges(figure, labels) {
+  const colours = palette(labels);
+  return figure.marks.filter(({kind}) => kind === "range").map((mark) => {
+    const stroke = colours[labels.indexOf(mark.label)], rows = rowsOf(mark, figure);
+    const title = (d) => `${mark.label}: ${short(d.x, figure.x.unit)} to ${short(d.x2, figure.x.unit)}`;
+    return Plot.ruleY(rows, {x1: "x", x2: "x2", y: "y", stroke, strokeWidth: 10, strokeOpacity: 0.4, strokeLinecap: "round", title});
+  });
+}
+
+// Names beside dots, where they touch no other: those of the last marks first.
+const LONGEST_NAME = 14, MOST_NAMED = 80;
+function named(figure) {
+  if (figure.x.bare || !figure.marks.every(({kind}) => kind === "dot" || kind === "rule")) return [];
+  const points = figure.marks.filter(({kind}) => kind === "dot").flatMap((mark) => rowsOf(mark, figure)).reverse();
+  if (points.length > MOST_NAMED || !points.every(({text}) => text && text.length <= LONGEST_NAME)) return [];
+  const apart = (index, scales, values, dimensions, context, next) => {
+    const at = (i) => [scales.x(points[i].x), scales.y(points[i].y)], kept = [];
+    const touches = (one, box) => one.x < box.x + box.w && box.x < one.x + one.w && one.y < box.y + box.h && box.y < one.y + one.h;
+    const dots = Array.from(index, (i) => ({i, x: at(i)[0] - 5, y: at(i)[1] - 5, w: 10, h: 10}));
+    const shown = index.filter((i) => {
+      const [x, y] = at(i), box = {x: x + 7, y: y - 8, w: points[i].text.length * 7, h: 16};
+      if (box.x + box.w > dimensions.width || kept.some((one) => touches(one, box)) || dots.some((one) => one.i !== i && touches(one, box))) return false;
+      return kept.push(box);
+    });
+    return next(shown, scales, values, dimensions, context);
+  };
+  return [Plot.text(points, {x: "x", y: "y", text: "text", dx: 8, textAnchor: "start", fontSize: 11, fill: "var(--ink)", render: apart})];
 }
 
 // A word in a rectangle only where it fits into the drawn width.
@@ -209,14 +262,7 @@ function words(points, fill) {
       text: "text",
       fill,
       fontSize: 11,
-      render(index, scales, values, dimensions, context, next) {
-        const fits = index.filter((i) => {
-          const d = points[i];
-          const room = Math.abs(scales.x(d.x2) - scales.x(d.x));
-          return d.text && String(d.text).length * 6.4 < room;
-        });
-        return next(fits, scales, values, dimensions, context);
-      },
+      render: only((i, scales) => points[i].text && String(points[i].text).length * 6.4 < Math.abs(scales.x(points[i].x2) - scales.x(points[i].x))),
     }),
   ];
 }
@@ -233,6 +279,12 @@ export function rowsOf(mark, figure) {
     rows.push(row);
   }
   return rows.filter((d) => drawable(d.x, figure.x) && drawable(d.y, figure.y));
+}
+
+// Dots of one row may lie on each other: the later ones are smaller.
+function radius(mark, figure) {
+  const dots = figure.marks.filter(({kind}) => kind === "dot");
+  return figure.y.names.length && dots.length > 1 ? Math.max(3, 7 - 3 * dots.indexOf(mark)) : 5;
 }
 
 const drawable = (value, axis) => value !== null && !(axis.log && value <= 0);

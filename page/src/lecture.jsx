@@ -1,7 +1,7 @@
 // A chapter full screen: predict, then see. Arrow keys and those of a presenter turn the pages.
 import {useEffect, useRef, useState} from "react";
 import {Figure, Player} from "./figure.jsx";
-import {short} from "./numbers.js";
+import {short, words} from "./numbers.js";
 import {answer, lecture} from "./source.js";
 
 const BACK = ["ArrowLeft", "PageUp"], ON = ["ArrowRight", "PageDown"];
@@ -52,19 +52,19 @@ function Predict({step}) {
   useEffect(() => { ask(""); }, [step]);
   const enter = (event) => { event.preventDefault(); if (typed.trim()) { ask(typed.trim()); field.current.blur(); } };
   if (!asked) return <p role="status" className="status">{error || "working it out"}</p>;
-  const [inputs] = asked.tables, done = asked.right !== null;
+  const [inputs, steps] = asked.tables, done = asked.right !== null, unit = asked.key[0]?.unit;
   return (
     <section className="predict" aria-label="Predict">
       <p className="question">{asked.says}</p>
       <p className="given">{inputs.rows.map(([name, value, unit]) => `${name} = ${short(value, unit)}`).join(",  ")}</p>
       <form onSubmit={enter}>
-        <label>Your answer <input ref={field} type="text" className="box" autoComplete="off" value={typed} onChange={(event) => setTyped(event.target.value)} /></label>
+        <label>Your answer{unit && `, in ${unit}`} <input ref={field} type="text" className="box" autoComplete="off" value={typed} onChange={(event) => setTyped(event.target.value)} /></label>
         <button type="submit">Check</button>
       </form>
       {!done && <p className="given">{asked.lines[0]}</p>}
       {error && <p role="alert" className="error">{error}</p>}
       {done && <p role="status" className={asked.right ? "verdict right" : "verdict"}>{asked.right ? "Right." : "Not right."} {asked.lines[1]}</p>}
-      {done && <p className="formula">{asked.formula}</p>}
+      {done && steps && <ol className="worked">{steps.rows.map(([name, formula, given, value, of]) => <li key={name}><b>{words(name)}</b> = {formula} = <b>{short(value, of)}</b>{given && <small>{given}</small>}</li>)}</ol>}
     </section>
   );
 }
@@ -86,7 +86,7 @@ function See({step}) {
       <p className="question">{step.look}</p>
       {error && <p role="alert" className="error">{error}</p>}
       {!found && !error && <p role="status" className="status">working it out</p>}
-      {found && width > 0 && (found.player ? <Player found={found} width={width} frame={0} turned={() => {}} /> : <Figure figure={figure} width={width} found={found} />)}
+      {found && width > 0 && (found.player ? <Player found={found} width={width} frame={0} turned={() => {}} /> : <Figure figure={figure} width={width} tall={innerHeight - 330} found={found} />)}
       {found?.source && <p className="formula">{found.source}</p>}
     </section>
   );

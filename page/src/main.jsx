@@ -120,8 +120,14 @@ function Menu({all, at, visited}) {
   return (
     <nav aria-label="Views">
       <ul>
-        {all.map((view) => (
-          <li key={view.name}><a ref={view === at ? here : null} href={visited[view.name] ? write(view, visited[view.name]) : `#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
+        {[...new Set(all.map(({group}) => group))].map((group) => (
+          <li key={group} className="of"><span>{group}</span>
+            <ul>
+              {all.filter((view) => view.group === group).map((view) => (
+                <li key={view.name}><a ref={view === at ? here : null} href={visited[view.name] ? write(view, visited[view.name]) : `#${view.name}`} aria-current={view === at ? "page" : undefined}>{view.title}</a></li>
+              ))}
+            </ul>
+          </li>
         ))}
       </ul>
     </nav>
@@ -153,15 +159,18 @@ function keep(name) { try { localStorage.setItem("theme", name); } catch { /* a 
 function Answer({found, view, state, frame, turned, stale, change}) {
   const [place, width] = useWidth();
   const first = width < NARROW && found.figures.length ? 1 : found.lines.length; // on a phone the figure comes before the rest
-  const lines = found.lines.map((line) => <p key={line} className="line">{line}</p>);
+  const lines = found.lines.filter(Boolean).map((line) => <p key={line} className="line">{line}</p>);
+  const key = found.key.length > 0 && <Key figures={found.key} />;
   return (
     <div className={stale ? "stale" : ""} ref={place}>
       {found.says && <p className="says">{found.says}</p>}
       <Score found={found} />
+      {!found.player && key}
       {lines.slice(0, first)}
       {width > 0 && found.player && <Player found={found} width={width} frame={frame} turned={turned} />}
+      {found.player && key}
       {width > 0 && <div className="figures">{found.figures.map((figure) => (
-        <Figure key={figure.id} figure={figure} width={figureWidth(width, found.figures.length)} found={found} />
+        <Figure key={figure.id} figure={figure} width={figureWidth(width, figure, found.figures)} found={found} />
       ))}</div>}
       {lines.slice(first)}
       <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} given={state[table.edits]} change={exported() ? undefined : (words) => change(table.edits, words)} />)}</div>
@@ -176,7 +185,23 @@ function Answer({found, view, state, frame, turned, stale, change}) {
   );
 }
 
-const figureWidth = (width, count) => (width > 760 && count > 1 ? (width - 24) / 2 : width);
+// Two in a row; one that needs it has a row for itself, and the first where they are odd.
+function figureWidth(width, figure, all) {
+  const halves = all.filter((one) => !one.wide);
+  const alone = figure.wide || (halves.length % 2 === 1 && figure === halves[0]);
+  return width > 760 && !alone ? (width - GAP) / 2 : width;
+}
+const GAP = 16; // pixels between two figures, as in page.css
+
+// The numbers to read first.
+function Key({figures}) {
+  return (
+    <dl className="key-figures">
+      {figures.map(({label, value, unit, note}) => <div key={label}><dt>{label}</dt><dd><b>{large(value, unit)}</b>{note && <small>{note}</small>}</dd></div>)}
+    </dl>
+  );
+}
+const large = (value, unit) => (Number.isInteger(value) && !unit ? value.toLocaleString("en") : short(value, unit));
 
 function useWidth() {
   const place = useRef(null);
@@ -220,14 +245,25 @@ function Typed({name, value, enter}) {
   return <input type="text" className="typed" aria-label={name} value={typed} onChange={(event) => setTyped(event.target.value)} onBlur={done} onKeyDown={(event) => { if (event.key === "Enter") done(); }} />;
 }
 
+// Whether a column has numbers alone, which then stand below each other.
+const counted = (table, units, j) => j > 0 && !units && !table.edits && table.rows.every((row) => typeof row[j] === "number" || row[j] === null || row[j] === "");
+
 function Table({table, given, change}) {
+  if (table.header.length === 1) {
+    return (
+      <section className="list" aria-label={table.title}>
+        <h2>{table.title}</h2>
+        <ul>{table.rows.map(([line], i) => <li key={i}>{line}</li>)}</ul>
+      </section>
+    );
+  }
   const units = table.header.at(-1) === "unit";
   const header = units ? table.header.slice(0, -1) : table.header;
   return (
     <div className="table" tabIndex={0} role="region" aria-label={table.title}>
       <table>
         <caption>{table.title}</caption>
-        <thead><tr>{header.map((name, i) => <th key={i} scope="col">{words(name) || "name"}</th>)}</tr></thead>
+        <thead><tr>{header.map((name, i) => <th key={i} scope="col" className={counted(table, units, i) ? "number" : undefined}>{words(name) || "name"}</th>)}</tr></thead>
         <tbody>
           {table.rows.map((row, i) => (
             <tr key={i}>{header.map((name, j) => {
@@ -235,7 +271,7 @@ function Table({table, given, change}) {
                 return <td key={j}><Typed name={row[0]} value={row[j]} enter={(to) => change(withWord(given, row[0], to))} /></td>;
               }
               const cell = inTable(row[j], units ? (name === "ratio" ? "" : row.at(-1) ?? "") : table.units[name] ?? "");
-              return j ? <td key={j} className={typeof row[j] === "number" ? "number" : cell.length < 30 ? "short" : ""}>{broken(cell)}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
+              return j ? <td key={j} className={counted(table, units, j) ? "number" : typeof row[j] === "number" ? "digits" : cell.length < 30 ? "short" : ""}>{broken(cell)}</td> : <th key={j} scope="row" className={cell.length < 30 ? "short" : ""}>{table.header[0] ? cell : words(cell)}</th>;
             })}</tr>
           ))}
         </tbody>

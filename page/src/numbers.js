@@ -8,6 +8,7 @@ export function short(value, unit = "") {
   if (typeof value !== "number") return String(value);
   if (unit === "days") return `${Number(value.toPrecision(4)).toLocaleString("en")} days`;
   if (unit === "ratio" || unit === "value") return short(value);
+  if (/^USD(\/h|\/Mtokens)?$/.test(unit)) return dollars(value) + (unit === "USD/h" ? "/h" : "");
   if (unit === "share") return `${digits(value * 100)} %`;
   if (/^[a-zA-Z]{4,}(\/\w+)?$/.test(unit) && unit !== "bytes" && unit !== "bytes/s" && !/FLOP/.test(unit)) return worded(value, unit);
   if (unit === "bytes") return scaled(value, 1024, BINARY, "B");
@@ -17,6 +18,12 @@ export function short(value, unit = "") {
   if (value !== 0 && Math.abs(value) < 1 && unit === "s") return small(value, unit);
   if (Math.abs(value) >= 1e4 || (unit && Math.abs(value) >= 1000)) return scaled(value, 1000, SI, unit);
   return unit ? `${digits(value)} ${unit}` : digits(value);
+}
+
+// $4.20, $19.2k, $25M.
+function dollars(value) {
+  if (Math.abs(value) >= 1e4) return `$${billions(value).replace(" ", "")}`;
+  return `$${value !== 0 && Math.abs(value) < 0.1 ? digits(value) : value.toLocaleString("en", {minimumFractionDigits: Number.isInteger(value) ? 0 : 2, maximumFractionDigits: value < 1000 ? 2 : 0})}`;
 }
 
 // Things that are counted, whose unit is a word: 4,096 chips, 3 M tokens.

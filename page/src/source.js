@@ -59,8 +59,15 @@ export async function decision(view, state, growths, heard) {
   return {header: parts[0].header, rows: all("rows"), commands: all("commands"), notes: all("notes")};
 }
 
-async function get(url, signal) {
-  const reply = await fetch(url, {signal});
+// Files for the server of this page to keep: a line that names them, then their bytes. Gives its word for them.
+export async function give(name, files) {
+  const heading = JSON.stringify({name, files: files.map((file) => [file.name, file.size])});
+  return get("api/given", undefined, {method: "POST", body: new Blob([`${heading}\n`, ...files])});
+}
+export const gives = () => !carried() && !grid;
+
+async function get(url, signal, more = {}) {
+  const reply = await fetch(url, {signal, ...more});
   const found = await reply.json();
   if (!reply.ok) throw new Error(found.error ?? `the server answered ${reply.status}`);
   return found;

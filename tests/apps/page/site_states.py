@@ -3,8 +3,8 @@
     python -m tests.apps.page.site_states FOLDER
     python -m tests.apps.page.site_states FOLDER --sample 200
 
-Each state has the answer of the page, and each number of a line, a dot or a bar in it stands in the
-result of one of the commands that the state names. A sample is drawn from seed 0.
+Each state has the answer of the page, and each number of a line, a dot, a bar or a range in it
+stands in the result of one of the commands that the state names. A sample is drawn from seed 0.
 """
 
 import argparse
@@ -53,8 +53,8 @@ def faults(folder: Path, view: str, key: str, name: str) -> Iterator[str]:
     known = set(numbers(json.loads(json.dumps(finite(plain(results))[0]))))
     for figure in stored.get("figures", ()):
         for mark in figure["marks"]:
-            if mark["kind"] in ("line", "dot", "bar"):
-                for value in {*numbers(mark["x"]), *numbers(mark["y"])} - known:
+            if mark["kind"] in ("line", "dot", "bar", "range"):
+                for value in {*numbers([mark["x"], mark["x2"], mark["y"]])} - known:
                     yield f"{view}?{key}: {figure['id']} draws {value}, which no command says"
 
 

@@ -26,7 +26,7 @@ from shardwise.errors import BadRequest
 SEARCHED = ("start", "training", "serving")
 LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
 """Views that do not search for plans. Controls of all are turned in a browser, too."""
-KINDS = {"line", "dot", "bar", "rect", "rule", "arrow", "text"}
+KINDS = {"line", "dot", "bar", "range", "rect", "rule", "arrow", "text"}
 PACKED = 300_000
 """Bytes of the bundle, gzipped, at most."""
 
@@ -88,15 +88,17 @@ def assert_same(first, second, where):
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_drawn_stands_in_the_results(page, name):
-    """No number of a line or a bar is made by the page."""
+    """No key figure, and no number of a line, a bar or a range, is made by the page."""
     found = asked(page, name, fine="yes", **start(name))
     answers = page.get(f"/api/answer/{name}", params=start(name)).json()
     known = set(numbers([one["result"] for one in answers]))
+    assert set(numbers([one["value"] for one in found["key"]])) <= known
     for figure in found["figures"]:
         for mark in figure["marks"]:
             assert mark["kind"] in KINDS
-            if mark["kind"] in ("line", "dot", "bar"):
-                assert set(numbers([mark["x"]])) <= known, (figure["id"], mark["label"])
+            if mark["kind"] in ("line", "dot", "bar", "range"):
+                drawn = set(numbers([mark["x"], mark["x2"]]))
+                assert drawn <= known, (figure["id"], mark["label"])
                 assert set(numbers([mark["y"]])) <= known, (figure["id"], mark["label"])
 
 

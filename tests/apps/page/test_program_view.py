@@ -22,7 +22,8 @@ def test_a_loop_is_opened_and_ops_are_searched(page):
     begins = [x for mark in timeline["marks"] for x in mark["x"]]
     assert max(ends) - min(begins) < loops["rows"][1][2] / 8, "one round of sixteen"
     assert (
-        closed["says"] == "train on v5e:2x2 fits; its step takes 240 ms compiled, 311 ms predicted."
+        closed["says"]
+        == "The program 'train' on v5e:2x2 fits; its step takes 240 ms compiled, 311 ms predicted."
     )
     found = shown_ops(asked(page, "programs", find="splash_mha_fwd"))
     assert 2 <= len(found) < len(shown_ops(closed))

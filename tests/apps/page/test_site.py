@@ -12,10 +12,14 @@ from tests.apps.page.site_states import drawn, faults
 
 from shardwise.apps.page import site
 from shardwise.apps.page.app import page_app
+from shardwise.apps.page.call import _answered
 from shardwise.apps.page.grid import GridState, grid_state, site_grid
 from shardwise.apps.page.site import check_site, write_site
 from shardwise.apps.page.views import VIEWS
+from shardwise.commands.pricing import predict
+from shardwise.commands.pricing.kept_plans import KeptPlans
 from shardwise.errors import BadRequest
+from shardwise.planner.training import plan_train
 
 PAGE = ["app.css", "app.js", "grid", "index.html"]
 FEW = {"hbm": {"chunks": "16"}, "book": {"quiz": "yes"}, "models": {"model": "llama-3-8b"}}
@@ -156,3 +160,36 @@ def test_drawn_states_of_a_site_say_what_their_commands_say(tmp_path):
     assert list(faults(tmp_path, view, key, name)) == [
         f"{view}?{key}: the file is not the page's answer"
     ]
+
+
+def test_states_of_a_model_share_their_searches(monkeypatch):
+    """A chip beside two others is searched once for both; files are the same as without."""
+    searched = []
+
+    def counted(request, **more):
+        searched.append(request.piece)
+        return plan_train(request, **more)
+
+    monkeypatch.setattr(predict, "plan_train", counted)
+    monkeypatch.setattr(site, "_PLANS", KeptPlans())
+    words = {"model": "llama-3.2-1b", "chips": "4", "batch": "65536", "beside": "l4"}
+    both = [grid_state(VIEWS["training"], {**words, "on": on}) for on in ("v5e", "v6e")]
+    alone = [unkept(one, monkeypatch) for one in both]
+    before = len(searched)
+    assert [answer(one) for one in both] == alone
+    again = searched[before:]
+    assert len(again) < before
+    beside = [piece for piece in again if piece.chip.id == "l4"]
+    assert len(beside) == len([p for p in searched[:before] if p.chip.id == "l4"]) / 2
+
+
+def answer(state):
+    """A state's file, with no answer remembered."""
+    _answered.cache_clear()
+    return site.answer_file(state)
+
+
+def unkept(state, monkeypatch):
+    with monkeypatch.context() as other:
+        other.setattr(site, "_PLANS", KeptPlans())
+        return answer(state)

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from shardwise.apps.page.call import LEFT
 from shardwise.apps.page.controls import ViewState, state_of
+from shardwise.apps.page.given import as_named, body_of, keep
 from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import GROWTHS, DecisionRows, PageView
 from shardwise.apps.page.views import VIEWS
@@ -60,9 +61,11 @@ def page_app(rule: HostRule | None = None) -> "Guarded":
         Route("/api/lecture/{chapter}", _lecture),
         Route("/api/trace/{name}", _trace),
         Route("/api/sheet/{name}/{growth}", _sheet),
+        Route("/api/given", _given, methods=["POST"]),
         Route("/{path:path}", _file),
     ]
     app = Starlette(routes=routes, exception_handlers={ClientGoneError: _left})
+    app.state.giving = asyncio.Semaphore(1)
     app.state.turns = {True: asyncio.Semaphore(SEARCHES), False: asyncio.Semaphore(ANSWERS)}
     return Guarded(app, rule or HostRule())
 
@@ -151,6 +154,19 @@ async def _trace(request: Request) -> Response:
     return await _asked(request, file)
 
 
+async def _given(request: Request) -> Response:
+    """Keep files that the page is given, and say how a state names them; one at a time."""
+    try:
+        async with request.app.state.giving:
+            told = request.headers.get("content-length", "")
+            body = await body_of(request.stream(), told)
+            return _json(await asyncio.to_thread(keep, body))
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    except ShardwiseError as error:
+        return _json({"error": str(error)}, status=400)
+
+
 def _reply(found: Any) -> Response:
     return found if isinstance(found, Response) else _json(found)
 
@@ -170,7 +186,7 @@ async def _asked(
         made = _in_turn(turns, lambda: _reply(make(VIEWS[name], state, fine)))
         return await attended(request.receive, made)
     except ShardwiseError as error:
-        return _json({"error": str(error)}, status=400)
+        return _json({"error": as_named(str(error))}, status=400)
 
 
 async def _in_turn(turns: asyncio.Semaphore, make: Callable[[], Made]) -> Made:

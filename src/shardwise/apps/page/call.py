@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 import shardwise
+from shardwise.apps.page.given import as_named
 from shardwise.boundary.commands import listed, spelt
 from shardwise.boundary.options import flagged, options_of
 from shardwise.commands.base.answer import Answer
@@ -46,7 +47,7 @@ class VerbCall:
         """The call as Python."""
         words = [repr(value) for value in self.given]
         words += [f"{name}={value!r}" for name, value in self.used().items()]
-        return f"sw.{self.verb}({', '.join(words)})"
+        return as_named(f"sw.{self.verb}({', '.join(words)})")
 
     def shell(self) -> str:
         """The call as a command."""
@@ -56,7 +57,7 @@ class VerbCall:
         named = dict(zip(names, self.given, strict=False)) | self.used()
         places = [value for name, value in named.items() if rows[name].place]
         options = {flagged(n, rows[n]): v for n, v in named.items() if not rows[n].place}
-        return spelt(request.COMMAND, places, options)
+        return as_named(spelt(request.COMMAND, places, options))
 
 
 def _fixed(value: Any) -> Any:

@@ -38,6 +38,7 @@ class ShownControl(Record):
     about: str
     group: str
     counts: str
+    gives: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Control:
     are the names), name (a word, of which `values` are those known: a model), text, entry (a text
     that counts once it is entered) or flag. `about` says what it means, `name` is that of its
     field, and controls of one `group` fold together. Where it `counts` another control, a word
-    such as 1024seq is so many times the value of that, whose name is `seq`. Of a choice `words` say
+    such as 1024seq is so many times the value of that, whose name is `seq`. What it names may be
+    given in the page where it `gives` a "file" or a "folder" (`given.py`). Of a choice `words` say
     what each value means, and `under` which heading it stands below."""
 
     name: str = ""
@@ -60,6 +62,7 @@ class Control:
     about: str = ""
     group: str = ""
     counts: str = ""
+    gives: str = ""
 
     def counted(self, word: str, words: Mapping[str, str], usual: Any) -> str:
         """A word that counts another control as a number: 4seq where seq is 4096 as 16384."""

@@ -22,8 +22,9 @@ class FigureAxis:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """What is drawn: a `line` or `dot` through points x, y; a `bar` from 0 to x at the name y, bars
-    of one name stand one after the other; a `rect` from x to x2 and y to y2 with `text` in it; a
-    `rule` across at x or y; an `arrow` from x, y to x2, y2; `text` at points. `label` is its name
+    of one name stand one after the other; a `range` from x to x2 at the name y; a `rect` from x to
+    x2 and y to y2 with `text` in it; a `rule` across at x or y; an `arrow` from x, y to x2, y2;
+    `text` at points. `label` is its name
     in the legend, and `hues` are the colours of rectangles by number, where each has its own."""
 
     kind: str
@@ -48,6 +49,18 @@ class FigureData:
     marks: Sequence[Mark]
     square: bool = False
     """Whether a unit of x is as long as one of y."""
+    wide: bool = False
+    """Whether it has a row of the page for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFigure:
+    """A number of the answer to read first, in its unit, and what to know beside it."""
+
+    label: str
+    value: float | str | None
+    unit: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

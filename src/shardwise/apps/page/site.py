@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from shardwise.boundary import finite
 from shardwise.boundary.outputs import check_folder, write_bytes
 from shardwise.boundary.records import plain
 from shardwise.commands.base.request import Progress
+from shardwise.commands.pricing.kept_plans import KeptPlans, plans_kept
 from shardwise.errors import BadRequest, ShardwiseError
 
 FLAG = "--export"
@@ -35,6 +38,10 @@ SOURCES = (".py", ".toml", ".json", ".csv", ".js")
 """Endings of the files that answers are made of."""
 ALONE = 20
 """States up to which other processes, each of which imports for two seconds, are not worth it."""
+PART = 10
+"""States that a process makes before it says so: a model on each of ten chips (ours)."""
+_PLANS = KeptPlans()
+"""Of the training searches of this process: states of one model have many in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,40 +113,73 @@ def _write_all(
     folder: Path, grid: SiteGrid, states: list[GridState], told: Progress | None
 ) -> None:
     """The states whose files are not there yet; then, and when it is stopped, the index."""
-    missing = [one for one in states if not _file(folder, one).exists()]
+    missing = {one for one in states if not _file(folder, one).exists()}
+    own = [one for one in states if one in missing]
     try:
-        for done, (state, data) in enumerate(_answers(missing), 1 + len(states) - len(missing)):
+        for state, data in _answers(own, folder, grid.views):
             write_bytes(_file(folder, state), data, option=FLAG)
+            missing.discard(state)
             if told is not None:
-                told(done, len(states))
+                told(len(states) - len(missing), len(states))
     finally:
         _write_index(folder, grid, [one for one in states if _file(folder, one).exists()])
 
 
-def _answers(states: Sequence[GridState]) -> Iterator[tuple[GridState, bytes]]:
-    """Each state with the content of its file, as they come; on all cores where they are many."""
+def _answers(
+    states: Sequence[GridState], folder: Path, views: Sequence[str]
+) -> Iterator[tuple[GridState, bytes]]:
+    """Each state, and those of other views that it leads to, with the content of its file, as they
+    come; on all cores where they are many."""
     workers = min(cores(), len(states) // ALONE)
+    make = partial(_answer_files, folder=folder, views=views)
     if workers < 2:
-        yield from ((one, answer_file(one)) for one in states)
+        for part in _parts(states):
+            yield from make(part)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting, running = iter(states), dict[Future[bytes], GridState]()
+        waiting, running = _parts(states), set[Future[list[tuple[GridState, bytes]]]]()
         while True:
-            for one in waiting:
-                running[pool.submit(answer_file, one)] = one
+            for part in waiting:
+                running.add(pool.submit(make, part))
                 if len(running) > workers:
                     break
             if not running:
                 return
             for done in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(done), done.result()
+                running.discard(done)
+                yield from done.result()
+
+
+def _parts(states: Sequence[GridState]) -> Iterator[Sequence[GridState]]:
+    """States of one view and model that follow each other, for one process; a few at a time."""
+    for _, own in groupby(states, lambda one: (one.view, dict(one.words).get("model"))):
+        left = list(own)
+        while left:
+            part, left = left[:PART], left[PART:]
+            yield part
+
+
+def _answer_files(
+    states: Sequence[GridState], folder: Path, views: Sequence[str]
+) -> list[tuple[GridState, bytes]]:
+    """Each state with its file, and at once those that it leads to and that are not there: they
+    have searches in common."""
+    made = dict[GridState, bytes]()
+    for one in states:
+        made[one] = answer_file(one)
+        for to in _links(made[one]):
+            known = to in made or to.view == one.view or to.view not in views
+            if not known and not _file(folder, to).exists():
+                made[to] = answer_file(to)
+    return list(made.items())
 
 
 def answer_file(state: GridState) -> bytes:
     """What `shardwise ui` answers for the state with a search's result, packed."""
     view = VIEWS[state.view]
     try:
-        document = view.document(state_of(view.state, dict(state.words)), fine=True)
+        with plans_kept(_PLANS):
+            document = view.document(state_of(view.state, dict(state.words)), fine=True)
         said = finite(plain(document))[0]
     except ShardwiseError as error:
         said = {"error": str(error)}
@@ -149,9 +189,13 @@ def answer_file(state: GridState) -> bytes:
 def _led_to(folder: Path, states: Sequence[GridState]) -> Iterator[GridState]:
     """The states of the links of their answers."""
     for one in states:
-        for link in _read(_file(folder, one)).get("links", ()):
-            to = ViewLink(**link)
-            yield grid_state(VIEWS[to.view], to.state)
+        yield from _links(_file(folder, one).read_bytes())
+
+
+def _links(data: bytes) -> Iterator[GridState]:
+    for link in _unpacked(data).get("links", ()):
+        to = ViewLink(**link)
+        yield grid_state(VIEWS[to.view], to.state)
 
 
 def _write_index(folder: Path, grid: SiteGrid, states: Sequence[GridState]) -> None:
@@ -183,7 +227,11 @@ def _packed(document: Any) -> bytes:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(gzip.decompress(path.read_bytes()))
+    return _unpacked(path.read_bytes())
+
+
+def _unpacked(data: bytes) -> Any:
+    return json.loads(gzip.decompress(data))
 
 
 def _made_by() -> str:

@@ -7,7 +7,8 @@ from typing import Any, Generic
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import Control, S, ShownControl, controls_of, words_of, written
-from shardwise.apps.page.figures import FigureData, TableData
+from shardwise.apps.page.figures import FigureData, KeyFigure, TableData
+from shardwise.apps.page.given import as_named
 from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer
 from shardwise.errors import BadRequest
@@ -26,11 +27,12 @@ class ViewLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """What a view shows of its answers: the answer in one sentence, an animation, figures, tables,
-    more sentences, what to look at next; the formula behind them and where it is from. `right` is
-    whether a question was answered, None where none was."""
+    """What a view shows of its answers: the answer in one sentence and in `key` figures, an
+    animation, figures, tables, more sentences, what to look at next; the formula behind them and
+    where it is from. `right` is whether a question was answered, None where none was."""
 
     says: str = ""
+    key: Sequence[KeyFigure] = ()
     right: bool | None = None
     player: Mapping[str, Any] | None = None
     links: Sequence[ViewLink] = ()
@@ -50,6 +52,7 @@ class ShownView(Record):
     state: Mapping[str, str]
     refines: str
     says: str
+    key: Sequence[KeyFigure]
     right: bool | None
     player: Mapping[str, Any] | None
     links: Sequence[ViewLink]
@@ -86,12 +89,14 @@ class ViewHeading(Record):
     name: str
     title: str
     about: str
+    group: str
     controls: Sequence[ShownControl]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageView(Generic[S]):
-    """One view of the page, whose controls are the fields of `state`. `calls` are made at once;
+    """One view of the page, whose controls are the fields of `state`; `group` is its heading in
+    the menu. `calls` are made at once;
     `slow` are those of a search or a simulation, which the page asks for once a control has come to
     rest, and `coarse` what stands in their place until then; `quick` ones take about a second, and
     are asked for before the slow ones. `draw` takes the answers of `calls` and of one of the other
@@ -102,6 +107,7 @@ class PageView(Generic[S]):
     name: str
     title: str
     about: str
+    group: str
     state: type[S]
     calls: Callable[[S], Sequence[VerbCall]]
     draw: Callable[[S, Sequence[Answer]], Drawn]
@@ -131,7 +137,7 @@ class PageView(Generic[S]):
             view=self.name,
             state=words_of(state),
             refines=then if self.slow is not None and not fine else "",
-            warnings=[str(one) for answer in answers for one in answer.warnings],
+            warnings=[as_named(str(one)) for answer in answers for one in answer.warnings],
             commands=[call.shell() for call in calls],
             python=_snippet(calls),
             growths=GROWTHS if self.sheet else (),

@@ -6,6 +6,7 @@ from math import inf, prod
 from pathlib import Path
 
 from shardwise.commands.base.inputs import own_evidence, whole_number
+from shardwise.commands.pricing.kept_plans import chosen, searched_once
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
@@ -75,7 +76,11 @@ def plan_training(
         ]
         return plan_for(asked, searched, shown, outside)
 
-    found = planned(target.slice) if spelt else _smallest(target, planned)
+    def made() -> TrainPlanning:
+        return planned(target.slice) if isinstance(target, Spelling) else _smallest(target, planned)
+
+    same = (str(model), on, sequences, length, shown, better_than, outside, may_offload)
+    found = searched_once((same, chosen(choices)), made)
     shift = shift_of(found.best, evidence)
     return found.at(shift) if shift else found
 

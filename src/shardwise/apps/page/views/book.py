@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, entry, flag, text
-from shardwise.apps.page.figures import TableData
+from shardwise.apps.page.figures import KeyFigure, TableData
 from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import Drawn, PageView, ViewLink, refused
 from shardwise.book import entries
@@ -14,7 +14,7 @@ from shardwise.boundary.records import Record
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
 from shardwise.commands.tables.book_show import BookShown, RuleStep
-from shardwise.units import many
+from shardwise.units import format_seconds, many
 
 IDS = tuple(entries())
 ASKS = tuple(one.asks for one in entries().values())
@@ -64,6 +64,7 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
         inputs = replace(inputs, edits="set")
     return Drawn(
         says=found.asks,
+        key=_key(found),
         right=all(found.right) if isinstance(found, BookQuizChecked) else None,
         tables=[inputs, *([_worked(steps)] if steps else [])],
         lines=[*_lines(found), *_hint(answers[1:]), *_not_asked(state)],
@@ -71,6 +72,16 @@ def _draw(state: BookState, answers: Sequence[Answer]) -> Drawn:
         formula="; ".join(step.formula for step in steps),
         source=found.source,
     )
+
+
+def _key(found: BookShown | BookQuiz | BookQuizChecked) -> list[KeyFigure]:
+    """The answer where it is one number; of a question the unit to answer in."""
+    if isinstance(found, BookQuiz):
+        within = f"within {found.tolerance:.0%}"
+        return [KeyFigure(label="your answer", value="?", unit=_said(found.unit), note=within)]
+    if not isinstance(found.answer, int | float):
+        return []
+    return [KeyFigure(label="answer", value=found.answer, unit=_said(found.unit))]
 
 
 def _worked(steps: Sequence[RuleStep]) -> TableData:
@@ -119,12 +130,22 @@ def _lines(found: BookShown | BookQuiz | BookQuizChecked) -> list[str]:
         return [f"{many(found.numbers, 'number')} in {units}, within {found.tolerance:.0%}."]
     if isinstance(found, BookQuizChecked):
         said = ["right" if right else "not right" for right in found.right]
-        answer = f"It is {_said(found.answer)} {units}."
+        answer = f"It is {_amount(found.answer, units)}."
         return [f"Your answer is {', '.join(said)}.", answer, found.note]
     measured = "Measured, and looked up" if found.kind == "measured" else "Answer"
     printed = found.book.latest if found.edition == "latest" else found.book.first
     book = f"The {found.edition} edition prints {_said(printed)}."
-    return [f"{measured}: {_said(found.answer)} {units}", book, found.note]
+    return [f"{measured}: {_amount(found.answer, units)}.", book, found.note]
+
+
+def _amount(value: Any, unit: str) -> str:
+    """A number to read, in its unit; several as they are."""
+    if not isinstance(value, int | float):
+        return f"{_said(value)} {unit}"
+    if unit == "s" and value > 0:
+        return format_seconds(value)
+    whole = 1e5 <= abs(value) < 1e12
+    return f"{value:,.0f} {unit}" if whole else f"{value:,.6g} {unit}"
 
 
 def _said(value: Any) -> str:
@@ -153,6 +174,7 @@ VIEW: PageView[Any] = PageView(
     name="book",
     title="Book and quizzes",
     about="Each number of the book, from its inputs by its formulas; or asked as a question.",
+    group="Look up",
     state=BookState,
     calls=_calls,
     draw=_draw,

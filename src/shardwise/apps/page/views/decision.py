@@ -12,6 +12,7 @@ from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
 from shardwise.commands.plan_train.chips_beside import ChipsBeside
 from shardwise.commands.plan_train.swept_result import ChipPlan
 from shardwise.plans.train import mesh_text
+from shardwise.results.run import WholeRun
 from shardwise.results.sensitivity import ChangedInput
 from shardwise.results.served import ServedPlan
 
@@ -47,8 +48,58 @@ def changes(found: Sequence[ChangedInput]) -> TableData:
     return TableData(title=title, header=header, rows=rows)
 
 
+def change_figure(found: Sequence[ChangedInput]) -> FigureData | None:
+    """The same as ratios to the answer, beside the line of no change."""
+    if not found:
+        return None
+    names = [f"{one.name} x {one.by:.3g}" for one in found]
+    marks = [
+        Mark(kind="dot", label=said, x=[value for value, _ in known], y=[name for _, name in known])
+        for said, which in (("time of a token", "time"), ("cost", "cost"))
+        if (known := [
+            (value, name)
+            for one, name in zip(found, names, strict=True)
+            if (value := getattr(one, which)) is not None
+        ])
+    ]  # fmt: skip
+    return FigureData(
+        id="changes",
+        title="What would change it: one input at a time, the same plan",
+        x=FigureAxis(label="ratio to the answer"),
+        y=FigureAxis(names=tuple(names)),
+        marks=[*marks, Mark(kind="rule", label="as the answer", x=[1])],
+    )
+
+
 def _times(value: float | None) -> str:
     return "" if value is None else f"x {value:.3g}"
+
+
+def days_figure(own: str, run: WholeRun | None, beside: ChipsBeside | None) -> FigureData | None:
+    """Days of the run on each slice, with the range of 8 of 10 such runs where it is known."""
+    if run is None:
+        return None
+    rows: dict[str, WholeRun | ChipPlan] = {own: run}
+    for one in _planned(beside) if beside else ():
+        rows.setdefault(one.slice, one)
+    known = [(name, one.days_80) for name, one in rows.items()]
+    ranges = [(name, days) for name, days in known if days is not None]
+    return FigureData(
+        id="days",
+        title="Days of the run, and how sure",
+        x=FigureAxis(label="time", unit="days"),
+        y=FigureAxis(names=tuple(rows)),
+        marks=[
+            Mark(
+                kind="range",
+                label="8 of 10 such runs",
+                x=[days.low for _, days in ranges],
+                x2=[days.high for _, days in ranges],
+                y=[name for name, _ in ranges],
+            ),
+            Mark(kind="dot", label="expected", x=[one.days for one in rows.values()], y=list(rows)),
+        ],
+    )
 
 
 def chips_figure(found: ChipsBeside) -> FigureData | None:

@@ -13,6 +13,7 @@ from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.hw import ChipList, ChipNumbers, ChipsCompared
 from shardwise.commands.tables.hw_result import ChipSummary
+from shardwise.units import format_bytes, format_rate, format_usd, sig
 
 UNITS = {"bf16_flops": "FLOP/s", "fp8_flops": "FLOP/s", "int8_flops": "FLOP/s"}
 UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "bytes/s"}
@@ -50,7 +51,10 @@ def _draw(state: HardwareState, answers: Sequence[Answer]) -> Drawn:
     assert isinstance(shown, ChipNumbers)
     assert isinstance(other, ChipNumbers)
     assert isinstance(pair, ChipsCompared)
+    named = dict.fromkeys((state.chip, state.beside))
+    both = [one for name in named for one in listed.chips if one.chip == name]
     return Drawn(
+        says=" ".join(map(_sentence, both)),
         figures=[_plane(listed.chips, state)],
         tables=[
             _both(pair, {**_units(other), **_units(shown)}),
@@ -59,9 +63,20 @@ def _draw(state: HardwareState, answers: Sequence[Answer]) -> Drawn:
             _list(listed.chips),
         ],
         lines=[f"{shown.name}: {shown.network}.", *shown.notes],
-        formula="catalogue",
         source="each number has its own, below",
     )
+
+
+def _sentence(one: ChipSummary) -> str:
+    """A chip in numbers, to quote; what is unknown is left out."""
+    known = (
+        (one.bf16_flops, lambda value: f"computes {format_rate(value, 'FLOP/s')} in bf16"),
+        (one.hbm_bytes, lambda value: f"holds {sig(value / 2**30)} GiB"),
+        (one.hbm_bandwidth, lambda value: f"reads {format_bytes(value)}/s"),
+        (one.usd_per_chip_hour, lambda value: f"costs {format_usd(value)} an hour"),
+    )
+    said = [words(value) for value, words in known if value is not None]
+    return f"{one.chip} {', '.join(said)}."
 
 
 def _units(shown: ChipNumbers) -> dict[str, str]:
@@ -113,13 +128,14 @@ def _cell(value: Any) -> Any:
 
 
 def _prices(shown: ChipNumbers) -> TableData:
-    header = ("", "USD per chip-hour", "as of", "kind", "source")
+    header = ("", "per chip-hour", "as of", "kind", "source")
     rows = [
         [name, one.usd_per_chip_hour, one.as_of, one.kind, one.source]
         for name, one in values(shown.prices).items()
         if one
     ]
-    return TableData(title="Prices", header=header, rows=rows)
+    units = {"per chip-hour": "USD"}
+    return TableData(title="Prices", header=header, rows=rows, units=units)
 
 
 def _list(chips: Sequence[ChipSummary]) -> TableData:
@@ -132,6 +148,7 @@ VIEW = PageView(
     name="hardware",
     title="Hardware",
     about="Chips, their numbers with sources, and prices with dates.",
+    group="Look up",
     state=HardwareState,
     calls=_calls,
     draw=_draw,

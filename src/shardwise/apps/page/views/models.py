@@ -112,6 +112,7 @@ VIEW = PageView(
     name="models",
     title="Models",
     about="What a transformer holds, computes and caches, beside another.",
+    group="Explain",
     state=ModelsState,
     calls=_calls,
     draw=_draw,

@@ -6,17 +6,18 @@ from pathlib import Path
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, slider, text
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
+from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, TableData
+from shardwise.apps.page.given import path_of
 from shardwise.apps.page.view import Drawn, PageView, refused
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.program.compile_result import CollectiveBeside
 from shardwise.commands.program.report import SAMPLE, ReportAnswer
 from shardwise.commands.program.report_result import OpSpan, ReportOp, trace_path
-from shardwise.units import format_seconds, many
+from shardwise.units import format_seconds, many, sig
 
 COLUMNS = ("op", "stream", "bound_by", "spent_seconds", "runs", "flops", "hbm_bytes", "of_roofline")
 COLUMNS += ("scope", "source")
-UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes"}
+UNITS = {"spent_seconds": "s", "flops": "FLOP", "hbm_bytes": "bytes", "of_roofline": "share"}
 
 
 NONE = "none"
@@ -30,7 +31,12 @@ DRAWN = 40
 class ProgramState(ViewState):
     """The controls of the view."""
 
-    folder: str = text("Report folder", "", about="Empty: the sample that comes with shardwise.")
+    folder: str = text(
+        "Report folder",
+        "",
+        about="Of `compile --out`, chosen or dropped here; empty: the sample of shardwise.",
+        gives="folder",
+    )
     phase: str = text("Program", "", about="Such as train or decode; empty: the first.")
     find: str = text("Search", "", about="In ops, scopes and lines: attention, fusion, model.py.")
     loop: str = choice("Loop opened", (NONE, "1", "2", "3", "4"), NONE, about="One round of it.")
@@ -53,7 +59,7 @@ class ProgramPart:
 def _calls(state: ProgramState) -> list[VerbCall]:
     every = state.find or state.loop != NONE
     keywords = {"phase": state.phase or None, "top": EVERY_OP if every else state.top}
-    given = (state.folder,) if state.folder else ()
+    given = (path_of("folder", state.folder),) if state.folder else ()
     return [VerbCall(verb="report", given=given, keywords=keywords)]
 
 
@@ -71,6 +77,7 @@ def _draw(state: ProgramState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[_figures(found), _loops(found), _collectives(found), _ops(part)],
         says=_sentence(found),
+        key=_key(found),
         lines=[f"Programs of this report: {', '.join(found.phases)}.", _share(state, found, part)],
         formula="seconds of an op = max(cycles / clock, bytes / W); attained = FLOPs / seconds",
         source="the report's folder: compile.json, ops.csv, trace.json.gz",
@@ -83,7 +90,24 @@ def _sentence(found: ReportAnswer) -> str:
     sides = {"compiled": found.step_seconds.compiled, "predicted": found.step_seconds.predicted}
     steps = [f"{format_seconds(one.expected)} {side}" for side, one in sides.items() if one]
     took = f"; its step takes {', '.join(steps)}" if steps else ""
-    return f"{found.phase} on {found.slice} {fits}{took}."
+    return f"The program '{found.phase}' on {found.slice} {fits}{took}."
+
+
+def _key(found: ReportAnswer) -> list[KeyFigure]:
+    """The numbers to read first: as compiled, and what was predicted of them."""
+    step, held, flops = found.step_seconds, found.peak_bytes, found.flops
+    expected = f"predicted {format_seconds(step.predicted.expected)}" if step.predicted else ""
+    took = step.compiled and step.compiled.expected
+    share = f"of {sig(found.usable_bytes / 2**30)} GiB usable"
+    rows = [
+        KeyFigure(label="a step, compiled", value=took, unit="s", note=expected),
+        KeyFigure(label="peak memory of a device", value=held.compiled, unit="bytes", note=share),
+        KeyFigure(label="work of a device in a step", value=flops.compiled, unit="FLOP"),
+    ]
+    if found.measured:
+        seconds = found.measured.step_seconds.measured
+        rows.insert(1, KeyFigure(label="a step, measured", value=seconds, unit="s"))
+    return [row for row in rows if row.value is not None]
 
 
 def _share(state: ProgramState, found: ReportAnswer, part: ProgramPart) -> str:
@@ -172,7 +196,7 @@ def trace(state: ProgramState) -> Path:
     (call,) = _calls(state)
     found = call.answer()
     assert isinstance(found, ReportAnswer)
-    return trace_path(Path(state.folder or SAMPLE), found.phase)
+    return trace_path(Path(path_of("folder", state.folder) or SAMPLE), found.phase)
 
 
 def _timeline(part: ProgramPart) -> FigureData:
@@ -199,6 +223,7 @@ def _timeline(part: ProgramPart) -> FigureData:
         x=FigureAxis(label="time", unit="s"),
         y=FigureAxis(bare=True),
         marks=marks,
+        wide=True,
     )
 
 
@@ -281,6 +306,7 @@ def _graph(found: ReportAnswer, part: ProgramPart) -> FigureData:
         x=FigureAxis(bare=True),
         y=FigureAxis(bare=True),
         marks=marks,
+        wide=True,
     )
 
 
@@ -350,6 +376,7 @@ VIEW = PageView(
     title="Compiled program",
     about="A folder of `shardwise compile --out`: what runs when and why; with `profile --out` to "
     "the same folder, expected beside measured.",
+    group="Explain",
     state=ProgramState,
     calls=_calls,
     draw=_draw,

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
+from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS, NONE
 from shardwise.boundary.records import values
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.hw import ChipNumbers
 from shardwise.commands.tables.roofline import MatmulAnswer
+from shardwise.units import format_seconds, sig
 
 Found = Mapping[str, MatmulAnswer]
 """A chip -> the product on it."""
@@ -82,7 +83,8 @@ def _draw(state: RooflineState, answers: Sequence[Answer]) -> Drawn:
             )
             for chip, one in found.items()
         ],
-        lines=[_said(chip, one) for chip, one in found.items()],
+        says=" ".join(_said(chip, one) for chip, one in found.items()),
+        key=[_key(chip, one) for chip, one in found.items()],
         formula="T_math = 2MKN / C, T_comms = bytes / W; attainable FLOP/s = min(C, I W)",
         source="ch. 1; rates of the chip's file (hardware view)",
     )
@@ -158,13 +160,21 @@ def _said(chip: str, one: MatmulAnswer) -> str:
         if first is None
         else f"the peak is reached from M = {first:.0f}"
     )
-    return f"{chip}: bound by {one.bound_by}; {until}."
+    took = format_seconds(one.seconds.expected)
+    return f"On {chip} the product takes about {took}, bound by {one.bound_by}; {until}."
+
+
+def _key(chip: str, one: MatmulAnswer) -> KeyFigure:
+    """What the chip can attain at this intensity."""
+    note = f"at {sig(one.intensity)} FLOP a byte; {sig(one.critical_intensity)} reach the peak"
+    return KeyFigure(label=f"{chip} attains", value=one.attainable_flops, unit="FLOP/s", note=note)
 
 
 VIEW = PageView(
     name="roofline",
     title="Roofline",
     about="One matrix product [M, K] x [K, N] on one chip, beside another chip.",
+    group="Explain",
     state=RooflineState,
     calls=_calls,
     draw=_draw,

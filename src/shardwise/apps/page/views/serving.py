@@ -2,18 +2,27 @@
 simulation, what else would do, and latency against throughput as in ch. 8."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
+from shardwise.apps.page.figures import (
+    FigureAxis,
+    FigureData,
+    KeyFigure,
+    Mark,
+    TableData,
+    facts,
+    lines,
+)
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView
 from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
 from shardwise.apps.page.views.decision import (
     BESIDE,
     SERVE_HEADER,
+    change_figure,
     changes,
     named,
     serve_rows,
@@ -34,6 +43,7 @@ COLUMNS = ("name", "servers", "chips", "requests_per_second", "usd_per_hour")
 COLUMNS += ("usd_per_million_tokens",)
 TIMES = ("ttft", "tpot", "e2e")
 UNITS |= {"tokens_per_second_per_chip": "tokens/s", "usd_per_hour": "USD"}
+PRICES = {"USD/h": "USD", "USD per million tokens in and out": "USD"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +148,15 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
     memory = found.memory
     held = {"weights": memory.weights, "activations": memory.activations, "cache": memory.cache}
     held |= {"engine": memory.engine} if memory.engine else {}
+    changed = change_figure(found.sensitivity or ())
     return Drawn(
         says=sentence(found),
+        key=key_figures(found),
         figures=[
             *fronts(found),
             where(found),
             _stacked("memory", "Memory of a chip", "memory", "bytes", "chip", held),
+            *([replace(changed, wide=True)] if changed else []),
             *figures,
         ],
         tables=[others(found), changes(found.sensitivity or ()), _plan(found)],
@@ -174,6 +187,22 @@ def sentence(found: ServePlanned) -> str:
         f"token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, each further one "
         f"within {format_seconds(found.tpot_seconds.expected)}{cost}."
     )
+
+
+def key_figures(found: ServePlanned) -> list[KeyFigure]:
+    """The numbers of the answer to read first."""
+    first, further, usd = found.ttft_seconds, found.tpot_seconds, found.usd_per_million_tokens
+    servers = f"{many(found.replicas, 'server')} of {found.slice}"
+    out = f"{format_usd(usd.output)} per million tokens out" if usd.output is not None else ""
+    rate = f"{sig(found.output_tokens_per_second)} tokens/s"
+    held = found.requests_per_second
+    return [
+        KeyFigure(label="chips", value=found.chips, note=servers),
+        KeyFigure(label="requests a second", value=held, note=rate),
+        KeyFigure(label="first token", value=first.expected, unit="s", note="of 9 in 10, at most"),
+        KeyFigure(label="then a token", value=further.expected, unit="s", note="9 in 10, at most"),
+        KeyFigure(label="an hour", value=found.usd_per_hour, unit="USD", note=out),
+    ]
 
 
 def where(found: ServePlanned) -> FigureData:
@@ -218,8 +247,9 @@ def _plan(found: ServePlanned) -> TableData:
 def others(found: ServePlanned) -> TableData:
     """The answer and what else would serve, other chips too."""
     rows = [[getattr(one, column) for column in COLUMNS] for one in found.instead]
-    header = ("", "servers", "chips", "requests/s", "USD/h", "USD per million tokens in and out")
-    return TableData(title="This, and what would do instead (estimates)", header=header, rows=rows)
+    header = ("", "servers", "chips", "requests/s", *PRICES)
+    title = "This, and what would do instead (estimates)"
+    return TableData(title=title, header=header, rows=rows, units=PRICES)
 
 
 def fronts(found: ServePlanned) -> list[FigureData]:
@@ -279,6 +309,7 @@ VIEW = PageView(
     name="serving",
     title="Serving planner",
     about="The cheapest servers for a load within its targets, and what they hold.",
+    group="Plan",
     state=ServingState,
     calls=_calls,
     slow=_search,

@@ -219,6 +219,7 @@ VIEW = PageView(
     name="sharding",
     title="Sharding",
     about="An array, or a product of sharded arrays: what each device holds, and the cheapest way.",
+    group="Explain",
     state=ShardingState,
     calls=_calls,
     draw=_draw,

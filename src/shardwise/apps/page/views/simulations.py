@@ -1,12 +1,12 @@
 """Machines to watch: the simulators of `book figure`, which the page plays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, facts
+from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import TORI
 from shardwise.book.simulators.collective import NETWORKS
@@ -16,8 +16,28 @@ from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
 
+WIDE = 500
+"""Last place over first from which a curve is drawn over equal ratios (ours)."""
 PLAYED = ("title", "kinds", "rows", "bars", "places", "frames", "reduces", "x_label", "x_unit")
 """What the player needs of an animation."""
+HEADED = {
+    "seconds": "takes",
+    "cycles": "takes",
+    "rounds": "rounds",
+    "busiest_link_bytes": "over the busiest link",
+    "bubble": "idles (bubble)",
+    "most_in_flight": "microbatches kept at once, at most",
+    "utilisation": "of its peak",
+    "compute_busy": "compute busy",
+    "bytes_busy": "memory busy",
+    "tokens_per_second": "throughput",
+    "slots_in_use": "slots in use",
+    "mean_ttft": "mean time to the first token",
+    "mean_tpot": "then a token",
+}
+"""Readings that are shown large, in this order, and how they are called there."""
+SHARES = ("bubble", "plain_bubble", "utilisation", "steady_utilisation", "compute_busy")
+SHARES += ("bytes_busy", "slots_in_use")
 PASSES = {"F": "F: forward", "B": "B: backward", "W": "W: gradients of the weights"}
 """What the letters of a pipeline say."""
 
@@ -30,10 +50,16 @@ def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
 def _draw(state: ViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
+    units = {**dict.fromkeys(SHARES, "share"), **found.units}
     return Drawn(
+        key=[
+            KeyFigure(label=said, value=found.readings[name], unit=units.get(name, ""))
+            for name, said in HEADED.items()
+            if name in found.readings
+        ],
         player=plain({name: getattr(found, name) for name in PLAYED}) | {"names": PASSES},
         figures=[_curves(found)] if found.curves else [],
-        tables=[facts("What came out", found.readings, found.units)],
+        tables=[facts("What came out", found.readings, units)],
         lines=found.notes,
         formula="simulated; the closed forms stand under `shardwise book rule`",
         source=found.source,
@@ -44,6 +70,8 @@ def _curves(found: SimulationAnswer) -> FigureData:
     x, y = found.curve_axes
     marks = [Mark(kind="line", label=c.label, x=c.x, y=c.y) for c in found.curves]
     across, up = _axis(x), _axis(y)
+    places = sorted(place for one in found.curves for place in one.x)
+    across = replace(across, log=places[0] > 0 and places[-1] / places[0] >= WIDE)
     title = f"{up.label} by {across.label}".capitalize()
     return FigureData(id="curves", title=title, x=across, y=up, marks=marks)
 
@@ -124,7 +152,14 @@ def _view(
 ) -> PageView[ViewState]:
     calls = partial(_calls, name)
     return PageView(
-        name=name, title=title, about=about, state=state, calls=calls, draw=_draw, crossed=crossed
+        name=name,
+        title=title,
+        about=about,
+        group="Watch",
+        state=state,
+        calls=calls,
+        draw=_draw,
+        crossed=crossed,
     )
 
 

@@ -1,11 +1,12 @@
 """A server under a load, request by request: queue, batch, TTFT and TPOT over a trace."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider, text
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
+from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, TableData, facts
+from shardwise.apps.page.given import path_of
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.simulate import LoadSimulated
@@ -34,7 +35,8 @@ class SimulatorState(ViewState):
     plan: str = text(
         "Plan",
         "audit:llama-3-70b-served",
-        about="A file that `plan serve -o` wrote, or audit:NAME.",
+        about="A file that `plan serve -o` wrote, chosen or dropped here, or audit:NAME.",
+        gives="file",
     )
     rate: float = slider("Rate", (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), 0.3, unit="requests/s")
     requests: int = slider("Requests", (25, 100, 200, 500, 1000, 2000), 500)
@@ -44,11 +46,16 @@ class SimulatorState(ViewState):
     cv: float = slider("Burstiness", (0.5, 1.0, 2.0, 4.0), 1.0)
     ttft: float = slider("TTFT target", (0.5, 1.0, 2.0, 4.0, 8.0), 2.0, unit="s")
     tpot: int = slider("TPOT target", (10, 20, 30, 50, 100), 20, unit="ms")
-    trace: str = text("Trace file", "", about="Empty: requests of these lengths are made.")
+    trace: str = text(
+        "Trace file",
+        "",
+        about="Chosen or dropped here; empty: requests of these lengths are made.",
+        gives="file",
+    )
 
 
 def _simulate(state: SimulatorState, requests: int) -> VerbCall:
-    trace = state.trace or None
+    trace = path_of("trace", state.trace) or None
     made = {} if trace else {"input": state.input, "output": state.output, "cv": state.cv}
     more = STATIC if state.policy == "static" else {}
     keywords = {
@@ -60,7 +67,7 @@ def _simulate(state: SimulatorState, requests: int) -> VerbCall:
         "tpot": f"{state.tpot}ms",
         "sets": {"scheduling.policy": state.policy, **more},
     }
-    return VerbCall(verb="simulate", given=(state.plan,), keywords=keywords)
+    return VerbCall(verb="simulate", given=(path_of("plan", state.plan),), keywords=keywords)
 
 
 def _few(state: SimulatorState) -> list[VerbCall]:
@@ -78,12 +85,15 @@ def _draw(state: SimulatorState, answers: Sequence[Answer]) -> Drawn:
     rest = {name: value for name in NAMES if (value := getattr(found, name)) is not None}
     return Drawn(
         figures=[
-            _over(over, "load", "Queue and batch over the trace", "requests", "", _LEVELS),
-            _over(over, "ttft", "TTFT of those that came, median", "TTFT", "s", _TTFT),
-            _over(over, "tpot", "TPOT of those that came, median", "TPOT", "s", _TPOT),
+            replace(_over(over, "load", "Queue and batch", "requests", "", _LEVELS), wide=True),
+            _over(over, "ttft", "Median TTFT of those that came", "TTFT", "s", _TTFT, state.ttft),
+            _over(
+                over, "tpot", "Median TPOT of those that came", "TPOT", "s", _TPOT, state.tpot / 1e3
+            ),
         ],
         tables=[_times(found), facts("The run", rest, UNITS)],
         says=_sentence(found),
+        key=_key(found),
         lines=[f"{found.completed:,} requests answered{price}."],
         formula="TPOT = (E2E - TTFT) / (output tokens - 1)",
         source="the scheduler that `shardwise serve` runs; steps priced by count, then price",
@@ -102,6 +112,19 @@ def _sentence(found: LoadSimulated) -> str:
     )
 
 
+def _key(found: LoadSimulated) -> list[KeyFigure]:
+    """The numbers to read first."""
+    first, further = found.p90_ttft_ms, found.p90_tpot_ms
+    tokens, busy = found.output_throughput, found.utilisation
+    return [
+        KeyFigure(label="keep both targets", value=found.good_share, unit="share"),
+        KeyFigure(label="first token", value=first, unit="ms", note="9 in 10, at most"),
+        KeyFigure(label="then a token", value=further, unit="ms", note="9 in 10, at most"),
+        KeyFigure(label="tokens out a second", value=tokens),
+        KeyFigure(label="busy", value=busy, unit="share", note="of the time"),
+    ]
+
+
 _LEVELS = {"running": "in the batch", "waiting": "waiting"}
 _TTFT, _TPOT = {"ttft_seconds": "TTFT"}, {"tpot_seconds": "TPOT"}
 
@@ -113,6 +136,7 @@ def _over(
     label: str,
     unit: str,
     names: Mapping[str, str],
+    target: float | None = None,
 ) -> FigureData:
     marks = []
     for name, said in names.items():
@@ -121,6 +145,8 @@ def _over(
         marks.append(
             Mark(kind="line", label=said, x=[x for x, _ in known], y=[y for _, y in known])
         )
+    if target is not None:
+        marks.append(Mark(kind="rule", label=f"target, {format_seconds(target)}", y=[target]))
     return FigureData(
         id=id,
         title=title,
@@ -143,6 +169,7 @@ VIEW = PageView(
     name="simulator",
     title="Simulator",
     about="A plan under a load: queue, batch, TTFT and TPOT over a trace.",
+    group="Plan",
     state=SimulatorState,
     calls=lambda state: (),
     coarse=_few,

@@ -60,6 +60,7 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
     if isinstance(found, TrainPlanned):
         return Drawn(
             says=training.sentence(state.model, state.on, found),
+            key=training.key_figures(found),
             figures=[training.where(found), training.memory(found)],
             lines=training.plan_lines(found),
             links=[
@@ -72,6 +73,7 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
     assert isinstance(found, ServePlanned)
     return Drawn(
         says=serving.sentence(found),
+        key=serving.key_figures(found),
         figures=[*serving.fronts(found)[:1], serving.where(found)],
         tables=[serving.others(found)],
         lines=[*filter(None, [serving.cheapest(found)])],
@@ -105,6 +107,7 @@ VIEW: PageView[Any] = PageView(
     name="start",
     title="Start",
     about="Say what is to be trained or served, and by when: the fewest chips, days and dollars.",
+    group="Plan",
     state=StartState,
     calls=_calls,
     slow=_search,

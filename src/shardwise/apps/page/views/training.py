@@ -10,7 +10,15 @@ from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts, lines
+from shardwise.apps.page.figures import (
+    FigureAxis,
+    FigureData,
+    KeyFigure,
+    Mark,
+    TableData,
+    facts,
+    lines,
+)
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView, refused
 from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
 from shardwise.apps.page.views.decision import (
@@ -18,9 +26,11 @@ from shardwise.apps.page.views.decision import (
     BESIDE_ABOUT,
     TRAIN_HEADER,
     called,
+    change_figure,
     changes,
     chips_figure,
     chips_table,
+    days_figure,
     named,
     train_rows,
 )
@@ -160,20 +170,22 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
     assert isinstance(found, TrainPlanned)
     resources = found.resource_seconds
     others = answers[book + 1] if len(answers) > book + 1 else None
-    chips = chips_figure(others) if isinstance(others, ChipsBeside) else None
+    beside = others if isinstance(others, ChipsBeside) else None
+    drawn = [
+        days_figure(found.slice, found.run, beside),
+        beside and chips_figure(beside),
+        where(found),
+        memory(found),
+        _others(found),
+        change_figure(found.sensitivity or ()),
+    ]
     return Drawn(
         says=sentence(state.model, state.on, found),
-        figures=[
-            *([_days(found.run)] if found.run else []),
-            *([chips] if chips else []),
-            where(found),
-            memory(found),
-            _others(found),
-            *figures,
-        ],
+        key=key_figures(found),
+        figures=[*filter(None, drawn), *figures],
         tables=[
             *([_run(found.run)] if found.run else []),
-            *([chips_table(others)] if isinstance(others, ChipsBeside) else []),
+            *([chips_table(beside)] if beside else []),
             changes(found.sensitivity or ()),
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
@@ -208,22 +220,6 @@ def _run(run: WholeRun) -> TableData:
         said |= {"days, 1 run in 10 takes more": run.days_80.high}
     said |= {"chip hours": run.chip_hours, "USD": run.usd, "price": run.price or "none is known"}
     return facts("The run", said, {"days": "days"})
-
-
-def _days(run: WholeRun) -> FigureData:
-    """Days with the range of 8 of 10 such runs."""
-    low, high = (run.days_80.low, run.days_80.high) if run.days_80 else (run.days, run.days)
-    return FigureData(
-        id="days",
-        title="Days of the run",
-        x=FigureAxis(label="days", unit="days"),
-        y=FigureAxis(names=("expected", "1 in 10 takes less", "1 in 10 takes more")),
-        marks=[
-            Mark(kind="bar", label="expected", x=[run.days], y=["expected"]),
-            Mark(kind="bar", label="8 of 10 such runs lie between", x=[low, high],
-                 y=["1 in 10 takes less", "1 in 10 takes more"]),
-        ],
-    )  # fmt: skip
 
 
 SOURCE: Any = {
@@ -279,6 +275,38 @@ def _crossing(math: Series, other: Series) -> float | None:
     return None
 
 
+def key_figures(found: TrainPlanned) -> list[KeyFigure]:
+    """The numbers of the answer to read first: the run's, where there is one, then a step's."""
+    used, idle = found.chips_used, found.chips_idle
+    chips = KeyFigure(
+        label="chips", value=used, note=f"{found.slice}{f', {idle:,} more idle' if idle else ''}"
+    )
+    rate = f"{format_count(found.tokens_per_second)} tokens/s"
+    peak = f"of the {found.mfu_dtype} peak"
+    share = f"of {sig(found.usable_bytes_per_chip / 2**30)} GiB usable, the fullest chip"
+    return [
+        chips,
+        *_run_figures(found.run),
+        KeyFigure(label="a step", value=found.step_seconds.expected, unit="s", note=rate),
+        KeyFigure(label="MFU", value=found.mfu, unit="share", note=peak),
+        KeyFigure(label="memory", value=found.peak_bytes_per_chip, unit="bytes", note=share),
+    ]
+
+
+def _run_figures(run: WholeRun | None) -> list[KeyFigure]:
+    """Days with the range of 8 of 10 such runs, and dollars with their price."""
+    if run is None:
+        return []
+    range_ = run.days_80
+    between = f"8 of 10 runs: {sig(range_.low)} to {sig(range_.high)}" if range_ else ""
+    usd = run.usd_per_chip_hour
+    price = f"at {format_usd(usd)} per chip-hour" if usd else "no price is known"
+    return [
+        KeyFigure(label="days", value=run.days, note=between),
+        KeyFigure(label="cost", value=run.usd, unit="USD", note=price),
+    ]
+
+
 def memory(found: TrainPlanned) -> FigureData:
     """What the fullest chip holds, beside what can be used."""
     usable = found.usable_bytes_per_chip
@@ -291,7 +319,7 @@ def memory(found: TrainPlanned) -> FigureData:
         title="Memory of the fullest chip",
         x=FigureAxis(label="memory", unit="bytes"),
         y=FigureAxis(names=("peak",)),
-        marks=[*marks, Mark(kind="rule", label="usable", x=[usable])],
+        marks=[*marks, Mark(kind="rule", label=f"usable, {format_gib(usable)}", x=[usable])],
     )
 
 
@@ -350,13 +378,14 @@ def plan_lines(found: TrainPlanned) -> list[str]:
     runs = f"runs in {found.runs_in}" if found.runs_in else "no known program runs it"
     count = f"{found.microbatches} microbatch{'es' if found.microbatches > 1 else ''}"
     best = f"The plan: {_mesh(found.mesh)}, {count}, {runs}."
-    return [best, *found.why[:1]]
+    return [best, *(f"{why[:1].upper()}{why[1:]}." for why in found.why[:1])]
 
 
 VIEW = PageView(
     name="training",
     title="Training planner",
     about="How long and how dear a run is, on which plan, and what bounds it.",
+    group="Plan",
     state=TrainViewState,
     calls=_calls,
     slow=_search,

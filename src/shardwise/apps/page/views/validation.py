@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, facts
+from shardwise.apps.page.figures import FigureAxis, FigureData, KeyFigure, Mark, TableData, facts
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.validate import ServingValidated, TrainingValidated
@@ -15,6 +15,7 @@ from shardwise.evidence.serving.validation_result import ValidatedServing
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validation_result import ValidatedRun
+from shardwise.units import many, sig
 
 TRAINING, SERVING = "training: ", "serving: "
 EVERY = "every run"
@@ -77,6 +78,8 @@ def _draw(state: ValidationState, answers: Sequence[Answer]) -> Drawn:
     rows = [[getattr(one, name) for name in columns] for one in found.rows]
     what = "Step time" if isinstance(found, TrainingValidated) else "Time per output token"
     return Drawn(
+        says=_sentence(found.summary, what),
+        key=_key(found.summary),
         figures=[_plane(found.rows, state.by, what)],
         tables=[
             facts("Errors", figures, {name: "share" for name in figures if "error" in name}),
@@ -97,6 +100,26 @@ _SAID: Any = {
     "source": "docs/lab/fit.md, docs/lab/fit_serving.md; "
     "each run's citation: `shardwise validate --csv`",
 }
+
+
+def _sentence(errors: Summary, what: str) -> str:
+    """How wrong predictions are, to quote."""
+    if errors.median_abs_error is None or errors.p90_abs_error is None:
+        return "None of these runs can be priced."
+    return (
+        f"{what} of {many(errors.n, 'published run')}, predicted by constants fitted without the "
+        f"run's group: half are within {sig(100 * errors.median_abs_error)} % of what was "
+        f"measured, 9 in 10 within {sig(100 * errors.p90_abs_error)} %."
+    )
+
+
+def _key(errors: Summary) -> list[KeyFigure]:
+    """Runs and their errors."""
+    return [
+        KeyFigure(label="runs", value=errors.n),
+        KeyFigure(label="median error", value=errors.median_abs_error, unit="share"),
+        KeyFigure(label="error of 9 in 10", value=errors.p90_abs_error, unit="share"),
+    ]
 
 
 def _figures(errors: Summary, of: str) -> dict[str, float | None]:
@@ -143,6 +166,7 @@ VIEW = PageView(
     name="validation",
     title="Validation",
     about="Every published run of training and of serving: predicted against measured.",
+    group="Look up",
     state=ValidationState,
     calls=_calls,
     slow=_many,
