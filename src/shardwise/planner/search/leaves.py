@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware.placement import Placement
-from shardwise.planner.price.composition import Stored
 from shardwise.planner.price.figures import Figures, Steps, figures_of, joined
 from shardwise.planner.price.memory import (
     Kept,
@@ -39,27 +38,33 @@ from shardwise.planner.price.working import (
 )
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
-from shardwise.planner.search.request import LEVELS, TrainRequest
+from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.train import PipelineKind, Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
-from shardwise.scheduling.pipeline import PLAIN, schedule_row
+from shardwise.scheduling.pipeline import schedule_row
 from shardwise.work import Op, Quantity, present, total
+
+
+def share_of(request: TrainRequest, columns: Columns) -> np.ndarray:
+    """The share of the layers that the busiest stage holds."""
+    layers = request.cfg.layers
+    return np.ceil(layers / columns.degrees["stage"]) / layers
 
 
 def column_shape(request: TrainRequest, columns: Columns, structure: Structure) -> TrainShape:
     """The columns under one structural choice, as one TrainShape of arrays."""
     d = {axis: degree.astype(float) for axis, degree in columns.degrees.items()}
-    layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
+    microbatches = columns.microbatches.astype(float)
     return TrainShape(
         **memory_facts(structure, request.piece.chip),
         degrees={axis: v for axis, v in d.items() if present(v > 1)},
         sequences=request.sequences / (batch_shards(d) * microbatches),
         sequence_length=request.sequence_length,
         microbatches=microbatches,
-        stage_share=np.ceil(layers / d["stage"]) / layers,
+        stage_share=share_of(request, columns),
         **choices_on(structure, request.piece.chip),
     )
 
@@ -124,6 +129,9 @@ IN_FLIGHT = StepPart(
     choices=lambda s: (s.pipeline_schedule, s.virtual_stages),
     keys=("=stage", "microbatches"),
 )
+
+_HAIR = 1 - 1e-9
+"""Of a bound whose sums are made in another order than those of what it bounds."""
 
 # Parts on keys ------------------------------------------------------------------------------------
 
@@ -212,29 +220,40 @@ class StepParts:
             self._tables[at] = OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
         return self._tables[at]
 
-    def least_memory(self, structure: Structure, index: np.ndarray) -> np.ndarray:
-        """Bytes that no ZeRO stage and no schedule goes below, of the candidates at an index."""
-        return self._bound("memory", structure, index, lambda c: c.least_memory(structure))
+    def layer_floor(self, structure: Structure, index: np.ndarray, stages: bool) -> np.ndarray:
+        """Seconds that no storage, ZeRO stage and schedule goes below, of the candidates at an
+        index, all with stages or all without.
 
-    def floor(self, structure: Structure, index: np.ndarray) -> np.ndarray:
-        """Seconds that no ZeRO stage and no schedule goes below, of the candidates at an index."""
-        return self._bound("seconds", structure, index, lambda c: c.floor(structure))
+            rounds x sum over kinds of layers of (chain + wire),   the least over pairing
 
-    def _bound(
-        self,
-        what: str,
-        structure: Structure,
-        index: np.ndarray,
-        bound: Callable[["Chunk"], np.ndarray],
-    ) -> np.ndarray:
-        """A bound of the candidates at an index, made once for each of them and each choice of
-        layers and storage: searches for several programs ask for the same."""
-        choices = (getattr(structure, name) for level in LEVELS[:2] for name in level)
-        known = self._bounds.setdefault((what, *choices), np.full(len(self.columns), np.nan))
-        unknown = index[np.isnan(known[index])]
-        if len(unknown):
-            known[unknown] = bound(Chunk(self, unknown))
-        return known[index]
+        A round is at least its chain, whatever runs beside it (`round_form`), and gathers,
+        scatters and transfers only add to that. A hair is taken off for sums in another order.
+        """
+        kinds = (False, True) if stages and self.pairs else (False,)
+        keys = self._distinct(LAYER.keys).inverse[index]
+        least = [self._chains(structure.with_pairing(kind)) for kind in kinds]
+        return np.minimum.reduce(least)[keys] * self.rounds[index] * _HAIR
+
+    def _chains(self, structure: Structure) -> np.ndarray:
+        """Of each distinct row of `LAYER`: the seconds of one microbatch's chains."""
+        at = LAYER.choices(structure)
+        if at not in self._bounds:
+            many = np.array(LAYER.layers(self.request.cfg))[:, None]
+            passes = self.seconds(LAYER, structure).values
+            rows = total(many * (each.chain + each.wire) for each in passes)
+            self._bounds[at] = np.sum(np.asarray(rows), axis=0)
+        return self._bounds[at]
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """Rounds of a layer of each candidate, as a share of the model's layers."""
+        return share_of(self.request, self.columns) * self.columns.microbatches
+
+    @cached_property
+    def pairs(self) -> bool:
+        """Whether some schedule pairs passes and has experts to pair them for."""
+        kinds = self.request.searched["pipeline_schedule"]
+        return self.request.cfg.has_experts and any(schedule_row(k).pairs_passes for k in kinds)
 
     def _made(
         self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
@@ -338,15 +357,12 @@ class Chunk:
 
     @cached_property
     def _share(self) -> np.ndarray:
-        """The share of the layers that the busiest stage holds."""
-        layers = self.parts.request.cfg.layers
-        return np.ceil(layers / self.columns.degrees["stage"]) / layers
+        return share_of(self.parts.request, self.columns)
 
     def steps(self) -> Steps:
         """The candidates as steps to be priced: they hold the chunk, which holds them not, so that
         large arrays go as soon as nobody asks for them."""
         request, stages = self.parts.request, self.columns.degrees["stage"]
-        kinds = request.searched["pipeline_schedule"]
         return Steps(
             tensors=self.parts.tensors,
             stack=self.parts.stack,
@@ -354,7 +370,7 @@ class Chunk:
             microbatches=self.columns.microbatches.astype(float),
             share=self._share,
             n=len(self),
-            pairs=any(schedule_row(kind).pairs_passes for kind in kinds),
+            pairs=self.parts.pairs,
             expert_group=self.shape(request.structure).layer_shape.expert_group,
             of=self._of,
             figures=lambda part, structure: self._at(self.parts.seconds, part, structure),
@@ -408,17 +424,6 @@ class Chunk:
             table = self.parts.table(of, part, distinct)
             self._gathered[at] = table.at(self.index, which)
         return self._gathered[at]
-
-    def least_memory(self, structure: Structure) -> np.ndarray:
-        """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the
-        plain schedule, which has the fewest microbatches in flight and both ends apart; and with
-        all that a compiler may spare."""
-        least = replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1)
-        return self.memory(least, room=0.0)
-
-    def floor(self, structure: Structure) -> np.ndarray:
-        """Seconds that no ZeRO stage and no schedule goes below."""
-        return np.asarray(Stored(self.steps(), structure).floor())
 
     def memory(self, structure: Structure, room: float | None = None) -> np.ndarray:
         """Bytes per device at the fullest point of the step, where not for its own `room`."""
