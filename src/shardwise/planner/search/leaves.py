@@ -6,7 +6,7 @@ or counts its bytes, once per distinct row and choice; a `Chunk` of candidates g
 and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware.placement import Placement
-from shardwise.planner.price.figures import Figures, Steps, figures_of, joined
+from shardwise.planner.price.figures import Figures, FiguresAt, Pieces, Steps, figures_of, gathered
 from shardwise.planner.price.memory import (
     Kept,
     Resident,
@@ -143,22 +143,28 @@ class OnKeys:
     keys: Keys
     values: tuple[Any, ...]
 
-    def at(self, index: np.ndarray, which: np.ndarray | None = None) -> tuple[Any, ...]:
-        """The values of the candidates at an index, of several tables of `which`."""
-        rows = self.keys.inverse[index]
-        if which is not None:
-            rows = rows + which * len(self.keys)
-        return tuple(
-            v.at(rows) if isinstance(v, Figures) else v[rows] if np.ndim(v) else v
-            for v in self.values
-        )
+
+def values_of(tables: Sequence[OnKeys], index: np.ndarray, which: np.ndarray) -> tuple[Any, ...]:
+    """The values of the candidates at an index, each of the table that `which` says. All tables are
+    on the same keys."""
+    keys, n = tables[0].keys.inverse[index], len(index)
+    pieces: Pieces = [(slice(None), keys)]
+    if len(tables) > 1:
+        pieces = [(places, keys[places]) for places in _places(which, len(tables))]
+    return tuple(
+        FiguresAt(values, pieces, n)
+        if isinstance(values[0], Figures)
+        else gathered(values, pieces, n)
+        for values in zip(*(table.values for table in tables), strict=True)
+    )
 
 
-def _stacked(values: Sequence[Any], n: int) -> Any:
-    """Values on so many keys each, one after the other."""
-    if isinstance(values[0], Figures):
-        return joined(values, n)
-    return np.concatenate([np.broadcast_to(v, (n,)) for v in values])
+def _places(which: np.ndarray, many: int) -> Iterator[slice | np.ndarray]:
+    """Of each number where it stands; a slice where that is one run."""
+    for number in range(many):
+        at = np.flatnonzero(which == number)
+        run = len(at) and at[-1] - at[0] < len(at)
+        yield slice(at[0], at[-1] + 1) if run else at
 
 
 class StepParts:
@@ -180,7 +186,7 @@ class StepParts:
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._bounds: dict[tuple, np.ndarray] = {}
-        self._tables: dict[tuple, OnKeys] = {}
+        self._shapes: dict[tuple[str, ...], tuple[Columns, TrainShape]] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
@@ -201,24 +207,6 @@ class StepParts:
     def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
         """The bytes of a part."""
         return self._made(part, structure, lambda columns, counted: counted)
-
-    def table(
-        self,
-        of: Callable[[StepPart, Structure], OnKeys],
-        part: StepPart,
-        structures: Mapping[tuple, Structure],
-    ) -> OnKeys:
-        """The figures or bytes of a part by choice, one after the other; kept, as the same choices
-        are left of many chunks."""
-        if len(structures) == 1:
-            return of(part, *structures.values())
-        at = part.name, *structures
-        if at not in self._tables:
-            each = [of(part, s) for s in structures.values()]
-            n = len(each[0].keys)
-            values = zip(*(one.values for one in each), strict=True)
-            self._tables[at] = OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
-        return self._tables[at]
 
     def layer_floor(self, structure: Structure, index: np.ndarray, stages: bool) -> np.ndarray:
         """Seconds that no storage, ZeRO stage and schedule goes below, of the candidates at an
@@ -260,11 +248,18 @@ class StepParts:
     ) -> OnKeys:
         at = (part.name, *part.choices(structure))
         if at not in self._parts:
-            keys = self._distinct(part.keys)
-            columns = self.columns.take(keys.first)
-            counted = part.count(self.tensors, column_shape(self.request, columns, structure))
-            self._parts[at] = OnKeys(keys, make(columns, counted))
+            columns, shape = self._shaped(part.keys, structure)
+            counted = part.count(self.tensors, shape)
+            self._parts[at] = OnKeys(self._distinct(part.keys), make(columns, counted))
         return self._parts[at]
+
+    def _shaped(self, names: tuple[str, ...], structure: Structure) -> tuple[Columns, TrainShape]:
+        """Distinct rows as columns, and as a shape under a structure."""
+        if names not in self._shapes:
+            columns = self.columns.take(self._distinct(names).first)
+            self._shapes[names] = columns, column_shape(self.request, columns, structure)
+        columns, shape = self._shapes[names]
+        return columns, replace(shape, **choices_on(structure, self.request.piece.chip))
 
     def _distinct(self, names: tuple[str, ...]) -> Keys:
         """Distinct rows of mesh axes (degree and links, or after "=" the degree alone) and of
@@ -414,15 +409,14 @@ class Chunk:
         """A part's values of these candidates."""
         made = self._under(structure)
         choices = tuple(map(part.choices, made))
-        distinct = dict(zip(choices, made, strict=True))
         at = part.name, choices
         if at not in self._gathered:
-            which = None
+            distinct = dict(zip(choices, made, strict=True))
+            tables, which = [of(part, s) for s in distinct.values()], np.zeros(1, np.int64)
             if self.mix is not None and len(distinct) > 1:
                 number = {choice: i for i, choice in enumerate(distinct)}
                 which = np.array([number[choice] for choice in choices])[self.mix.which]
-            table = self.parts.table(of, part, distinct)
-            self._gathered[at] = table.at(self.index, which)
+            self._gathered[at] = values_of(tables, self.index, which)
         return self._gathered[at]
 
     def memory(self, structure: Structure, room: float | None = None) -> np.ndarray:
