@@ -6,7 +6,7 @@ or counts its bytes, once per distinct row and choice; a `Chunk` of candidates g
 and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -45,7 +45,7 @@ from shardwise.plans.train import PipelineKind, Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
 from shardwise.scheduling.pipeline import schedule_row
-from shardwise.work import Op, Quantity, present, total
+from shardwise.work import Quantity, present, total
 
 
 def share_of(request: TrainRequest, columns: Columns) -> np.ndarray:
@@ -191,22 +191,40 @@ class StepParts:
         self._placements: dict[bytes, Placement] = {}
 
     def seconds(self, part: StepPart, structure: Structure) -> OnKeys:
-        """The figures of a part."""
+        """The figures of a part. Where schedules pair passes, those with pairs and without are made
+        at once: the ops are the same, and other ones run beside the chain."""
+        at = part.name, *part.choices(structure)
+        if at not in self._parts:
+            pairs = part.pairs and self.pairs
+            made = [structure.with_pairing(k) for k in (False, True)] if pairs else [structure]
+            columns, shape = self._shaped(part.keys, made[-1])
+            counted = part.count(self.tensors, shape)
+            priced = [self._times_of(part, columns, bodies, structure) for bodies in counted]
+            keys, layers = self._distinct(part.keys), part.layers(self.request.cfg)
+            for one in made:
+                found = (figures_of(times, layers, len(keys), one.hidden) for times in priced)
+                self._parts[part.name, *part.choices(one)] = OnKeys(keys, tuple(found))
+        return self._parts[at]
 
-        def make(columns: Columns, counted: tuple[Bodies, ...]) -> tuple[Figures, ...]:
-            layers, n = part.layers(self.request.cfg), len(columns)
-            found = []
-            for bodies in counted:
-                known = [self._known(part, i, structure) for i in range(len(bodies))]
-                priced = map(self._priced, [columns] * len(bodies), bodies, known)
-                found.append(figures_of(tuple(priced), layers, n, structure.hidden))
-            return tuple(found)
-
-        return self._made(part, structure, make)
+    def _times_of(
+        self, part: StepPart, columns: Columns, bodies: Bodies, structure: Structure
+    ) -> list[tuple[OpTime, ...]]:
+        """Ops of columns, body by body, as `price` prices those of a plan."""
+        chip, placement = self.request.piece.chip, self._placement(columns)
+        known = (self._known(part, i, structure) for i in range(len(bodies)))
+        return [
+            price_ops(ops, chip, placement, self.stack, mine)
+            for ops, mine in zip(bodies, known, strict=True)
+        ]
 
     def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
         """The bytes of a part."""
-        return self._made(part, structure, lambda columns, counted: counted)
+        at = part.name, *part.choices(structure)
+        if at not in self._parts:
+            _, shape = self._shaped(part.keys, structure)
+            counted = part.count(self.tensors, shape)
+            self._parts[at] = OnKeys(self._distinct(part.keys), counted)
+        return self._parts[at]
 
     def layer_floor(self, structure: Structure, index: np.ndarray, stages: bool) -> np.ndarray:
         """Seconds that no storage, ZeRO stage and schedule goes below, of the candidates at an
@@ -242,16 +260,6 @@ class StepParts:
         """Whether some schedule pairs passes and has experts to pair them for."""
         kinds = self.request.searched["pipeline_schedule"]
         return self.request.cfg.has_experts and any(schedule_row(k).pairs_passes for k in kinds)
-
-    def _made(
-        self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
-    ) -> OnKeys:
-        at = (part.name, *part.choices(structure))
-        if at not in self._parts:
-            columns, shape = self._shaped(part.keys, structure)
-            counted = part.count(self.tensors, shape)
-            self._parts[at] = OnKeys(self._distinct(part.keys), make(columns, counted))
-        return self._parts[at]
 
     def _shaped(self, names: tuple[str, ...], structure: Structure) -> tuple[Columns, TrainShape]:
         """Distinct rows as columns, and as a shape under a structure."""
@@ -297,17 +305,6 @@ class StepParts:
         moves = structure.stack_row.stacks_kept or "offload" in structure.remat_kinds.values()
         own = structure.remat if moves else ""
         return self._times.setdefault((group, structure.context_method, own), {})
-
-    def _priced(
-        self,
-        columns: Columns,
-        ops: Iterable[Op],
-        known: dict[Known, OpTime] | None = None,
-    ) -> tuple[OpTime, ...]:
-        """Ops of columns, as `price` prices those of a plan. With `known`, an op that runs again
-        takes as long as it did the first time."""
-        chip, placement = self.request.piece.chip, self._placement(columns)
-        return price_ops(ops, chip, placement, self.stack, known)
 
     def _placement(self, columns: Columns) -> Placement:
         """Where the columns lie; kept, as several parts have the same keys."""

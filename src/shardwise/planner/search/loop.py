@@ -172,7 +172,7 @@ class _Tally:
         n, columns = len(index), columns.take(index)
         axes = np.broadcast_to(axes_in_use(columns.degrees), (n,))
         piped = np.broadcast_to(columns.degrees["stage"] > 1, (n,))
-        for count, stages in product(np.unique(axes).tolist(), (False, True)):
+        for count, stages in product(np.flatnonzero(np.bincount(axes)).tolist(), (False, True)):
             used, schedule, microbatches, *_ = self.simplest
             plain = used == count and not any(schedule)
             mine = (axes == count) & (piped == stages)

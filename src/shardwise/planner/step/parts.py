@@ -95,7 +95,8 @@ class StepPart:
     `count` gives the ops of one thing or of several (a layer's forward and backward pass), body by
     body; `layers` is how many layers of the model are like each body. Two steps have the same part
     where they agree in `choices` and in `keys`: mesh axes (degree and links) and other columns of
-    candidates (`search/leaves.py`).
+    candidates (`search/leaves.py`). A part that `pairs` depends on whether passes are paired, which
+    changes no op of it but what runs beside the others.
     """
 
     name: str
@@ -103,6 +104,7 @@ class StepPart:
     choices: Callable[[Structure], tuple]
     keys: tuple[str, ...]
     layers: Callable[[ModelConfig], list[float]] = lambda cfg: [1.0]
+    pairs: bool = False
 
 
 # Layers -------------------------------------------------------------------------------------------
@@ -403,6 +405,7 @@ LAYER = StepPart(
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
     layers=_of_each_kind,
+    pairs=True,
 )
 LAYER_EXCHANGES = StepPart(
     name="layer exchanges",
@@ -430,6 +433,7 @@ ENDS = StepPart(
     count=_ends,
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
+    pairs=True,
 )
 END_EXCHANGES = StepPart(
     name="end exchanges",
