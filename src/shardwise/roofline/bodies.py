@@ -30,7 +30,7 @@ COPIES = "host"
 _ROUNDS = 3  # the third round of a body no longer feels how the pipeline of streams was filled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OpTime:
     """Seconds of one run of one op.
 

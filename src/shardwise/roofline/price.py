@@ -29,7 +29,17 @@ from shardwise.roofline.groups import KEPT, Same
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, CollectiveKind, Op, Quantity, Work, largest, present, total
+from shardwise.work import (
+    Collective,
+    CollectiveKind,
+    Op,
+    Quantity,
+    Work,
+    changed,
+    largest,
+    present,
+    total,
+)
 
 MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
 _KERNELS = frozenset({"matmul", "attention"})
@@ -131,8 +141,8 @@ def price_ops(
             continue
         key = op.id.removeprefix("re."), ramp.tobytes()
         if key not in known:
-            known[key] = _op_time(replace(op, id=key[0]), chip, placement, stack, ramp=ramp)
-        found.append(replace(known[key], op=op))
+            known[key] = _op_time(changed(op, id=key[0]), chip, placement, stack, ramp=ramp)
+        found.append(changed(known[key], op=op))
     return tuple(found)
 
 
@@ -232,7 +242,7 @@ def sent_as(
         )
         for kind, meant in kinds:
             if np.any(meant):
-                yield replace(wire, kind=kind, axes=(axis,), bytes=size * meant)
+                yield changed(wire, kind=kind, axes=(axis,), bytes=size * meant)
         size = size / links.size
 
 

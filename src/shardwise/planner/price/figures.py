@@ -54,74 +54,67 @@ class Figures:
     weight: Quantity
     forward: Quantity
 
-    def at(self, index: np.ndarray) -> "FiguresAt":
-        """The figures of the keys at an index."""
-        return FiguresAt(self, index)
+
+Pieces = Sequence[tuple[slice | np.ndarray, np.ndarray]]
+"""Of each of several tables: the places of its rows among all of them, and their keys."""
+
+
+def gathered(values: Sequence[Quantity], pieces: Pieces, n: int) -> Quantity:
+    """The values of n rows, each of its own table."""
+    shapes = [v.shape[:-1] for v in values if isinstance(v, np.ndarray) and v.ndim]
+    if not shapes and len({float(v) for v in values}) == 1:
+        return values[0]
+    if len(values) == 1:
+        return np.take(values[0], pieces[0][1], axis=-1)
+    found = np.empty((*(shapes[0] if shapes else ()), n))
+    for value, (places, keys) in zip(values, pieces, strict=True):
+        found[..., places] = np.take(value, keys, axis=-1) if np.ndim(value) else value
+    return found
 
 
 @dataclass(frozen=True)
 class FiguresAt:
-    """Figures at an index, each gathered when it is first read: floors need neither totals nor what
-    is told apart."""
+    """Figures of n rows, each gathered from the tables when it is first read: floors need neither
+    totals nor what is told apart."""
 
-    table: Figures
-    index: np.ndarray
+    tables: Sequence[Figures]
+    pieces: Pieces
+    n: int
 
     @cached_property
     def chain(self) -> Quantity:
-        return _at(self.table.chain, self.index)
+        return self._rows([table.chain for table in self.tables])
 
     @cached_property
     def wire(self) -> Quantity:
-        return _at(self.table.wire, self.index)
+        return self._rows([table.wire for table in self.tables])
 
     @cached_property
-    def sides(self) -> Mapping[str, np.ndarray]:
-        return {name: np.take(rows, self.index, axis=-1) for name, rows in self.table.sides.items()}
+    def sides(self) -> Mapping[str, Quantity]:
+        return self._named([table.sides for table in self.tables])
 
     @cached_property
-    def totals(self) -> Mapping[str, np.ndarray]:
-        return {name: np.take(row, self.index, axis=-1) for name, row in self.table.totals.items()}
+    def totals(self) -> Mapping[str, Quantity]:
+        return self._named([table.totals for table in self.tables])
 
     @cached_property
     def weight(self) -> Quantity:
-        return _at(self.table.weight, self.index)
+        return self._rows([table.weight for table in self.tables])
 
     @cached_property
     def forward(self) -> Quantity:
-        return _at(self.table.forward, self.index)
+        return self._rows([table.forward for table in self.tables])
+
+    def _rows(self, values: Sequence[Quantity]) -> Quantity:
+        return gathered(values, self.pieces, self.n)
+
+    def _named(self, values: Sequence[Mapping[str, np.ndarray]]) -> Mapping[str, Quantity]:
+        names = dict.fromkeys(name for each in values for name in each)
+        return {name: self._rows([each.get(name, 0.0) for each in values]) for name in names}
 
 
 Priced = Figures | FiguresAt
 """A part of a step with its seconds."""
-
-
-def _at(rows, index: np.ndarray):
-    return np.take(rows, index, axis=-1) if isinstance(rows, np.ndarray) else rows
-
-
-def joined(several: Sequence[Figures], n: int) -> Figures:
-    """Figures on as many keys each, one after the other."""
-
-    def rows(values: Sequence[Quantity]) -> Quantity:
-        shapes = [np.shape(v)[:-1] for v in values if np.ndim(v)]
-        if not shapes:
-            assert not any(values)
-            return 0.0
-        return np.concatenate([np.broadcast_to(v, (*shapes[0], n)) for v in values], axis=-1)
-
-    def named(values: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        names = dict.fromkeys(name for each in values for name in each)
-        return {name: rows([each.get(name, 0.0) for each in values]) for name in names}
-
-    return Figures(
-        chain=rows([f.chain for f in several]),
-        wire=rows([f.wire for f in several]),
-        sides=named([f.sides for f in several]),
-        totals=named([f.totals for f in several]),
-        weight=rows([f.weight for f in several]),
-        forward=rows([f.forward for f in several]),
-    )
 
 
 def figures_of(

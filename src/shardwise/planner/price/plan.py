@@ -36,7 +36,7 @@ from shardwise.roofline.price import WHOLE_STEP, price_ops
 from shardwise.roofline.stacks import BEGIN_SECONDS, IDEAL, OP_SECONDS, Stack, load_stack
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts
-from shardwise.work import MemoryTimeline, Quantity
+from shardwise.work import MemoryTimeline, Quantity, changed
 
 Times = tuple[OpTime, ...]
 
@@ -184,7 +184,7 @@ class PricedStep:
             self.shape,
             self.times,
             lambda t: t.op,
-            lambda t, op: replace(t, op=op),
+            lambda t, op: changed(t, op=op),
         )
 
     @property

@@ -6,7 +6,7 @@ or counts its bytes, once per distinct row and choice; a `Chunk` of candidates g
 and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware.placement import Placement
-from shardwise.planner.price.composition import Stored
-from shardwise.planner.price.figures import Figures, Steps, figures_of, joined
+from shardwise.planner.price.figures import Figures, FiguresAt, Pieces, Steps, figures_of, gathered
 from shardwise.planner.price.memory import (
     Kept,
     Resident,
@@ -39,27 +38,33 @@ from shardwise.planner.price.working import (
 )
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
-from shardwise.planner.search.request import LEVELS, TrainRequest
+from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.train import PipelineKind, Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
-from shardwise.scheduling.pipeline import PLAIN, schedule_row
-from shardwise.work import Op, Quantity, present, total
+from shardwise.scheduling.pipeline import schedule_row
+from shardwise.work import Quantity, present, total
+
+
+def share_of(request: TrainRequest, columns: Columns) -> np.ndarray:
+    """The share of the layers that the busiest stage holds."""
+    layers = request.cfg.layers
+    return np.ceil(layers / columns.degrees["stage"]) / layers
 
 
 def column_shape(request: TrainRequest, columns: Columns, structure: Structure) -> TrainShape:
     """The columns under one structural choice, as one TrainShape of arrays."""
     d = {axis: degree.astype(float) for axis, degree in columns.degrees.items()}
-    layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
+    microbatches = columns.microbatches.astype(float)
     return TrainShape(
         **memory_facts(structure, request.piece.chip),
         degrees={axis: v for axis, v in d.items() if present(v > 1)},
         sequences=request.sequences / (batch_shards(d) * microbatches),
         sequence_length=request.sequence_length,
         microbatches=microbatches,
-        stage_share=np.ceil(layers / d["stage"]) / layers,
+        stage_share=share_of(request, columns),
         **choices_on(structure, request.piece.chip),
     )
 
@@ -125,6 +130,9 @@ IN_FLIGHT = StepPart(
     keys=("=stage", "microbatches"),
 )
 
+_HAIR = 1 - 1e-9
+"""Of a bound whose sums are made in another order than those of what it bounds."""
+
 # Parts on keys ------------------------------------------------------------------------------------
 
 
@@ -135,22 +143,28 @@ class OnKeys:
     keys: Keys
     values: tuple[Any, ...]
 
-    def at(self, index: np.ndarray, which: np.ndarray | None = None) -> tuple[Any, ...]:
-        """The values of the candidates at an index, of several tables of `which`."""
-        rows = self.keys.inverse[index]
-        if which is not None:
-            rows = rows + which * len(self.keys)
-        return tuple(
-            v.at(rows) if isinstance(v, Figures) else v[rows] if np.ndim(v) else v
-            for v in self.values
-        )
+
+def values_of(tables: Sequence[OnKeys], index: np.ndarray, which: np.ndarray) -> tuple[Any, ...]:
+    """The values of the candidates at an index, each of the table that `which` says. All tables are
+    on the same keys."""
+    keys, n = tables[0].keys.inverse[index], len(index)
+    pieces: Pieces = [(slice(None), keys)]
+    if len(tables) > 1:
+        pieces = [(places, keys[places]) for places in _places(which, len(tables))]
+    return tuple(
+        FiguresAt(values, pieces, n)
+        if isinstance(values[0], Figures)
+        else gathered(values, pieces, n)
+        for values in zip(*(table.values for table in tables), strict=True)
+    )
 
 
-def _stacked(values: Sequence[Any], n: int) -> Any:
-    """Values on so many keys each, one after the other."""
-    if isinstance(values[0], Figures):
-        return joined(values, n)
-    return np.concatenate([np.broadcast_to(v, (n,)) for v in values])
+def _places(which: np.ndarray, many: int) -> Iterator[slice | np.ndarray]:
+    """Of each number where it stands; a slice where that is one run."""
+    for number in range(many):
+        at = np.flatnonzero(which == number)
+        run = len(at) and at[-1] - at[0] < len(at)
+        yield slice(at[0], at[-1] + 1) if run else at
 
 
 class StepParts:
@@ -172,80 +186,88 @@ class StepParts:
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._bounds: dict[tuple, np.ndarray] = {}
-        self._tables: dict[tuple, OnKeys] = {}
+        self._shapes: dict[tuple[str, ...], tuple[Columns, TrainShape]] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
     def seconds(self, part: StepPart, structure: Structure) -> OnKeys:
-        """The figures of a part."""
+        """The figures of a part. Where schedules pair passes, those with pairs and without are made
+        at once: the ops are the same, and other ones run beside the chain."""
+        at = part.name, *part.choices(structure)
+        if at not in self._parts:
+            pairs = part.pairs and self.pairs
+            made = [structure.with_pairing(k) for k in (False, True)] if pairs else [structure]
+            columns, shape = self._shaped(part.keys, made[-1])
+            counted = part.count(self.tensors, shape)
+            priced = [self._times_of(part, columns, bodies, structure) for bodies in counted]
+            keys, layers = self._distinct(part.keys), part.layers(self.request.cfg)
+            for one in made:
+                found = (figures_of(times, layers, len(keys), one.hidden) for times in priced)
+                self._parts[part.name, *part.choices(one)] = OnKeys(keys, tuple(found))
+        return self._parts[at]
 
-        def make(columns: Columns, counted: tuple[Bodies, ...]) -> tuple[Figures, ...]:
-            layers, n = part.layers(self.request.cfg), len(columns)
-            found = []
-            for bodies in counted:
-                known = [self._known(part, i, structure) for i in range(len(bodies))]
-                priced = map(self._priced, [columns] * len(bodies), bodies, known)
-                found.append(figures_of(tuple(priced), layers, n, structure.hidden))
-            return tuple(found)
-
-        return self._made(part, structure, make)
+    def _times_of(
+        self, part: StepPart, columns: Columns, bodies: Bodies, structure: Structure
+    ) -> list[tuple[OpTime, ...]]:
+        """Ops of columns, body by body, as `price` prices those of a plan."""
+        chip, placement = self.request.piece.chip, self._placement(columns)
+        known = (self._known(part, i, structure) for i in range(len(bodies)))
+        return [
+            price_ops(ops, chip, placement, self.stack, mine)
+            for ops, mine in zip(bodies, known, strict=True)
+        ]
 
     def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
         """The bytes of a part."""
-        return self._made(part, structure, lambda columns, counted: counted)
-
-    def table(
-        self,
-        of: Callable[[StepPart, Structure], OnKeys],
-        part: StepPart,
-        structures: Mapping[tuple, Structure],
-    ) -> OnKeys:
-        """The figures or bytes of a part by choice, one after the other; kept, as the same choices
-        are left of many chunks."""
-        if len(structures) == 1:
-            return of(part, *structures.values())
-        at = part.name, *structures
-        if at not in self._tables:
-            each = [of(part, s) for s in structures.values()]
-            n = len(each[0].keys)
-            values = zip(*(one.values for one in each), strict=True)
-            self._tables[at] = OnKeys(each[0].keys, tuple(_stacked(v, n) for v in values))
-        return self._tables[at]
-
-    def least_memory(self, structure: Structure, index: np.ndarray) -> np.ndarray:
-        """Bytes that no ZeRO stage and no schedule goes below, of the candidates at an index."""
-        return self._bound("memory", structure, index, lambda c: c.least_memory(structure))
-
-    def floor(self, structure: Structure, index: np.ndarray) -> np.ndarray:
-        """Seconds that no ZeRO stage and no schedule goes below, of the candidates at an index."""
-        return self._bound("seconds", structure, index, lambda c: c.floor(structure))
-
-    def _bound(
-        self,
-        what: str,
-        structure: Structure,
-        index: np.ndarray,
-        bound: Callable[["Chunk"], np.ndarray],
-    ) -> np.ndarray:
-        """A bound of the candidates at an index, made once for each of them and each choice of
-        layers and storage: searches for several programs ask for the same."""
-        choices = (getattr(structure, name) for level in LEVELS[:2] for name in level)
-        known = self._bounds.setdefault((what, *choices), np.full(len(self.columns), np.nan))
-        unknown = index[np.isnan(known[index])]
-        if len(unknown):
-            known[unknown] = bound(Chunk(self, unknown))
-        return known[index]
-
-    def _made(
-        self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
-    ) -> OnKeys:
-        at = (part.name, *part.choices(structure))
+        at = part.name, *part.choices(structure)
         if at not in self._parts:
-            keys = self._distinct(part.keys)
-            columns = self.columns.take(keys.first)
-            counted = part.count(self.tensors, column_shape(self.request, columns, structure))
-            self._parts[at] = OnKeys(keys, make(columns, counted))
+            _, shape = self._shaped(part.keys, structure)
+            counted = part.count(self.tensors, shape)
+            self._parts[at] = OnKeys(self._distinct(part.keys), counted)
         return self._parts[at]
+
+    def layer_floor(self, structure: Structure, index: np.ndarray, stages: bool) -> np.ndarray:
+        """Seconds that no storage, ZeRO stage and schedule goes below, of the candidates at an
+        index, all with stages or all without.
+
+            rounds x sum over kinds of layers of (chain + wire),   the least over pairing
+
+        A round is at least its chain, whatever runs beside it (`round_form`), and gathers,
+        scatters and transfers only add to that. A hair is taken off for sums in another order.
+        """
+        kinds = (False, True) if stages and self.pairs else (False,)
+        keys = self._distinct(LAYER.keys).inverse[index]
+        least = [self._chains(structure.with_pairing(kind)) for kind in kinds]
+        return np.minimum.reduce(least)[keys] * self.rounds[index] * _HAIR
+
+    def _chains(self, structure: Structure) -> np.ndarray:
+        """Of each distinct row of `LAYER`: the seconds of one microbatch's chains."""
+        at = LAYER.choices(structure)
+        if at not in self._bounds:
+            many = np.array(LAYER.layers(self.request.cfg))[:, None]
+            passes = self.seconds(LAYER, structure).values
+            rows = total(many * (each.chain + each.wire) for each in passes)
+            self._bounds[at] = np.sum(np.asarray(rows), axis=0)
+        return self._bounds[at]
+
+    @cached_property
+    def rounds(self) -> np.ndarray:
+        """Rounds of a layer of each candidate, as a share of the model's layers."""
+        return share_of(self.request, self.columns) * self.columns.microbatches
+
+    @cached_property
+    def pairs(self) -> bool:
+        """Whether some schedule pairs passes and has experts to pair them for."""
+        kinds = self.request.searched["pipeline_schedule"]
+        return self.request.cfg.has_experts and any(schedule_row(k).pairs_passes for k in kinds)
+
+    def _shaped(self, names: tuple[str, ...], structure: Structure) -> tuple[Columns, TrainShape]:
+        """Distinct rows as columns, and as a shape under a structure."""
+        if names not in self._shapes:
+            columns = self.columns.take(self._distinct(names).first)
+            self._shapes[names] = columns, column_shape(self.request, columns, structure)
+        columns, shape = self._shapes[names]
+        return columns, replace(shape, **choices_on(structure, self.request.piece.chip))
 
     def _distinct(self, names: tuple[str, ...]) -> Keys:
         """Distinct rows of mesh axes (degree and links, or after "=" the degree alone) and of
@@ -283,17 +305,6 @@ class StepParts:
         moves = structure.stack_row.stacks_kept or "offload" in structure.remat_kinds.values()
         own = structure.remat if moves else ""
         return self._times.setdefault((group, structure.context_method, own), {})
-
-    def _priced(
-        self,
-        columns: Columns,
-        ops: Iterable[Op],
-        known: dict[Known, OpTime] | None = None,
-    ) -> tuple[OpTime, ...]:
-        """Ops of columns, as `price` prices those of a plan. With `known`, an op that runs again
-        takes as long as it did the first time."""
-        chip, placement = self.request.piece.chip, self._placement(columns)
-        return price_ops(ops, chip, placement, self.stack, known)
 
     def _placement(self, columns: Columns) -> Placement:
         """Where the columns lie; kept, as several parts have the same keys."""
@@ -338,15 +349,12 @@ class Chunk:
 
     @cached_property
     def _share(self) -> np.ndarray:
-        """The share of the layers that the busiest stage holds."""
-        layers = self.parts.request.cfg.layers
-        return np.ceil(layers / self.columns.degrees["stage"]) / layers
+        return share_of(self.parts.request, self.columns)
 
     def steps(self) -> Steps:
         """The candidates as steps to be priced: they hold the chunk, which holds them not, so that
         large arrays go as soon as nobody asks for them."""
         request, stages = self.parts.request, self.columns.degrees["stage"]
-        kinds = request.searched["pipeline_schedule"]
         return Steps(
             tensors=self.parts.tensors,
             stack=self.parts.stack,
@@ -354,7 +362,7 @@ class Chunk:
             microbatches=self.columns.microbatches.astype(float),
             share=self._share,
             n=len(self),
-            pairs=any(schedule_row(kind).pairs_passes for kind in kinds),
+            pairs=self.parts.pairs,
             expert_group=self.shape(request.structure).layer_shape.expert_group,
             of=self._of,
             figures=lambda part, structure: self._at(self.parts.seconds, part, structure),
@@ -398,27 +406,15 @@ class Chunk:
         """A part's values of these candidates."""
         made = self._under(structure)
         choices = tuple(map(part.choices, made))
-        distinct = dict(zip(choices, made, strict=True))
         at = part.name, choices
         if at not in self._gathered:
-            which = None
+            distinct = dict(zip(choices, made, strict=True))
+            tables, which = [of(part, s) for s in distinct.values()], np.zeros(1, np.int64)
             if self.mix is not None and len(distinct) > 1:
                 number = {choice: i for i, choice in enumerate(distinct)}
                 which = np.array([number[choice] for choice in choices])[self.mix.which]
-            table = self.parts.table(of, part, distinct)
-            self._gathered[at] = table.at(self.index, which)
+            self._gathered[at] = values_of(tables, self.index, which)
         return self._gathered[at]
-
-    def least_memory(self, structure: Structure) -> np.ndarray:
-        """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the
-        plain schedule, which has the fewest microbatches in flight and both ends apart; and with
-        all that a compiler may spare."""
-        least = replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1)
-        return self.memory(least, room=0.0)
-
-    def floor(self, structure: Structure) -> np.ndarray:
-        """Seconds that no ZeRO stage and no schedule goes below."""
-        return np.asarray(Stored(self.steps(), structure).floor())
 
     def memory(self, structure: Structure, room: float | None = None) -> np.ndarray:
         """Bytes per device at the fullest point of the step, where not for its own `room`."""

@@ -9,7 +9,7 @@ functions that price a single plan.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -41,7 +41,7 @@ from shardwise.planner.search.found import (
 from shardwise.planner.search.ground import LaidOut, places_of
 from shardwise.planner.search.leaves import Chunk
 from shardwise.planner.search.request import LEVELS, TrainRequest
-from shardwise.planner.search.rows import Left, PricedRows, priced_rows
+from shardwise.planner.search.rows import Left, PricedRows, faster_rows, fitting_rows, priced_rows
 from shardwise.planner.search.space import (
     Allowed,
     alike,
@@ -172,7 +172,7 @@ class _Tally:
         n, columns = len(index), columns.take(index)
         axes = np.broadcast_to(axes_in_use(columns.degrees), (n,))
         piped = np.broadcast_to(columns.degrees["stage"] > 1, (n,))
-        for count, stages in product(np.unique(axes).tolist(), (False, True)):
+        for count, stages in product(np.flatnonzero(np.bincount(axes)).tolist(), (False, True)):
             used, schedule, microbatches, *_ = self.simplest
             plain = used == count and not any(schedule)
             mine = (axes == count) & (piped == stages)
@@ -241,6 +241,21 @@ class _Tally:
 def _compared(found: Found) -> float:
     """The rank by which plans of one value of a choice are compared (`choices.py`)."""
     return found.rank * simple_weights(len(found.mesh))
+
+
+def _together(each: Iterable[Left]) -> Iterator[list[Left]]:
+    """In lots of so many rows as are priced at once."""
+    lot: list[Left] = []
+    rows = 0
+    for left in each:
+        if not len(left.at):
+            continue
+        if (rows := rows + len(left.at)) > _TOGETHER and lot:
+            yield lot
+            lot, rows = [], len(left.at)
+        lot.append(left)
+    if lot:
+        yield lot
 
 
 def _nth(values: np.ndarray, n: int) -> float:
@@ -334,41 +349,51 @@ class _Look:
         allowed = Allowed(self.request, columns, self.box)
         if counted and not self.tally.simplest:
             self.tally.legal += count_legal(allowed, self.tree)
-        waiting: list[Left] = []
-        rows = 0
-        for layer, storages in tree.items():
-            if (by_layer := allowed(layer, 0)) is None:
-                continue
-            for storage, zeros in storages.items():
-                by_storage = allowed(storage, 1)
-                if by_storage is None or not (legal := by_layer & by_storage).any():
-                    continue
-                self.tally.tick()
-                alive = self._alive(index, storage, np.flatnonzero(legal))
-                for zero, schedules in zeros.items():
-                    if (by_zero := allowed(zero, 2)) is not None:
-                        at = alive[by_zero[alive]]
-                        if (rows := rows + len(at)) > _TOGETHER:
-                            self._price(index, waiting, allowed, counted)
-                            waiting, rows = [], len(at)
-                        waiting.append(Left(at, zero, schedules))
-        self._price(index, waiting, allowed, counted)
+        for waiting in _together(self._alive(index, tree, allowed)):
+            self._price(index, waiting, allowed, counted)
 
-    def _alive(self, index: np.ndarray, storage: Structure, at: np.ndarray) -> np.ndarray:
-        """Of the candidates `at` places those of which no floor shows that they do not fit or are
-        too slow with one choice of layers and storage, whatever is left to choose."""
-        if self.tally.exhaustive:
-            return at
-        at = at[self.parts.least_memory(storage, index[at]) <= self.request.max_hbm_bytes]
-        return at[self.parts.floor(storage, index[at]) < self.limit[index[at]]]
+    def _alive(self, index: np.ndarray, tree: dict, allowed: Allowed) -> Iterator[Left]:
+        """What no floor leaves out of a chunk, under each structure but for the schedule."""
+        for stored in _together(self._near(index, tree, allowed)):
+            self.tally.tick()
+            for left in stored if self.tally.exhaustive else self._floored(index, stored):
+                for zero, schedules in left.below.items():
+                    if (by_zero := allowed(zero, 2)) is not None:
+                        yield Left(left.at[by_zero[left.at]], zero, schedules)
+
+    def _floored(self, index: np.ndarray, stored: Sequence[Left]) -> list[Left]:
+        """Of candidates with a choice of layers and storage those of which no floor shows that they
+        do not fit or are too slow, whatever is left to choose."""
+        stored = fitting_rows(self.parts, index, stored, self.request.max_hbm_bytes)
+        limit = self._limit
+        return stored if limit is None else faster_rows(self.parts, index, stored, limit)
+
+    def _near(self, index: np.ndarray, tree: dict, allowed: Allowed) -> Iterator[Left]:
+        """The legal candidates of a chunk under each choice of layers and storage; not those whose
+        layers alone are too slow."""
+        stages, limit = bool(self.columns.degrees["stage"][index[0]] > 1), self._limit
+        for layer, storages in tree.items():
+            near = allowed(layer, 0)
+            if near is None:
+                continue
+            if limit is not None:
+                near = near & (self.parts.layer_floor(layer, index, stages) < limit[index])
+            for storage, zeros in storages.items():
+                if (by_storage := allowed(storage, 1)) is not None:
+                    yield Left(np.flatnonzero(near & by_storage), storage, zeros)
+
+    @property
+    def _limit(self) -> np.ndarray | None:
+        """The limits; None where everything is priced, or nothing is known that could be one."""
+        none = self.tally.exhaustive or not np.isfinite(self.limit).any()
+        return None if none else self.limit
 
     def _price(
         self, index: np.ndarray, waiting: Sequence[Left], allowed: Allowed, counted: bool
     ) -> None:
         """Price what is left of a chunk, and keep what is better than the best structure of its
         candidate so far; of equals the first."""
-        limit = None if self.tally.exhaustive else self.limit
-        rows = priced_rows(self.parts, index, waiting, allowed, limit)
+        rows = priced_rows(self.parts, index, waiting, allowed, self._limit)
         if rows is None:
             return
         if counted:

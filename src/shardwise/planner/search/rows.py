@@ -6,7 +6,7 @@ leave of a few candidates each is one array, and seconds and bytes are tables of
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,17 @@ from shardwise.planner.price.composition import Reduced, Stored
 from shardwise.planner.search.leaves import Chunk, Mix, StepParts
 from shardwise.planner.search.space import Allowed
 from shardwise.plans.train import Structure
+from shardwise.scheduling.pipeline import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Candidates that no floor leaves out under a structure, by their places in a chunk, and the
-    schedules that are left to choose."""
+    """Candidates that no floor leaves out under a structure, by their places in a chunk, and what
+    is left to choose: the schedules, or the ZeRO stages with theirs."""
 
     at: np.ndarray
-    zero: Structure
-    schedules: Sequence[Structure]
+    structure: Structure
+    below: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,48 @@ class PricedRows:
         return list(zip(row[among < many].tolist(), last[among < many].tolist(), strict=True))
 
 
+def fitting_rows(
+    parts: StepParts, index: np.ndarray, stored: Sequence[Left], most: float
+) -> list[Left]:
+    """What needs at most so many bytes of what is left of a chunk, whatever ZeRO stage and schedule
+    are chosen: with ZeRO-2, and with the plain schedule, which has the fewest microbatches in
+    flight and both ends apart; and with all that a compiler may spare."""
+    if not stored:
+        return []
+    at, which = _rows_of(stored)
+    least = tuple(replace(each.structure, zero=2) for each in stored)
+    last = replace(least[0], pipeline_schedule=PLAIN, virtual_stages=1)
+    return _kept(
+        stored, at, which, Chunk(parts, index[at], Mix(least, which)).memory(last, 0.0) <= most
+    )
+
+
+def faster_rows(
+    parts: StepParts, index: np.ndarray, stored: Sequence[Left], limit: np.ndarray
+) -> list[Left]:
+    """What takes less than the limit of its candidate of what is left of a chunk, whatever ZeRO
+    stage and schedule are chosen."""
+    if not stored:
+        return []
+    at, which = _rows_of(stored)
+    made = tuple(each.structure for each in stored)
+    floor = Stored(Chunk(parts, index[at], Mix(made, which)).steps(), made[0]).floor()
+    return _kept(stored, at, which, np.asarray(floor) < limit[index[at]])
+
+
+def _rows_of(some: Sequence[Left]) -> tuple[np.ndarray, np.ndarray]:
+    """Of every row its candidate's place in the chunk, and the number of its structure."""
+    counts = [len(each.at) for each in some]
+    return np.concatenate([each.at for each in some]), np.repeat(np.arange(len(some)), counts)
+
+
+def _kept(some: Sequence[Left], at: np.ndarray, which: np.ndarray, kept: np.ndarray) -> list[Left]:
+    """The rows of a mask."""
+    ends = np.searchsorted(which[kept], np.arange(1, len(some)))
+    left = zip(some, np.split(at[kept], ends), strict=True)
+    return [replace(each, at=mine) for each, mine in left if len(mine)]
+
+
 def priced_rows(
     parts: StepParts,
     index: np.ndarray,
@@ -96,8 +139,7 @@ def priced_rows(
     waiting = [each for each in waiting if len(each.at)]
     if not waiting:
         return None
-    at = np.concatenate([each.at for each in waiting])
-    which = np.repeat(np.arange(len(waiting)), [len(each.at) for each in waiting])
+    at, which = _rows_of(waiting)
     chunk, reduced = _reduced(parts, index[at], waiting, which)
     if limit is not None:
         alive = reduced.floor() < limit[chunk.index]
@@ -131,7 +173,7 @@ def _reduced(
     parts: StepParts, index: np.ndarray, waiting: Sequence[Left], which: np.ndarray
 ) -> tuple[Chunk, Reduced]:
     """PricedRows as a chunk, and as steps that lack a schedule alone."""
-    made = tuple(each.zero for each in waiting)
+    made = tuple(each.structure for each in waiting)
     chunk = Chunk(parts, index, Mix(made, which))
     return chunk, Reduced(Stored(chunk.steps(), made[0]), made[0])
 
@@ -140,7 +182,7 @@ def _by_schedule(waiting: Sequence[Left]) -> list[dict[int, Structure]]:
     """The structures of every schedule, by the number of what is left."""
     found: dict[tuple[str, int], dict[int, Structure]] = {}
     for number, each in enumerate(waiting):
-        for last in each.schedules:
+        for last in each.below:
             schedule = last.pipeline_schedule, last.virtual_stages
             found.setdefault(schedule, {})[number] = last
     return list(found.values())

@@ -200,7 +200,7 @@ def alike(columns: Columns, index: np.ndarray) -> Iterator[np.ndarray]:
     d = columns.degrees
     flags = [d["stage"] > 1, d["replica"] * d["data"] > 1]
     alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))[index]
-    for code in np.unique(alike):
+    for code in np.flatnonzero(np.bincount(alike)):
         some = index[alike == code]
         yield from np.array_split(some, -(-len(some) // _CHUNK))
 

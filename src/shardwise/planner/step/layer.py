@@ -7,7 +7,6 @@ adds to it is in `strategies/`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from shardwise.planner.step.strategies.stationary import (
 from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
-from shardwise.work import Matmul, Op, Quantity, make_op
+from shardwise.work import Matmul, Op, Quantity, changed, make_op
 
 SCORE_BYTES = 2.0
 """Scores and probabilities are kept in 16 bits (Megatron-LM)."""
@@ -431,9 +430,9 @@ def _norm(name: str, cfg: ModelConfig, layer: Layer, norms: float, shape: LayerS
 
 def chain(ops: Sequence[Op]) -> tuple[Op, ...]:
     """Each op after the one before it, the first after none: what a block's data flow demands."""
-    chained = [replace(op, after=()) for op in ops[:1]]
+    chained = [changed(op, after=()) for op in ops[:1]]
     for op in ops[1:]:
-        chained.append(replace(op, after=(chained[-1].id,)))
+        chained.append(changed(op, after=(chained[-1].id,)))
     return tuple(chained)
 
 
@@ -463,8 +462,8 @@ def _transposed(op: Op) -> list[Op]:
         swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
         kind = swap.get(collective.kind, collective.kind)
         size = collective.bytes * factor
-        collective = replace(collective, kind=kind, bytes=size)  # type: ignore[arg-type]
-    back = replace(
+        collective = changed(collective, kind=kind, bytes=size)  # type: ignore[arg-type]
+    back = changed(
         op,
         id=f"d.{op.id}",
         name=f"d {op.name}",
@@ -478,6 +477,6 @@ def _transposed(op: Op) -> list[Op]:
         return [back]
     m = op.matmul
     # [m, n] x [n, k] and [k, m] x [m, n].
-    inputs = replace(back, matmul=replace(m, k=m.n, n=m.k))
-    weights = replace(back, id=f"w.{op.id}", name=f"dW {op.name}", phase="weight")
-    return [inputs, replace(weights, matmul=replace(m, m=m.k, k=m.m))]
+    inputs = changed(back, matmul=changed(m, k=m.n, n=m.k))
+    weights = changed(back, id=f"w.{op.id}", name=f"dW {op.name}", phase="weight")
+    return [inputs, changed(weights, matmul=changed(m, m=m.k, k=m.m))]

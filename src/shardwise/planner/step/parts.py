@@ -39,7 +39,7 @@ from shardwise.planner.step.strategies.remat import (
 from shardwise.plans.stacks import Overlapped
 from shardwise.plans.train import Structure
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, make_op
+from shardwise.work import Op, Quantity, changed, make_op
 
 Ops = tuple[Op, ...]
 Bodies = tuple[Ops, ...]
@@ -95,7 +95,8 @@ class StepPart:
     `count` gives the ops of one thing or of several (a layer's forward and backward pass), body by
     body; `layers` is how many layers of the model are like each body. Two steps have the same part
     where they agree in `choices` and in `keys`: mesh axes (degree and links) and other columns of
-    candidates (`search/leaves.py`).
+    candidates (`search/leaves.py`). A part that `pairs` depends on whether passes are paired, which
+    changes no op of it but what runs beside the others.
     """
 
     name: str
@@ -103,6 +104,7 @@ class StepPart:
     choices: Callable[[Structure], tuple]
     keys: tuple[str, ...]
     layers: Callable[[ModelConfig], list[float]] = lambda cfg: [1.0]
+    pairs: bool = False
 
 
 # Layers -------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def layer_chains(
     there = [*(op for _, op in yields), *kept_moves(saved, shape, "save")]
     there = with_unpacking(there, mine, shape)
     forward = [*host_copy(saved, shape, "save"), *_chained(there, shape)]
-    fetched = [replace(op, phase="backward") for op in kept_moves(saved, shape, "load")]
+    fetched = [changed(op, phase="backward") for op in kept_moves(saved, shape, "load")]
     back = [*fetched, *_backward(layer, mine, yields, shape)]
     ready = [*regathers(yields, shape), *host_copy(saved, shape, "load")]
     return tuple(forward), (*ready, *_chained(back, shape))
@@ -203,12 +205,12 @@ def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
     and read, take C / (D W) of the time of their 72 D^2 FLOPs, with C / W some hundreds. So the
     lower bound has the optimizer's state alone, which every step reads and writes.
     """
-    ops = [replace(op, on_chip_bytes=op.hbm_bytes) for op in ops]
+    ops = [changed(op, on_chip_bytes=op.hbm_bytes) for op in ops]
     hidden = shape.hidden & IN_PIECES
     beside = [op.name.endswith(SIDE) or overlapped_of(op) in hidden for op in ops]
-    side = [replace(op, after=()) for op, apart in zip(ops, beside, strict=True) if apart]
+    side = [changed(op, after=()) for op, apart in zip(ops, beside, strict=True) if apart]
     first, *rest = chain([op for op, apart in zip(ops, beside, strict=True) if not apart])
-    return [*side, replace(first, after=((rest or [first])[-1].id,)), *rest]
+    return [*side, changed(first, after=((rest or [first])[-1].id,)), *rest]
 
 
 def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
@@ -279,7 +281,7 @@ def _made_again(head: Sequence[Op], shape: TrainShape) -> list[Op]:
     if shape.logit_chunks == 1:
         return []
     again = [op for op in head if op.op_class == "matmul"]
-    return [replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again]
+    return [changed(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again]
 
 
 def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
@@ -319,14 +321,14 @@ def _mtp(
 
 
 def _prefixed(ops: Sequence[Op], module: int) -> list[Op]:
-    return [replace(op, id=f"{PREFIX}{module}/{op.id}") for op in ops]
+    return [changed(op, id=f"{PREFIX}{module}/{op.id}") for op in ops]
 
 
 def _both_passes(
     rows: tuple[Parameter, ...], forward: Sequence[Op], back: Sequence[Op], shape: TrainShape
 ) -> Ops:
     """Both passes as one chain; frozen matrices have no dW."""
-    forth = [replace(op, phase=op.phase or "forward") for op in forward]
+    forth = [changed(op, phase=op.phase or "forward") for op in forward]
     both = _chained([*forth, *_trained(rows, back, shape)], shape)
     return tuple(sorted(both, key=lambda op: op.phase != "forward"))
 
@@ -336,7 +338,7 @@ def _end_exchanges(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
     found: list[Bodies] = []
     for rows in tensors.ends:
         gathers, scatters, summed, casts = _exchanges(rows, shape)
-        regathers = (replace(g, id=f"re.{g.id}") for g in gathers)
+        regathers = (changed(g, id=f"re.{g.id}") for g in gathers)
         found += [
             (_phase(gathers, "forward"),),
             (_phase(regathers, "backward"),),
@@ -355,7 +357,7 @@ def _end_reductions(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
 
 
 def _phase(ops: Iterable[Op], phase: str) -> Ops:
-    return tuple(replace(op, phase=phase) for op in ops)
+    return tuple(changed(op, phase=phase) for op in ops)
 
 
 # Optimizer ----------------------------------------------------------------------------------------
@@ -403,6 +405,7 @@ LAYER = StepPart(
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
     layers=_of_each_kind,
+    pairs=True,
 )
 LAYER_EXCHANGES = StepPart(
     name="layer exchanges",
@@ -430,6 +433,7 @@ ENDS = StepPart(
     count=_ends,
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
+    pairs=True,
 )
 END_EXCHANGES = StepPart(
     name="end exchanges",

@@ -42,7 +42,7 @@ from shardwise.planner.step.parts import (
 )
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.layouts import gather_axes, replica_axes
-from shardwise.work import Op, Quantity, Work
+from shardwise.work import Op, Quantity, Work, changed
 
 __all__ = ["Loop", "TrainShape", "count_parts", "loops_of", "reductions", "train_work"]
 
@@ -314,7 +314,7 @@ class _LoopLayout(Generic[T]):
         found += [(t, op) for (t, _), op in zip(chain, chained, strict=True)]
         last = (chained[-1].id,) if chained else ()
         for part, times in body.after:
-            found += [(t, replace(op, after=last)) for t, op in self._times(part, times)]
+            found += [(t, changed(op, after=last)) for t, op in self._times(part, times)]
         return Loop(
             name=name,
             items=tuple(self.with_op(t, _named(op, name, phase, rounds)) for t, op in found),
@@ -329,7 +329,7 @@ class _LoopLayout(Generic[T]):
             for t, op in self._times(part, times):
                 last = items[-1][1].id
                 items = [(t, _renamed(o, last, op.id)) for t, o in items]
-                items.append((t, replace(op, after=(last,))))
+                items.append((t, changed(op, after=(last,))))
         return items
 
     def _times(self, part: tuple[T, ...], times: Quantity) -> list[tuple[T, Op]]:
@@ -337,11 +337,11 @@ class _LoopLayout(Generic[T]):
         if not np.any(times):
             return []
         ops = ((t, self.op_of(t)) for t in part)
-        return [(t, replace(op, count=times * op.count)) for t, op in ops]
+        return [(t, changed(op, count=times * op.count)) for t, op in ops]
 
 
 def _named(op: Op, body: str, phase: str, rounds: Quantity) -> Op:
-    return replace(
+    return changed(
         op,
         id=f"{body}/{op.id}",
         after=tuple(f"{body}/{a}" for a in op.after),
@@ -353,7 +353,7 @@ def _named(op: Op, body: str, phase: str, rounds: Quantity) -> Op:
 
 def _renamed(op: Op, old: str, new: str) -> Op:
     """The op, waiting for another one instead."""
-    return replace(op, after=tuple(new if a == old else a for a in op.after))
+    return changed(op, after=tuple(new if a == old else a for a in op.after))
 
 
 def _waiting(chain: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
@@ -364,7 +364,7 @@ def _waiting(chain: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
         ids = tuple(g.id for g in gathers if g.phase == phase)
         mine = (i for i, op in enumerate(found) if op.after and _within(op, phase))
         if ids and (start := next(mine, None)) is not None:
-            found[start] = replace(found[start], after=(*ids, *found[start].after))
+            found[start] = changed(found[start], after=(*ids, *found[start].after))
     return found
 
 

@@ -7,7 +7,6 @@ Engine's `gradient_accumulation_fusion`) there is no op of its own; they read an
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from shardwise.models import Parameter
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.fsdp import in_use
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, make_op
+from shardwise.work import Op, changed, make_op
 
 
 def gradient_accumulation(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
@@ -38,4 +37,4 @@ def adding(op: Op, shape: TrainShape) -> Op:
         return op
     written = 2 * dtype_bytes(shape.dtypes.grad) - dtype_bytes(shape.weights)
     more = written * op.matmul.m * op.matmul.n * op.matmul.batch
-    return replace(op, hbm_bytes=op.hbm_bytes + more, on_chip_bytes=op.on_chip_bytes + more)
+    return changed(op, hbm_bytes=op.hbm_bytes + more, on_chip_bytes=op.on_chip_bytes + more)

@@ -14,7 +14,6 @@ the sequence (zig-zag), so that every device has the mean.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from shardwise.models.specs import SoftmaxMixer
 from shardwise.planner.step.shape import LayerShape, kv_heads
 from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, exchange, make_op
+from shardwise.work import Op, Quantity, changed, exchange, make_op
 
 
 def context_exchanges(
@@ -62,7 +61,7 @@ def in_tiles(ops: Sequence[Op], cfg: ModelConfig, shape: LayerShape) -> Sequence
         if op.op_class != "attention":
             found.append(op)
             continue
-        tiles = replace(op, id=f"{op.id}.tiles", name=f"{op.name} in tiles", tiled=True)
+        tiles = changed(op, id=f"{op.id}.tiles", name=f"{op.name} in tiles", tiled=True)
         found += [_share(op, 1.0 - cut), _share(tiles, cut)]
     return found
 
@@ -91,7 +90,7 @@ def around_the_kernel(mixer: SoftmaxMixer, cfg: ModelConfig, shape: LayerShape) 
 
 def _share(op: Op, share: Quantity) -> Op:
     """An op of so much of its work."""
-    return replace(
+    return changed(
         op,
         flops={dtype: f * share for dtype, f in op.flops.items()},
         hbm_bytes=op.hbm_bytes * share,

@@ -9,7 +9,6 @@ that store pieces share the matrices between them: each collects whole ones and 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from shardwise.planner.step.strategies.pipeline import mirror_exchanges
 from shardwise.plans.layouts import gather_axes, is_expert, replica_axes
 from shardwise.plans.optimizers import matrix_of, optimizer_row, orthogonalised
 from shardwise.units import dtype_bytes
-from shardwise.work import CollectiveKind, Matmul, Op, Quantity, exchange, make_op
+from shardwise.work import CollectiveKind, Matmul, Op, Quantity, changed, exchange, make_op
 
 NEWTON_SCHULZ = 5
 UPDATE_DTYPE = "bf16"
@@ -73,8 +72,8 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
     name = f"optimizer.{shape.optimizer}"
     update = make_op(name, "optimizer", "elementwise", hbm_bytes=traffic, hbm_least=least)
     chain = [*chain, update]
-    chain = [replace(op, after=(chain[i - 1].id,)) for i, op in enumerate(chain)]
-    gathers = [*(replace(op, after=(name,)) for op in returned)]
+    chain = [changed(op, after=(chain[i - 1].id,)) for i, op in enumerate(chain)]
+    gathers = [*(changed(op, after=(name,)) for op in returned)]
     gathers += _gathers(rows, shape, local, name)
     if not shape.offload_optimizer:
         return (*chain, *gathers)
@@ -82,8 +81,8 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
         make_op(f"optimizer.{step}", "offload", "copy", host_bytes=state, stream="host")
         for step in ("load", "store")
     )
-    chain[-1] = replace(chain[-1], after=(*chain[-1].after, load.id))
-    return (load, *chain, replace(store, after=(name,)), *gathers)
+    chain[-1] = changed(chain[-1], after=(*chain[-1].after, load.id))
+    return (load, *chain, changed(store, after=(name,)), *gathers)
 
 
 def copies(shape: TrainShape) -> Quantity:
@@ -102,7 +101,7 @@ def _gathers(rows: Sequence[Parameter], shape: TrainShape, local: Local, update:
         size = local(part) * dtype_bytes(shape.dtypes.param)
         if shape.has(*axes):
             op = exchange(f"optimizer.gather.{name}", "all_gather", "parameters", axes, size)
-            ops.append(replace(op, after=(update,)))
+            ops.append(changed(op, after=(update,)))
     return ops
 
 

@@ -6,14 +6,13 @@ When a stage idles is the schedule's matter (`planner/price/pipeline.py`), not c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.step.shape import TrainShape
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, exchange
+from shardwise.work import Op, Quantity, changed, exchange
 
 
 def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
@@ -29,7 +28,7 @@ def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
     size = share * cfg.d_model * dtype_bytes(inner.activations)
     layers = cfg.layers * shape.stage_share
     op = exchange("transfer.stage", "permute", "pipeline", ("stage",), size)
-    return (replace(op, count=shape.piped / layers),)
+    return (changed(op, count=shape.piped / layers),)
 
 
 def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:

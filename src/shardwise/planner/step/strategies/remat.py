@@ -30,7 +30,7 @@ from shardwise.models.specs import Layer, Moe
 from shardwise.planner.step.shape import TrainShape, Yield, kv_heads
 from shardwise.planner.step.strategies.lora import kept_beside
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, make_op, total
+from shardwise.work import Op, Quantity, changed, make_op, total
 
 CORE = "attention output"
 
@@ -113,7 +113,7 @@ def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list
     if not whole and not needs_result(layer):
         again.discard("mlp_out" if layer.mlp is not None else "attention_out")
     return [
-        replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute")
+        changed(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute")
         for kind, op in yields
         if kind in again
     ]
@@ -133,7 +133,7 @@ def regathers(yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     table = statuses(shape.remat, shape.remat_kinds)
     whole = {"attention.gather", "mlp.gather"} if shape.stack_row.keeps_gathered else set()
     return [
-        replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
+        changed(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
         for kind, op in yields
         if op.collective
         and op.collective.kind == "all_gather"
