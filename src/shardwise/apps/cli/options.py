@@ -299,5 +299,3 @@ WHOLE = Whole(least=-MOST_WHOLE)
 """A whole number whose range the request checks."""
 NUMBER = Number(most=inf)
 """A number whose range the request checks."""
-SEED = Whole(most=2**32 - 1)
-"""What both NumPy and JAX take."""

@@ -27,8 +27,7 @@ def turns(e: Evidence, row: OpRow) -> bool:
 
 def _steps(e: Evidence, row: OpRow) -> list[tuple[Computation, Instruction]]:
     """An instruction, or those of its fusion."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or found.opcode != "fusion":
         return [(computation, found)] if found is not None else []
     inside = [e.module.computation(name) for name in found.called]

@@ -4,9 +4,9 @@ fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers an
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.lineage import constant, groups_kept
+from shardwise.profiler.explain.lineage import constant, elements, groups_kept
 from shardwise.profiler.explain.rules_twice import slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
@@ -122,8 +122,7 @@ def inside(
 
 
 def _inside(e: Evidence, row: OpRow) -> Iterator[tuple[Computation, Instruction]]:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     return inside(e, computation, found) if found is not None else iter(())
 
 
@@ -172,8 +171,7 @@ def _beside_sort(e: Evidence, row: OpRow, where: str) -> bool:
 
 
 def _widens(e: Evidence, row: OpRow) -> bool:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     made = None if found is None else next(arrays(found.shape), None)
     if found is None or made is None:
         return False

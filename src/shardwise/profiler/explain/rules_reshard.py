@@ -11,8 +11,9 @@ from itertools import combinations, permutations
 from math import prod
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -59,8 +60,7 @@ def cuts_anew(e: Evidence) -> Iterator[CutAnew]:
 
 def _cut_anew(e: Evidence, row: OpRow) -> CutAnew | None:
     """What a gather is for, where all that comes of it is a piece of another cut."""
-    computation = e.module.computation(row.op.computation)
-    gather = computation.find(row.op.name)
+    computation, gather = e.located(row.op)
     if gather is None or not gather.operands or e.of_cache(computation.name, gather.name):
         return None
     if gather.op_name.endswith("/all_gather"):
@@ -243,8 +243,7 @@ def uneven_cuts(e: Evidence) -> Iterator[Finding]:
     """Dims that the axes of a constraint do not divide: padded by the compiler, and what comes of
     them is shifted, selected and gathered before it leaves the step."""
     for row in e.timeline.rows:
-        computation = e.module.computation(row.op.computation)
-        found = computation.find(row.op.name)
+        computation, found = e.located(row.op)
         padded = found and _padded(e, computation, found)
         if found is None or not padded:
             continue

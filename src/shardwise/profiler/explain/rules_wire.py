@@ -5,9 +5,10 @@ only the edge of the program asks for."""
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.layouts import only_leaves
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_larger import handed, inside
 from shardwise.profiler.explain.rules_twice import pointwise, round_trips
 from shardwise.profiler.explain.tables import spent
@@ -57,8 +58,7 @@ def _without(e: Evidence, row: OpRow, part: float) -> float:
 
 def _narrower(e: Evidence, row: OpRow) -> float:
     """The share of an exchange's bytes that its readers keep; 1 where one reads all."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or e.small(row):
         return 1.0
     made = next(arrays(found.shape))
@@ -145,8 +145,7 @@ def _readers(e: Evidence, row: OpRow) -> list[OpRow]:
 
 
 def _reduced(e: Evidence, row: OpRow) -> bool:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     users = e.users(computation, row.op.name)
     if found is None or not users or e.small(row):
         return False
@@ -237,8 +236,7 @@ def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
 def _at_edge(e: Evidence, row: OpRow) -> bool:
     """Whether the partitioner made an exchange whose result only leaves the program, or whose
     operand is an argument as it came."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     asked = found is not None and found.op_name.endswith(("/all_to_all", "/ragged_all_to_all"))
     if found is None or asked or computation.name != e.module.entry or e.small(row):
         return False
