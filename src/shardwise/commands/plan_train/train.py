@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
-from shardwise.boundary.options import option, required
+from shardwise.boundary.options import option, required, switch
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import (
@@ -163,11 +163,9 @@ class TrainPlanRequest(TrainChoices, Command):
         group="Beside the answer",
         meaning="how many of the best plans are compiled; the best as compiled is the answer",
     )
-    tune: bool = option(
+    tune: bool = switch(
         "With --compile: also which compiler flags shorten the best (a compile for each set, four "
         "to six).",
-        default=False,
-        kind="flag",
         group="Beside the answer",
         meaning="sets of compiler flags are tried on the best plan as compiled",
     )
