@@ -7,11 +7,12 @@ from dataclasses import replace
 from shardwise.profiler.explain.causes import filled
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.layouts import relays
 from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
-from shardwise.profiler.explain.rules_larger import handed, inside, masking, sorting
+from shardwise.profiler.explain.rules_larger import handed, masking, sorting
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
@@ -161,11 +162,8 @@ def _repeats(e: Evidence, row: OpRow) -> int:
     computation, found = e.located(row.op)
     if found is None or row.op.op.stream != "compute":
         return 0
-    inside = [(computation, found)]
-    if found.opcode == "fusion":
-        bodies = [e.module.computation(name) for name in found.called]
-        inside = [(c, i) for c in bodies for i in c.instructions]
-    ratios = (_copies_made(e, c, i) for c, i in inside if i.opcode == "broadcast")
+    parts = inside(e.module, computation, found)
+    ratios = (_copies_made(e, c, i) for c, i in parts if i.opcode == "broadcast")
     return max(ratios, default=0)
 
 
@@ -276,7 +274,7 @@ def _added_by(e: Evidence, c: Computation, found: Instruction) -> OpRow | None:
     row = e.named.get((c.name, users[0].name)) if len(users) == 1 else None
     if row is None or row.flops or row.op.op.op_class != "elementwise":
         return None
-    for body, i in inside(e, c, users[0]):
+    for body, i in inside(e.module, c, users[0]):
         if i.opcode != "add":
             continue
         given = [_given_to(c, users[0], body, name) for name in i.operands]
@@ -323,7 +321,7 @@ def _factor(e: Evidence, c: Computation, name: str, terms: float) -> dict[str, f
 
 
 def _joins_stored(e: Evidence, c: Computation, found: Instruction) -> bool:
-    joins_some = any(i.opcode == "concatenate" for _, i in inside(e, c, found))
+    joins_some = any(i.opcode == "concatenate" for _, i in inside(e.module, c, found))
     return joins_some and all(e.is_stored(c, name) for name in found.operands)
 
 

@@ -13,6 +13,7 @@ from math import prod
 from shardwise.errors import BadRequest
 from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
+from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array
@@ -270,11 +271,7 @@ def _padded(
     e: Evidence, computation: Computation, found: Instruction
 ) -> tuple[int, int, tuple[str, ...]] | None:
     """A dim, the size that the compiler gives it, and the axes that this divides among."""
-    inside = [(computation, found)]
-    if found.opcode == "fusion":
-        bodies = [e.module.computation(name) for name in found.called]
-        inside = [(c, i) for c in bodies for i in c.instructions]
-    for c, i in inside:
+    for c, i in inside(e.module, computation, found):
         asked = i.op_name.endswith(("/pad", "/concatenate")) or "shard_map/" in i.op_name
         if i.opcode != "pad" or asked:
             continue  # what the program pads itself is its own affair

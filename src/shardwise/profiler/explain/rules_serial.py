@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.layouts import steps
 from shardwise.profiler.explain.lineage import elements, largest_bytes
-from shardwise.profiler.explain.rules_larger import inside
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -92,9 +92,8 @@ def _beyond(e: Evidence, row: OpRow) -> float:
 
 def _across(e: Evidence, row: OpRow) -> int:
     """The size of the dim along a tile's rows that an op sums over; 0 where it sums over others."""
-    computation, found = e.located(row.op)
-    steps = inside(e, computation, found) if found is not None else ()
-    return max((_rows_summed(c, i) for c, i in steps if i.opcode == "reduce"), default=0)
+    parts = steps(e, row)
+    return max((_rows_summed(c, i) for c, i in parts if i.opcode == "reduce"), default=0)
 
 
 def _rows_summed(computation: Computation, found: Instruction) -> int:

@@ -7,9 +7,10 @@ from math import prod
 
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
-from shardwise.profiler.explain.layouts import only_leaves
+from shardwise.profiler.explain.flow import inside
+from shardwise.profiler.explain.layouts import only_leaves, steps
 from shardwise.profiler.explain.lineage import elements
-from shardwise.profiler.explain.rules_larger import handed, inside
+from shardwise.profiler.explain.rules_larger import handed
 from shardwise.profiler.explain.rules_twice import pointwise, round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
@@ -70,8 +71,8 @@ def _narrower(e: Evidence, row: OpRow) -> float:
 def _made_in(e: Evidence, computation: Computation, name: str) -> float:
     """Bytes of an element of a value, before it was only given another dtype."""
     found = handed(computation, name)
-    steps = [i.opcode for _, i in inside(e, computation, found)] if found is not None else []
-    if found is not None and "convert" in steps and {*steps} <= {"parameter", "convert", "bitcast"}:
+    parts = [i.opcode for _, i in inside(e.module, computation, found)] if found is not None else []
+    if found is not None and "convert" in parts and {*parts} <= {"parameter", "convert", "bitcast"}:
         return min(_width(computation.array_of(n)) for n in (found.name, found.operands[0]))
     return _width(next(arrays(computation.shape_of(name))))
 
@@ -109,8 +110,8 @@ def _narrowed(e: Evidence, computation: Computation, reader: Instruction, name: 
         return 1.0
     if _reduces(e, computation, reader, elements(given)):
         return 0.0
-    steps = [i for _, i in inside(e, computation, reader)]
-    plain = all(pointwise(e, i) or i.opcode in ("slice", "dynamic-slice") for i in steps)
+    parts = [i for _, i in inside(e.module, computation, reader)]
+    plain = all(pointwise(e, i) or i.opcode in ("slice", "dynamic-slice") for i in parts)
     same = plain and prod(made.dims) <= elements(given)
     return min(_width(made) / _width(next(arrays(given.shape))), 1.0) if same else 1.0
 
@@ -154,10 +155,10 @@ def _reduced(e: Evidence, row: OpRow) -> bool:
 
 def _reduces(e: Evidence, computation: Computation, user: Instruction, whole: int) -> bool:
     """Whether an op makes few numbers of many, and multiplies nothing."""
-    steps = [i for _, i in inside(e, computation, user)]
-    sums = any(rule(i.opcode) in ("reduction", "sort") or i.target == "TopK" for i in steps)
+    parts = [i for _, i in inside(e.module, computation, user)]
+    sums = any(rule(i.opcode) in ("reduction", "sort") or i.target == "TopK" for i in parts)
     return (
-        sums and elements(user) * 16 <= whole and not any(rule(i.opcode) == "matmul" for i in steps)
+        sums and elements(user) * 16 <= whole and not any(rule(i.opcode) == "matmul" for i in parts)
     )
 
 
@@ -295,10 +296,7 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     given = (handed(computation, n) for n in found.operands)
     rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)
     made = [r for r in rows if r is not None]
-    steps = [
-        i.opcode for r in made for _, i in inside(e, computation, computation.names[r.op.name])
-    ]
-    return made if "select" in steps else []
+    return made if any(i.opcode == "select" for r in made for _, i in steps(e, r)) else []
 
 
 RULES: Sequence[Rule] = (
