@@ -11,14 +11,7 @@ from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.boundary.options import Option, option, several, switch
 from shardwise.errors import BadRequest, check_known, shown, unknown
-from shardwise.hardware import (
-    Chip,
-    Spelling,
-    load_chip,
-    parse_price,
-    read_slice,
-    read_target,
-)
+from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
 from shardwise.hardware.cloud_names import families, split_cloud_name
 from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price

@@ -7,13 +7,7 @@ from pathlib import Path
 
 from shardwise.boundary import number, whole
 from shardwise.boundary.options import option, required, several, switch
-from shardwise.commands.base.inputs import (
-    FAMILY,
-    HardwareWords,
-    Words,
-    check_choice,
-    parse_pins,
-)
+from shardwise.commands.base.inputs import FAMILY, HardwareWords, Words, check_choice, parse_pins
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice, Spelling
 from shardwise.models import load_model

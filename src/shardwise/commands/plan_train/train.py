@@ -73,13 +73,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import CompiledPlans
 from shardwise.results.run import RunLength, WholeRun, whole_run
 from shardwise.results.sensitivity import ChangedInput, changed_inputs, strongest
-from shardwise.results.train import (
-    ClosePlan,
-    SearchedPlan,
-    plan_beside,
-    runs_in,
-    searched_plan,
-)
+from shardwise.results.train import ClosePlan, SearchedPlan, plan_beside, runs_in, searched_plan
 from shardwise.units import format_seconds
 
 if TYPE_CHECKING:

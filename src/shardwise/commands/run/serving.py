@@ -31,12 +31,7 @@ from shardwise.runtime.engine.generation import (
 )
 from shardwise.runtime.engine.hosts import FollowingHost, LeadingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.engine.opening import (
-    EngineSettings,
-    formats_of,
-    keep_programs,
-    open_engine,
-)
+from shardwise.runtime.engine.opening import EngineSettings, formats_of, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
 from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, within_memory
 from shardwise.runtime.text.answer_text import AnswerText

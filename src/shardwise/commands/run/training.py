@@ -9,14 +9,7 @@ from typing import Any, ClassVar
 from shardwise.boundary import Command, flag_of, number
 from shardwise.boundary.options import option, place, required, several, switch
 from shardwise.boundary.records import Record, hidden
-from shardwise.commands.base.inputs import (
-    Hardware,
-    Words,
-    check_choice,
-    pairs,
-    whole_number,
-    words,
-)
+from shardwise.commands.base.inputs import Hardware, Words, check_choice, pairs, whole_number, words
 from shardwise.commands.pricing.plans import load_plan, price_plan
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
@@ -26,10 +19,7 @@ from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, is_of, model_hash
 from shardwise.plans.software import made_elsewhere
-from shardwise.runtime.processes import (
-    ProcessGroup,
-    devices_here,
-)
+from shardwise.runtime.processes import ProcessGroup, devices_here
 from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of

@@ -14,13 +14,7 @@ from shardwise.boundary import Command, flag_of
 from shardwise.boundary.options import option, place, required, several, switch
 from shardwise.boundary.records import Record, hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
-from shardwise.commands.base.inputs import (
-    HardwareWords,
-    Words,
-    check_choice,
-    whole_number,
-    words,
-)
+from shardwise.commands.base.inputs import HardwareWords, Words, check_choice, whole_number, words
 from shardwise.commands.base.layout import Verbatim
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.shard.expression import Sharding, first_movement, shard_expression

@@ -26,12 +26,7 @@ from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
 from shardwise.roofline import matmul_roofline as roofline_of
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.chip_roofline import (
-    CHANNELS,
-    level_bandwidth,
-    level_named,
-    level_path,
-)
+from shardwise.roofline.chip_roofline import CHANNELS, level_bandwidth, level_named, level_path
 from shardwise.roofline.reached import Reached, impossible, reached, rest_of, stays_in
 from shardwise.roofline.rests import matmul_constant
 from shardwise.units import (

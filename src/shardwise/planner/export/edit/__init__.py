@@ -27,11 +27,7 @@ from shardwise.planner.export.edit.keys import (
     set_in_yaml,
     set_keyword,
 )
-from shardwise.planner.export.edit.script import (
-    in_environment,
-    left_out_of_script,
-    set_in_script,
-)
+from shardwise.planner.export.edit.script import in_environment, left_out_of_script, set_in_script
 from shardwise.planner.export.known_flags import values_in
 from shardwise.planner.export.megatron_former import former_of
 from shardwise.planner.export.megatron_yaml import recipe_keys
