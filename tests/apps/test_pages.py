@@ -125,7 +125,7 @@ def test_a_capture_is_a_page(tmp_path, hlo):
 def test_a_calibration_is_a_page(monkeypatch):
     said = {"rows": list(rows()), "kind": "cpu", "platform": "cpu", "devices": 1}
     said |= {"memory_bytes": 16e9, "cores": 2, "versions": {"jax": "0"}}
-    monkeypatch.setattr(machine, "run_function", lambda *_, **__: said)
+    monkeypatch.setattr(machine, "run_here", lambda *_, **__: said)
     check(printed(["calibrate", "--name", "desk", "-o", "here.toml"]))
 
 

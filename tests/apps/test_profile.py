@@ -136,7 +136,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
         "cores": 2,
         "versions": {"jax": "0"},
     }
-    monkeypatch.setattr(workflow, "run_function", lambda *_, **__: said)
+    monkeypatch.setattr(workflow, "run_here", lambda *_, **__: said)
     file = tmp_path / "here.toml"
     code, out, _ = run(capsys, "calibrate", "--name", "desk", "-o", file)
     assert code == 0

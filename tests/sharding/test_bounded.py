@@ -8,7 +8,7 @@ from shardwise.commands.shard.result import sharded_product
 from shardwise.errors import BadRequest
 from shardwise.sharding import Einsum, Layout, Mesh, resolve
 from shardwise.sharding.bounded import orders_of
-from shardwise.sharding.reshard import few_arrangements
+from shardwise.sharding.reshard import arrangements, few_arrangements
 
 HANGS = "D[I_{data,fsdp}, K, B_X, J_Z] * C[L_Z, K_fsdp, F_Y]{U_X}"
 SIZES = "B=8,F=8,I=64,J=512,K=1024,L=64"
@@ -50,6 +50,13 @@ def test_orders_hold_what_is_written_and_the_order_of_the_mesh():
     assert ("e", "a") not in found
     small = Mesh.parse("a=2,b=2")
     assert orders_of(Einsum.parse("A[I_{b,a}, J] * B[J, K]"), small, sizes) is None
+
+
+def test_a_product_is_cut_in_those_orders_alone():
+    mesh, orders = Mesh.parse("a=2,b=2"), {(), ("a",), ("b",), ("a", "b")}
+    every, few = arrangements([4], mesh), arrangements([4], mesh, orders)
+    assert [dims for dims in every if dims[0] in orders] == list(few)
+    assert set(every) - set(few) == {(("b", "a"),)}
 
 
 def test_the_count_of_arrangements_stops_early():

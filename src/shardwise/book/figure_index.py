@@ -13,14 +13,7 @@ from shardwise.book import figures, roofline_figures, serving_figures
 from shardwise.book.figures import BookTorus, Figure
 from shardwise.book.megatron import megatron_mfu
 from shardwise.book.serving_figures import BookServer
-from shardwise.book.simulators import (
-    Animation,
-    batching,
-    collective,
-    hbm,
-    pipeline,
-    systolic,
-)
+from shardwise.book.simulators import Animation, batching, collective, hbm, pipeline, systolic
 from shardwise.book.simulators.simulation import check_size, check_whole
 from shardwise.errors import BadRequest, check_known, shown, unknown
 

@@ -250,7 +250,7 @@ def interactive(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> Figure:
             )
         )
         flat[f"flat_seconds.{x}x{y}"] = float(torus.times(1, x, y, *axes).weights)
-    return _widget("fig.5.interactive", "communication of every split", batch, series, flat)
+    return _widget("fig.5.interactive", "communication of every split", series, flat)
 
 
 def interactive_tensor(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> Figure:
@@ -265,7 +265,7 @@ def interactive_tensor(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> F
 
         series.append(_curve(f"{x}x{y}", batch, seconds))
         at_end[f"seconds_at_1e8.{x}x{y}"] = float(seconds(1e8))
-    return _widget("fig.5.interactive.tp", "the tensor axis alone", batch, series, at_end)
+    return _widget("fig.5.interactive.tp", "the tensor axis alone", series, at_end)
 
 
 def interactive_threshold(torus: BookTorus = CUBE) -> Figure:
@@ -288,11 +288,7 @@ def interactive_threshold(torus: BookTorus = CUBE) -> Figure:
 
 
 def _widget(
-    figure_id: str,
-    what: str,
-    batch: np.ndarray,
-    series: list[Series],
-    readings: Mapping[str, float],
+    figure_id: str, what: str, series: list[Series], readings: Mapping[str, float]
 ) -> Figure:
     return Figure(
         id=figure_id,

@@ -192,5 +192,10 @@ def _main() -> None:
     if int(memory_bytes):
         limit_memory(int(memory_bytes))
     follow_parent()
+    function_named(target)(*arguments)
+
+
+def function_named(target: str) -> Callable[..., Any]:
+    """The function that a text `module:function` names."""
     module, _, name = target.partition(":")
-    getattr(importlib.import_module(module), name)(*arguments)
+    return getattr(importlib.import_module(module), name)

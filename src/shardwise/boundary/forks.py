@@ -15,7 +15,6 @@ Where cores are scarce, first tries too give way to the process that answers (`N
 import asyncio
 import contextlib
 import fcntl
-import importlib
 import os
 import resource
 import signal
@@ -29,7 +28,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardwise.boundary.child import Child, python, start
+from shardwise.boundary.child import Child, function_named, python, start
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.units import format_bytes
 
@@ -242,8 +241,7 @@ async def _received(end: socket.socket, count: int) -> bytes:
 def _stand(handed: str, target: str, *arguments: str) -> None:
     """Load, then fork for whoever asks."""
     control = socket.socket(fileno=int(handed))
-    module, _, name = target.partition(":")
-    handle: Handle = getattr(importlib.import_module(module), name)(*arguments)
+    handle: Handle = function_named(target)(*arguments)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks leave nothing to reap
     while True:
         _, handles, _, _ = socket.recv_fds(control, 1, 1)

@@ -81,6 +81,16 @@ def option(about: str | Option = "", **more: Any) -> Any:
     return field(default=metadata[_OPTION].default, metadata=metadata)
 
 
+def switch(about: str | Option = "", **more: Any) -> Any:
+    """A field that is a flag without a value, False where it is not given."""
+    return option(about, default=False, kind="flag", **more)
+
+
+def several(about: str | Option = "", **more: Any) -> Any:
+    """A field that may be given several times, () where it is not given."""
+    return option(about, default=(), kind="several", **more)
+
+
 def described(
     about: str | Option = "", *, values: Iterable[str] = (), **more: Any
 ) -> Mapping[str, Option]:

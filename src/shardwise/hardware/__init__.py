@@ -15,12 +15,7 @@ from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.misfits import place_or_refuse
 from shardwise.hardware.network import Alone, FullMesh, Switched, Torus
-from shardwise.hardware.placement import (
-    AxisLinks,
-    Part,
-    Placement,
-    place,
-)
+from shardwise.hardware.placement import AxisLinks, Part, Placement, place
 from shardwise.hardware.prices import Price, parse_price
 from shardwise.hardware.slices import (
     Slice,
@@ -32,9 +27,7 @@ from shardwise.hardware.slices import (
     read_target,
     slices_of,
 )
-from shardwise.hardware.totals import (
-    node_egress,
-)
+from shardwise.hardware.totals import node_egress
 
 __all__ = [
     "Alone",

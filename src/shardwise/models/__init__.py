@@ -40,13 +40,7 @@ from shardwise.models.kv import (
 )
 from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
-from shardwise.models.specs import (
-    Attention,
-    LatentAttention,
-    Layer,
-    Mlp,
-    Moe,
-)
+from shardwise.models.specs import Attention, LatentAttention, Layer, Mlp, Moe
 from shardwise.models.zoo import load_model, zoo_names
 
 __all__ = [

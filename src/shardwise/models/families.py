@@ -7,13 +7,7 @@ from dataclasses import replace
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
 from shardwise.models.reader import LIMIT, Reader
-from shardwise.models.specs import (
-    Attention,
-    Layer,
-    Mixer,
-    Mlp,
-    Moe,
-)
+from shardwise.models.specs import Attention, Layer, Mixer, Mlp, Moe
 
 
 def falcon_traits(r: Reader) -> Traits:

@@ -56,8 +56,7 @@ def every(period_key: str, other: str) -> Rule:
     """Full attention in every `period_key`-th layer, `other` between; `layer_types` overrides."""
 
     def rule(r: Reader, layers: int) -> list[str]:
-        listed = _listed(r, layers)
-        if listed:
+        if listed := _listed(r, layers):
             return listed
         period = r.size(period_key)
         return [other if (i + 1) % period else "full" for i in range(layers)]
@@ -70,8 +69,7 @@ def nth(period: int | str, place: int, there: str, elsewhere: str, key: str = ""
     it, unless `layer_types` lists the kinds or `key` the layers that are `elsewhere`."""
 
     def rule(r: Reader, layers: int) -> list[str]:
-        listed = _listed(r, layers)
-        if listed:
+        if listed := _listed(r, layers):
             return listed
         others = r.integers(key) if key else None
         if others is not None:
@@ -105,8 +103,7 @@ def listed_or_window(r: Reader, layers: int) -> list[str]:
 
 def prefix_windows(r: Reader, layers: int) -> list[str]:
     """Command A with experts: the first dense layers count by a period of their own."""
-    listed = _listed(r, layers)
-    if listed:
+    if listed := _listed(r, layers):
         return listed
     first = r.count("first_k_dense_replace")
     own, rest = r.size("prefix_dense_sliding_window_pattern"), r.size("sliding_window_pattern")
@@ -132,8 +129,7 @@ def listed_only(r: Reader, layers: int) -> list[str]:
 
 def windows_named(r: Reader, layers: int) -> list[str]:
     """EXAONE 4: `layer_types`, else a pattern such as "LLLG" or the period of global layers."""
-    listed = _listed(r, layers)
-    if listed:
+    if listed := _listed(r, layers):
         return listed
     pattern = r.get("sliding_window_pattern")
     if r.get("sliding_window") is None:
@@ -146,8 +142,7 @@ def windows_named(r: Reader, layers: int) -> list[str]:
 
 def chunks_without_rope(r: Reader, layers: int) -> list[str]:
     """Llama 4: layers with rotary positions see chunks, those without (0) see everything."""
-    listed = _listed(r, layers)
-    if listed:
+    if listed := _listed(r, layers):
         return listed
     rotary = r.integers("no_rope_layers") or []
     period = r.size("no_rope_layer_interval")
@@ -162,8 +157,7 @@ def listed_indices(key: str, there: str, elsewhere: str, absent: str = "") -> Ru
     is given, in all layers of a config that lists none."""
 
     def rule(r: Reader, layers: int) -> list[str]:
-        listed = _listed(r, layers)
-        if listed:
+        if listed := _listed(r, layers):
             return listed
         places = set(r.integers(key) or [])
         if absent and r.get(key) is None:
@@ -179,8 +173,7 @@ def zeros_and_ones(key: str, zero: str, one: str) -> Rule:
     """One 0 or 1 per layer (MiniMax `attn_type_list`, MiMo-V2 `hybrid_layer_pattern`)."""
 
     def rule(r: Reader, layers: int) -> list[str]:
-        listed = _listed(r, layers)
-        if listed:
+        if listed := _listed(r, layers):
             return listed
         return [one if v else zero for v in r.integers(key, layers) or [0] * layers]
 
@@ -200,8 +193,7 @@ def all_sparse(r: Reader, layers: int) -> list[str]:
 def first_dense(r: Reader, layers: int) -> list[str]:
     """DeepSeek, GLM: the first `first_k_dense_replace` are dense, then every
     `moe_layer_freq`-th layer has experts, or those that it flags; `mlp_layer_types` overrides."""
-    listed = r.words("mlp_layer_types", MLP_WORDS, layers)
-    if listed:
+    if listed := r.words("mlp_layer_types", MLP_WORDS, layers):
         return listed
     first = r.count("first_k_dense_replace")
     if isinstance(r.get("moe_layer_freq"), list):
@@ -271,8 +263,7 @@ def interleaved(r: Reader, layers: int) -> list[str]:
 
 def sparse_flags(r: Reader, layers: int) -> list[str]:
     """MiMo-V2: `mlp_layer_types`, else one flag per layer in `moe_layer_freq`."""
-    listed = r.words("mlp_layer_types", MLP_WORDS, layers)
-    if listed:
+    if listed := r.words("mlp_layer_types", MLP_WORDS, layers):
         return listed
     flags = r.integers("moe_layer_freq", layers)
     return ["sparse" if v else "dense" for v in flags or [0] + [1] * (layers - 1)]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardwise import errors
-from shardwise.boundary.child import python, start
+from shardwise.boundary.child import function_named, python, start
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.units import format_bytes
 
@@ -35,6 +35,8 @@ MOST_SAID = 2**24
 QUICK_COMPILE = ("--xla_backend_optimization_level=0",)
 """XLA flags that save most of the compile time on CPUs: slower machine code from the same HLO."""
 
+NO_LIMIT = 2**46
+"""Bytes: drivers of accelerators reserve more addresses than there is memory."""
 KEEP_HEAP = {
     "GLIBC_TUNABLES": "glibc.malloc.arena_max=1:glibc.malloc.mmap_max=0:"
     "glibc.malloc.trim_threshold=1099511627776:glibc.malloc.top_pad=67108864"
@@ -153,6 +155,31 @@ def need_libtpu() -> None:
         raise MissingPart(f"compiling for TPUs needs libtpu, which is missing; {remedy}")
 
 
+def run_here(
+    target: str,
+    arguments: Mapping[str, Any],
+    *,
+    cpu_devices: int | None,
+    seconds: float,
+    watch: Watch | None,
+    what: str,
+) -> Any:
+    """`run_function` on this machine's devices, or on `cpu_devices` virtual ones."""
+    if cpu_devices is not None and cpu_devices < 1:
+        raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
+    platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
+    return run_function(
+        target,
+        arguments,
+        devices=cpu_devices or host_devices(),
+        seconds=seconds,
+        memory_bytes=NO_LIMIT,
+        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
+        watch=watch,
+        what=what,
+    )
+
+
 def host_devices() -> int:
     """The virtual CPU devices that the user's own XLA_FLAGS ask for, 1 where they say nothing: a
     child that is to see the devices of this machine sees as many."""
@@ -242,10 +269,8 @@ def _reason(err: str) -> str:
 def _answer(request_file: str, answer_file: str) -> None:
     """Inside the child: read the request, call the function, write the answer."""
     request = json.loads(Path(request_file).read_text())
-    module, _, name = request["target"].partition(":")
     try:
-        value = getattr(importlib.import_module(module), name)(**request["arguments"])
-        said = {"value": value}
+        said = {"value": function_named(request["target"])(**request["arguments"])}
     except ShardwiseError as error:
         said = {"error": {"kind": type(error).__name__, "text": str(error)}}
     Path(answer_file).write_text(json.dumps(said))

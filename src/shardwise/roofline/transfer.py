@@ -6,9 +6,7 @@ Source: book ch. 2, exercises 2.1, 2.5 and 2.6.
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from shardwise.work import Quantity
+from shardwise.work import Quantity, largest
 
 
 def parallel_seconds(total_bytes: Quantity, *, links: Quantity, oneway: Quantity) -> Quantity:
@@ -72,7 +70,4 @@ def gather_to_one_seconds(
 
 def pipelined_lower(stages: Sequence[Quantity]) -> Quantity:
     """The lower bound of any pipeline of these stages: the slowest one."""
-    slowest: Quantity = 0.0
-    for seconds in stages:
-        slowest = np.maximum(slowest, seconds)
-    return slowest
+    return largest(stages)

@@ -30,14 +30,20 @@ def mesh_of(
     """
     degrees = axes.mesh if isinstance(axes, TrainPlan) else axes
     devices = jax.devices() if devices is None else devices
-    need = prod(degrees.values())
-    if need > len(devices):
-        raise BadRequest(
-            f"mesh {mesh_text(degrees)} needs {need} devices and there are {len(devices)}; "
-            "plan for what is here, or set jax_num_cpu_devices for virtual ones"
-        )
+    need = devices_of(degrees, len(devices))
     array = np.array(devices[:need], dtype=object).reshape(tuple(degrees.values()))
     return jax.sharding.Mesh(array, tuple(degrees))
+
+
+def devices_of(degrees: Mapping[str, int], here: int) -> int:
+    """The devices of a mesh. Raises BadRequest where fewer are here."""
+    need = prod(degrees.values())
+    if need > here:
+        raise BadRequest(
+            f"mesh {mesh_text(degrees)} needs {need} devices and there are {here}; "
+            "plan for what is here, or set jax_num_cpu_devices for virtual ones"
+        )
+    return need
 
 
 def platform_of(mesh: jax.sharding.Mesh) -> str:

@@ -295,22 +295,21 @@ class _Search:
 
     def solved(self, top: int) -> Resolution:
         """The best finished programs: in order of cost so far plus the least that remains."""
-        products, graphs = self.einsum.products(), self.graphs()
+        graphs = self.graphs()
         ends = list(self.candidates())
         rest = remaining(graphs[-1], (end.node for end in ends), self.goals(graphs[-1]))
         if not any(end.node in rest for end in ends) and ends:
             raise unreachable(self.einsum.result, ())
-        flops = self.flops_of(products[-1])
         number = count()
         ways = []
         for end in ends:
             if end.node not in rest:
                 continue
             least, first = rest[end.node]
-            ways.append((end.cost + least, flops(end), next(number), end, None))
+            ways.append((end.cost + least, self.flops(end), next(number), end, None))
             direct = self.one_step(end, graphs[-1])
             if direct is not None and direct != first:
-                ways.append((end.cost + direct.cost, flops(end), next(number), end, direct))
+                ways.append((end.cost + direct.cost, self.flops(end), next(number), end, direct))
         ranked = nsmallest(top if self.limit == inf else len(ways), ways)
         done: list[tuple[float, float, float, int, Strategy]] = []
         for bound, work, order, end, direct in ranked:
@@ -487,12 +486,9 @@ class _Search:
                 label = label.before
         return self.graph(operand).layout(operand.name, label.node)
 
-    def flops_of(self, product: Einsum):
-        """FLOPs of the local product that made a label; only to tell equal costs apart."""
-
-        def flops(label: Label) -> float:
-            made = label.before
-            assert isinstance(made, _Product)
-            return 1 / prod(self.mesh[axis] for cut in made.way.cuts.values() for axis in cut)
-
-        return flops
+    def flops(self, label: Label) -> float:
+        """FLOPs of the local product that made a label over those of the whole; only to tell equal
+        costs apart."""
+        made = label.before
+        assert isinstance(made, _Product)
+        return 1 / prod(self.mesh[axis] for cut in made.way.cuts.values() for axis in cut)

@@ -418,7 +418,7 @@ def arrangements(
             for i, cut in enumerate(dims):
                 if lengths[i] % prod((degrees[a] for a in cut), start=degree) == 0:
                     ways = ((*cut[:at], axis, *cut[at:]) for at in range(len(cut), -1, -1))
-                    found.extend(_put(dims, i, way) for way in ways)
+                    found.extend(_put(dims, i, w) for w in ways if orders is None or w in orders)
             if len(found) > MOST_LAYOUTS:
                 raise too_many(f"over {MOST_LAYOUTS:,} layouts of one array")
     return tuple(found)

@@ -14,7 +14,7 @@ import click
 
 from shardwise.apps.cli.completion import OFFERED
 from shardwise.boundary.numbers import MOST_WHOLE, number, whole
-from shardwise.boundary.options import Group, Kind, Option, flagged, option, options_of
+from shardwise.boundary.options import Group, Kind, Option, flagged, option, options_of, switch
 from shardwise.errors import BadRequest, check_known
 
 PICTURE = (".png", ".svg")
@@ -99,9 +99,7 @@ class Outputs:
     csv_path: Path | None = option(
         "Also write the table to a CSV file.", kind="output", group="Files"
     )
-    as_json: bool = option(
-        "One JSON document on stdout.", default=False, kind="flag", flag="--json", group="Files"
-    )
+    as_json: bool = switch("One JSON document on stdout.", flag="--json", group="Files")
     draw: bool | None = option(
         "Who holds what, as a map in the terminal.",
         kind="flag",
@@ -299,5 +297,3 @@ WHOLE = Whole(least=-MOST_WHOLE)
 """A whole number whose range the request checks."""
 NUMBER = Number(most=inf)
 """A number whose range the request checks."""
-SEED = Whole(most=2**32 - 1)
-"""What both NumPy and JAX take."""

@@ -9,16 +9,9 @@ from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
 from shardwise.boundary.arguments import once
 from shardwise.boundary.numbers import MOST_WHOLE
-from shardwise.boundary.options import Option, option
+from shardwise.boundary.options import Option, option, several, switch
 from shardwise.errors import BadRequest, check_known, shown, unknown
-from shardwise.hardware import (
-    Chip,
-    Spelling,
-    load_chip,
-    parse_price,
-    read_slice,
-    read_target,
-)
+from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
 from shardwise.hardware.cloud_names import families, split_cloud_name
 from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
@@ -321,10 +314,8 @@ def own_evidence(given: Own | None, constants: str | None) -> OwnRuns | None:
 class ChipWords(CatalogueWords):
     """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
 
-    sets: Words = option(
+    sets: Words = several(
         "Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
-        default=(),
-        kind="several",
         flag="--set",
         metavar="PATH=VALUE",
         last=True,
@@ -343,10 +334,8 @@ class HardwareWords(ChipWords):
     """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip; without
     them it is the price of the chip's file, that of a `provider`, or one on the `spot` market."""
 
-    prices: Words = option(
+    prices: Words = several(
         "Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
-        default=(),
-        kind="several",
         flag="--price",
         metavar="CHIP=USD",
         last=True,
@@ -358,9 +347,7 @@ class HardwareWords(ChipWords):
         last=True,
         group="The machine",
     )
-    spot: bool = option(
-        "Prices of the spot market.", last=True, default=False, kind="flag", group="The machine"
-    )
+    spot: bool = switch("Prices of the spot market.", last=True, group="The machine")
 
 
 def whole_number(text: str | float, flag: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:

@@ -5,11 +5,7 @@ from pathlib import Path
 
 from shardwise.boundary import number
 from shardwise.boundary.options import option
-from shardwise.commands.base.inputs import (
-    PLAN_CONSTANTS,
-    HardwareWords,
-    whole_number,
-)
+from shardwise.commands.base.inputs import PLAN_CONSTANTS, HardwareWords, whole_number
 from shardwise.commands.plan_serve.words import prefix_of
 from shardwise.errors import BadRequest
 from shardwise.planner.serve.served import objectives_of

@@ -1,15 +1,12 @@
 """A serving plan under a load: the plan becomes a fleet, the load a list of requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
 
-from shardwise.commands.base.inputs import (
-    places_of,
-    plan_changes,
-)
+from shardwise.commands.base.inputs import places_of, plan_changes
 from shardwise.commands.plan_serve.load import (
     Load,
     check_places,
@@ -34,14 +31,13 @@ from shardwise.planner.simulate.replays import Replay
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
+    Held,
     guessed_rate,
     part_of,
     steady_outcome,
     steady_summary,
 )
-from shardwise.planner.simulate.traces import (
-    MOST_REQUESTS,
-)
+from shardwise.planner.simulate.traces import MOST_REQUESTS
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.chip_changes import AS_LISTED, ChipChanges
 from shardwise.plans.serve import TTFT_TARGET
@@ -166,22 +162,9 @@ def _steady(
     check_places(counted, part.pool.replicas + (part.prefill.replicas if part.prefill else 0))
     check_tokens(counted * demand.output)
     if find_rate:
-        goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
-        steps = iter(range(1, 1000))
-        near = about_rate(fleet, demand, goal, rate or guessed_rate(fleet, demand))
-        held = near and largest_rate(
-            fleet,
-            demand,
-            goal,
-            near.rate,
-            progress=lambda: progress(next(steps), 0) if progress else None,
-        )
-        if held is None:
-            raise NoFeasiblePlan(
-                "no rate holds: even a request alone misses the targets; allow more time (--ttft, "
-                "--tpot), or use more chips per server"
-            )
-        objectives, rate, found = goal, held.rate, held
+        objectives = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
+        found = _largest(fleet, demand, objectives, rate, progress)
+        rate = found.rate
     part, share = part_of(fleet, demand, rate)
     run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
@@ -202,28 +185,57 @@ def _steady(
     elif not result.holds:
         near = about_rate(fleet, demand, objectives, _near(fleet, demand, rate))
         result = OverloadedFigures.of(result, holds_about=near and near.rate)
-    said = engine_warning(plan.engine, "--set engine=vllm")
-    up = plan.worst
-    whole = up.replicas + up.prefill_replicas
-    if up.replicas < plan.replicas:
-        spare = plan.replicas + plan.prefill_replicas - whole
-        said.append(
-            f"{many(spare, 'server')} may be lost (workload.spare) and had no part in this run; "
-            "its chips and cost are those of the others"
-        )
-    if parts < whole:
-        said.append(
-            f"{parts:,} of {whole:,} servers were simulated, with their share of the load: "
-            "requests fill them"
-        )
     return Simulated(
         plan=plan,
         fleet=fleet,
         outcome=outcome,
         result=result,
-        warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
+        warnings=[*unpriced(cfg), *stale(plan, cfg), *_left_out(plan, parts)],
         objectives=objectives,
     )
+
+
+def _largest(
+    fleet: SimulatedFleet,
+    demand: Demand,
+    objectives: Objectives,
+    rate: float,
+    progress: Callable[[int, int], None] | None,
+) -> Held:
+    """The largest rate that holds, looked for near `rate` where one is given."""
+    steps = iter(range(1, 1000))
+    near = about_rate(fleet, demand, objectives, rate or guessed_rate(fleet, demand))
+    held = near and largest_rate(
+        fleet,
+        demand,
+        objectives,
+        near.rate,
+        progress=lambda: progress(next(steps), 0) if progress else None,
+    )
+    if held is None:
+        raise NoFeasiblePlan(
+            "no rate holds: even a request alone misses the targets; allow more time (--ttft, "
+            "--tpot), or use more chips per server"
+        )
+    return held
+
+
+def _left_out(plan: ServePlan, simulated: int) -> Iterator[str]:
+    """What the engine's times and a run of some of the servers leave out."""
+    yield from engine_warning(plan.engine, "--set engine=vllm")
+    up = plan.worst
+    whole = up.replicas + up.prefill_replicas
+    if up.replicas < plan.replicas:
+        spare = plan.replicas + plan.prefill_replicas - whole
+        yield (
+            f"{many(spare, 'server')} may be lost (workload.spare) and had no part in this run; "
+            "its chips and cost are those of the others"
+        )
+    if simulated < whole:
+        yield (
+            f"{simulated:,} of {whole:,} servers were simulated, with their share of the load: "
+            "requests fill them"
+        )
 
 
 def _near(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:

@@ -25,22 +25,11 @@ from shardwise.commands.program.candidate import (
 from shardwise.commands.program.compiling import PlanProgram, chunk_of
 from shardwise.errors import NoFeasiblePlan, ShardwiseError
 from shardwise.planner.serve.fleet import Fleet
-from shardwise.planner.serve.served import (
-    Served,
-    Serving,
-    confirmed,
-    contender,
-    contenders,
-)
+from shardwise.planner.serve.served import Served, Serving, confirmed, contender, contenders
 from shardwise.planner.simulate.demand import Demand
 from shardwise.plans import ServePlan
 from shardwise.plans.train import mesh_text
-from shardwise.results.compiled import (
-    BothWays,
-    CompiledServer,
-    CompiledServers,
-    PhaseFinding,
-)
+from shardwise.results.compiled import BothWays, CompiledServer, CompiledServers, PhaseFinding
 from shardwise.units import format_seconds, many, sig
 
 Candidate = CompiledCandidate[Fleet]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from shardwise.boundary import Command, command_of, spelt
-from shardwise.boundary.options import option
+from shardwise.boundary.options import option, switch
 from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
@@ -61,12 +61,7 @@ class ServePlanRequest(ServeWords, Command):
 
     COMMAND: ClassVar[str] = "plan serve"
 
-    anyway: bool = option(
-        "Answer with, and write, a plan that does not hold.",
-        default=False,
-        kind="flag",
-        group="Targets",
-    )
+    anyway: bool = switch("Answer with, and write, a plan that does not hold.", group="Targets")
     coarse: bool = option(COARSE_ANSWER)
     compile: int | str | None = option(
         "Compile decode and prefill of the best plans for our server until N fit, three times as "

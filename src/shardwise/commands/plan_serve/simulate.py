@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from shardwise.boundary import Command, command_of
-from shardwise.boundary.options import option, place
+from shardwise.boundary.options import option, place, switch
 from shardwise.boundary.records import hidden, values
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import chip_of, parse_share, places_of, plan_changes
@@ -61,10 +61,8 @@ class SimulateRequest(Load, Command):
     interactivity: float | str | None = option(
         "Objective: fewest tokens per second of the answer, over the whole request.",
     )
-    find_rate: bool = option(
+    find_rate: bool = switch(
         "The largest rate that holds (see above).",
-        default=False,
-        kind="flag",
         group="The load",
         meaning="look for the largest rate that a plan holds",
     )

@@ -6,14 +6,8 @@ from math import inf
 from pathlib import Path
 
 from shardwise.boundary import number, whole
-from shardwise.boundary.options import option, required
-from shardwise.commands.base.inputs import (
-    FAMILY,
-    HardwareWords,
-    Words,
-    check_choice,
-    parse_pins,
-)
+from shardwise.boundary.options import option, required, several, switch
+from shardwise.commands.base.inputs import FAMILY, HardwareWords, Words, check_choice, parse_pins
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice, Spelling
 from shardwise.models import load_model
@@ -148,12 +142,8 @@ class ServeWords(HardwareWords):
         group="Choices of the plan",
         meaning="most prompt tokens of a step",
     )
-    pins: Words = option(
-        "Fix a mesh degree; may be repeated.",
-        default=(),
-        kind="several",
-        flag="--pin",
-        metavar="AXIS=DEGREE",
+    pins: Words = several(
+        "Fix a mesh degree; may be repeated.", flag="--pin", metavar="AXIS=DEGREE"
     )
     memory_share: float | str | None = option(
         "Share of the memory that a server takes, as its engine means it. [default: 0.9]",
@@ -165,10 +155,8 @@ class ServeWords(HardwareWords):
         group="A server",
         meaning="release of the engine whose memory is counted",
     )
-    eager: bool = option(
+    eager: bool = switch(
         "The engine captures no graphs of its steps.",
-        default=False,
-        kind="flag",
         group="A server",
         meaning="an engine that captures no graphs of its steps",
     )

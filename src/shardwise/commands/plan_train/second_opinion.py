@@ -27,12 +27,7 @@ from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.search.loop import rank_of
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans.train import mesh_text
-from shardwise.results.compiled import (
-    BothWays,
-    CompiledPlans,
-    PhaseFinding,
-    PlanAsCompiled,
-)
+from shardwise.results.compiled import BothWays, CompiledPlans, PhaseFinding, PlanAsCompiled
 from shardwise.roofline.finding import Finding
 from shardwise.units import format_seconds
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from shardwise.book.thresholds import BookSays, book_result
 from shardwise.boundary import Command, number
-from shardwise.boundary.options import option, required
+from shardwise.boundary.options import option, required, switch
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row
 from shardwise.commands.base.inputs import (
@@ -73,13 +73,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.results.compiled import CompiledPlans
 from shardwise.results.run import RunLength, WholeRun, whole_run
 from shardwise.results.sensitivity import ChangedInput, changed_inputs, strongest
-from shardwise.results.train import (
-    ClosePlan,
-    SearchedPlan,
-    plan_beside,
-    runs_in,
-    searched_plan,
-)
+from shardwise.results.train import ClosePlan, SearchedPlan, plan_beside, runs_in, searched_plan
 from shardwise.units import format_seconds
 
 if TYPE_CHECKING:
@@ -163,11 +157,9 @@ class TrainPlanRequest(TrainChoices, Command):
         group="Beside the answer",
         meaning="how many of the best plans are compiled; the best as compiled is the answer",
     )
-    tune: bool = option(
+    tune: bool = switch(
         "With --compile: also which compiler flags shorten the best (a compile for each set, four "
         "to six).",
-        default=False,
-        kind="flag",
         group="Beside the answer",
         meaning="sets of compiler flags are tried on the best plan as compiled",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from shardwise.boundary import flag_of
-from shardwise.boundary.options import option
+from shardwise.boundary.options import option, several, switch
 from shardwise.commands.base.inputs import (
     COARSE_ANSWER,
     OWN_RUNS,
@@ -60,13 +60,8 @@ class TrainChoices(HardwareWords):
     and narrows what is expected of plans like its runs (docs/runs.md).
     """
 
-    pins: Words = option(
-        "Fix a mesh degree.",
-        default=(),
-        kind="several",
-        flag="--pin",
-        metavar="AXIS=DEGREE",
-        group="Choices of the plan",
+    pins: Words = several(
+        "Fix a mesh degree.", flag="--pin", metavar="AXIS=DEGREE", group="Choices of the plan"
     )
     remat: str | None = option(
         "Fix the remat policy.",
@@ -148,11 +143,9 @@ class TrainChoices(HardwareWords):
         group="Targets",
         meaning="the share of memory that a plan leaves free where one does",
     )
-    fastest: bool = option(
+    fastest: bool = switch(
         "The fastest plan that fits; without it the answer is the simplest of the plans that "
         "predictions cannot tell apart, and leaves memory free (see --margin).",
-        default=False,
-        kind="flag",
         group="Targets",
         meaning="the fastest plan that fits, not the simplest of those as good",
     )
@@ -167,11 +160,9 @@ class TrainChoices(HardwareWords):
         group="Targets",
         meaning="what is made best: time, cost, or chips",
     )
-    exhaustive: bool = option(
+    exhaustive: bool = switch(
         "Price every legal plan, also where a floor shows that it cannot be the best: the same "
         "answer, more slowly.",
-        default=False,
-        kind="flag",
         group="Choices of the plan",
     )
     coarse: bool = option(COARSE_ANSWER)

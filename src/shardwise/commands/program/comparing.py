@@ -152,7 +152,7 @@ def compare_program(
         *_memory(program, found),
     )
     sentences = [
-        *memory_sentences(priced.plan, program, rows, found),
+        *memory_sentences(priced.plan, rows, found),
         *difference_sentences(program, rows, "collective_bytes"),
         *rewrite_sentences(priced, program, cfg),
         *difference_sentences(program, rows, "flops"),
@@ -302,10 +302,7 @@ def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[Comp
 
 
 def memory_sentences(
-    plan: TrainPlan | ServePlan,
-    program: PlanProgram,
-    rows: Sequence[ComparedFigure],
-    found: Sequence[BufferPlace],
+    plan: TrainPlan | ServePlan, rows: Sequence[ComparedFigure], found: Sequence[BufferPlace]
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
     memory = [row for row in rows if row.part == "memory"]

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from textwrap import wrap
 from typing import Any, ClassVar
 
-from shardwise.boundary.options import option
+from shardwise.boundary.options import option, several
 from shardwise.boundary.records import hidden, part
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Words, words
@@ -37,9 +37,7 @@ class CompileRequest(ProgramRequest):
 
     COMMAND: ClassVar[str] = "compile"
 
-    phases: Words = option(
-        "Of a serving plan; all.", default=(), kind="several", flag="--phase", values=PHASES
-    )
+    phases: Words = several("Of a serving plan; all.", flag="--phase", values=PHASES)
     stages: str | int | None = option(
         "Follow one op from jaxpr to schedule: the dearest, or a rank, FILE:LINE, scope or name.",
         alone="dearest",

@@ -20,12 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import (
-    finite,
-    to_json,
-    write_table,
-    write_text,
-)
+from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.commands.program.compiling import PlanProgram, short_source
 from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardwise.boundary.options import option
+from shardwise.boundary.options import option, several, switch
 from shardwise.boundary.records import hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import Hardware, Words, words
@@ -60,18 +60,14 @@ class ExplainRequest(ProgramRequest):
     READS_COMPILED: ClassVar[bool] = True
 
     phase: str | None = option("Of a plan.", values=PHASES)
-    quick: bool = option(
+    quick: bool = switch(
         "Only what XLA's partitioner says: communication, sharding, dtypes; in seconds.",
-        default=False,
-        kind="flag",
         group="How much is said",
         meaning="partition the program and do not compile it: communication, sharding, duplicated "
         "work and dtypes, within seconds and without the chip's compiler",
     )
-    package: Words = option(
+    package: Words = several(
         "An installed project: its lines are told as yours, as those of MODULE's are.",
-        default=(),
-        kind="several",
         metavar="NAME",
         group="What is planned",
         meaning="installed packages whose lines are told as the user's own, beside the package of "
@@ -88,19 +84,15 @@ class ExplainRequest(ProgramRequest):
         meaning="the share by which a step may take longer than the one of --against",
     )
 
-    try_: bool = option(
+    try_: bool = switch(
         "Compile the cures that a call can make, and say what they save.",
-        default=False,
-        kind="flag",
         group="How much is said",
         meaning="compile the cures that a call can make (donated arguments, other layouts), three "
         "at most, and say what they save",
     )
 
-    issue: bool = option(
+    issue: bool = switch(
         "The dearest finding as Markdown for a maintainer, with a reproducer.",
-        default=False,
-        kind="flag",
         group="How much is said",
         meaning="print the dearest finding as Markdown for a maintainer: op, cost, versions and a "
         "program of JAX alone that shows it",

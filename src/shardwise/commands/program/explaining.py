@@ -8,11 +8,7 @@ from typing import Any, TypeVar
 
 from shardwise.boundary import write_text
 from shardwise.boundary.records import Record, part
-from shardwise.commands.program.compiling import (
-    PlanProgram,
-    need_parts,
-    program_of,
-)
+from shardwise.commands.program.compiling import PlanProgram, need_parts, program_of
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.profiler.ahead import compile_ahead, target_of

@@ -5,7 +5,6 @@ another machine, and a warning says so. `shardwise calibrate` writes the hardwar
 plan for this very machine is priced.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +30,7 @@ from shardwise.hardware import Chip, Slice
 from shardwise.hardware.device_names import is_chip
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.child import KEEP_HEAP, Watch, host_devices, run_function
+from shardwise.profiler.child import Watch, run_here
 from shardwise.profiler.explain.evidence import arguments_of, source_of
 from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.scopes import scope_of
@@ -56,8 +55,6 @@ from shardwise.roofline.bounds import Bounds
 from shardwise.sharding import Mesh
 
 JOB = "shardwise.profiler.trace.job:run_job"
-NO_LIMIT = 2**46
-"""Bytes: drivers of accelerators reserve more addresses than there is memory."""
 CAPTURED = "as captured"
 """The kind of the devices of a capture that was made elsewhere."""
 SHOWN = 100  # lines of each table of a document
@@ -192,10 +189,7 @@ def run_program(
     the size of a product that is timed between the steps."""
     if steps < 1:
         raise BadRequest(f"--steps is {steps}; at least 1 must run")
-    if cpu_devices is not None and cpu_devices < 1:
-        raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
-    platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
-    said = run_function(
+    said = run_here(
         JOB,
         {
             "builder": builder,
@@ -205,10 +199,8 @@ def run_program(
             "keep": None if keep is None else str(keep),
             "reference": reference,
         },
-        devices=cpu_devices or host_devices(),
+        cpu_devices=cpu_devices,
         seconds=seconds,
-        memory_bytes=NO_LIMIT,
-        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
         watch=watch,
         what="the profiled program",
     )

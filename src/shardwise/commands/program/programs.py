@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
 from shardwise.boundary import Command, number
-from shardwise.boundary.options import Option, described, option, place
+from shardwise.boundary.options import Option, described, option, place, several, switch
 from shardwise.commands.base.inputs import Hardware, Words, compiler_options, pairs
 from shardwise.commands.pricing.plans import Priced, given_plan
 from shardwise.commands.program.compiling import (
@@ -93,9 +93,7 @@ class ProgramRequest(Command):
     args: Any = field(default=None, kw_only=False, metadata=described(FUNCTION_ARGS))
     on: str | None = option("Slice; default that of the plan.", metavar="SLICE", before="args")
     mesh: Any = option("Mesh of a function; default x, y, z.", metavar="X=4,Y=2", before="sets")
-    xla: Words = option(
-        "For XLA.", default=(), kind="several", flag="--option", metavar="NAME=VALUE"
-    )
+    xla: Words = several("For XLA.", flag="--option", metavar="NAME=VALUE")
     timeout: float | str = option(PROGRAM_TIMEOUT)
     memory: float | str = option(
         "Of the compiling process.  [12GiB]",
@@ -103,9 +101,7 @@ class ProgramRequest(Command):
         group="The machine",
         meaning="most memory of a child process",
     )
-    no_cache: bool = option(
-        "Compile anew and keep nothing.", default=False, kind="flag", group="The machine"
-    )
+    no_cache: bool = switch("Compile anew and keep nothing.", group="The machine")
     cache_size: float | str = option(
         "Most that is kept.  [2GiB]",
         default="2GiB",

@@ -9,12 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from shardwise.boundary import write_text
-from shardwise.commands.program.compiling import (
-    PlanProgram,
-    need_parts,
-    physical_mesh,
-    program_of,
-)
+from shardwise.commands.program.compiling import PlanProgram, need_parts, physical_mesh, program_of
 from shardwise.commands.program.profiling import RECOVERED
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice

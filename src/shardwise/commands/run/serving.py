@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardwise.boundary import Command
-from shardwise.boundary.options import option, place
+from shardwise.boundary.options import option, place, several
 from shardwise.commands.base.inputs import Hardware, Words, check_choice, whole_number
 from shardwise.commands.pricing.plans import load_plan
 from shardwise.commands.run.served_model import ServedModel
@@ -31,12 +31,7 @@ from shardwise.runtime.engine.generation import (
 )
 from shardwise.runtime.engine.hosts import FollowingHost, LeadingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.engine.opening import (
-    EngineSettings,
-    formats_of,
-    keep_programs,
-    open_engine,
-)
+from shardwise.runtime.engine.opening import EngineSettings, formats_of, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread, StoppedError
 from shardwise.runtime.processes import ProcessGroup, use_cpu, use_memory, within_memory
 from shardwise.runtime.text.answer_text import AnswerText
@@ -135,10 +130,8 @@ class ServeModelRequest:
     draft: str | None = option(
         "Checkpoint that guesses; default: by n-grams.", metavar="DIR", group="A server"
     )
-    lora_modules: tuple[str, ...] = option(
+    lora_modules: tuple[str, ...] = several(
         "Adapter that is a model of its own; may be repeated.",
-        default=(),
-        kind="several",
         metavar="NAME=DIR",
         group="A server",
         meaning="a LoRA adapter (PEFT's folder) that clients ask for by its name",
@@ -162,9 +155,7 @@ class ServeModelRequest:
         group="A server",
         meaning="which programs are compiled before the first request: all, or lazily none",
     )
-    hw_files: Words = option(
-        "The chip of a plan's slice.", default=(), kind="several", flag="--hw", metavar="FILE"
-    )
+    hw_files: Words = several("The chip of a plan's slice.", flag="--hw", metavar="FILE")
     cpu_devices: int | None = option("N virtual CPU devices per process.", kind="whole", least=1)
     coordinator: str | None = option("Of several hosts, where they meet.", metavar="HOST:PORT")
     processes: int | None = option("How many hosts.", kind="whole", least=1)
@@ -287,13 +278,9 @@ class ServerRequest(ServeModelRequest, Command):
         group="A server",
         meaning="most seconds that accepted requests have at the end",
     )
-    api_key: tuple[str, ...] = option(
-        "Key to show; may be repeated; default $SHARDWISE_API_KEY.", default=(), kind="several"
-    )
-    allowed_hosts: tuple[str, ...] = option(
+    api_key: tuple[str, ...] = several("Key to show; may be repeated; default $SHARDWISE_API_KEY.")
+    allowed_hosts: tuple[str, ...] = several(
         "Host that clients call it by; may be repeated; '*': any.",
-        default=(),
-        kind="several",
         flag="--allowed-host",
         metavar="NAME",
         group="A server",

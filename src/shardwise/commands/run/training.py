@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardwise.boundary import Command, flag_of, number
-from shardwise.boundary.options import option, place, required
+from shardwise.boundary.options import option, place, required, several, switch
 from shardwise.boundary.records import Record, hidden
-from shardwise.commands.base.inputs import (
-    Hardware,
-    Words,
-    check_choice,
-    pairs,
-    whole_number,
-    words,
-)
+from shardwise.commands.base.inputs import Hardware, Words, check_choice, pairs, whole_number, words
 from shardwise.commands.pricing.plans import load_plan, price_plan
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
@@ -26,10 +19,7 @@ from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, is_of, model_hash
 from shardwise.plans.software import made_elsewhere
-from shardwise.runtime.processes import (
-    ProcessGroup,
-    devices_here,
-)
+from shardwise.runtime.processes import ProcessGroup, devices_here
 from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
@@ -64,14 +54,7 @@ class TrainRunRequest(Command):
         )
     )
     out: str | None = option("Checkpoints and metrics; default PLAN.run.", metavar="DIR")
-    sets: Words = option(
-        "Change the plan first.",
-        last=True,
-        default=(),
-        kind="several",
-        flag="--set",
-        metavar="PATH=VALUE",
-    )
+    sets: Words = several("Change the plan first.", last=True, flag="--set", metavar="PATH=VALUE")
     seed: int = option("Weights and order of the data.  [0]", default=0, kind="whole")
     lr: float = option(
         "Peak learning rate.  [0.001]", default=1e-3, kind="number", group="Training"
@@ -106,9 +89,7 @@ class TrainRunRequest(Command):
         metavar="N",
         group="Training",
     )
-    resume: bool = option(
-        "Go on from the newest checkpoint in --out.", default=False, kind="flag", group="Training"
-    )
+    resume: bool = switch("Go on from the newest checkpoint in --out.", group="Training")
     tokenizer: str | None = option(
         "A tokenizer.json; default --init's, or bytes.", metavar="FILE", group="Training"
     )
@@ -121,9 +102,7 @@ class TrainRunRequest(Command):
         group="Training",
         meaning="folder for the trained model as a Hugging Face checkpoint",
     )
-    profile: bool = option(
-        "Trace three steps into DIR/profile.", default=False, kind="flag", group="Training"
-    )
+    profile: bool = switch("Trace three steps into DIR/profile.", group="Training")
     tensor_matmul: str = option(
         "Rings over tensor, or XLA's.  [plain]",
         default="plain",

@@ -11,16 +11,10 @@ from math import inf
 from typing import ClassVar
 
 from shardwise.boundary import Command, flag_of
-from shardwise.boundary.options import option, place, required
+from shardwise.boundary.options import option, place, required, several, switch
 from shardwise.boundary.records import Record, hidden, part
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
-from shardwise.commands.base.inputs import (
-    HardwareWords,
-    Words,
-    check_choice,
-    whole_number,
-    words,
-)
+from shardwise.commands.base.inputs import HardwareWords, Words, check_choice, whole_number, words
 from shardwise.commands.base.layout import Verbatim
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.shard.expression import Sharding, first_movement, shard_expression
@@ -83,42 +77,24 @@ class ShardRequest(HardwareWords, Command):
     result: str | None = option(
         "Wanted layout of the result, or any.", metavar="free|LAYOUT", group="Choices of the plan"
     )
-    free: Words = option(
-        "Choose how this input is stored.",
-        default=(),
-        kind="several",
-        metavar="ARRAY",
-        group="Choices of the plan",
+    free: Words = several(
+        "Choose how this input is stored.", metavar="ARRAY", group="Choices of the plan"
     )
     max_hbm: float | str | None = option("Bytes per device to stay under, such as 300MB.")
     top: int | str | None = option("Strategies to show [default: 5].", kind="whole", metavar="N")
-    backward: bool = option(
-        "Derive the backward pass, as the book's boxes.",
-        default=False,
-        kind="flag",
-        group="Choices of the plan",
+    backward: bool = switch(
+        "Derive the backward pass, as the book's boxes.", group="Choices of the plan"
     )
-    store: Words = option(
+    store: Words = several(
         "With --backward: how a gradient (dW[..]) or optimizer state (mW[..]) is stored.",
-        default=(),
-        kind="several",
         metavar="LAYOUT",
         group="Choices of the plan",
     )
-    no_parameter: Words = option(
-        "With --backward: this array is no parameter.",
-        default=(),
-        kind="several",
-        metavar="ARRAY",
-        group="Choices of the plan",
+    no_parameter: Words = several(
+        "With --backward: this array is no parameter.", metavar="ARRAY", group="Choices of the plan"
     )
     to: str | None = option("Print a runnable program.", values=("jax", "explicit"))
-    run: bool = option(
-        "Compile and run the best on virtual CPU devices.",
-        default=False,
-        kind="flag",
-        group="The machine",
-    )
+    run: bool = switch("Compile and run the best on virtual CPU devices.", group="The machine")
 
     def answer(self, progress: Progress | None = None) -> "Listing | ShardedArray | Sharded":
         """The answer of the kind that the expression asks for."""

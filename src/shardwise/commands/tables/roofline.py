@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from shardwise.boundary import Command, flag_of
 from shardwise.boundary.numbers import shown
-from shardwise.boundary.options import option, required
+from shardwise.boundary.options import option, required, switch
 from shardwise.boundary.records import Record, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import ChipWords, whole_number
@@ -26,12 +26,7 @@ from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
 from shardwise.roofline import matmul_roofline as roofline_of
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.chip_roofline import (
-    CHANNELS,
-    level_bandwidth,
-    level_named,
-    level_path,
-)
+from shardwise.roofline.chip_roofline import CHANNELS, level_bandwidth, level_named, level_path
 from shardwise.roofline.reached import Reached, impossible, reached, rest_of, stays_in
 from shardwise.roofline.rests import matmul_constant
 from shardwise.units import (
@@ -81,12 +76,7 @@ class RooflineRequest(ChipWords, Command):
         metavar="BxTxSxNxKxH",
         group="What is planned",
     )
-    causal: bool = option(
-        "With --attention: no query sees later keys.",
-        default=False,
-        kind="flag",
-        group="What is planned",
-    )
+    causal: bool = switch("With --attention: no query sees later keys.", group="What is planned")
     collective: str | None = option(
         "A collective over all devices of a slice (--on), as all-gather=512MiB.",
         metavar="KIND=BYTES",

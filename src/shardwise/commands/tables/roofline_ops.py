@@ -23,13 +23,7 @@ from shardwise.roofline.chip_roofline import CHANNELS, level_bandwidth, level_la
 from shardwise.roofline.reached import Reached, impossible, reached, rest_of, stays_in
 from shardwise.roofline.rests import Rest, rests_on
 from shardwise.roofline.stacks import IDEAL
-from shardwise.units import (
-    dtype_bytes,
-    format_bytes,
-    format_flops,
-    format_seconds,
-    parse_bytes,
-)
+from shardwise.units import dtype_bytes, format_bytes, format_flops, format_seconds, parse_bytes
 from shardwise.work import CollectiveKind, Op, exchange, make_op
 
 RATES = {"hbm": "hbm", "link": "network", "dcn": "outer_network"}

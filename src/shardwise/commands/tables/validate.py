@@ -8,7 +8,7 @@ from statistics import median
 from typing import ClassVar, Literal
 
 from shardwise.boundary import Command
-from shardwise.boundary.options import option, place
+from shardwise.boundary.options import option, place, several, switch
 from shardwise.boundary.records import hidden, plain
 from shardwise.commands.base.answer import Answer, Page, Row, TextTable
 from shardwise.commands.base.inputs import OWN_RUNS, Own, Words, parse_share, words
@@ -51,33 +51,22 @@ class ValidateRequest(Command):
     path: str | Path | None = field(
         default=None, kw_only=False, metadata=place("[TABLE.csv]", kind="file", required=False)
     )
-    serving: bool = option(
+    serving: bool = switch(
         "Serving measurements: time per output token, TTFT.",
-        default=False,
-        kind="flag",
         group="Beside the answer",
         meaning="rows of serving in place of training",
     )
-    source: Words = option(
-        "Only rows of this source; repeatable.",
-        default=(),
-        kind="several",
-        metavar="S",
-        group="Beside the answer",
+    source: Words = several(
+        "Only rows of this source; repeatable.", metavar="S", group="Beside the answer"
     )
     grade: str | None = option("Only rows of this grade.", metavar="A|B", group="Beside the answer")
-    no_fit: bool = option(
-        "Chip rates alone: no efficiency, no fitted constant.",
-        default=False,
-        kind="flag",
-        group="Beside the answer",
+    no_fit: bool = switch(
+        "Chip rates alone: no efficiency, no fitted constant.", group="Beside the answer"
     )
     check: float | str | None = option(
         "Exit with 4 where the median absolute error is larger, such as 10%.", metavar="MEDIAN"
     )
-    detail: bool = option(
-        "Name every row that is left out, and the worst.", default=False, kind="flag"
-    )
+    detail: bool = switch("Name every row that is left out, and the worst.")
     evidence: Own | None = option(OWN_RUNS)
 
     def answer(self, progress: Progress | None = None) -> "TrainingValidated | ServingValidated":

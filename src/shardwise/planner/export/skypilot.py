@@ -13,12 +13,7 @@ from shardwise.hardware.names import exported
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext, maxtext_read, megatron, megatron_read
-from shardwise.planner.export.hardware import (
-    is_tpu,
-    nodes,
-    safe_names,
-    slice_fields,
-)
+from shardwise.planner.export.hardware import is_tpu, nodes, safe_names, slice_fields
 from shardwise.planner.export.notes import Fields, Lost, meant, number
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import TrainPlan

@@ -21,7 +21,7 @@ from shardwise.planner.export.hardware import nodes
 from shardwise.planner.export.notes import stored_dtype
 from shardwise.planner.export.python_text import within_docstring
 from shardwise.plans import TrainPlan
-from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN, Flavor, flavor_of
+from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN, flavor_of
 
 LOST = {
     "dtypes.param": "parameters are stored once, in training.dtype, and cast when gathered",
@@ -64,10 +64,10 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     after = "from torchtitan.distributed"
     imported = f"from torchtitan.components.quantization import {', '.join(made)}\n" if made else ""
     head = head.replace(after, imported + after, 1)
-    return head + "\n".join([*_body(plan, cfg, flavor), "    return config"]) + "\n"
+    return head + "\n".join([*_body(plan, cfg), "    return config"]) + "\n"
 
 
-def _body(plan: TrainPlan, cfg: ModelConfig, flavor: Flavor) -> Iterator[str]:
+def _body(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
     yield from _rotation(cfg)
     yield from _loss(plan)
     sections = {

@@ -16,11 +16,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.planner.price.pipeline import busiest_stage
-from shardwise.planner.price.plan import (
-    PricedStep,
-    Times,
-    microbatch_costs,
-)
+from shardwise.planner.price.plan import PricedStep, Times, microbatch_costs
 from shardwise.planner.step.parts import runs_beside
 from shardwise.planner.step.work import (
     Body,

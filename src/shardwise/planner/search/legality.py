@@ -342,7 +342,7 @@ def legal_meshes(request: TrainRequest, d: Degrees) -> Mask:
     return kept
 
 
-def legal_columns(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> Mask:
+def legal_columns(request: TrainRequest, columns: Columns) -> Mask:
     """Candidates that break no rule about degrees and microbatches."""
     kept = np.ones(len(columns), bool)
     for rule in COLUMN_RULES:

@@ -63,7 +63,7 @@ def candidates_of(
     degrees = {axis: d[even] for axis, d in degrees.items()}
     counts = microbatch_counts(request)
     columns = with_microbatches(degrees, counts, request.sequences // shards[even])
-    columns = columns.take(legal_columns(request, columns, box))
+    columns = columns.take(legal_columns(request, columns))
     if not len(columns):
         return looked * len(counts), {}, columns
     laid = _lay_out(request, degrees, box)

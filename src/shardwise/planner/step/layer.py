@@ -17,19 +17,10 @@ from shardwise.models.flops import attention_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.recurrence import own_convolutions, recurrence
 from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
-from shardwise.planner.step.strategies.context import (
-    around_the_kernel,
-    context_exchanges,
-    in_tiles,
-)
+from shardwise.planner.step.strategies.context import around_the_kernel, context_exchanges, in_tiles
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
-from shardwise.planner.step.strategies.stationary import (
-    contracts_width,
-    local_matmul,
-    parts,
-    sums,
-)
+from shardwise.planner.step.strategies.stationary import contracts_width, local_matmul, parts, sums
 from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes

@@ -14,13 +14,7 @@ from typing import Any
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Layer
-from shardwise.planner.step.layer import (
-    backward_layer,
-    chain,
-    layer_ops,
-    matmul_op,
-    tensor_step,
-)
+from shardwise.planner.step.layer import backward_layer, chain, layer_ops, matmul_op, tensor_step
 from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import adding, gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction

@@ -4,7 +4,6 @@ JAX is imported when the job starts, with the environment that the parent made f
 """
 
 import gzip
-import importlib
 import json
 import re
 import resource
@@ -16,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import function_named
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
 from shardwise.profiler.ahead.cache import CompileCache, key_of, versions, write_entry
@@ -93,9 +93,8 @@ def compile_job(
 
 def _lowered(builder: str, devices: list[Any], arguments: Mapping[str, Any]) -> Any:
     """The program that a builder makes, lowered, and the seconds that lowering took."""
-    module, _, name = builder.partition(":")
     try:
-        program = getattr(importlib.import_module(module), name)(devices, **arguments)
+        program = function_named(builder)(devices, **arguments)
         stage("lowering")
         begun = time.monotonic()
         return program, program.function.lower(*program.arguments), time.monotonic() - begun

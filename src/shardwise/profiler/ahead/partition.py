@@ -5,13 +5,13 @@ text is the module right behind the partitioner, before any pass of the CPU's ow
 collective, product and dtype of one device, and nothing fused, laid out or overlapped.
 """
 
-import importlib
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import function_named
 from shardwise.errors import BadRequest
 from shardwise.profiler.ahead.cache import versions
 from shardwise.profiler.ahead.job import first_line
@@ -65,8 +65,7 @@ def partition_job(
     import jax
 
     started = time.monotonic()
-    module, _, name = builder.partition(":")
-    program = getattr(importlib.import_module(module), name)(jax.devices()[:devices], **arguments)
+    program = function_named(builder)(jax.devices()[:devices], **arguments)
     stage("lowering")
     lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(platform,))
     lower = time.monotonic() - started

@@ -212,7 +212,7 @@ def _kind(e: Evidence, row: OpRow) -> str:
     """Why an op takes what is left, by what it does; "" where that says nothing."""
     if row.bound_by != "cycles":
         return ""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     if found is None:
         return ""
     inside = [found]

@@ -13,7 +13,7 @@ from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain.flow import Flow, together
-from shardwise.profiler.explain.lineage import lineage, renewal, spread
+from shardwise.profiler.explain.lineage import elements, largest_bytes, lineage, renewal, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.sources import Source
@@ -220,9 +220,9 @@ class Evidence:
     def made_at(self, computation: Computation, name: str) -> str:
         """The line that makes a value, those that only hand it on passed through; "" of none."""
         found = computation.find(name)
-        while found is not None and not self._line(found) and found.opcode in HANDS_ON:
+        while found is not None and not self.line_of(found) and found.opcode in HANDS_ON:
             found = computation.find(found.operands[0])
-        return self._line(found) if found is not None else ""
+        return self.line_of(found) if found is not None else ""
 
     def pieces_of(self, computation: str, name: str) -> set[int]:
         """The numbers of the arguments that a value is a copy or a piece of."""
@@ -243,6 +243,16 @@ class Evidence:
         """Rows of the timeline by computation and name."""
         return {(row.op.computation, row.op.name): row for row in self.timeline.rows}
 
+    def located(self, item: HloOp) -> tuple[Computation, Instruction | None]:
+        """The computation that an op stands in, and its instruction there."""
+        computation = self.module.computation(item.computation)
+        return computation, computation.find(item.name)
+
+    def made_bytes(self, row: OpRow) -> float:
+        """Bytes of the largest array that an op leaves on a device."""
+        _, found = self.located(row.op)
+        return largest_bytes(found) if found is not None else 0.0
+
     def collectives(self, *kinds: str) -> Iterator[OpRow]:
         """Rows of collectives of some kinds."""
         for row in self.timeline.rows:
@@ -254,7 +264,7 @@ class Evidence:
         reads, or of what reads it, or of the loop that runs it; else its name."""
         key = item.computation, item.name
         if key not in self._places:
-            near = "" if item.sources else self.near(item, self._line, (_read, _reading))
+            near = "" if item.sources else self.near(item, self.line_of, (_read, _reading))
             near = near or ("" if item.sources else self._run_at(item.computation))
             self._places[key] = near or source_of(item, self.packages)
         return self._places[key]
@@ -263,10 +273,6 @@ class Evidence:
         """The loop, the branch or the call that runs a computation."""
         return self._callers[name][1] if name in self._callers else None
 
-    def line_of(self, found: Instruction) -> str:
-        """The line that an instruction itself names; "" where it has none."""
-        return self._line(found)
-
     def _run_at(self, name: str) -> str:
         """The line of the loop or the branch that runs a computation, of what it reads, or of what
         reads it: the compiler makes loops of gathers."""
@@ -274,7 +280,7 @@ class Evidence:
             if name not in self._callers:
                 return ""
             computation, found = self._callers[name]
-            if line := self._nearest(computation, found, self._line, (_read, _reading)):
+            if line := self._nearest(computation, found, self.line_of, (_read, _reading)):
                 return line
             name = computation.name
         return ""
@@ -295,15 +301,15 @@ class Evidence:
         """What `where` has answered."""
         return {}
 
-    def _line(self, found: Instruction) -> str:
+    def line_of(self, found: Instruction) -> str:
+        """The line that an instruction itself names; "" where it has none."""
         sources = self.module.sources(found)
         return str(own_frame(sources, self.packages)) if sources else ""
 
     def near(self, item: HloOp, said: Callable[[Instruction], str], ways: Sequence["Way"]) -> str:
         """What is said of an op: of itself or of what it runs, else of the nearest along a way, the
         values it reads or those that read it; "" where nothing is."""
-        computation = self.module.computation(item.computation)
-        found = computation.find(item.name)
+        computation, found = self.located(item)
         return self._nearest(computation, found, said, ways) if found is not None else ""
 
     def _nearest(
@@ -469,11 +475,6 @@ def _braces(text: str, key: str) -> str:
 def _dims(found: Instruction) -> tuple[int, ...]:
     first: Array | None = next(arrays(found.shape), None)
     return first.dims if first else ()
-
-
-def elements(found: Instruction) -> int:
-    """Elements of the largest array that an instruction makes."""
-    return max((prod(a.dims) for a in arrays(found.shape)), default=0)
 
 
 def source_of(item: HloOp, packages: Sequence[str] = ()) -> str:

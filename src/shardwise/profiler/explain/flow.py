@@ -6,7 +6,7 @@ operands; this file walks fusions, calls, branches and loops, whose bodies are w
 goes round no longer changes. A tuple has facts for each part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
@@ -112,3 +112,15 @@ def _part(value: Value, index: int) -> Value:
     if isinstance(value, tuple):
         return value[index] if index < len(value) else NOTHING
     return value
+
+
+def inside(
+    module: Module, computation: Computation, found: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
+    """An instruction, or all that its fusion runs."""
+    if found.opcode != "fusion":
+        yield computation, found
+    for name in found.called if found.opcode == "fusion" else ():
+        body = module.computation(name)
+        for i in body.instructions:
+            yield from inside(module, body, i)

@@ -88,7 +88,7 @@ def _node(e: Evidence, row: OpRow) -> OpNode:
 
 
 def _made(e: Evidence, row: OpRow) -> float:
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     return sum(a.bytes for a in arrays(found.shape)) if found else 0.0
 
 

@@ -1,7 +1,10 @@
 """Whether an op gives an array another order of dims in memory, alone or beside its work,
 and whether a value is only moved until it leaves the program."""
 
+from collections.abc import Iterator
+
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
+from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
@@ -15,24 +18,20 @@ FARTHEST = 500
 
 def relays(e: Evidence, row: OpRow) -> bool:
     """Whether an op does nothing but give an array another order of dims in memory."""
-    return turns(e, row) and all(i.opcode in PLAIN for _, i in _steps(e, row))
+    return turns(e, row) and all(i.opcode in PLAIN for _, i in steps(e, row))
 
 
 def turns(e: Evidence, row: OpRow) -> bool:
     """Whether an op gives an array another order of dims in memory, whatever else it does to it."""
     if row.op.op.op_class == "matmul" or row.op.asynchronous:
         return False
-    return any(_turns(c, i) for c, i in _steps(e, row))
+    return any(_turns(c, i) for c, i in steps(e, row))
 
 
-def _steps(e: Evidence, row: OpRow) -> list[tuple[Computation, Instruction]]:
-    """An instruction, or those of its fusion."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
-    if found is None or found.opcode != "fusion":
-        return [(computation, found)] if found is not None else []
-    inside = [e.module.computation(name) for name in found.called]
-    return [(c, i) for c in inside for i in c.instructions]
+def steps(e: Evidence, row: OpRow) -> Iterator[tuple[Computation, Instruction]]:
+    """An op's instruction, or all that its fusion runs."""
+    computation, found = e.located(row.op)
+    return inside(e.module, computation, found) if found is not None else iter(())
 
 
 def _turns(computation: Computation, found: Instruction) -> bool:

@@ -134,7 +134,7 @@ def groups_kept(computation: Computation, found: Instruction) -> int:
     ends = _before(computation, rest, (*VIEWS, "slice"))
     if not constant(computation, first) or ends not in bounds:
         return 0
-    return _size(found) // max(_size(computation.names[rows.operands[0]]), 1)
+    return elements(found) // max(elements(computation.names[rows.operands[0]]), 1)
 
 
 VIEWS = ("bitcast", "reshape", "copy")
@@ -148,5 +148,11 @@ def _before(computation: Computation, name: str, through: Sequence[str]) -> Inst
     return found
 
 
-def _size(found: Instruction) -> int:
+def elements(found: Instruction) -> int:
+    """Elements of the largest array that an instruction makes."""
     return max((prod(a.dims) for a in arrays(found.shape)), default=0)
+
+
+def largest_bytes(found: Instruction) -> float:
+    """Bytes of the largest array that an instruction makes."""
+    return max((a.bytes for a in arrays(found.shape)), default=0.0)

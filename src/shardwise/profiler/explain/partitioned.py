@@ -19,8 +19,9 @@ from shardwise.profiler.explain import (
     rules_reshard,
     rules_twice,
 )
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.profiler.timeline import OpRow

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
+from shardwise.profiler.explain.lineage import largest_bytes
 from shardwise.profiler.explain.rules_larger import handed
 from shardwise.profiler.explain.rules_twice import pointwise
 from shardwise.profiler.explain.tables import spent
@@ -49,8 +50,7 @@ def gathered_twice(e: Evidence) -> Iterator[Finding]:
 
 def _origin(e: Evidence, row: OpRow) -> str:
     """The stored array that a gather is of, with what was cut out of it; "" of what is computed."""
-    computation = e.module.computation(row.op.computation)
-    gather = computation.find(row.op.name)
+    computation, gather = e.located(row.op)
     if gather is None or not gather.operands or not e.pieces_of(computation.name, gather.name):
         return ""
     found = computation.find(gather.operands[0])
@@ -114,15 +114,10 @@ def _once_less(e: Evidence, row: OpRow) -> float:
     if wire is None or wire.kind == "all_gather":
         return row.exposed * (1 - 1 / row.count)
     computation = e.module.computation(row.op.computation)
-    total = max((_size(computation, i) for i in e.users(computation, row.op.name)), default=0.0)
-    wider = max(total / max(_size(computation, computation.names[row.op.name]), 1.0), 1.0)
+    total = max((largest_bytes(i) for i in e.users(computation, row.op.name)), default=0.0)
+    wider = max(total / max(largest_bytes(computation.names[row.op.name]), 1.0), 1.0)
     once = e.cost(replace(row.op.op, collective=replace(wire, bytes=float(wire.bytes) * wider)))
     return max(row.exposed - once, 0.0)
-
-
-def _size(computation: Computation, found: Instruction) -> float:
-    """Bytes of the largest array that an instruction makes."""
-    return max((float(a.bytes) for a in arrays(found.shape)), default=0.0)
 
 
 def _adding(e: Evidence, row: OpRow) -> float:
@@ -140,8 +135,7 @@ def _adding(e: Evidence, row: OpRow) -> float:
 
 def _only_added(e: Evidence, row: OpRow) -> bool:
     """Whether all that reads a collective within a loop adds it to what the loop carries."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if row.count <= 1 or found is None:
         return False
     readers = e.users(computation, found.name)
@@ -242,7 +236,7 @@ def equal_sums(e: Evidence) -> Iterator[Finding]:
 def _equal_over(e: Evidence, row: OpRow) -> tuple[str, ...]:
     """The axes of a sum, where its operands differ over none of them."""
     collective = row.op.op.collective
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     if collective is None or found is None or not collective.axes or e.small(row):
         return ()
     differs = frozenset().union(

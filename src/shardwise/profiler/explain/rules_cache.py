@@ -6,9 +6,10 @@ A cache is an argument that the program hands back with a part of it written ane
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shardwise.profiler.explain.evidence import Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding, Rule, by_source, moved
 from shardwise.profiler.explain.layouts import relays, turns
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.timeline import OpRow
@@ -72,7 +73,7 @@ memory from which it is worth a word (a feeling)."""
 def _whole_copies(e: Evidence, a: Argument) -> Iterator[OpRow]:
     """The copies of all of an argument."""
     for row in e.timeline.rows:
-        found = e.module.computation(row.op.computation).find(row.op.name)
+        _, found = e.located(row.op)
         if row.op.op.op_class != "copy" or found is None:
             continue
         whole = elements(found) >= WHOLE * a.elements and found.opcode.startswith("copy")
@@ -162,7 +163,7 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
 def _laid_anew(e: Evidence, row: OpRow) -> bool:
     """Whether an op turns an array, or copies or writes into what was turned: no other cut would
     change that."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     given = [e.named.get((row.op.computation, n)) for n in (found.operands if found else ())]
     turned = any(r is not None and relays(e, r) for r in given)
     return relays(e, row) or (turned and (row.op.opcode == "copy" or turns(e, row)))
@@ -218,7 +219,7 @@ FARTHEST = 100
 
 def _takes_largest(e: Evidence, row: OpRow) -> bool:
     """Whether an all-reduce is of the largest, as a softmax needs it."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     called = [e.module.computations.get(name) for name in (found.called if found else ())]
     return any(one is not None and one.root.opcode == "maximum" for one in called)
 

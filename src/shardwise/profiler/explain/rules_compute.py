@@ -1,16 +1,18 @@
 """Faults of compute: wide and narrow matmuls, and arrays copied into another layout or written
 repeatedly."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from shardwise.profiler.explain.causes import filled
-from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.layouts import relays
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
-from shardwise.profiler.explain.rules_larger import handed, inside, masking, sorting
+from shardwise.profiler.explain.rules_larger import handed, masking, sorting
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
@@ -61,8 +63,7 @@ def _saved(e: Evidence, row: OpRow) -> float:
 def _sent_wide(e: Evidence, row: OpRow) -> float:
     """Seconds that compute waits for a float32 result to be exchanged: of a product of float32, or
     of what one gave."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or not (_wide(row) or any(map(_wide, _given(e, computation, found)))):
         return 0.0
     names = [i.name for i in e.users(computation, found.name) if _largest(i) in WIDE]
@@ -93,8 +94,7 @@ def _largest(found: Instruction) -> str:
 
 def _beside_exchange(e: Evidence, row: OpRow) -> bool:
     """Whether a copy lays together what an all-to-all sends, or takes apart what it brought."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or row.op.op.op_class != "copy":
         return False
     around = list(e.users(computation, found.name))
@@ -136,7 +136,7 @@ def repeated_arrays(e: Evidence) -> Iterator[Finding]:
     copies = {(r.op.computation, r.op.name): n for r in rows if (n := _repeats(e, r))}
     for where, group in by_source(e, (e.named[key] for key in copies)).items():
         ratio = max(copies[r.op.computation, r.op.name] for r in group)
-        rows = {r.op.op.id: r for g in group for r in _around(e, g, copies)}
+        rows = {r.op.op.id: r for g in group for r in _around(e, g)}
         own = {r.op.op.id for r in group if not r.flops and not _sums(e, r)}
         yield Finding(
             rule="repeated array",
@@ -159,15 +159,11 @@ REPEATS, REPEATED = 64, 2**16
 
 def _repeats(e: Evidence, row: OpRow) -> int:
     """How often an op repeats a stored array; 0 where it does not."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or row.op.op.stream != "compute":
         return 0
-    inside = [(computation, found)]
-    if found.opcode == "fusion":
-        bodies = [e.module.computation(name) for name in found.called]
-        inside = [(c, i) for c in bodies for i in c.instructions]
-    ratios = (_copies_made(e, c, i) for c, i in inside if i.opcode == "broadcast")
+    parts = inside(e.module, computation, found)
+    ratios = (_copies_made(e, c, i) for c, i in parts if i.opcode == "broadcast")
     return max(ratios, default=0)
 
 
@@ -178,7 +174,7 @@ def _copies_made(e: Evidence, computation: Computation, found: Instruction) -> i
     return ratio if few and e.pieces_of(computation.name, found.operands[0]) else 0
 
 
-def _around(e: Evidence, row: OpRow, copies: Mapping[tuple[str, str], int]) -> Iterator[OpRow]:
+def _around(e: Evidence, row: OpRow) -> Iterator[OpRow]:
     """An op that repeats, those that read what it wrote, and copies that are made for it alone."""
     computation = e.module.computation(row.op.computation)
     found = computation.names[row.op.name]
@@ -197,7 +193,7 @@ def _around(e: Evidence, row: OpRow, copies: Mapping[tuple[str, str], int]) -> I
 
 def _sums(e: Evidence, row: OpRow) -> bool:
     """Whether an op adds up what it repeats within it, as a product of few rows does."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     called = found.called if found is not None and found.opcode == "fusion" else ()
     return any(i.opcode == "reduce" for c in called for i in e.module.computation(c).instructions)
 
@@ -278,7 +274,7 @@ def _added_by(e: Evidence, c: Computation, found: Instruction) -> OpRow | None:
     row = e.named.get((c.name, users[0].name)) if len(users) == 1 else None
     if row is None or row.flops or row.op.op.op_class != "elementwise":
         return None
-    for body, i in inside(e, c, users[0]):
+    for body, i in inside(e.module, c, users[0]):
         if i.opcode != "add":
             continue
         given = [_given_to(c, users[0], body, name) for name in i.operands]
@@ -325,7 +321,7 @@ def _factor(e: Evidence, c: Computation, name: str, terms: float) -> dict[str, f
 
 
 def _joins_stored(e: Evidence, c: Computation, found: Instruction) -> bool:
-    joins_some = any(i.opcode == "concatenate" for _, i in inside(e, c, found))
+    joins_some = any(i.opcode == "concatenate" for _, i in inside(e.module, c, found))
     return joins_some and all(e.is_stored(c, name) for name in found.operands)
 
 

@@ -4,10 +4,11 @@ whole, what no round of a loop changes."""
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.tables import spent
-from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_bytes, format_flops
@@ -71,7 +72,7 @@ def joined_arrays(e: Evidence) -> Iterator[Finding]:
     rows = [r for r in e.timeline.rows if _joins(e, r)]
     for where, group in by_source(e, rows).items():
         around = {x.op.op.id: x for r in group for x in (r, *_laid_out_for(e, r))}
-        size = sum(_made(e, r) * r.count for r in group)
+        size = sum(e.made_bytes(r) * r.count for r in group)
         yield Finding(
             rule="joined arrays",
             seconds=sum(map(spent, around.values())),
@@ -94,8 +95,7 @@ def _joins(e: Evidence, row: OpRow) -> bool:
     """Whether an op puts stored arrays, or pieces of them, into a new one and computes nothing."""
     if row.flops or row.op.op.stream != "compute" or row.count > 1:
         return False  # `copied_weights` tells of those in a loop
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or elements(found) < JOINED:
         return False
     given = [n for n in found.operands if elements(computation.names[n]) >= JOINED]
@@ -147,7 +147,7 @@ def repeated_rounds(e: Evidence) -> Iterator[Finding]:
             seconds=sum(spent(r) * (1 - 1 / r.count) for r in group),
             where=where,
             what=(
-                f"the same {format_bytes(sum(_made(e, r) for r in group))} are computed in each of "
+                f"the same {format_bytes(sum(map(e.made_bytes, group)))} are computed in each of "
                 f"{group[0].count:g} rounds, of what none of them changes"
             ),
             remedy="compute it once before the loop, and let the loop's body close over it",
@@ -158,8 +158,7 @@ def _same_every_round(e: Evidence, row: OpRow) -> bool:
     plain = row.op.op.op_class == "elementwise" and row.op.op.stream == "compute"
     if row.count <= 1 or not plain or row.flops:
         return False
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or computation.name == e.module.entry:
         return False
     large = [n for n in found.operands if elements(computation.names[n]) > 1]
@@ -182,16 +181,11 @@ def _unchanged(e: Evidence, computation: Computation, name: str, deep: int) -> b
     return own and all(_unchanged(e, computation, n, deep - 1) for n in large)
 
 
-def _made(e: Evidence, row: OpRow) -> float:
-    found = e.module.computation(row.op.computation).find(row.op.name)
-    return max((a.bytes for a in arrays(found.shape)), default=0.0) if found else 0.0
-
-
 def widened_weights(e: Evidence) -> Iterator[Finding]:
     """Stored weights of few bits that are written out wider before they are multiplied."""
     rows = (r for r in e.timeline.rows if _widens(e, r))
     for where, group in by_source(e, rows).items():
-        size = sum(_made(e, r) * r.count for r in group)
+        size = sum(e.made_bytes(r) * r.count for r in group)
         yield Finding(
             rule="widened weights",
             seconds=sum(spent(r) + _wide_again(e, r) for r in group),
@@ -213,8 +207,7 @@ NARROW = ("int4", "uint4", "int8", "uint8", "fp8")
 def _widens(e: Evidence, row: OpRow) -> bool:
     if row.flops or row.op.op.op_class != "elementwise" or row.op.op.stream != "compute":
         return False
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None:
         return False
     given = [n for n in found.operands if _narrow_weight(e, computation, n, elements(found))]
@@ -237,17 +230,17 @@ def _products_of(e: Evidence, row: OpRow) -> list[OpRow]:
 
 def _wide_again(e: Evidence, row: OpRow) -> float:
     """Seconds in which what was written out wide is read, less those in which the narrow is."""
-    wide, moved = _made(e, row), row.hbm_bytes / row.count
+    wide, moved = e.made_bytes(row), row.hbm_bytes / row.count
     read_back = wide if moved > wide else 0.0  # else it stays in the chip's own memory
     return (read_back - max(moved - read_back, 0.0)) * row.count / e.bandwidth
 
 
 def large_temporaries(e: Evidence) -> Iterator[Finding]:
     """What a product gives, written out whole and only reduced: it could be made in pieces."""
-    rows = [r for r in e.timeline.rows if r.flops and _made(e, r) > LARGE * e.capacity]
+    rows = [r for r in e.timeline.rows if r.flops and e.made_bytes(r) > LARGE * e.capacity]
     for row in rows:
         computation = e.module.computation(row.op.computation)
-        size, users = _made(e, row), e.users(computation, row.op.name)
+        size, users = e.made_bytes(row), e.users(computation, row.op.name)
         users = [i for i in users if not _backward(e, computation, i)]
         if not users or not all(_reduces(e, computation, i, row) for i in users):
             continue
@@ -300,7 +293,7 @@ def remade_products(e: Evidence) -> Iterator[Finding]:
             what=(
                 f"{format_flops(sum(r.flops * r.count for r in group))} per step multiply again "
                 "what the forward pass had, and arrays as large that are made of it, "
-                f"{format_bytes(_made(e, group[0]))} a round, are kept instead"
+                f"{format_bytes(e.made_bytes(group[0]))} a round, are kept instead"
             ),
             remedy=(
                 "keep the product instead of what follows it: h = checkpoint_name(x @ w, 'h'), and "
@@ -310,14 +303,13 @@ def remade_products(e: Evidence) -> Iterator[Finding]:
 
 
 def _elements(e: Evidence, row: OpRow) -> int:
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     return elements(found) if found is not None else 0
 
 
 def _stacked(e: Evidence, row: OpRow) -> int:
     """Elements of what a forward loop makes of a product and stacks up in each round; else 0."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or row.op.op.phase != "forward" or row.count <= 1:
         return 0
     body = e.module.computation(found.called[0]) if found.opcode == "fusion" else computation

@@ -4,9 +4,11 @@ fills, whole sorts, both branches of a choice, 64-bit numbers, random numbers an
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.lineage import constant, groups_kept
+from shardwise.profiler.explain.flow import inside
+from shardwise.profiler.explain.layouts import steps
+from shardwise.profiler.explain.lineage import constant, elements, groups_kept
 from shardwise.profiler.explain.rules_twice import slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
@@ -70,7 +72,7 @@ def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
     computation = e.module.computation(row.op.computation)
     own = computation.names[row.op.name]
     for found in (own, *(handed(computation, name) for name in own.operands)):
-        for c, i in inside(e, computation, found) if found is not None else ():
+        for c, i in inside(e.module, computation, found) if found is not None else ():
             if (groups := groups_kept(c, i)) > 1 and found is not None:
                 return 1 / groups, []
             if i.opcode != "scatter" or found is None or found is own:
@@ -109,24 +111,6 @@ def _outer(inner: Computation, fusion: Instruction, name: str) -> str:
     return fusion.operands[int(found.literal)] if given and found is not None else name
 
 
-def inside(
-    e: Evidence, computation: Computation, found: Instruction
-) -> Iterator[tuple[Computation, Instruction]]:
-    """An instruction, or all that its fusion runs."""
-    if found.opcode != "fusion":
-        yield computation, found
-    for name in found.called if found.opcode == "fusion" else ():
-        body = e.module.computation(name)
-        for i in body.instructions:
-            yield from inside(e, body, i)
-
-
-def _inside(e: Evidence, row: OpRow) -> Iterator[tuple[Computation, Instruction]]:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
-    return inside(e, computation, found) if found is not None else iter(())
-
-
 def whole_sorts(e: Evidence) -> Iterator[Finding]:
     """Sorts of which only the first few are read."""
     for where, group in by_source(e, _sorted_for_few(e)).items():
@@ -160,7 +144,7 @@ def _sorted_for_few(e: Evidence) -> list[OpRow]:
 
 def _sorts(e: Evidence, row: OpRow) -> bool:
     return row.op.opcode == "sort" or (
-        row.op.opcode == "fusion" and any(i.opcode == "sort" for _, i in _inside(e, row))
+        row.op.opcode == "fusion" and any(i.opcode == "sort" for _, i in steps(e, row))
     )
 
 
@@ -172,8 +156,7 @@ def _beside_sort(e: Evidence, row: OpRow, where: str) -> bool:
 
 
 def _widens(e: Evidence, row: OpRow) -> bool:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     made = None if found is None else next(arrays(found.shape), None)
     if found is None or made is None:
         return False
@@ -220,7 +203,7 @@ def both_branches(e: Evidence) -> Iterator[Finding]:
 def _chosen(e: Evidence, row: OpRow) -> Iterator[tuple[OpRow, OpRow]]:
     """The two products of which an op takes one by one flag; it may make one of them itself."""
     computation, whole = e.module.computation(row.op.computation), _found(e, row)
-    for c, i in _inside(e, row):
+    for c, i in steps(e, row):
         if i.opcode != "select" or elements(i) != elements(whole):
             continue
         flag = handed(c, i.operands[0])
@@ -277,7 +260,7 @@ def _emulates(found: Instruction) -> bool:
 
 
 def _of(e: Evidence, row: OpRow, names: set[str]) -> bool:
-    return any(i.op_name in names for _, i in _inside(e, row))
+    return any(i.op_name in names for _, i in steps(e, row))
 
 
 def _beyond(e: Evidence, row: OpRow) -> float:
@@ -339,10 +322,10 @@ def _cut_after(e: Evidence, row: OpRow) -> bool:
             if reader.name in seen:
                 continue
             seen.add(reader.name)
-            steps = [i for _, i in inside(e, computation, reader)]
-            if any(i.opcode == "dynamic-slice" for i in steps):
+            within = [i for _, i in inside(e.module, computation, reader)]
+            if any(i.opcode == "dynamic-slice" for i in within):
                 return True
-            if not any(multiplies(i) for i in steps):
+            if not any(multiplies(i) for i in within):
                 waiting.append(reader.name)
     return False
 
@@ -407,7 +390,7 @@ def _mask(e: Evidence, row: OpRow) -> _Mask | None:
     numbers: set[int] = set()
     repeated: dict[str, OpRow] = {}
     read = 0.0
-    for c, i in _inside(e, row):
+    for c, i in steps(e, row):
         if i.opcode not in ("add", "select") or len(dims := next(arrays(i.shape)).dims) < 3:
             continue
         if dims[-1] < TOKENS or dims[-2] < TOKENS:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
-from shardwise.profiler.explain.lineage import constant
+from shardwise.profiler.explain.lineage import constant, elements
 from shardwise.profiler.explain.positions import Place, share_true
 from shardwise.profiler.explain.rules_larger import TOKENS
 from shardwise.profiler.explain.tables import spent

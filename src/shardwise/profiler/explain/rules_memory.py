@@ -63,7 +63,7 @@ def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
 def _makes_like(e: Evidence, row: OpRow, a: Argument) -> bool:
     """Whether an op without products makes an array of a parameter's dims: its gradient, or it
     renewed."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     plain = row.op.op.stream == "compute" and not row.flops and row.op.op.collective is None
     return plain and found is not None and any(m.dims == a.dims for m in arrays(found.shape))
 

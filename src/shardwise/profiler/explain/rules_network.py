@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
-from math import inf, prod
+from math import inf
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import Argument, Evidence, elements
+from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.layouts import only_leaves
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow, schedule
@@ -45,8 +46,7 @@ def gathered_weights(e: Evidence) -> Iterator[Finding]:
 
 def _gathers_for_few(e: Evidence, row: OpRow) -> bool:
     """Whether it gathers what is stored, for a matmul of few tokens."""
-    computation = e.module.computation(row.op.computation)
-    gather = computation.find(row.op.name)
+    computation, gather = e.located(row.op)
     if gather is None or not all(e.is_stored(computation, n) for n in gather.operands[:1]):
         return False
     if e.of_cache(computation.name, gather.name):
@@ -67,7 +67,7 @@ def _consumer(e: Evidence, computation: Computation, gather: Instruction) -> Mat
 
 
 def _few_tokens(matmul: Matmul, gather: Instruction) -> bool:
-    weights = max((prod(a.dims) for a in arrays(gather.shape)), default=0)
+    weights = elements(gather)
     m, k, n = (float(x) for x in (matmul.m, matmul.k, matmul.n))
     tokens, width = (m, n) if k * n >= m * k else (n, m)
     return 0.9 * k * width <= weights and tokens * (k + width) < FEW * k * width
@@ -77,8 +77,7 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
     """An all-reduce of which every device then takes its own piece: a reduce-scatter would do."""
     found: dict[tuple[str, str], list[OpRow]] = {}
     for row in e.collectives("all_reduce"):
-        computation = e.module.computation(row.op.computation)
-        reduced = computation.find(row.op.name)
+        computation, reduced = e.located(row.op)
         if e.small(row) or reduced is None:
             continue
         if pieces := _only_pieces(e, computation, reduced, row):
@@ -250,7 +249,7 @@ def _crosses(row: OpRow) -> bool:
 def asks_host(e: Evidence, row: OpRow) -> bool:
     """Whether it is an end of a call of the host's Python: a send or a receipt with a handler, or a
     custom call of a GPU."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
+    _, found = e.located(row.op)
     if found is None:
         return False
     words = found.attribute("frontend_attributes")

@@ -11,8 +11,10 @@ from itertools import combinations, permutations
 from math import prod
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, LETTERS, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
+from shardwise.profiler.explain.flow import inside
+from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -59,8 +61,7 @@ def cuts_anew(e: Evidence) -> Iterator[CutAnew]:
 
 def _cut_anew(e: Evidence, row: OpRow) -> CutAnew | None:
     """What a gather is for, where all that comes of it is a piece of another cut."""
-    computation = e.module.computation(row.op.computation)
-    gather = computation.find(row.op.name)
+    computation, gather = e.located(row.op)
     if gather is None or not gather.operands or e.of_cache(computation.name, gather.name):
         return None
     if gather.op_name.endswith("/all_gather"):
@@ -243,8 +244,7 @@ def uneven_cuts(e: Evidence) -> Iterator[Finding]:
     """Dims that the axes of a constraint do not divide: padded by the compiler, and what comes of
     them is shifted, selected and gathered before it leaves the step."""
     for row in e.timeline.rows:
-        computation = e.module.computation(row.op.computation)
-        found = computation.find(row.op.name)
+        computation, found = e.located(row.op)
         padded = found and _padded(e, computation, found)
         if found is None or not padded:
             continue
@@ -271,11 +271,7 @@ def _padded(
     e: Evidence, computation: Computation, found: Instruction
 ) -> tuple[int, int, tuple[str, ...]] | None:
     """A dim, the size that the compiler gives it, and the axes that this divides among."""
-    inside = [(computation, found)]
-    if found.opcode == "fusion":
-        bodies = [e.module.computation(name) for name in found.called]
-        inside = [(c, i) for c in bodies for i in c.instructions]
-    for c, i in inside:
+    for c, i in inside(e.module, computation, found):
         asked = i.op_name.endswith(("/pad", "/concatenate")) or "shard_map/" in i.op_name
         if i.opcode != "pad" or asked:
             continue  # what the program pads itself is its own affair

@@ -3,11 +3,12 @@ compiler made of one operation, and sums across the rows of a tile."""
 
 from collections.abc import Iterator, Sequence
 
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
-from shardwise.profiler.explain.rules_larger import inside
+from shardwise.profiler.explain.layouts import steps
+from shardwise.profiler.explain.lineage import elements, largest_bytes
 from shardwise.profiler.explain.tables import spent
-from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_bytes
@@ -25,7 +26,7 @@ def serial_loops(e: Evidence) -> Iterator[Finding]:
     for name, pairs in grouped(rows, lambda pair: pair[1].name).items():
         loop, group = pairs[0][1], [r for r, _ in pairs]
         rounds = max(r.count for r in group)
-        moved = max((float(a.bytes) for a in arrays(loop.shape)), default=0.0)
+        moved = largest_bytes(loop)
         if rounds < MANY:
             continue
         what = loop.op_name.rpartition("/")[2].replace("_", " ")
@@ -91,10 +92,8 @@ def _beyond(e: Evidence, row: OpRow) -> float:
 
 def _across(e: Evidence, row: OpRow) -> int:
     """The size of the dim along a tile's rows that an op sums over; 0 where it sums over others."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
-    steps = inside(e, computation, found) if found is not None else ()
-    return max((_rows_summed(c, i) for c, i in steps if i.opcode == "reduce"), default=0)
+    parts = steps(e, row)
+    return max((_rows_summed(c, i) for c, i in parts if i.opcode == "reduce"), default=0)
 
 
 def _rows_summed(computation: Computation, found: Instruction) -> int:

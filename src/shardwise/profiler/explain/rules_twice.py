@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from math import prod
 
-from shardwise.profiler.explain.evidence import HANDS_ON, Evidence, elements
+from shardwise.profiler.explain.evidence import HANDS_ON, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.flow import Flow
-from shardwise.profiler.explain.lineage import ones
+from shardwise.profiler.explain.lineage import elements, ones
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
 from shardwise.profiler.hlo.rules import rule
@@ -198,11 +198,11 @@ def repeated_collectives(e: Evidence) -> Iterator[Finding]:
     """Activations that the backward pass exchanges again, where there is room to keep them."""
     rows = [r for r in e.timeline.rows if _again(e, r)]
     room = e.capacity - sum(b.bytes for b in e.buffers)
-    kept = sum(_made(e, r) * r.count for r in rows)
+    kept = sum(e.made_bytes(r) * r.count for r in rows)
     if not e.buffers or kept > room:
         return
     for where, group in by_source(e, rows).items():
-        size = sum(_made(e, r) * r.count for r in group)
+        size = sum(e.made_bytes(r) * r.count for r in group)
         _, axes = moved(group)
         yield Finding(
             rule="repeated collective",
@@ -227,12 +227,6 @@ def _again(e: Evidence, row: OpRow) -> bool:
     return not e.pieces_of(row.op.computation, row.op.name)  # weights are gathered again on purpose
 
 
-def _made(e: Evidence, row: OpRow) -> float:
-    """Bytes of what a collective leaves on a device."""
-    found = e.module.computation(row.op.computation).find(row.op.name)
-    return max((a.bytes for a in arrays(found.shape)), default=0.0) if found else 0.0
-
-
 def one_hot(e: Evidence) -> Iterator[Finding]:
     """Products with ones and zeros that take rows of a table."""
     facts = ones(e.module)
@@ -251,8 +245,7 @@ def one_hot(e: Evidence) -> Iterator[Finding]:
 
 
 def _takes_rows(e: Evidence, facts: Flow, row: OpRow) -> bool:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     return found is not None and any(
         "one" in facts.facts(c.name, name)
         for c, product in _products(e, computation, found)
@@ -287,7 +280,7 @@ def _products(
 
 def _taken(e: Evidence, row: OpRow) -> float:
     """Seconds in which the rows that come out could have been read and written."""
-    return 2 * _made(e, row) * row.count / e.bandwidth
+    return 2 * e.made_bytes(row) * row.count / e.bandwidth
 
 
 def unused_gathers(e: Evidence) -> Iterator[Finding]:
@@ -312,8 +305,7 @@ def unused_gathers(e: Evidence) -> Iterator[Finding]:
 
 def _read(e: Evidence, row: OpRow) -> float:
     """The share of what was gathered that anything reads."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or found.opcode not in ("all-gather", "all-gather-start"):
         return 1.0
     if e.of_cache(computation.name, found.name):

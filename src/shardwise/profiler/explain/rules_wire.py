@@ -5,10 +5,12 @@ only the edge of the program asks for."""
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from shardwise.profiler.explain.evidence import Evidence, elements
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
-from shardwise.profiler.explain.layouts import only_leaves
-from shardwise.profiler.explain.rules_larger import handed, inside
+from shardwise.profiler.explain.flow import inside
+from shardwise.profiler.explain.layouts import only_leaves, steps
+from shardwise.profiler.explain.lineage import elements
+from shardwise.profiler.explain.rules_larger import handed
 from shardwise.profiler.explain.rules_twice import pointwise, round_trips
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
@@ -57,8 +59,7 @@ def _without(e: Evidence, row: OpRow, part: float) -> float:
 
 def _narrower(e: Evidence, row: OpRow) -> float:
     """The share of an exchange's bytes that its readers keep; 1 where one reads all."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     if found is None or e.small(row):
         return 1.0
     made = next(arrays(found.shape))
@@ -70,8 +71,8 @@ def _narrower(e: Evidence, row: OpRow) -> float:
 def _made_in(e: Evidence, computation: Computation, name: str) -> float:
     """Bytes of an element of a value, before it was only given another dtype."""
     found = handed(computation, name)
-    steps = [i.opcode for _, i in inside(e, computation, found)] if found is not None else []
-    if found is not None and "convert" in steps and {*steps} <= {"parameter", "convert", "bitcast"}:
+    parts = [i.opcode for _, i in inside(e.module, computation, found)] if found is not None else []
+    if found is not None and "convert" in parts and {*parts} <= {"parameter", "convert", "bitcast"}:
         return min(_width(computation.array_of(n)) for n in (found.name, found.operands[0]))
     return _width(next(arrays(computation.shape_of(name))))
 
@@ -109,8 +110,8 @@ def _narrowed(e: Evidence, computation: Computation, reader: Instruction, name: 
         return 1.0
     if _reduces(e, computation, reader, elements(given)):
         return 0.0
-    steps = [i for _, i in inside(e, computation, reader)]
-    plain = all(pointwise(e, i) or i.opcode in ("slice", "dynamic-slice") for i in steps)
+    parts = [i for _, i in inside(e.module, computation, reader)]
+    plain = all(pointwise(e, i) or i.opcode in ("slice", "dynamic-slice") for i in parts)
     same = plain and prod(made.dims) <= elements(given)
     return min(_width(made) / _width(next(arrays(given.shape))), 1.0) if same else 1.0
 
@@ -145,8 +146,7 @@ def _readers(e: Evidence, row: OpRow) -> list[OpRow]:
 
 
 def _reduced(e: Evidence, row: OpRow) -> bool:
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     users = e.users(computation, row.op.name)
     if found is None or not users or e.small(row):
         return False
@@ -155,10 +155,10 @@ def _reduced(e: Evidence, row: OpRow) -> bool:
 
 def _reduces(e: Evidence, computation: Computation, user: Instruction, whole: int) -> bool:
     """Whether an op makes few numbers of many, and multiplies nothing."""
-    steps = [i for _, i in inside(e, computation, user)]
-    sums = any(rule(i.opcode) in ("reduction", "sort") or i.target == "TopK" for i in steps)
+    parts = [i for _, i in inside(e.module, computation, user)]
+    sums = any(rule(i.opcode) in ("reduction", "sort") or i.target == "TopK" for i in parts)
     return (
-        sums and elements(user) * 16 <= whole and not any(rule(i.opcode) == "matmul" for i in steps)
+        sums and elements(user) * 16 <= whole and not any(rule(i.opcode) == "matmul" for i in parts)
     )
 
 
@@ -237,8 +237,7 @@ def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
 def _at_edge(e: Evidence, row: OpRow) -> bool:
     """Whether the partitioner made an exchange whose result only leaves the program, or whose
     operand is an argument as it came."""
-    computation = e.module.computation(row.op.computation)
-    found = computation.find(row.op.name)
+    computation, found = e.located(row.op)
     asked = found is not None and found.op_name.endswith(("/all_to_all", "/ragged_all_to_all"))
     if found is None or asked or computation.name != e.module.entry or e.small(row):
         return False
@@ -297,10 +296,7 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     given = (handed(computation, n) for n in found.operands)
     rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)
     made = [r for r in rows if r is not None]
-    steps = [
-        i.opcode for r in made for _, i in inside(e, computation, computation.names[r.op.name])
-    ]
-    return made if "select" in steps else []
+    return made if any(i.opcode == "select" for r in made for _, i in steps(e, r)) else []
 
 
 RULES: Sequence[Rule] = (

@@ -19,13 +19,7 @@ from shardwise.profiler.hlo.collectives import (
 )
 from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.dots import read_matmuls
-from shardwise.profiler.hlo.groups import (
-    MeshAxes,
-    mesh_axes,
-    read_groups,
-    read_pairs,
-    recover_mesh,
-)
+from shardwise.profiler.hlo.groups import MeshAxes, mesh_axes, read_groups, read_pairs, recover_mesh
 from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.rules import Rule, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of

@@ -107,7 +107,7 @@ def _check_calls(module: Module, most: int) -> None:
         calls = _calls(module, module.computations[name])
         if done:
             open_.discard(name)
-            sizes[name] = _size(module, module.computations[name], calls, sizes)
+            sizes[name] = _size(module.computations[name], calls, sizes)
             _check_size(module, module.computations[name], sizes[name], most)
             continue
         open_.add(name)
@@ -120,7 +120,6 @@ def _check_calls(module: Module, most: int) -> None:
 
 
 def _size(
-    module: Module,
     computation: Computation,
     calls: Mapping[str, Instruction],
     sizes: Mapping[str, tuple[int, int]],

@@ -31,12 +31,7 @@ from shardwise.profiler.hlo.flops import (
     passes,
     vector_flops,
 )
-from shardwise.profiler.hlo.groups import (
-    mesh_axes,
-    recover_mesh,
-    ring_step,
-    sends_of,
-)
+from shardwise.profiler.hlo.groups import mesh_axes, recover_mesh, ring_step, sends_of
 from shardwise.profiler.hlo.kernels import attention_of, stated_flops
 from shardwise.profiler.hlo.loops import rounds, trip_counts
 from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule

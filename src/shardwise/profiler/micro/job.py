@@ -5,7 +5,6 @@ row has "what", the median "seconds" of one op, and what the op does: "flops", o
 traffic, which of a collective are V as in `work.Collective`.
 """
 
-import importlib
 import os
 import statistics
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from shardwise.boundary.child import function_named
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
 from shardwise.profiler.micro.reference import product_timer
@@ -55,13 +55,11 @@ def machine_job(devices: int | None, attention: str, program_seconds: float) -> 
         raise BadRequest(f"{devices} devices were asked for and {len(here)} are here")
     used = here[: devices or len(here)]
     bench = _Bench(used, program_seconds)
-    module, _, name = attention.partition(":")
-    kernel = getattr(importlib.import_module(module), name)
     rows: list[dict[str, Any]] = []
     beside: list[float] = []
     product = product_timer(REFERENCE)
     parts = (_matmuls, _memory, _elementwise, _small, _collectives)
-    for part in (*(p(bench) for p in parts), _attention(bench, kernel)):
+    for part in (*(p(bench) for p in parts), _attention(bench, function_named(attention))):
         for row in part:
             rows.append(row)
             beside.append(product())

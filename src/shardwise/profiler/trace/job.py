@@ -4,7 +4,6 @@ The steps are timed without the profiler first, each to its end; then a few are 
 imported here alone.
 """
 
-import importlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import function_named
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
 from shardwise.profiler.micro.reference import product_timer
@@ -57,8 +57,7 @@ def run_job(
             f"'{here[0].device_kind}' are here; use --cpu-devices {devices} to run it on virtual "
             "CPU devices, or a smaller plan"
         )
-    module, _, name = builder.partition(":")
-    program = getattr(importlib.import_module(module), name)(here[:devices], **arguments)
+    program = function_named(builder)(here[:devices], **arguments)
     stage("compiling")
     begun = time.perf_counter()
     lowered = program.function.lower(*program.arguments)

@@ -23,12 +23,7 @@ from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.cache_room import CacheRoom, kept_groups
 from shardwise.runtime.engine.core import Engine
-from shardwise.runtime.engine.hosts import (
-    FollowingHost,
-    LeadingExecutor,
-    LeadingHost,
-    least_of_all,
-)
+from shardwise.runtime.engine.hosts import FollowingHost, LeadingExecutor, LeadingHost, least_of_all
 from shardwise.runtime.engine.model_executor import DraftModel, ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.engine.slot_engine import SlotEngine

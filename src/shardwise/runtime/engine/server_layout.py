@@ -36,7 +36,6 @@ from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.paged_kernel import LANES, PagedLayer
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.served_steps import heads_of, served_parts
-from shardwise.plans.train import mesh_text
 from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.call import Call
 from shardwise.runtime.checkpoint import of_scale
@@ -47,7 +46,7 @@ from shardwise.runtime.paged_cache import JOINED
 from shardwise.runtime.parallel.scattering import scattered
 from shardwise.runtime.parallel.setup import axes_of
 from shardwise.runtime.quant import Quantized, Weight, looked_up, products
-from shardwise.runtime.sharding import parameter_spec, platform_of
+from shardwise.runtime.sharding import devices_of, parameter_spec, platform_of
 
 SPLITS = ("data", "expert")
 WIDTH = ("fsdp",)
@@ -276,7 +275,7 @@ class ServerLayout:
 
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""
-        entries = map(_names, spec)
+        entries = map(axes_of, spec)
         kept = [
             names if size % self.degree(names) == 0 else None
             for size, names in zip(x.shape, entries, strict=True)
@@ -354,12 +353,7 @@ def server_layout(
 ) -> ServerLayout | None:
     """The layout of a plan's server on the first of some devices; None where that is JAX's own
     choice of one. Raises BadRequest where they are too few."""
-    need = prod(degrees.values())
-    if need > len(devices):
-        raise BadRequest(
-            f"mesh {mesh_text(degrees)} needs {need} devices and there are {len(devices)}; "
-            "plan for what is here, or set jax_num_cpu_devices for virtual ones"
-        )
+    need = devices_of(degrees, len(devices))
     if need == 1 and devices[0] == jax.devices()[0]:
         return None
     return layout_over(cfg, degrees, kv_sharding, batch, devices[:need])
@@ -393,19 +387,14 @@ def paged_layers(
         if layout is not None:
             axes = layout.axes_of(heads_of(mixer), getattr(mixer, "heads", 1))
             platform, cuts = platform_of(layout.mesh), layout.mesh.shape[PLACES]
-        held = heads_of(mixer) // (layout.degree(_names(axes.get("K"))) if layout else 1)
+        held = heads_of(mixer) // (layout.degree(axes_of(axes.get("K"))) if layout else 1)
         return PagedLayer(mixer=mixer, platform=platform, cache=cache, kv_heads=held, cuts=cuts)
 
     return tuple(one(layer.mixer) for layer in cfg.groups)
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    """The axes of an entry of a spec."""
-    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
-
-
 def _all_of_tensor(entry: Any) -> Any:
-    parts = tuple(part for a in _names(entry) for part in (HEADS if a == "tensor" else (a,)))
+    parts = tuple(part for a in axes_of(entry) for part in (HEADS if a == "tensor" else (a,)))
     return parts or None
 
 

@@ -25,12 +25,7 @@ from typing import Any, NamedTuple
 
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.runtime.engine.core import Engine
-from shardwise.runtime.engine.generation import (
-    Finish,
-    Generation,
-    Sampling,
-    TokenLogprobs,
-)
+from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
 
 SWITCH = 0.0001
 """Seconds that a thread may keep Python while another waits for it (Python's own: 0.005), so that

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.init import is_buffer
 from shardwise.runtime.parallel.data import optimizer_spec
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 
 if TYPE_CHECKING:  # servers have no optimizer
     import optax
@@ -101,7 +101,7 @@ def spread(at: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
     degree, last = at.mesh.shape, len(shape) - 1
     cut: list[tuple[str, ...]] = [() for _ in shape]
     for i, entry in enumerate(at.spec):
-        for axis in entry if isinstance(entry, tuple) else (entry,) if entry else ():
+        for axis in axes_of(entry):
             own = min(i, last)
             for dim in (own, *(d for d in range(last, -1, -1) if d != own)):
                 if shape[dim] % prod(degree[a] for a in (*cut[dim], axis)) == 0:

@@ -14,15 +14,7 @@ import jax
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.runtime.checkpoint import load
-from shardwise.runtime.parallel import (
-    check,
-    initialise,
-    place,
-    start,
-    train_step,
-    unpadded,
-    whole,
-)
+from shardwise.runtime.parallel import check, initialise, place, start, train_step, unpadded, whole
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
 from shardwise.runtime.parallel.step import shardings
 from shardwise.runtime.precision import dtype_of

@@ -13,12 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.errors import BadRequest
-from shardwise.sharding.backward.forward import (
-    FROM_OUTPUT,
-    Forward,
-    ForwardLine,
-    gradient_name,
-)
+from shardwise.sharding.backward.forward import FROM_OUTPUT, Forward, ForwardLine, gradient_name
 from shardwise.sharding.backward.moves import moves
 from shardwise.sharding.backward.product import local_product
 from shardwise.sharding.backward.reshapes import local_reshape

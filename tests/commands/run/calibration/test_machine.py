@@ -8,7 +8,6 @@ from tests.apps.commands import document
 
 from shardwise.boundary.records import plain
 from shardwise.commands.base.inputs import Hardware
-from shardwise.commands.run.calibration import machine
 from shardwise.commands.run.calibration.machine import (
     MachineTimes,
     Saturation,
@@ -22,6 +21,7 @@ from shardwise.commands.run.calibration.machine import (
 )
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
+from shardwise.profiler import child
 from shardwise.roofline.price import price_op
 from shardwise.work import Collective, Matmul, Op
 
@@ -190,7 +190,7 @@ def test_the_devices_of_ones_own_flags_are_measured_all_together(monkeypatch, tm
         fields = ("kind", "platform", "devices", "memory_bytes", "cores", "versions")
         return {"rows": rows, **{name: getattr(of, name) for name in fields}}
 
-    monkeypatch.setattr(machine, "run_function", run_function)
+    monkeypatch.setattr(child, "run_function", run_function)
     flags = "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=8"
     monkeypatch.setenv("XLA_FLAGS", flags)
     made = calibrate_machine("here")

@@ -5,7 +5,6 @@ shared in it. A chip is one device; on virtual CPU devices, each its part of the
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from shardwise.hardware.network import FullMesh
 from shardwise.hardware.placement import place
 from shardwise.hardware.record import chip_of
 from shardwise.hardware.slices import Slice
-from shardwise.profiler.child import KEEP_HEAP, Watch, host_devices, run_function
+from shardwise.profiler.child import Watch, run_here
 from shardwise.profiler.micro.job import COLLECTIVES
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.work import CollectiveKind
@@ -31,8 +30,6 @@ JOB = "shardwise.profiler.micro.job:machine_job"
 KERNEL = "shardwise.runtime.attention.causal:causal_attention"
 SECONDS = 900.0
 """Default time limit of a measurement."""
-NO_LIMIT = 2**46
-"""Bytes: drivers of accelerators reserve more addresses than there is memory."""
 LARGE = 2**25
 """Bytes from which an array is taken to lie in main memory, beyond the caches of most CPUs."""
 UNKNOWN_USE = 0.8
@@ -155,16 +152,11 @@ def calibrate_machine(
         raise BadRequest(
             f"--name '{name}' is no name of a chip; use small letters, digits, - and _, like here"
         )
-    if cpu_devices is not None and cpu_devices < 1:
-        raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
-    platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
-    times = run_function(
+    times = run_here(
         JOB,
         {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},
-        devices=cpu_devices or host_devices(),
+        cpu_devices=cpu_devices,
         seconds=seconds,
-        memory_bytes=NO_LIMIT,
-        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
         watch=watch,
         what="calibrating",
     )

@@ -13,7 +13,6 @@ from shardwise.errors import BadRequest
 _OPERATORS = (";;", "&&", "||", ";", "&", "|", "(", ")", "\n")
 _CLOSES = {"(": ")", "{": "}"}
 _REDIRECT = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|>>|>\||>&|<&|&>>?|[<>])(?!\()")
-_DESCRIPTOR = re.compile(r"\d+|-")
 HERE, INTO, LINE = "\0<<", "\0>", "\0="
 
 

@@ -99,7 +99,7 @@ def fields_of(given: Given, devices: int | None) -> Fields:
         "library": "transformers",
         **_adapters(given, rank),
     }
-    said |= _batch(given, cut, rounds) | _memory(given, cut) | _kernels(given)
+    said |= _batch(given, cut, rounds) | _memory(given) | _kernels(given)
     said |= _dtypes(given, cut) | _optimizer(given)
     if cut.mesh.get("context", 1) > 1:
         ulysses = any(name in given for name in _sizes("sp"))
@@ -304,7 +304,7 @@ def _batch(given: Given, cut: Cut, rounds: int) -> Fields:
     }
 
 
-def _memory(given: Given, cut: Cut) -> Fields:
+def _memory(given: Given) -> Fields:
     """Checkpointing of blocks, whose inputs may go to the host."""
     trl = "base_model" not in given and is_trl(given)
     how = str(given.take("gradient_checkpointing", "activation_checkpointing", default=trl)).lower()

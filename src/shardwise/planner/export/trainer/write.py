@@ -42,7 +42,7 @@ def write_trl(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A script with one command, whose flags say all but DeepSpeed's JSON."""
     config = _accelerate(plan, piece)
     words = ["accelerate launch", *_flags(_unfolded(config)), "-m trl.scripts.sft"]
-    return _HEAD + _json(plan) + _command(words, _arguments(plan, cfg))
+    return _HEAD + _json(plan) + _command(words, _arguments(plan))
 
 
 def write_accelerate(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -52,14 +52,14 @@ def write_accelerate(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     held = yaml.safe_dump(_accelerate(plan, piece), sort_keys=False)
     words = [f"accelerate launch --config_file {_ACCELERATE}", "-m trl.scripts.sft"]
     head = _HEAD + _json(plan) + _file(_ACCELERATE, held)
-    return head + _command(words, _arguments(plan, cfg))
+    return head + _command(words, _arguments(plan))
 
 
 def write_deepspeed(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A script that writes DeepSpeed's config and starts TRL's SFT with it."""
     count, each = nodes(plan, piece)
     words = [f"deepspeed --num_nodes {count} --num_gpus {each}", "--module trl.scripts.sft"]
-    given = {"deepspeed": _DEEPSPEED} | _arguments(plan, cfg)
+    given = {"deepspeed": _DEEPSPEED} | _arguments(plan)
     return _HEAD + _json(plan) + _command(words, given)
 
 
@@ -154,7 +154,7 @@ def _each(plan: TrainPlan) -> int:
     return plan.global_batch_sequences // (plan.batch_shards * plan.microbatches)
 
 
-def _arguments(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
+def _arguments(plan: TrainPlan) -> dict[str, Any]:
     """TRL's arguments, in the names of SFTConfig and ModelConfig."""
     mixed, loaded = _dtypes(plan)
     values: dict[str, Any] = {
