@@ -1,8 +1,9 @@
 """What `explain --quick` sees beside what libtpu compiled: docs/lab/explain_quick.md.
 
 `PYTHONPATH=scripts:tests/explain/quick python scripts/explain_quick.py` partitions the 7B step of
-tests/explain/quick and keeps its text there, then partitions every program of tests/explain/corpus
-whose TPU text is kept, and writes what both say into the table. No program is compiled for a chip.
+tests/explain/quick and every program of tests/explain/corpus whose TPU text is kept, keeps their
+texts in tests/explain/quick/data, and writes what both say into the table. No program is compiled
+for a chip.
 """
 
 import gzip
@@ -57,8 +58,8 @@ def sent(e: Explanation, mesh: Mesh) -> dict[str, float]:
     return found
 
 
-def rows(name: str, kind: str) -> Iterator[str]:
-    """The lines of one program."""
+def rows(name: str, kind: str, texts: dict[str, str]) -> Iterator[str]:
+    """The lines of one program, whose partitioned text is added to `texts`."""
     row, path = ROWS[name], CORPUS / f"data/{name}.{kind}.hlo.gz"
     mesh, piece = Mesh.parse(row["mesh"]), parse_slice(row["on"])
     with gzip.open(path, "rt") as file:
@@ -66,6 +67,7 @@ def rows(name: str, kind: str) -> Iterator[str]:
     hlo = partitioned(
         "explain_corpus:build", {"name": name, "faulty": kind == "fault"}, row["on"], mesh
     )
+    texts[f"{name}.{kind}"] = hlo
     quick = explain_program(hlo, piece, mesh, partitioned=True)
     left, right = sent(quick, mesh), sent(chip, mesh)
     rules = [", ".join(dict.fromkeys(f.rule for f in e.findings)) for e in (quick, chip)]
@@ -75,19 +77,25 @@ def rows(name: str, kind: str) -> Iterator[str]:
         yield f"| {words[0]} | {axes} | {sizes[0]} | {sizes[1]} | {words[1]} | {words[2]} |"
 
 
+def keep(name: str, text: str) -> None:
+    with gzip.GzipFile(KEPT / name, "wb", mtime=0) as file:
+        file.write(text.encode())
+
+
 def main(names: list[str]) -> None:
     of_7b = json.loads((KEPT / "train_7b.json").read_text())
     mesh = Mesh.parse(of_7b["mesh"])
     words = {"function": "train_7b:train", "args": "train_7b:args", "mesh": dict(mesh)}
     hlo = partitioned("shardwise.profiler.ahead.user:user_program", words, of_7b["on"], mesh)
-    with gzip.GzipFile(KEPT / "train_7b.hlo.gz", "wb", mtime=0) as file:
-        file.write(hlo.encode())
-    lines = []
+    keep("train_7b.hlo.gz", hlo)
+    lines: list[str] = []
+    texts: dict[str, str] = {}
     for name in names or ROWS:
         for kind in ("fault", "twin"):
             if (CORPUS / f"data/{name}.{kind}.hlo.gz").is_file():
-                lines += rows(name, kind)
+                lines += rows(name, kind, texts)
                 print(lines[-1], flush=True)
+    keep("corpus.json.gz", json.dumps(texts))
     PAGE.write_text(HEAD + "\n".join(lines) + "\n")
 
 

@@ -7,6 +7,7 @@ collectives that libtpu compiled it to.
 import gzip
 import json
 import os
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ DATA = Path(__file__).parent / "data"
 TPU = json.loads((DATA / "train_7b.json").read_text())
 MESH = Mesh.parse(TPU["mesh"])
 CPU_SECONDS = 15
+CORPUS = tomllib.loads((DATA.parents[1] / "corpus/corpus.toml").read_text())
 
 
 @cache
@@ -99,6 +101,29 @@ ENTRY main {
     page = _partitioned_page(explained_program("m:f", "v6e:1x1", told, partitioned=True), ())
     tables = [part for part in page if isinstance(part, TextTable)]
     assert [table.header[0] for table in tables] == ["by source line"]
+
+
+def of_corpus(name, hlo):
+    """Rules that a program of the corpus breaks, as the partitioner alone tells it; the dearest
+    first."""
+    row = CORPUS[name]
+    piece, mesh = parse_slice(row["on"]), Mesh.parse(row["mesh"])
+    found = explain_program(hlo, piece, mesh, partitioned=True).findings
+    return list(dict.fromkeys(f.rule for f in found))
+
+
+def test_half_of_the_corpus_is_named_without_a_compile_and_no_twin():
+    with gzip.open(DATA / "corpus.json.gz", "rt") as file:
+        texts = {tuple(name.split(".")): hlo for name, hlo in json.load(file).items()}
+    told = {(name, kind): of_corpus(name, hlo) for (name, kind), hlo in texts.items()}
+    faults = {name for name, kind in told if kind == "fault"}
+    assert len(faults) >= 40
+    named = {name for name in faults if CORPUS[name]["rule"] in told[name, "fault"][:2]}
+    assert len(named) >= len(faults) / 2, faults - named
+    assert not [name for name in faults if CORPUS[name]["rule"] in told[name, "twin"]]
+    clean = [rules for (name, _), rules in told.items() if name not in faults]
+    assert clean
+    assert not any(clean)
 
 
 def test_options_for_the_chips_compiler_are_refused():

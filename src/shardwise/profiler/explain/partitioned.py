@@ -11,13 +11,17 @@ from dataclasses import dataclass, replace
 from shardwise.boundary.records import Record
 from shardwise.profiler.explain import (
     rules_again,
+    rules_apart,
     rules_cache,
     rules_compute,
     rules_kept,
+    rules_larger,
+    rules_masks,
     rules_memory,
     rules_network,
     rules_reshard,
     rules_twice,
+    rules_wire,
 )
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
@@ -43,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     rules_reshard.uneven_cuts,
     rules_compute.wide_matmuls,
     rules_kept.drifting_states,
+    rules_kept.remade_products,
     rules_cache.undonated_caches,
     rules_cache.undonated_state,
     rules_cache.gathered_caches,
@@ -50,8 +55,20 @@ RULES: tuple[Rule, ...] = (
     rules_cache.replicated_caches,
     rules_twice.duplicated_work,
     rules_twice.ping_pong,
+    rules_twice.one_hot,
     _gathers_in_loops,
     rules_again.equal_sums,
+    rules_apart.alike_chains,
+    rules_apart.turned_weights,
+    rules_larger.empty_rows,
+    rules_larger.both_branches,
+    rules_larger.drawn_everywhere,
+    rules_masks.masked_scores,
+    rules_wire.wide_exchanges,
+    rules_wire.gathered_to_reduce,
+    rules_wire.small_exchanges,
+    rules_wire.resharded_at_the_edge,
+    rules_wire.tables_cut_by_rows,
 )
 """What can be said without fusions, layouts and a schedule; gathers of one array may yet be one."""
 UNKNOWN = (

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from shardwise.profiler.explain.evidence import HANDS_ON, Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.lineage import elements
+from shardwise.profiler.explain.rules_larger import product_behind
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import Array
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -320,17 +321,9 @@ def _stacked(e: Evidence, row: OpRow) -> int:
         inner = _source(body, i.operands[1])
         if inner.opcode == "parameter" and found.opcode == "fusion":
             inner = _source(computation, found.operands[int(inner.literal)])
-        if row.flops or _of_product(e, computation, inner):
+        if row.flops or product_behind(e, computation, inner.name) is not None:
             return elements(inner)
     return 0
-
-
-def _of_product(e: Evidence, computation: Computation, found: Instruction) -> bool:
-    """Whether a product gives a value, or what the op that makes it reads."""
-    given = (n for n in found.operands if n in computation.names)
-    names = (found.name, *(_source(computation, n).name for n in given))
-    rows = (e.named.get((computation.name, name)) for name in names)
-    return any(r is not None and r.flops for r in rows)
 
 
 def _source(computation: Computation, name: str) -> Instruction:

@@ -9,7 +9,7 @@ from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.layouts import steps
 from shardwise.profiler.explain.lineage import constant, elements, groups_kept
-from shardwise.profiler.explain.rules_twice import slices_of
+from shardwise.profiler.explain.rules_twice import pointwise, slices_of
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.flops import multiplies
 from shardwise.profiler.hlo.shapes import arrays
@@ -102,6 +102,27 @@ def handed(computation: Computation, name: str) -> Instruction | None:
     ):
         found = computation.find(found.operands[0])
     return found
+
+
+def product_behind(e: Evidence, computation: Computation, name: str) -> OpRow | None:
+    """The one product that a value is, or that functions of single numbers make it of."""
+    products: dict[str, OpRow] = {}
+    waiting, seen = [name], set[str]()
+    while waiting:
+        found = handed(computation, waiting.pop())
+        if found is None or len(seen) == FARTHEST:
+            return None
+        if found.name in seen or found.opcode in ("broadcast", "constant"):
+            continue
+        seen.add(found.name)
+        row = e.named.get((computation.name, found.name))
+        if row is not None and row.flops:
+            products[found.name] = row
+        elif found.operands and pointwise(e, found):
+            waiting += found.operands
+        else:
+            return None
+    return products.popitem()[1] if len(products) == 1 else None
 
 
 def _outer(inner: Computation, fusion: Instruction, name: str) -> str:
@@ -212,9 +233,9 @@ def _chosen(e: Evidence, row: OpRow) -> Iterator[tuple[OpRow, OpRow]]:
             continue
         if constant(c, flag.name):
             continue
-        given = [handed(computation, _outer(c, whole, _cast_of(c, n))) for n in i.operands[1:]]
-        rows = [e.named.get((computation.name, one.name)) for one in given if one is not None]
-        made = [r for r in rows if r is not None and r is not row and r.flops]
+        given = [_outer(c, whole, _cast_of(c, n)) for n in i.operands[1:]]
+        rows = [product_behind(e, computation, n) for n in given]
+        made = [r for r in rows if r is not None and r is not row]
         if made and row.flops:
             yield row, made[0]
             return

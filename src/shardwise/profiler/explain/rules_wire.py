@@ -208,8 +208,19 @@ def _needs(computation: Computation, name: str, others: set[str]) -> bool:
         seen.add(found.name)
         if found.name in others - {name}:
             return True
-        waiting += found.operands
+        waiting += _read(computation, found)
     return False
+
+
+def _read(computation: Computation, found: Instruction) -> Sequence[str]:
+    """The operands of an op; of a part of what passed a barrier that part alone."""
+    if found.opcode == "get-tuple-element":
+        barrier = computation.find(found.operands[0])
+        if barrier is not None and barrier.opcode == "opt-barrier":
+            given = computation.find(barrier.operands[0])
+            if given is not None and given.opcode == "tuple":
+                return (given.operands[int(found.attribute("index"))],)
+    return found.operands
 
 
 def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
