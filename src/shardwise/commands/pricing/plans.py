@@ -15,6 +15,7 @@ from shardwise.commands.base.inputs import (
     places_of,
     plan_changes,
 )
+from shardwise.commands.pricing.lacking import reading_options, with_own
 from shardwise.commands.pricing.served_page import cache_line
 from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
@@ -173,10 +174,12 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
     except Lacking as error:
         if piece is not None and error.gives is Gives.SLICE:
             return parse_export(text, target, piece=piece)
-        lacking = {error.gives.value: error.gives.name}
-        way = spelt("export", [path], {"--from": target, **lacking}, ["-o", "plan.yaml"])
+        given = {} if piece is None else {Gives.SLICE.value: str(piece)}
+        options = reading_options(text, target, given)
+        way = spelt("export", [path], {"--from": target, **options}, ["-o", "plan.yaml"])
         raise BadRequest(
-            f"'{path}' is another program's file. {error.lacks}\nmake a plan of it first: `{way}`"
+            f"'{path}' is another program's file. {error.lacks}\n"
+            f"make a plan of it first, {with_own(options, given)}: `{way}`"
         ) from None
     except BadRequest as error:
         raise BadRequest(f"'{path}' is another program's file. {error}") from None

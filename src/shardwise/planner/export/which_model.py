@@ -7,6 +7,7 @@ that nobody knows as well: it is built of them (`megatron_shape.py`).
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -201,6 +202,7 @@ def of_trainer(text: str) -> str | None:
             "known by name",
             "give its config.json, or a known model of its shape, with --model",
             Gives.MODEL,
+            get_close_matches(str(name).rpartition("/")[2].lower(), zoo_names(), 1, 0)[0],
         )
     return found
 
