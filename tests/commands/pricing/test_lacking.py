@@ -62,7 +62,7 @@ def test_so_does_that_of_check(tmp_path, name):
 def test_the_nearest_known_name_and_the_numbers_of_the_file_are_in_it(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(NAMED)
-    with pytest.raises(BadRequest, match="your own model for llama-3.1-8b"):
+    with pytest.raises(BadRequest, match=r"your own model for llama-3\.1-8b"):
         given_plan(path)
     path = tmp_path / "run.sh"
     path.write_text(NUMBERS)

@@ -283,11 +283,14 @@ def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
     return step_timeline(answer.plan, answer.cfg, answer.priced)
 
 
-def check_fits(priced: Priced) -> None:
-    """Raise NoFeasiblePlan where a hand-written plan needs more memory than a chip has."""
-    miss = shortfall(priced)
-    if miss:
-        raise NoFeasiblePlan(miss)
+def check_fits(priced: Priced, what: GivenPlan) -> None:
+    """Raise NoFeasiblePlan where a hand-written plan, given as `what`, needs more memory than a
+    chip has; of another program's file with what says it in that program's words."""
+    if not (miss := shortfall(priced)):
+        return
+    target, _ = other_program(what) if isinstance(what, str | Path) else (None, "")
+    own = f"; in the file's own words: `{spelt('check', [what], {})}`" if target else ""
+    raise NoFeasiblePlan(f"{miss}{own}")
 
 
 def shortfall(priced: Priced) -> str:

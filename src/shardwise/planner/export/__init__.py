@@ -4,9 +4,10 @@ One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`
 `xpk.py`, `skypilot.py` and `slurm.py` (`hardware.py` has the names of slices there). Of the first
 three `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
 `megatron_read.py` and `torchtitan_read.py` read files that anybody wrote (`megatron_yaml.py`
-recipes, `nanotron.py` and `neox.py` those of two programs like it, `nemo_python.py` NeMo's Python,
-`interpolation.py` what a YAML takes of its own keys, `megatron_former.py` and `torchtitan_keys.py`
-names of before), `which_model.py` says for which model, `megatron_shape.py` builds one of its numbers;
+recipes, `nanotron.py` and `neox.py` those of two programs like it, `nemo_python.py` NeMo's in
+Python, `interpolation.py` what a YAML takes of its own keys, `megatron_former.py` and
+`torchtitan_keys.py` names of before), `which_model.py` says for which model, `megatron_shape.py`
+builds one of its numbers;
 `trainer/` has transformers' Trainer: TRL, axolotl, accelerate and DeepSpeed; `known_flags.py` tells
 whose file one is and which of its words nobody knows. A ServePlan goes through `serving.py` to
 `vllm.py`, `sglang.py` and `trtllm.py`, each a `server_program.py` as our own `own_server.py`; the
