@@ -1,5 +1,5 @@
 """Files of further kinds: SkyPilot tasks, GPT-NeoX, NeMo of both generations, verl and ms-swift on
-Megatron, LLM Foundry, OLMo and xtuner."""
+Megatron, LLM Foundry, OLMo and xtuner; and what `check` changes in them."""
 
 import re
 from dataclasses import replace
