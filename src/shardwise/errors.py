@@ -42,11 +42,12 @@ class WrongField(BadRequest):
 
 class Lacking(BadRequest):
     """A text leaves out what an option gives: `lacks` says what is missing, `remedy` what to do,
-    `gives` is the option."""
+    `gives` is the option, `example` a value that it may have, "" where none is nearer than
+    others."""
 
-    def __init__(self, lacks: str, remedy: str, gives: "Gives") -> None:
+    def __init__(self, lacks: str, remedy: str, gives: "Gives", example: str = "") -> None:
         super().__init__(f"{lacks}; {remedy}")
-        self.lacks, self.remedy, self.gives = lacks, remedy, gives
+        self.lacks, self.remedy, self.gives, self.example = lacks, remedy, gives, example
 
 
 class Gives(Enum):

@@ -1,14 +1,15 @@
 """Files of further kinds: SkyPilot tasks, GPT-NeoX, NeMo of both generations, verl and ms-swift on
-Megatron, LLM Foundry, OLMo and xtuner."""
+Megatron, LLM Foundry, OLMo and xtuner; and what `check` changes in them."""
 
 import re
 from dataclasses import replace
 
 import pytest
 
+from shardwise import plan_show
 from shardwise.commands.plan_file.changes import changes_of
 from shardwise.commands.pricing.plans import program_text
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_total
 from shardwise.planner.evaluate import evaluate_train
@@ -435,3 +436,28 @@ def test_a_yaml_of_another_program_is_given_no_parallelism_of_accelerate():
     answer = evaluate_train(plan, load_model(plan.model), parse_slice("2*h100:8"))
     for change in changes_of(FACTORY, "run.sh", "trl", answer):
         assert "parallelism_config" not in change.diff
+
+
+def test_an_optimizer_is_named_in_the_words_of_the_files_program():
+    """On the host the update is what a step waits for: half of its bytes are worth a change."""
+    text = FACTORY.replace('"stage": 3,', '"stage": 3, "offload_optimizer": {"device": "cpu"},')
+    plan = read(text, "2*h100:8")
+    answer = evaluate_train(plan, load_model(plan.model), parse_slice("2*h100:8"))
+    says = [change.says for change in changes_of(text, "run.sh", "trl", answer)]
+    assert "optimizer adam -> adam8bit (adamw_bnb_8bit in the file)" in ", ".join(says)
+
+
+def test_a_script_that_does_not_fit_names_the_command_that_changes_it(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "accelerate launch --num_processes 1 sft.py --model_name_or_path Qwen/Qwen3-32B "
+        "--max_length 1024 --per_device_train_batch_size 1 --bf16 True\n"
+    )
+    plan = read(path.read_text(), "h100:1")
+    text = path.read_text() + '# shardwise: slice: "h100:1"\n# shardwise: box: [1]\n'
+    path.write_text(text)
+    assert plan.model == "qwen3-32b"
+    with pytest.raises(
+        NoFeasiblePlan, match=r"in the file's own words: `shardwise check .*run.sh`"
+    ):
+        plan_show(path)

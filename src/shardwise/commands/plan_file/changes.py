@@ -8,9 +8,13 @@ from shardwise.boundary.records import Record, hidden
 from shardwise.commands.plan_file.check_words import NO_RISK, change_text, risks_of
 from shardwise.commands.plan_file.failure import room_after
 from shardwise.errors import BadRequest
+from shardwise.hardware import Slice
 from shardwise.planner.evaluate import TrainAnswer, evaluate_train
 from shardwise.planner.export import EXPORTERS, parse_export
 from shardwise.planner.export.edit import diff_of, edited, without_given
+from shardwise.planner.export.known_flags import dialect_named
+from shardwise.planner.export.trainer import TARGETS as TRAINERS
+from shardwise.planner.export.trainer.dialects import spellings
 from shardwise.planner.near_table import WORTH
 from shardwise.planner.nearby import NearPlan, priced_near
 from shardwise.planner.out_of_memory import MemoryFailure
@@ -185,6 +189,16 @@ def _safe_first(ranked: list[NearPlan], given: TrainAnswer, must_fit: bool) -> l
     return ranked if first is None else [first, *(one for one in ranked if one is not first)]
 
 
+def _optimizer_word(text: str, target: str, plan: TrainPlan, piece: Slice) -> str:
+    """What the file's program calls the optimizer of a plan; "" where it has no other word."""
+    row = EXPORTERS[target].runner(piece)
+    words = {} if row is None else row.words.get("optimizer", {})
+    word = str(words.get(plan.optimizer, plan.optimizer))
+    if target in TRAINERS and (own := dialect_named(text)) is not None:
+        word = next((str(said) for _, said in spellings(own, "optim", word)), word)
+    return "" if word == plan.optimizer else word
+
+
 def _written(
     near: NearPlan, text: str, file: str, target: str, given: TrainAnswer
 ) -> FileChange | None:
@@ -219,7 +233,9 @@ def _written(
     gain = given.step_seconds.expected - after.step_seconds.expected
     return FileChange(
         choices=near.choices,
-        says=change_text(given.plan, plan, near.choices),
+        says=change_text(
+            given.plan, plan, near.choices, _optimizer_word(text, target, plan, piece)
+        ),
         step_seconds=after.step_seconds,
         gain_seconds=gain,
         gain=gain / given.step_seconds.expected,

@@ -21,8 +21,9 @@ from shardwise.commands.plan_file.export import EXPORT_BYTES
 from shardwise.commands.plan_file.exported import CHIPS_OF_FILE, FROM, MODEL_OF_FILE, parse_text
 from shardwise.commands.plan_file.failure import failed_step, failure_in
 from shardwise.commands.plan_file.file_checked import FileChecked
+from shardwise.commands.pricing.lacking import reading_options, with_own
 from shardwise.commands.pricing.plans import price_plan, program_text
-from shardwise.errors import BadRequest, Remark
+from shardwise.errors import BadRequest, Gives, Lacking, Remark
 from shardwise.models.zoo import with_family
 from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.export import EXPORTERS
@@ -31,7 +32,7 @@ from shardwise.planner.export.known_flags import dialect_named, target_of, unrea
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer import taken_apart
 from shardwise.planner.export.trainer.dialects import Dialect, dialects
-from shardwise.plans import TrainPlan
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan
 from shardwise.results.train import priced_plan
 
@@ -90,7 +91,7 @@ class CheckRequest(Command):
             raise BadRequest(_no_program(path, target))
         number = None if self.apply is None else _number(self.apply)
         model = None if self.model is None else with_family(self.model, self.as_)
-        plan = parse_text(text, target, model, self.on)
+        plan = self._read(text, target, model)
         if not isinstance(plan, TrainPlan):
             raise BadRequest(f"'{path}' starts a server; check reads files that train")
         priced = price_plan(plan, Hardware(constants=plan.constants))
@@ -117,6 +118,20 @@ class CheckRequest(Command):
             resolved={k: Resolved(value=v, origin="file") for k, v in flat_plan(plan).items()},
             warnings=priced.warnings,
         )
+
+    def _read(self, text: str, target: str, model: str | Path | None) -> TrainPlan | ServePlan:
+        """The plan of the file; BadRequest with the command that says what it leaves out."""
+        try:
+            return parse_text(text, target, model, self.on)
+        except Lacking as error:
+            said = {Gives.MODEL.value: model, Gives.SLICE.value: self.on}
+            given = {option: str(value) for option, value in said.items() if value is not None}
+            options = reading_options(text, target, given)
+            own = {"--from": self.from_} if self.from_ else {}
+            named = pairs(self.given, "--given", "NAME=VALUE", "TP=8")
+            kept = {"--given": [f"{name}={value}" for name, value in named.items()]}
+            way = spelt("check", [self.path], {**own, **options, **kept})
+            raise BadRequest(f"{error}, {with_own(options, given)}:\n`{way}`") from None
 
 
 def _dialect(text: str, target: str) -> Dialect | None:

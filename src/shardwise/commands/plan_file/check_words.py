@@ -40,10 +40,12 @@ _RISKS: Mapping[str, str] = {
 """What may go wrong, by choice (ours)."""
 
 
-def change_text(old: TrainPlan, new: TrainPlan, choices: Sequence[str]) -> str:
-    """The change in a line."""
-    parts = [text for choice in choices for text in _changed(old, new, choice)]
-    return ", ".join(parts)
+def change_text(old: TrainPlan, new: TrainPlan, choices: Sequence[str], optimizer: str = "") -> str:
+    """The change in a line; `optimizer` is what the file's program calls the new one."""
+    own = {"optimizer": f" ({optimizer} in the file)"} if optimizer else {}
+    return ", ".join(
+        f"{text}{own.get(choice, '')}" for choice in choices for text in _changed(old, new, choice)
+    )
 
 
 def _changed(old: TrainPlan, new: TrainPlan, choice: str) -> list[str]:

@@ -106,7 +106,7 @@ class PlanShowRequest(HardwareWords, Command):
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")
         if isinstance(plan, ServePlan) and plan.workload is not None:
             return self._under_load(priced)
-        check_fits(priced)
+        check_fits(priced, self.path)
         shared: dict[str, Any] = {
             "priced": priced,
             "resolves": self.resolve,

@@ -15,6 +15,7 @@ from shardwise.commands.base.inputs import (
     places_of,
     plan_changes,
 )
+from shardwise.commands.pricing.lacking import reading_options, with_own
 from shardwise.commands.pricing.served_page import cache_line
 from shardwise.errors import BadRequest, Gives, Lacking, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
@@ -173,10 +174,12 @@ def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> T
     except Lacking as error:
         if piece is not None and error.gives is Gives.SLICE:
             return parse_export(text, target, piece=piece)
-        lacking = {error.gives.value: error.gives.name}
-        way = spelt("export", [path], {"--from": target, **lacking}, ["-o", "plan.yaml"])
+        given = {} if piece is None else {Gives.SLICE.value: str(piece)}
+        options = reading_options(text, target, given)
+        way = spelt("export", [path], {"--from": target, **options}, ["-o", "plan.yaml"])
         raise BadRequest(
-            f"'{path}' is another program's file. {error.lacks}\nmake a plan of it first: `{way}`"
+            f"'{path}' is another program's file. {error.lacks}\n"
+            f"make a plan of it first, {with_own(options, given)}: `{way}`"
         ) from None
     except BadRequest as error:
         raise BadRequest(f"'{path}' is another program's file. {error}") from None
@@ -280,11 +283,14 @@ def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
     return step_timeline(answer.plan, answer.cfg, answer.priced)
 
 
-def check_fits(priced: Priced) -> None:
-    """Raise NoFeasiblePlan where a hand-written plan needs more memory than a chip has."""
-    miss = shortfall(priced)
-    if miss:
-        raise NoFeasiblePlan(miss)
+def check_fits(priced: Priced, what: GivenPlan) -> None:
+    """Raise NoFeasiblePlan where a hand-written plan, given as `what`, needs more memory than a
+    chip has; of another program's file with what says it in that program's words."""
+    if not (miss := shortfall(priced)):
+        return
+    target, _ = other_program(what) if isinstance(what, str | Path) else (None, "")
+    own = f"; in the file's own words: `{spelt('check', [what], {})}`" if target else ""
+    raise NoFeasiblePlan(f"{miss}{own}")
 
 
 def shortfall(priced: Priced) -> str:

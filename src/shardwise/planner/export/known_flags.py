@@ -16,7 +16,12 @@ from typing import Any
 import shardwise.plans.software
 from shardwise.boundary import read_json, read_toml
 from shardwise.errors import BadRequest, Remark, shown
-from shardwise.planner.export import maxtext_read, megatron_read, torchtitan_read
+from shardwise.planner.export import (
+    jax_trainers,
+    maxtext_read,
+    megatron_read,
+    torchtitan_read,
+)
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import vocabulary
 from shardwise.planner.export.megatron_yaml import RECIPES, idle_keys, recipe_of
@@ -172,6 +177,8 @@ def _not_read(text: str, target: str) -> list[str]:
         if target == megatron_read.TARGET:
             idle += idle_keys(text)
         if target == maxtext_read.TARGET:
+            if jax_trainers.flags_of(text) is not None:
+                idle += [k for k in given if jax_trainers.IDLE.match(k)]
             dropless = given.get("sparse_matmul", "true") == "true" and "capacity_factor" in given
             idle += ["capacity_factor"] if dropless else []
             model = maxtext_read.own_models().get(str(given.get("model_name")), {})
@@ -179,7 +186,13 @@ def _not_read(text: str, target: str) -> list[str]:
         degrees = re.compile(r"(ici|dcn)_\w+_parallelism|--nproc-per-node|--nnodes")
         if "--vocab-size" in given and "--tokenizer-type" in given:
             idle.append("--tokenizer-type")
-        done = {*read, *idle, *filter(degrees.fullmatch, given)}
+        done = {
+            *read,
+            *idle,
+            jax_trainers.BATCH,
+            jax_trainers.HUB,
+            *filter(degrees.fullmatch, given),
+        }
         other = {k: value for k, value in given.items() if k not in done}
     said = [
         f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
@@ -231,6 +244,9 @@ _OF_SHELL = {"PWD", "HOME", "USER", "HOSTNAME"}
 def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
     values = values_in(text, target)
+    if target == maxtext_read.TARGET and jax_trainers.flags_of(text) is not None:
+        known = known | {jax_trainers.BATCH, jax_trainers.HUB}
+        known |= {name for name in values if jax_trainers.IDLE.match(name)}
     for name in sorted(_given(target, text) - known):
         if target == torchtitan_read.TARGET and is_idle(name, values[name]):
             continue

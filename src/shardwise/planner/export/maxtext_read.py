@@ -16,7 +16,9 @@ from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, arguments_of, launched, unset_in
 from shardwise.planner.export.hardware import slice_fields
+from shardwise.planner.export.jax_trainers import BATCH, flags_of
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
+from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, mesh_of, whole
 from shardwise.planner.export.script import script_of
 from shardwise.plans.software.maxtext import (
@@ -110,6 +112,8 @@ def unknown_model(text: str) -> BadRequest | None:
 
 def own_flags(text: str) -> dict[str, str]:
     """What the text itself says, without the flags of its model_name."""
+    if (said := flags_of(text)) is not None:
+        return said
     plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     keys = re.search(r"^[a-z_0-9]+:( |$)", plain, re.M) and not script_of(text)
     if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not keys:
@@ -125,6 +129,8 @@ def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the flags say; BadRequest where they contradict each other. `devices` is how
     many there are, where the file does not say it."""
     given = given_flags(text)
+    if REFUSED in given:
+        raise BadRequest(given.given[REFUSED])
     said: Fields = {"software": TARGET, "stack": MAXTEXT.stack}
     if given.get("compile_topology"):
         count = max(given.number("compile_topology_num_slices", "1"), 1)
@@ -256,6 +262,8 @@ def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
     steps = given.number("gradient_accumulation_steps", "1")
     stages = mesh.get("stage", 1)
     batch = each * prod(mesh.values()) * steps
+    if BATCH in given:
+        batch = given.count(BATCH)
     said: Fields = {
         "global_batch_sequences": whole(TARGET, "the batch in sequences", batch),
         "sequence_length": given.number("max_target_length", "2048"),

@@ -7,6 +7,7 @@ that with --swiglu, in steps of 64), experts as wide as the MLP. What has no eff
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadRequest, Gives, Lacking, shown
@@ -19,6 +20,8 @@ TOKENIZERS = {
     "BertWordPieceLowerCase": 30_522,
 }
 """Entries of the vocabularies that a tokenizer's type fixes."""
+_ENTRIES = str(TOKENIZERS["Llama2Tokenizer"])
+"""The vocabulary of an example where no argument says one."""
 _UNBUILT = (
     *("--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model", "--spec"),
     *("--experimental-attention-variant", "--linear-attention-type", "--window-size"),
@@ -134,6 +137,7 @@ def config_of(given: Flags) -> str:
             "megatron: no known model has these numbers; without --vocab-size none can be built",
             "give --vocab-size, or the model with --model",
             Gives.MODEL,
+            config_of(replace(given, given={**given.given, "--vocab-size": _ENTRIES})),
         )
     if sinks:
         name, values = _with_sinks(shape, given)

@@ -7,6 +7,7 @@ that nobody knows as well: it is built of them (`megatron_shape.py`).
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from shardwise.models.specs import Moe
 from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
 from shardwise.planner.export.flags import Flags, arguments_of
+from shardwise.planner.export.jax_trainers import HUB
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.megatron_yaml import RECIPES
@@ -48,6 +50,8 @@ def of_maxtext(text: str) -> str | None:
     if wrong := maxtext_read.unknown_model(text):
         raise Lacking(str(wrong), "give the model with --model", Gives.MODEL)
     given = dict(maxtext_read.given_flags(text).given)
+    if hub := given.get(HUB):
+        return _of_hub(HUB, hub)
     if (name := given.get("model_name")) in snapshot()["models"]:
         for known in zoo_names():
             if named_model(load_model(known)) == name:
@@ -193,14 +197,18 @@ def of_trainer(text: str) -> str | None:
     name = given.take(*MODEL)
     if name is None:
         return config_of(Flags("megatron", given.shape)) if given.shape else None
-    found = model_named(str(name))
+    return _of_hub(given.called(next(key for key in MODEL if key in given)), str(name))
+
+
+def _of_hub(key: str, name: str) -> str:
+    """The model of the zoo with the name that stands under a key."""
+    found = model_named(name)
     if found is None:
-        key = next(key for key in MODEL if key in given)
         raise Lacking(
-            f"the text's {given.called(key)} is {shown(str(name))}, which is no model that is "
-            "known by name",
+            f"the text's {key} is {shown(name)}, which is no model that is known by name",
             "give its config.json, or a known model of its shape, with --model",
             Gives.MODEL,
+            get_close_matches(name.rpartition("/")[2].lower(), zoo_names(), 1, 0)[0],
         )
     return found
 
