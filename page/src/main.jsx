@@ -44,9 +44,9 @@ function App({all}) {
       <header>
         <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the figures</a>
         <p className="brand">shardwise</p>
-        {!exported() && <Menu all={all} at={at.view} visited={visited} />}
         {!exported() && <CopyLink />}
         <Theme />
+        {!exported() && <Menu all={all} at={at.view} visited={visited} />}
       </header>
       <main id="main" tabIndex={-1}>
         <div className="side">
