@@ -98,7 +98,7 @@ function evenTicks(low, high, most) {
 }
 
 // Names of fields as words.
-export const words = (name) => (/^[a-z0-9_.,]+( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
+export const words = (name) => (/^[a-z][a-z0-9_.,]*( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
 
 // Ticks that do not touch: whole powers of ten, as many as there is room for.
 export function logTicks(low, high, most) {
