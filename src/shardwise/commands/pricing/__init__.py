@@ -1,8 +1,8 @@
 """One plan priced and shown; imports `base/`.
 
 `plans.py` reads a saved plan and prices it. `predict.py` makes a training plan of words and chips
-(`train_choices.py` is what its search may not choose, `kept_plans.py` what was searched before); it
-is here and not in `plan_train/` because the pages and `plan sweep` share its sentences. One priced
-plan as a page is in `train_page.py` and `serve_page.py`, servers under a load in `served_page.py`,
-a whole run, its words and its days and dollars, in `whole_run.py`. Read `plans.py` first.
+(`train_choices.py` is what its search may not choose); it is here and not in `plan_train/` because
+the pages and `plan sweep` share its sentences. One priced plan as a page is in `train_page.py` and
+`serve_page.py`, servers under a load in `served_page.py`, a whole run, its words and its days and
+dollars, in `whole_run.py`. Read `plans.py` first.
 """
