@@ -60,7 +60,7 @@ function App({all}) {
           <p role="status" className="status">{!error && waits && <Waits key={JSON.stringify(at.state)} again={found} />}</p>
           {error && <p role="alert" className="error">{error.message}</p>}
           {error?.command && <Said title="Command" text={error.command} />}
-          {found && <Drawn key={at.hash}><Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} /></Drawn>}
+          {found && <Drawn found={found}><Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} /></Drawn>}
         </section>
       </main>
     </>
@@ -71,6 +71,7 @@ function App({all}) {
 class Drawn extends Component {
   state = {wrong: ""};
   static getDerivedStateFromError(error) { return {wrong: error.message}; }
+  componentDidUpdate(before) { if (this.state.wrong && before.found !== this.props.found) this.setState({wrong: ""}); }
   render() { return this.state.wrong ? <p role="alert" className="error">this page cannot draw the answer: {this.state.wrong}; the command says it</p> : this.props.children; }
 }
 

@@ -453,6 +453,28 @@ def test_a_phone_shows_control_and_figure_together(browser, address, name):
     tab.close()
 
 
+def test_an_answer_that_cannot_be_drawn_is_said(browser, address):
+    """Its controls stay, and the next answer is drawn."""
+    tab, _ = opened(browser, address, "roofline", 1280, "light")
+    broken = {"figures": [{"marks": None}]}
+
+    def answer(route):
+        found = route.fetch().json()
+        route.fulfill(json=found | broken)
+
+    tab.route("**/api/view/**", answer)
+    tab.get_by_label("Batch M, typed").fill("300")
+    tab.get_by_label("Batch M, typed").press("Enter")
+    tab.locator("[role=alert]").wait_for()
+    assert "cannot draw the answer" in tab.locator("[role=alert]").inner_text()
+    tab.unroute("**/api/view/**")
+    tab.get_by_label("Batch M, typed").fill("400")
+    tab.get_by_label("Batch M, typed").press("Enter")
+    tab.locator("figure svg").first.wait_for()
+    assert tab.locator("[role=alert]").count() == 0
+    tab.close()
+
+
 def test_an_error_dims_what_was_shown(browser, address):
     tab, _ = opened(browser, address, "roofline", 1280, "light")
     tab.get_by_label("Batch M, typed").fill("nothing")
