@@ -17,9 +17,11 @@ export function Controls({view, state, change, only}) {
       change={(value, dragged) => change(control.name, value, dragged)}
     />
   ));
+  // The controls of what is to be done are open: "To train it" where a choice is "train it".
+  const chosen = (group) => view.controls.some(({kind, name}) => kind === "choice" && group === `To ${state[name]}`);
   return (
     <form className="controls" aria-label="Controls" onSubmit={(event) => event.preventDefault()}>
-      {groups.map((group) => (group ? <Folded key={group} title={group} changed={view.controls.some((c) => c.group === group && state[c.name] !== c.default)}>{own(group)}</Folded> : own(group)))}
+      {groups.map((group) => (group ? <Folded key={group} title={group} changed={chosen(group) || view.controls.some((c) => c.group === group && state[c.name] !== c.default)}>{own(group)}</Folded> : own(group)))}
     </form>
   );
 }

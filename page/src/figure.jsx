@@ -239,18 +239,24 @@ function named(figure) {
   if (figure.x.bare || !figure.marks.every(({kind}) => kind === "dot" || kind === "rule")) return [];
   const points = figure.marks.filter(({kind}) => kind === "dot").flatMap((mark) => rowsOf(mark, figure)).reverse();
   if (points.length > MOST_NAMED || !points.every(({text}) => text && text.length <= LONGEST_NAME)) return [];
-  const apart = (index, scales, values, dimensions, context, next) => {
-    const at = (i) => [scales.x(points[i].x), scales.y(points[i].y)], kept = [];
-    const touches = (one, box) => one.x < box.x + box.w && box.x < one.x + one.w && one.y < box.y + box.h && box.y < one.y + one.h;
-    const dots = Array.from(index, (i) => ({i, x: at(i)[0] - 5, y: at(i)[1] - 5, w: 10, h: 10}));
-    const shown = index.filter((i) => {
-      const [x, y] = at(i), box = {x: x + 7, y: y - 8, w: points[i].text.length * 7, h: 16};
-      if (box.x + box.w > dimensions.width || kept.some((one) => touches(one, box)) || dots.some((one) => one.i !== i && touches(one, box))) return false;
-      return kept.push(box);
-    });
-    return next(shown, scales, values, dimensions, context);
+  const side = new Map(), touches = (one, box) => one.x < box.x + box.w && box.x < one.x + one.w && one.y < box.y + box.h && box.y < one.y + one.h;
+  const place = (index, scales, width) => {
+    const dots = Array.from(index, (i) => ({i, x: scales.x(points[i].x) - 5, y: scales.y(points[i].y) - 5, w: 10, h: 10})), kept = [];
+    for (const {i, x, y} of dots) {
+      const w = points[i].text.length * 7, sides = {start: x + 12, end: x - 2 - w};
+      const free = Object.keys(sides).find((one) => {
+        const box = {x: sides[one], y: y - 3, w, h: 16};
+        return box.x > 72 && box.x + w < width && !kept.some((other) => touches(other, box)) && !dots.some((dot) => dot.i !== i && touches(dot, box));
+      });
+      side.set(i, free);
+      if (free) kept.push({x: sides[free], y: y - 3, w, h: 16});
+    }
   };
-  return [Plot.text(points, {x: "x", y: "y", text: "text", dx: 8, textAnchor: "start", fontSize: 11, fill: "var(--ink)", render: apart})];
+  const beside = (anchor) => Plot.text(points, {x: "x", y: "y", text: "text", dx: anchor === "start" ? 8 : -8, textAnchor: anchor, fontSize: 11, fill: "var(--ink)", render(index, scales, values, dimensions, context, next) {
+    if (!side.size) place(index, scales, dimensions.width);
+    return next(index.filter((i) => side.get(i) === anchor), scales, values, dimensions, context);
+  }});
+  return [beside("start"), beside("end")];
 }
 
 // A word in a rectangle only where it fits into the drawn width.

@@ -1,5 +1,5 @@
 // The page: a menu of views, controls from data, and whatever the server answers, drawn.
-import {useEffect, useLayoutEffect, useRef, useState} from "react";
+import {Component, useEffect, useLayoutEffect, useRef, useState} from "react";
 import {createRoot} from "react-dom/client";
 import {Controls} from "./controls.jsx";
 import {csvOf, pageOf, save, sheetCsv, sheetHtml} from "./exports.js";
@@ -44,9 +44,9 @@ function App({all}) {
       <header>
         <a className="skip" href="#main" onClick={(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>Skip to the figures</a>
         <p className="brand">shardwise</p>
-        {!exported() && <Menu all={all} at={at.view} visited={visited} />}
         {!exported() && <CopyLink />}
         <Theme />
+        {!exported() && <Menu all={all} at={at.view} visited={visited} />}
       </header>
       <main id="main" tabIndex={-1}>
         <div className="side">
@@ -60,11 +60,19 @@ function App({all}) {
           <p role="status" className="status">{!error && waits && <Waits key={JSON.stringify(at.state)} again={found} />}</p>
           {error && <p role="alert" className="error">{error.message}</p>}
           {error?.command && <Said title="Command" text={error.command} />}
-          {found && <Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} />}
+          {found && <Drawn found={found}><Answer found={found} view={at.view} state={at.state} frame={at.frame} turned={turned} stale={Boolean(error)} change={change} /></Drawn>}
         </section>
       </main>
     </>
   );
+}
+
+// An answer that cannot be drawn is said, and the controls stay.
+class Drawn extends Component {
+  state = {wrong: ""};
+  static getDerivedStateFromError(error) { return {wrong: error.message}; }
+  componentDidUpdate(before) { if (this.state.wrong && before.found !== this.props.found) this.setState({wrong: ""}); }
+  render() { return this.state.wrong ? <p role="alert" className="error">this page cannot draw the answer: {this.state.wrong}; the command says it</p> : this.props.children; }
 }
 
 // That something is worked out, and for how long by now.

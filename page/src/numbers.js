@@ -22,8 +22,11 @@ export function short(value, unit = "") {
 
 // $4.20, $19.2k, $25M.
 function dollars(value) {
-  if (Math.abs(value) >= 1e4) return `$${billions(value).replace(" ", "")}`;
-  return `$${value !== 0 && Math.abs(value) < 0.1 ? digits(value) : value.toLocaleString("en", {minimumFractionDigits: Number.isInteger(value) ? 0 : 2, maximumFractionDigits: value < 1000 ? 2 : 0})}`;
+  const size = Math.abs(value);
+  if (size >= 1e4) return `$${billions(value).replace(" ", "")}`;
+  if (size > 0 && size < 0.1) return `$${digits(value)}`;
+  const cents = size < 1000 && !Number.isInteger(value) ? 2 : 0;
+  return `$${value.toLocaleString("en", {minimumFractionDigits: cents, maximumFractionDigits: cents})}`;
 }
 
 // Things that are counted, whose unit is a word: 4,096 chips, 3 M tokens.
@@ -98,7 +101,7 @@ function evenTicks(low, high, most) {
 }
 
 // Names of fields as words.
-export const words = (name) => (/^[a-z0-9_.,]+( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
+export const words = (name) => (/^[a-z][a-z0-9_.,]*( .*)?$/.test(name) ? name.replaceAll("_", " ") : name);
 
 // Ticks that do not touch: whole powers of ten, as many as there is room for.
 export function logTicks(low, high, most) {

@@ -7,7 +7,8 @@ range of its step by that, `beside.py` says what a reader may choose instead, `l
 a plan fit, `nearby.py` prices plans near one that is given (`near_table.py` combines their
 choices), `out_of_memory.py` reads what a run says that failed, of whose arrays `step_arrays.py` has
 the sizes, and `checks.py` refuses what cannot be priced; `sensitivity.py` prices a plan with one
-input changed, `left_out.py` finishes a plan that a person began. `serve/` does the same for
+input changed, `left_out.py` finishes a plan that a person began, `kept_plans.py` keeps what was
+searched before. `serve/` does the same for
 serving, `simulate/` plays requests through a server, `export/` writes plans for other software.
 Read `training.py` first.
 """

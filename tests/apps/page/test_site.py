@@ -17,8 +17,8 @@ from shardwise.apps.page.grid import GridState, grid_state, site_grid
 from shardwise.apps.page.site import check_site, write_site
 from shardwise.apps.page.views import VIEWS
 from shardwise.commands.pricing import predict
-from shardwise.commands.pricing.kept_plans import KeptPlans
 from shardwise.errors import BadRequest
+from shardwise.planner.kept_plans import KeptPlans
 from shardwise.planner.training import plan_train
 
 PAGE = ["app.css", "app.js", "grid", "index.html"]

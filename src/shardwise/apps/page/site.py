@@ -27,8 +27,8 @@ from shardwise.boundary import finite
 from shardwise.boundary.outputs import check_folder, write_bytes
 from shardwise.boundary.records import plain
 from shardwise.commands.base.request import Progress
-from shardwise.commands.pricing.kept_plans import KeptPlans, plans_kept
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.planner.kept_plans import KeptPlans, plans_kept
 
 FLAG = "--export"
 INDEX = "grid/index.json.gz"

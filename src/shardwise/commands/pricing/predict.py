@@ -1,12 +1,11 @@
 """Plan for training: the best plan that fits, and what else is said of it."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf, prod
 from pathlib import Path
 
 from shardwise.commands.base.inputs import own_evidence, whole_number
-from shardwise.commands.pricing.kept_plans import chosen, searched_once
 from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
@@ -15,6 +14,7 @@ from shardwise.models.describe import context_warning
 from shardwise.planner.choosing import plan_for
 from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import shift_of
+from shardwise.planner.kept_plans import searched_once
 from shardwise.planner.search.choices import AS_FAST
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.training import TrainPlanning, better_batches, plan_train
@@ -80,7 +80,8 @@ def plan_training(
         return planned(target.slice) if isinstance(target, Spelling) else _smallest(target, planned)
 
     same = (str(model), on, sequences, length, shown, better_than, outside, may_offload)
-    found = searched_once((same, chosen(choices)), made)
+    chosen = tuple(getattr(choices, one.name) for one in fields(TrainChoices))
+    found = searched_once((same, chosen), made)
     shift = shift_of(found.best, evidence)
     return found.at(shift) if shift else found
 

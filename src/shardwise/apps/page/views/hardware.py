@@ -18,6 +18,16 @@ from shardwise.units import format_bytes, format_rate, format_usd, sig
 UNITS = {"bf16_flops": "FLOP/s", "fp8_flops": "FLOP/s", "int8_flops": "FLOP/s"}
 UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "bytes/s"}
 UNITS |= {"usd_per_chip_hour": "USD/h"}
+CALLED = {
+    "bf16_flops": "bf16 peak",
+    "fp8_flops": "fp8 peak",
+    "int8_flops": "int8 peak",
+    "hbm_bytes": "memory",
+    "hbm_bandwidth": "memory bandwidth",
+    "link_oneway": "a link, one way",
+    "usd_per_chip_hour": "price",
+}
+"""Fields of a chip as they are called on axes and in columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +36,8 @@ class HardwareState(ViewState):
 
     chip: str = choice("Chip", CHIPS, "v5p")
     beside: str = choice("Beside", CHIPS, "h100")
-    x: str = choice("Across", tuple(UNITS), "hbm_bandwidth")
-    y: str = choice("Up", tuple(UNITS), "bf16_flops")
+    x: str = choice("Across", tuple(CALLED), "hbm_bandwidth", words=tuple(CALLED.values()))
+    y: str = choice("Up", tuple(CALLED), "bf16_flops", words=tuple(CALLED.values()))
     constants: str = choice("Whose numbers", ("vendor", "book"), "vendor")
 
 
@@ -107,8 +117,8 @@ def _plane(chips: Sequence[ChipSummary], state: HardwareState) -> FigureData:
     return FigureData(
         id="plane",
         title="Chips of the catalogue",
-        x=FigureAxis(label=x, unit=UNITS[x], log=True),
-        y=FigureAxis(label=y, unit=UNITS[y], log=True),
+        x=FigureAxis(label=CALLED[x], unit=UNITS[x], log=True),
+        y=FigureAxis(label=CALLED[y], unit=UNITS[y], log=True),
         marks=marks,
     )
 
@@ -139,9 +149,11 @@ def _prices(shown: ChipNumbers) -> TableData:
 
 
 def _list(chips: Sequence[ChipSummary]) -> TableData:
-    header = ("chip", *UNITS, "price_as_of")
-    rows = [["" if (v := getattr(one, n)) is None else v for n in header] for one in chips]
-    return TableData(title="Catalogue", header=header, rows=rows, units=UNITS)
+    names = ("chip", *CALLED, "price_as_of")
+    rows = [["" if (v := getattr(one, n)) is None else v for n in names] for one in chips]
+    header = ("chip", *CALLED.values(), "price as of")
+    units = {said: UNITS[name] for name, said in CALLED.items()}
+    return TableData(title="Catalogue", header=header, rows=rows, units=units)
 
 
 VIEW = PageView(

@@ -20,6 +20,8 @@ WIDE = 500
 """Last place over first from which a curve is drawn over equal ratios (ours)."""
 PLAYED = ("title", "kinds", "rows", "bars", "places", "frames", "reduces", "x_label", "x_unit")
 """What the player needs of an animation."""
+KINDS = {"all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}
+KINDS |= {"all_reduce": "AllReduce", "all_to_all": "AllToAll"}
 HEADED = {
     "seconds": "takes",
     "cycles": "takes",
@@ -108,9 +110,7 @@ class HbmState(ViewState):
 class CollectiveState(ViewState):
     """The controls of a collective."""
 
-    kind: str = choice(
-        "Kind", ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"), "all_gather"
-    )
+    kind: str = choice("Kind", tuple(KINDS), "all_gather", words=tuple(KINDS.values()))
     network: str = choice("Network", tuple(NETWORKS), "ring")
     shape: str = choice(
         "Shape",

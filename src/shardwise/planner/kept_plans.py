@@ -3,9 +3,8 @@
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from shardwise.commands.pricing.train_choices import TrainChoices
 from shardwise.errors import NoFeasiblePlan
 from shardwise.planner.training import TrainPlanning
 
@@ -52,8 +51,3 @@ def searched_once(asked: Hashable, make: Callable[[], TrainPlanning]) -> TrainPl
     """What was searched before, where that is kept."""
     kept = _KEPT.get()
     return make() if kept is None else kept.get(asked, make)
-
-
-def chosen(choices: TrainChoices) -> tuple[Hashable, ...]:
-    """The choices of a search by their values, of a request alone those."""
-    return tuple(getattr(choices, one.name) for one in fields(TrainChoices))
