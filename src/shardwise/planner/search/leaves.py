@@ -200,9 +200,11 @@ class StepParts:
             columns, counted = self._counted(part, made[-1])
             priced = [self._times_of(part, columns, bodies, structure) for bodies in counted]
             keys, layers = self._distinct(part.keys), part.layers(self.request.cfg)
+            found: tuple[Figures | None, ...] = (None,) * len(priced)
             for one in made:
-                found = (figures_of(times, layers, len(keys), one.hidden) for times in priced)
-                self._parts[part.name, *part.choices(one)] = OnKeys(keys, tuple(found))
+                each = zip(priced, found, strict=True)
+                found = tuple(figures_of(t, layers, len(keys), one.hidden, f) for t, f in each)
+                self._parts[part.name, *part.choices(one)] = OnKeys(keys, found)
         return self._parts[at]
 
     def _times_of(
