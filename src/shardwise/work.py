@@ -347,5 +347,8 @@ def largest(values: Iterable[Quantity]) -> Quantity:
     """The largest; 0 of nothing."""
     most: Quantity = 0.0
     for value in values:
-        most = np.maximum(most, value)
+        if isinstance(value, float) and isinstance(most, float):
+            most = value if value > most or value != value else most
+        else:
+            most = np.maximum(most, value)
     return most

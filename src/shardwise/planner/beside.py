@@ -8,11 +8,13 @@ it (axes, remat or schedule), or by more than `ALIKE` in time or `HEAVIER` in me
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from shardwise.planner.evaluate import TrainAnswer, evaluated
+from shardwise.planner.evaluate import TrainAnswer, evaluated, plan_of
 from shardwise.planner.search.choices import MICROBATCHES, choices_of, strategies
+from shardwise.planner.search.found import Found
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import policies, spoken
 from shardwise.planner.training import TrainPlanning
+from shardwise.plans import TrainPlan
 from shardwise.roofline.time_parts import TimeParts, waiting_on
 
 ALIKE, HEAVIER = 0.01, 0.1
@@ -41,8 +43,18 @@ def choices_beside(planning: TrainPlanning) -> tuple[Beside, ...]:
         priced = planning.search.by_choice.items()
         rivals = (found for (name, v), found in priced if name == choice and v != value)
         rival = min(rivals, key=lambda f: f.rank, default=None)
-        found.append(Beside(choice=choice, other=rival and evaluated(request, rival)))
+        other = rival and _priced(planning, found, plan_of(request, rival), rival)
+        found.append(Beside(choice=choice, other=other))
     return tuple(found)
+
+
+def _priced(
+    planning: TrainPlanning, before: Iterable[Beside], plan: TrainPlan, rival: Found
+) -> TrainAnswer:
+    """A rival, copied from where its plan was priced before; a row of its own."""
+    known = (*planning.others, *(each.other for each in before if each.other))
+    same = (replace(answer) for answer in known if answer.plan == plan)
+    return next(same, None) or evaluated(planning.request, rival)
 
 
 def _tried(request: TrainRequest, choice: str) -> tuple:

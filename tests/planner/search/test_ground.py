@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.planner.search.test_train_search import MOE, request
 
 from shardwise.planner.choosing import plan_for
+from shardwise.planner.price.composition import Stored
 from shardwise.planner.search.choices import Simplicity
 from shardwise.planner.search.ground import places_of
-from shardwise.planner.search.leaves import StepParts
+from shardwise.planner.search.leaves import Chunk, StepParts
 from shardwise.planner.search.loop import search, simplest
 from shardwise.planner.search.request import Ground
+from shardwise.planner.search.space import structures_of
 from shardwise.planner.training import plan_train
 from shardwise.plans.software import SOFTWARE
 
@@ -26,16 +29,13 @@ def asked(**changes):
 @pytest.fixture
 def made(monkeypatch):
     """The parts of a step that are counted, each by its name and choices."""
-    seen, count = [], StepParts._made
+    seen, count = [], StepParts._counted
 
-    def counted(self, part, structure, make):
-        before = len(self._parts)
-        found = count(self, part, structure, make)
-        if len(self._parts) > before:
-            seen.append((id(self), part.name, part.choices(structure)))
-        return found
+    def counted(self, part, structure):
+        seen.append((id(self), part.name, part.choices(structure)))
+        return count(self, part, structure)
 
-    monkeypatch.setattr(StepParts, "_made", counted)
+    monkeypatch.setattr(StepParts, "_counted", counted)
     return seen
 
 
@@ -61,6 +61,21 @@ def test_no_part_is_counted_twice(made):
         simplest(replace(near, better_than=best[-1].seconds), 3, LATER)
     assert len(made) == len(set(made))
     assert len({parts for parts, *_ in made}) == 1
+
+
+def test_no_floor_of_a_layer_and_its_storage_is_below_that_of_the_layer_alone():
+    """The floor that is looked at first must not leave out what the later one keeps."""
+    one = asked(pipeline_schedule=("1f1b", "dualpipe"))
+    structures = structures_of(one)
+    for place in places_of(one, one.piece.shape, structures[0])[1]:
+        stages = place.columns.degrees["stage"] > 1
+        for index in (np.flatnonzero(stages), np.flatnonzero(~stages)):
+            steps = Chunk(place.parts, index).steps()
+            for structure in structures:
+                early = place.parts.layer_floor(structure, index, bool(stages[index[0]]))
+                late = np.asarray(Stored(steps, structure).floor())
+                assert np.all(early <= late)
+                assert np.any(early > 0.5 * late)
 
 
 def test_programs_of_different_software_do_not_share():

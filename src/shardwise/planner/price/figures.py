@@ -10,7 +10,7 @@ For one plan, or for columns of them. `composition.py` makes a step's seconds of
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -122,36 +122,46 @@ def figures_of(
     layers: Sequence[float],
     n: int,
     hidden: frozenset[Overlapped],
+    like: Figures | None = None,
 ) -> Figures:
     """Add up the priced ops of some bodies on n keys; `layers` is how many layers are like each,
-    `hidden` says whose transfers run beside compute."""
+    `hidden` says whose transfers run beside compute. Figures of the same ops, with others beside
+    the chain, are `like` these in all but that."""
     rows: dict[str, np.ndarray] = {}
-    totals: dict[str, np.ndarray] = {}
-
-    def add(into: dict[str, np.ndarray], name: str, shape: tuple, at, seconds: Quantity) -> None:
-        if name not in into:
-            into[name] = np.zeros(shape)
-        into[name][at] += seconds
-
-    for body, (ops, many) in enumerate(zip(bodies, layers, strict=True)):
+    for body, ops in enumerate(bodies):
         aside = sides_of(tuple(ops))
         for t in ops:
             place = "wire" if t.op.collective is not None else "chain"
             beside = runs_beside(t.op, t.op.id in aside, hidden)
             name = f"side {t.op.stream}" if beside else place
-            add(rows, name, (len(bodies), n), body, t.total)
-            for resource, seconds in ((SERIAL, t.serial), (STARTS, t.host), *t.peak.items()):
-                add(totals, resource, (n,), ..., seconds * (t.op.count * many))
-            if t.op.phase in PHASES:
-                add(rows, t.op.phase, (len(bodies), n), body, t.total)
-    return Figures(
+            _add(rows, name, (len(bodies), n), body, t.total)
+    like = like or _apart(bodies, layers, n)
+    return replace(
+        like,
         chain=rows.get("chain", 0.0),
         wire=rows.get("wire", 0.0),
         sides={name[5:]: row for name, row in rows.items() if name.startswith("side ")},
-        weight=rows.get("weight", 0.0),
-        forward=rows.get("forward", 0.0),
-        totals=totals,
     )
+
+
+def _apart(bodies: Sequence[Sequence[OpTime]], layers: Sequence[float], n: int) -> Figures:
+    """The figures that do not depend on what runs beside what: totals, and phases by themselves."""
+    rows: dict[str, np.ndarray] = {}
+    totals: dict[str, np.ndarray] = {}
+    for body, (ops, many) in enumerate(zip(bodies, layers, strict=True)):
+        for t in ops:
+            for resource, seconds in ((SERIAL, t.serial), (STARTS, t.host), *t.peak.items()):
+                _add(totals, resource, (n,), ..., seconds * (t.op.count * many))
+            if t.op.phase in PHASES:
+                _add(rows, t.op.phase, (len(bodies), n), body, t.total)
+    weight, forward = (rows.get(phase, 0.0) for phase in PHASES)
+    return Figures(chain=0.0, wire=0.0, sides={}, totals=totals, weight=weight, forward=forward)
+
+
+def _add(into: dict[str, np.ndarray], name: str, shape: tuple, at: Any, seconds: Quantity) -> None:
+    if name not in into:
+        into[name] = np.zeros(shape)
+    into[name][at] += seconds
 
 
 class Sums(dict[str, Quantity]):

@@ -197,13 +197,14 @@ class StepParts:
         if at not in self._parts:
             pairs = part.pairs and self.pairs
             made = [structure.with_pairing(k) for k in (False, True)] if pairs else [structure]
-            columns, shape = self._shaped(part.keys, made[-1])
-            counted = part.count(self.tensors, shape)
+            columns, counted = self._counted(part, made[-1])
             priced = [self._times_of(part, columns, bodies, structure) for bodies in counted]
             keys, layers = self._distinct(part.keys), part.layers(self.request.cfg)
+            found: tuple[Figures | None, ...] = (None,) * len(priced)
             for one in made:
-                found = (figures_of(times, layers, len(keys), one.hidden) for times in priced)
-                self._parts[part.name, *part.choices(one)] = OnKeys(keys, tuple(found))
+                each = zip(priced, found, strict=True)
+                found = tuple(figures_of(t, layers, len(keys), one.hidden, f) for t, f in each)
+                self._parts[part.name, *part.choices(one)] = OnKeys(keys, found)
         return self._parts[at]
 
     def _times_of(
@@ -221,8 +222,7 @@ class StepParts:
         """The bytes of a part."""
         at = part.name, *part.choices(structure)
         if at not in self._parts:
-            _, shape = self._shaped(part.keys, structure)
-            counted = part.count(self.tensors, shape)
+            _, counted = self._counted(part, structure)
             self._parts[at] = OnKeys(self._distinct(part.keys), counted)
         return self._parts[at]
 
@@ -261,13 +261,14 @@ class StepParts:
         kinds = self.request.searched["pipeline_schedule"]
         return self.request.cfg.has_experts and any(schedule_row(k).pairs_passes for k in kinds)
 
-    def _shaped(self, names: tuple[str, ...], structure: Structure) -> tuple[Columns, TrainShape]:
-        """Distinct rows as columns, and as a shape under a structure."""
-        if names not in self._shapes:
-            columns = self.columns.take(self._distinct(names).first)
-            self._shapes[names] = columns, column_shape(self.request, columns, structure)
-        columns, shape = self._shapes[names]
-        return columns, replace(shape, **choices_on(structure, self.request.piece.chip))
+    def _counted(self, part: StepPart, structure: Structure) -> tuple[Columns, tuple[Any, ...]]:
+        """A part counted on its distinct rows, and those as columns."""
+        if part.keys not in self._shapes:
+            columns = self.columns.take(self._distinct(part.keys).first)
+            self._shapes[part.keys] = columns, column_shape(self.request, columns, structure)
+        columns, shape = self._shapes[part.keys]
+        shape = replace(shape, **choices_on(structure, self.request.piece.chip))
+        return columns, part.count(self.tensors, shape)
 
     def _distinct(self, names: tuple[str, ...]) -> Keys:
         """Distinct rows of mesh axes (degree and links, or after "=" the degree alone) and of

@@ -6,6 +6,7 @@ what is counted, as a tree of four levels in the order in which the search's loo
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -135,14 +136,25 @@ def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     schedules = _schedules(tried.pop(_SCHEDULE))
     if request.chunks:
         schedules = [(kind, chunks) for kind, chunks in schedules if chunks in request.chunks]
+    return _combined(request.structure, tuple(tried.items()), tuple(schedules))
+
+
+@lru_cache(maxsize=8)  # the search for a program's best plans and that for its simplest ones
+def _combined(
+    structure: Structure,
+    tried: tuple[tuple[str, tuple], ...],
+    schedules: tuple[tuple[PipelineKind, int], ...],
+) -> tuple[Structure, ...]:
+    """A structure with every combination of values."""
+    names = [name for name, _ in tried]
     return tuple(
         replace(
-            request.structure,
+            structure,
             pipeline_schedule=kind,
             virtual_stages=chunks,
-            **dict(zip(tried, values, strict=True)),
+            **dict(zip(names, values, strict=True)),
         )
-        for *values, (kind, chunks) in product(*tried.values(), schedules)
+        for *values, (kind, chunks) in product(*(values for _, values in tried), schedules)
     )
 
 
@@ -259,9 +271,17 @@ class Allowed:
         self.request, self.columns, self.box = request, columns, box
         self.limits = [_limits(request, level) for level in range(len(LEVELS))]
         self.masks: dict[tuple, np.ndarray | None] = {}
+        self._seen: dict[tuple[int, int], tuple[Structure, np.ndarray | None]] = {}
 
     def __call__(self, structure: Structure, level: int) -> np.ndarray | None:
-        """The mask; None where it allows nothing."""
+        """The mask; None where it allows nothing. It is kept by the structure as an object, which
+        is kept too: to read its choices takes longer."""
+        at = level, id(structure)
+        if at not in self._seen:
+            self._seen[at] = structure, self._mask(structure, level)
+        return self._seen[at][1]
+
+    def _mask(self, structure: Structure, level: int) -> np.ndarray | None:
         rules, limits = _RULES[level], self.limits[level]
         about = [_at(structure, name) for rule in (*rules, *limits) for name in rule.about]
         at = (level, *about)
