@@ -72,6 +72,8 @@ def serving() -> dict[str, tuple[ServingRun, list[dict[str, float]]]]:
     the first, over those predicted without the model. Dense models come first."""
     said, runs = read_left_out(), read_serving(PUBLISHED_SERVING).runs
     place = {name: i for i, name in enumerate(said.ids)}
+    told = [run.id for run in runs if run.ttft is not None]
+    place_told = {name: i for i, name in enumerate(told)}
     found: dict[str, tuple[ServingRun, list[dict[str, float]]]] = {}
     for run in sorted(runs, key=lambda run: (run.mixture, run.model)):
         at = place[run.id]
@@ -79,6 +81,8 @@ def serving() -> dict[str, tuple[ServingRun, list[dict[str, float]]]]:
         row["tpot"] = run.tpot / said.tpot["model"][at]
         if run.ttft is not None:
             row["ttft"] = run.ttft / said.ttft["model"][at]
+            ends = said.first_intervals["model"][place_told[run.id]].tolist()
+            row |= dict(zip(("soonest", "latest"), ends, strict=True))
         found.setdefault(run.model, (run, []))[1].append(row)
     return found
 
@@ -104,8 +108,8 @@ def told() -> str:
         rows = [r for run, all_ in serving().values() if run.mixture == bool(mixture) for r in all_]
         ranges = [(row["low"], row["high"], row["tpot"]) for row in rows]
         lines.append(_line(f"{kind}: {TIMES['tpot']}", [row["tpot"] for row in rows], ranges))
-        first = [row["ttft"] for row in rows if "ttft" in row]
-        lines.append(_line(f"{kind}: {TIMES['ttft']}", first, []))
+        first = [(r["soonest"], r["latest"], r["ttft"]) for r in rows if "ttft" in r]
+        lines.append(_line(f"{kind}: {TIMES['ttft']}", [row[2] for row in first], first))
     header = ["serving, its model left out", *header[1:], "90th percentile", "inside the range"]
     return f"{text}\n\n{table(header, lines)}"
 
@@ -113,13 +117,13 @@ def told() -> str:
 def _line(name: str, ratios: Sequence[float], ranges: Rows) -> list[str]:
     errors = 1 / np.array(ratios) - 1
     sizes = np.abs(errors)
-    inside = np.mean([low <= x <= high for low, high, x in ranges]) if ranges else None
+    inside = np.mean([low <= x <= high for low, high, x in ranges])
     figures = (
         f"{np.median(sizes):.1%}",
         f"{np.median(errors):+.1%}",
         f"{np.quantile(sizes, 0.9):.0%}",
     )
-    return [name, f"{len(errors):,}", *figures, f"{inside:.0%}" if ranges else "no range"]
+    return [name, f"{len(errors):,}", *figures, f"{inside:.0%}"]
 
 
 def draw_training() -> Figure:

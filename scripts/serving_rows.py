@@ -36,11 +36,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from fit.benchmark_flags import benchmark_columns
 from fit.rates import read_csv
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.serving import notation
-from shardwise.evidence.serving.runs import EXPLICIT, PUBLISHED_SERVING, run_of, serving_runs
+from shardwise.evidence.serving.runs import (
+    EXPLICIT,
+    LATER,
+    PUBLISHED_SERVING,
+    run_of,
+    serving_runs,
+)
 from shardwise.work import grouped
 
 Row = dict[str, str]
@@ -249,9 +256,11 @@ def converted(
     done: list[Row] = []
     for row, name, fits in told:
         try:
-            if not is_dump(stated.get(name)):
+            source = stated.get(name)
+            if not is_dump(source):
                 settle(row, fits, dumped.get(figures(row)), measured[same(row)])
-            done.append(row)
+            told_of = origin(source) if source else ""
+            done.append(row | benchmark_columns(row, told_of, is_benchmark(source)))
         except BadRequest as error:
             reasons[str(error)] += 1
     return done, reasons
@@ -282,6 +291,11 @@ def is_dump(row: Row | None) -> bool:
     return row is not None and "db-dump" in row["silicon_data_source"]
 
 
+def is_benchmark(row: Row | None) -> bool:
+    """Whether a row is of the public benchmark, told by the dump or by a day's file."""
+    return row is not None and (is_dump(row) or "source_file=20" in origin(row))
+
+
 def figures(row: Row) -> tuple[str, ...]:
     names = ("engine", "model", "hardware", "weights", "concurrency")
     lengths = (row["input_length"], row["output_length"])
@@ -303,7 +317,7 @@ def columns(
     if apart and not numbered:
         first["parallelism"] = "TP1"  # told by a recipe or a copy
     row = notation.explicit([first, *group[1:]])
-    benchmark = stated is not None and (is_dump(stated) or "source_file=20" in origin(stated))
+    benchmark = is_benchmark(stated)
     fits = recipes_of(row, stated, found, apart) if benchmark and stated else set()
     if apart and not numbered:
         row |= {"workers": "?", "tensor": "?", "data": "?", "expert": "?"}
@@ -317,7 +331,7 @@ def columns(
     row["kv"] = row["kv"] or cache_dtype(row, group[0]["model"], benchmark)
     if benchmark and not apart:
         row["queue_interval"] = queue_interval(row)
-    row |= dict.fromkeys(("max_num_seqs", "max_num_batched_tokens", "memory_share"), "")
+    row |= dict.fromkeys(LATER[1:], "")
     return row, name, fits
 
 

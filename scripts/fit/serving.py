@@ -23,7 +23,7 @@ from shardwise.work import Quantity, grouped
 
 SIGMA, TTFT_SIGMA = 0.12, 0.2
 """Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
-TTFT_WEIGHT = 0.4
+TTFT_WEIGHT = 0.3
 """What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
 SHIFTS: Mapping[str, Mapping[str, float]] = {
@@ -44,7 +44,7 @@ SHIFTS: Mapping[str, Mapping[str, float]] = {
   of `attention_dp_config`, 50 steps, so for half of them; vLLM and SGLang do not.
 """
 
-IDLE_WEIGHT = 3.0
+IDLE_WEIGHT = 6.0
 """What an error of an idle server's first token counts beside others: no other run has it alone."""
 
 IDLE = Path(__file__).parent / "idle.csv"
@@ -93,7 +93,7 @@ PRIORS: Mapping[str, LogPrior] = {
         source="assumed: ten waves of requests, of which the first waits for half of its prompts",
     ),
     "equal_wait": LogPrior(
-        value=0.03, common=0.5, own=0.5, source="assumed: prompts beside decodes hardly wait"
+        value=0.03, common=0.2, own=0.2, source="assumed: prompts beside decodes hardly wait"
     ),
     "poll_steps": LogPrior(
         value=1.5,
@@ -116,7 +116,7 @@ PRIORS: Mapping[str, LogPrior] = {
     "start_seconds": LogPrior(
         value=1.5e-5, common=0.7, own=1.0, source="assumed: PyTorch's launch and dispatch"
     ),
-    "crowd": LogPrior(value=0.5, common=1.0, own=0.5, source="assumed: less than one of a wave"),
+    "crowd": LogPrior(value=0.5, common=1.0, own=0.5, source="assumed: half drift apart"),
     "handover_seconds": LogPrior(
         value=0.05, common=1.0, own=0.0, source="assumed: two requests over HTTP and a cache"
     ),
@@ -270,10 +270,14 @@ def fit_engines(
         now, step = loss(moves), 1e-4
         found = np.zeros((len(now), len(moves)))
         found[2 * number :] = np.eye(len(moves))
+        changes: dict[str, np.ndarray] = {}
         for column in columns:
-            moved = moves.copy()
-            moved[column.first : column.first + column.size] += step
-            change = ((loss(moved) - now) / step)[: 2 * number]
+            if column.name not in changes:
+                moved = moves.copy()
+                moved[column.first : column.first + column.size] += step
+                slope = (loss(moved) - now)[: 2 * number] / step
+                changes[column.name] = slope / column.sigma
+            change = changes[column.name] * column.sigma
             for i in range(column.size):
                 mine = np.tile(levels[column.level] == i, 2)
                 found[: 2 * number, column.first + i] = np.where(mine, change, 0.0)
@@ -324,7 +328,7 @@ def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
     loops = [g.loop for g in groups]
     names = (
         *("concurrency", "input_length", "output_length", "most_running"),
-        *("token_budget", "splits", "queue_interval"),
+        *("token_budget", "splits", "queue_interval", "waves", "held_steps"),
     )
     shares = range(len(groups[0].decode))
     return RunFeatures(

@@ -22,7 +22,12 @@ from shardwise.plans.serve import CHECKPOINT, KvSharding, Workload
 from shardwise.plans.servers import SERVING_SOFTWARE, ServingSoftware
 from shardwise.results.server import ChipPrice, UsdPerMillion, price_of
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.engines import load_engine, serving_error
+from shardwise.roofline.engines import (
+    first_token_class,
+    first_token_range,
+    load_engine,
+    serving_error,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +186,10 @@ class ServedPlan(Record):
     running: float
     """Sequences that a server runs in the mean."""
     ttft_seconds: Bounds
-    """Seconds from arrival to the first token that 90 % of requests keep; lower and upper hold half
-    of published runs."""
+    """Seconds from arrival to the first token that 90 % of requests keep; lower and upper hold 4 of
+    5 published runs."""
     tpot_seconds: Bounds
-    """(E2E - TTFT) / (output tokens - 1), likewise; lower and upper hold 4 of 5 published runs."""
+    """(E2E - TTFT) / (output tokens - 1), likewise."""
     e2e_seconds: Bounds
     """Seconds of a whole request, likewise."""
     typical_error: TypicalError | None
@@ -291,14 +296,20 @@ def _times(served: Served) -> Mapping[str, Any]:
     known = measured(served.plan, served.piece.chip)
     error = serving_error(mixture=served.cfg.has_experts)
     low, high = (known and engine.range_on(served.piece.chip.id)) or (1.0, 1.0)
-    first = error.ttft if known else 0.0
+    soonest, latest = first_range(served) if known else (1.0, 1.0)
     ttft, tpot, e2e = served.held.times
     return {
-        "ttft_seconds": Bounds(lower=ttft * (1 - first), expected=ttft, upper=ttft * (1 + first)),
+        "ttft_seconds": Bounds(lower=ttft * soonest, expected=ttft, upper=ttft * latest),
         "tpot_seconds": Bounds(lower=tpot * low, expected=tpot, upper=tpot * high),
         "e2e_seconds": Bounds(lower=e2e * low, expected=e2e, upper=e2e * high),
         "typical_error": TypicalError(ttft=error.ttft, tpot=error.tpot) if known else None,
     }
+
+
+def first_range(served: Served) -> tuple[float, float]:
+    """What times to the first token of servers like these were measured to be."""
+    family, pools = served.plan.engine, bool(served.plan.prefill_replicas)
+    return first_token_range(first_token_class(family, pools=pools, in_flight=served.held.running))
 
 
 def measured(plan: ServePlan, chip: Chip) -> bool:

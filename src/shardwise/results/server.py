@@ -13,7 +13,7 @@ from shardwise.planner.serve.server import Phase, server_of
 from shardwise.planner.serve.shape import SPLIT_AXES, cached_heads
 from shardwise.plans.serve import KvSharding
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.engines import load_engine
+from shardwise.roofline.engines import first_token_class, first_token_range, load_engine
 
 _SHOWN_OPS = 6
 
@@ -128,6 +128,8 @@ class PricedServer(Record):
     """Seconds to the first token on an idle server: that and what its engine adds."""
     tpot_seconds: Bounds
     """Seconds of a decode step of all sequences at the mean context."""
+    ttft_interval: tuple[float, float] | None
+    """The 80 % range of the seconds to the first token; null where none was measured."""
     tpot_interval: tuple[float, float] | None
     """The 80 % range of the expected decode step; null where the engine's was not measured."""
     tokens_per_second_per_chip: float
@@ -189,6 +191,7 @@ def priced_server(answer: ServeAnswer) -> PricedServer:
         input_length=plan.input_length,
         output_length=plan.output_length,
         kv_layout=cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
+        ttft_interval=_first_interval(answer),
         tpot_interval=_interval(answer),
         usd_per_million_tokens=UsdPerMillion(**answer.usd_per_million_tokens),
         price=price_of(piece.chip),
@@ -229,6 +232,17 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
         parts.append(_beyond_heads(heads, tensor // heads, _BEYOND[kv_sharding]))
     latent = not any(isinstance(m, Attention) for m in mixers)
     return f"{'latent ' if latent else ''}KV cache {', '.join(parts) or 'on one device'}"
+
+
+def _first_interval(answer: ServeAnswer) -> tuple[float, float] | None:
+    """The range of the time to the first token of one request alone at its server, where the
+    engine's was measured."""
+    engine, plan = load_engine(answer.plan.engine), answer.plan
+    if engine.range is None:
+        return None
+    pools, expected = bool(plan.prefill_replicas), answer.ttft_seconds.expected
+    low, high = first_token_range(first_token_class(plan.engine, pools=pools, in_flight=1))
+    return expected * low, expected * high
 
 
 def _interval(answer: ServeAnswer) -> tuple[float, float] | None:

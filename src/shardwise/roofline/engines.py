@@ -66,11 +66,11 @@ ARRIVAL_CONSTANTS: Mapping[str, str] = {
     "poll_steps": "steps until a request is looked at and its first token is sent",
     "balance_steps": "steps that parts of a batch wait for prompts of the others",
     "pool_wait": "`prefill_wait` where servers of their own prefill",
-    "start_seconds": "seconds of the host that each kernel of a prompt's step takes at least",
-    "crowd": "prompts of a wave of equal lengths that a prompt meets, over concurrency^0.36 - 1",
+    "start_seconds": "seconds of the host beside the device for each kernel of a prompt's step",
+    "crowd": "share of the steps without prompts that a prompt meets as if they had one",
     "handover_seconds": "seconds between the servers that prefill and those that decode",
     "request_seconds": "seconds of a request on its way in and out",
-    "beside_seconds": "seconds longer on that way where others are answered meanwhile",
+    "beside_seconds": "seconds longer for 1,000 kernels of a prompt where others are answered",
     "acceptance": "chance that a guessed token is right after one that was",
 }
 """How the requests of a benchmark arrive at an engine; seconds per prompt token are in none."""
@@ -81,7 +81,7 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
     "balance_steps": (0.0, 200.0),
     "pool_wait": (0.0, 1.0),
     "start_seconds": (0.0, 1e-3),
-    "crowd": (0.0, 10.0),
+    "crowd": (0.0, 1.0),
     "handover_seconds": (0.0, 10.0),
     "request_seconds": (0.0, 1.0),
     "beside_seconds": (0.0, 1.0),
@@ -201,6 +201,56 @@ class ServingError:
     tpot: float
     ttft: float
     runs: int
+
+
+FEW_IN_FLIGHT = 100
+"""Requests in flight at a server up to which an engine's own range of first tokens is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokenClass:
+    """Servers whose times to the first token are missed alike: of a family ("" of all), of one pool
+    or of two, with few or many requests in flight at each (None: either)."""
+
+    family: str
+    pools: bool
+    many: bool | None
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        load = {None: "", False: f", at most {FEW_IN_FLIGHT}", True: f", over {FEW_IN_FLIGHT}"}
+        pools = "two pools" if self.pools else "one pool"
+        return f"{self.family + ', ' if self.family else ''}{pools}{load[self.many]}"
+
+    def any_engine(self) -> "FirstTokenClass":
+        return replace(self, family="")
+
+    def any_load(self) -> "FirstTokenClass":
+        return replace(self, family="", many=None)
+
+    def holds(self, other: "FirstTokenClass") -> bool:
+        """Whether servers of another class are of this one."""
+        alike = self.family in ("", other.family) and self.pools == other.pools
+        return alike and self.many in (None, other.many)
+
+
+def first_token_class(family: str, *, pools: bool, in_flight: float) -> FirstTokenClass:
+    """The class of servers with so many requests in flight at each."""
+    many = in_flight > FEW_IN_FLIGHT
+    own = family if family in OWN_FIRST_TOKENS else "others"
+    return FirstTokenClass("" if pools or many else own, pools, many)
+
+
+OWN_FIRST_TOKENS = ("vllm", "sglang", "trtllm")
+"""Families with enough models for ranges of their own; all others are one class."""
+
+
+def first_token_range(kind: FirstTokenClass) -> tuple[float, float]:
+    """What times to the first token were measured to be over the predicted ones: 80 % of the runs
+    of a class, each predicted by a fit that had not seen its model."""
+    found = read_toml(_ERRORS, "the errors of serving")["first_token"][kind.name]
+    return found["low"], found["high"]
 
 
 def serving_error(*, mixture: bool) -> ServingError:

@@ -22,11 +22,12 @@ from shardwise.evidence.serving.validate import (
 )
 from shardwise.evidence.serving.validation_result import serving_runs
 from shardwise.hardware.chip import EFFICIENCIES
-from shardwise.roofline.engines import ENGINE_CONSTANTS
+from shardwise.roofline.engines import ENGINE_CONSTANTS, first_token_class, first_token_range
 
-DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.16, 0.125, 0.36, 0.30
+DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.16, 0.125, 0.36, 0.29
 MODEL, MODEL_P90, APART = 0.11, 0.33, 0.15
 RANGES = (0.75, 0.85)
+FIRST_RANGES, CLASS = (0.75, 0.88), 30
 RUNS = 2400
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
@@ -102,6 +103,25 @@ def test_ranges_hold_left_out(runs, left, fold):
     low, high = left.intervals[fold].T
     ratio = np.array([run.tpot for run in runs]) / left.tpot[fold]
     assert RANGES[0] <= ((low <= ratio) & (ratio <= high)).mean() <= RANGES[1]
+
+
+def test_ranges_of_first_tokens_hold_in_every_class_of_a_model_left_out(runs, left):
+    told = [i for i, run in enumerate(runs) if run.ttft is not None]
+    low, high = left.first_intervals["model"].T
+    ratio = np.array([runs[i].ttft / left.ttft["model"][i] for i in told])
+    inside = (low <= ratio) & (ratio <= high)
+    classes = np.array([class_name(runs[i]) for i in told])
+    assert len(set(classes)) >= 6
+    for name in set(classes):
+        mine = inside[classes == name]
+        assert len(mine) < CLASS or FIRST_RANGES[0] <= mine.mean() <= FIRST_RANGES[1], name
+
+
+def class_name(run):
+    each = run.concurrency / run.workers
+    kind = first_token_class(run.family, pools=run.prefill is not None, in_flight=each)
+    assert all(0 < end < np.inf for end in first_token_range(kind))
+    return kind.name
 
 
 @pytest.mark.slow

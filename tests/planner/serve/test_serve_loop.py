@@ -7,9 +7,12 @@ import pytest
 
 from shardwise.evidence.serving.loop import (
     ClosedLoop,
+    LoopSteps,
     PoolTimes,
+    first_wave,
     loop_times,
     pool_times,
+    queued,
     tokens_per_step,
 )
 from shardwise.roofline.engines import IDEAL_ENGINE, Arrival
@@ -19,6 +22,13 @@ TOKENIZED = 2e-6 * 1024
 MEAN_STEP = 0.010 + 63 / 64 * 0.003
 """Of 64 prompts, 63 are others'."""
 HALF_A_STEP = 0.5 * MEAN_STEP
+STEPS = LoopSteps(decode=0.010, mixed=0.034, prompt=0.030, full=0.240)
+"""Eight prompts in a step take as long as one after the other."""
+
+
+def others_first(tpot, loop=LOOP):
+    """Seconds that a prompt waits for those before it, of 30 ms each."""
+    return queued(0.030, (loop.output_length - 1) * tpot, loop.running)
 
 
 def test_tokens_in_are_tokens_out():
@@ -33,24 +43,24 @@ def test_tokens_in_are_tokens_out():
 def test_seconds_by_hand():
     """10 ms, 34 ms with a prompt in it, a prompt alone 30 ms: (34 - 10) / 8 between tokens, of
     others' prompts."""
-    times = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
+    times = loop_times(LOOP, STEPS, IDEAL_ENGINE)
     assert times.tpot == pytest.approx(MEAN_STEP)
-    assert times.ttft == pytest.approx(HALF_A_STEP + 0.030 + TOKENIZED)
+    waits = others_first(times.tpot)
+    assert times.ttft == pytest.approx(HALF_A_STEP + 0.030 + TOKENIZED + waits)
 
 
 def test_the_steps_until_a_request_is_looked_at_hold_prompts_too():
     """11 steps from one look at the queue to the next: half of ten more, of 13 ms each. Two parts
     of a batch wait 20 steps for each other."""
-    once = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
+    once = loop_times(LOOP, STEPS, IDEAL_ENGINE)
     seldom = replace(LOOP, queue_interval=11.0)
-    waited = loop_times(seldom, 0.010, 0.034, 0.030, IDEAL_ENGINE)
+    waited = loop_times(seldom, STEPS, IDEAL_ENGINE)
     assert waited.ttft - once.ttft == pytest.approx(5 * MEAN_STEP)
     engine = replace(IDEAL_ENGINE, arrival=Arrival(balance_steps=20.0))
-    one, two = (
-        loop_times(replace(LOOP, splits=n), 0.010, 0.034, 0.030, engine) for n in (1.0, 2.0)
-    )
-    assert two.ttft - one.ttft == pytest.approx(20 * MEAN_STEP)
-    assert one.ttft == once.ttft
+    two = replace(LOOP, splits=2.0)
+    balanced, free = (loop_times(two, STEPS, e) for e in (engine, IDEAL_ENGINE))
+    assert balanced.ttft - free.ttft == pytest.approx(20 * MEAN_STEP)
+    assert loop_times(LOOP, STEPS, engine).ttft == once.ttft
 
 
 @pytest.mark.parametrize("length", [1024.0, 128.0, 16.0])
@@ -60,7 +70,7 @@ def test_one_request_at_a_time_meets_no_prompt_and_waits_for_no_step(length):
     arrival = Arrival(poll_steps=9.0, balance_steps=20.0, equal_wait=0.5, crowd=1.0)
     engine = replace(IDEAL_ENGINE, prefill_wait=0.5, arrival=arrival)
     for equal in (False, True):
-        times = loop_times(loop, 0.010, 0.034, 0.030, engine, equal)
+        times = loop_times(loop, STEPS, engine, equal)
         assert times.tpot == pytest.approx(0.010)
         assert times.ttft == pytest.approx(0.030 + TOKENIZED)
 
@@ -68,21 +78,55 @@ def test_one_request_at_a_time_meets_no_prompt_and_waits_for_no_step(length):
 @pytest.mark.parametrize("wait", [0.0, 0.2, 1.0])
 def test_waiting_moves_time_and_makes_none(wait):
     engine = replace(IDEAL_ENGINE, prefill_wait=wait)
-    times = loop_times(LOOP, 0.010, 0.034, 0.030, engine)
-    told = HALF_A_STEP + 0.030 + TOKENIZED
+    times = loop_times(LOOP, STEPS, engine)
+    told = HALF_A_STEP + 0.030 + TOKENIZED + others_first(times.tpot)
     assert times.ttft + 511 * times.tpot == pytest.approx(told + 511 * MEAN_STEP)
     assert times.tpot == pytest.approx(0.010 + (1 - wait) * (MEAN_STEP - 0.010))
 
 
-def test_requests_of_equal_lengths_wait_as_a_wave_and_all_meet_a_crowd():
-    arrival = Arrival(equal_wait=0.5, crowd=1.0)
+def test_requests_of_equal_lengths_meet_prompts_at_every_step_and_no_queue():
+    arrival = Arrival(equal_wait=0.5, crowd=0.25)
     engine = replace(IDEAL_ENGINE, arrival=arrival)
-    mixed, equal = (loop_times(LOOP, 0.010, 0.034, 0.030, engine, e) for e in (False, True))
+    mixed, equal = (loop_times(LOOP, STEPS, engine, e) for e in (False, True))
     assert mixed.tpot == pytest.approx(MEAN_STEP)
     assert equal.tpot == pytest.approx((0.010 + MEAN_STEP) / 2)
-    assert equal.ttft - mixed.ttft == pytest.approx(511 * (MEAN_STEP - 0.010) / 2)
-    told = HALF_A_STEP + 0.030 * 64**0.36 + TOKENIZED
-    assert mixed.ttft == pytest.approx(told)
+    step = 0.010 + 63 / 64 * 0.024
+    moved = 511 * (MEAN_STEP - 0.010) / 2
+    assert equal.ttft == pytest.approx(0.5 * step + 0.030 + TOKENIZED + moved)
+    met = 0.5 * (0.010 + 63 / 64 * 0.024 * (1 / 8 + 0.25 * 7 / 8))
+    assert mixed.ttft == pytest.approx(met + 0.030 + TOKENIZED + others_first(mixed.tpot))
+
+
+@pytest.mark.parametrize("requests", [2, 8, 40])
+def test_a_prompt_waits_for_those_before_it_as_when_they_go_round(requests):
+    """Requests that take turns at one place of 1 s and are 9 to 11 s elsewhere, one by one."""
+    draw = np.random.default_rng(requests)
+    back = draw.uniform(0, 10, requests)
+    free, waits = 0.0, []
+    for _ in range(20_000):
+        first = int(np.argmin(back))
+        start = max(free, back[first])
+        waits.append(start - back[first])
+        free = start + 1.0
+        back[first] = free + draw.uniform(9, 11)
+    told = float(queued(1.0, 10.0, requests))
+    mean = np.mean(waits[2000:])
+    assert told >= 0.98 * mean - 0.05  # requests that go round in order wait less than at random
+    assert told == pytest.approx(mean, abs=1.6)
+    if requests > 11:
+        assert told == pytest.approx(requests - 11, rel=0.05)
+
+
+def test_the_first_of_ten_waves_starts_at_once():
+    """64 requests of which a step takes eight: 240 ms a step, and the mean of eight of them."""
+    told = first_wave(LOOP, STEPS)
+    assert told == pytest.approx(0.240 * 4.5 + 64 / 2 * TOKENIZED)
+    ten = replace(LOOP, waves=10.0)
+    steady, found = (loop_times(loop, STEPS, IDEAL_ENGINE) for loop in (LOOP, ten))
+    assert found.tpot == steady.tpot
+    assert found.ttft - TOKENIZED == pytest.approx(0.9 * (steady.ttft - TOKENIZED) + 0.1 * told)
+    held = loop_times(replace(LOOP, held_steps=20.0), STEPS, IDEAL_ENGINE)
+    assert held.ttft - steady.ttft == pytest.approx(20 * MEAN_STEP)
 
 
 def test_guesses_yield_tokens():
@@ -90,7 +134,7 @@ def test_guesses_yield_tokens():
     assert tokens_per_step(3.0, 0.5) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
     two = replace(LOOP, yields=2.0)
     assert two.mixed_share == 2 * LOOP.mixed_share
-    assert loop_times(two, 0.010, 0.034, 0.030, IDEAL_ENGINE).tpot == pytest.approx(
+    assert loop_times(two, STEPS, IDEAL_ENGINE).tpot == pytest.approx(
         (0.010 + 2 * (MEAN_STEP - 0.010)) / 2
     )
 
@@ -99,7 +143,7 @@ def test_those_beyond_the_memory_wait_their_turn():
     full = ClosedLoop(
         concurrency=128.0, input_length=1024.0, output_length=512.0, most_running=64.0
     )
-    alone, queued = (loop_times(x, 0.010, 0.034, 0.030, IDEAL_ENGINE) for x in (LOOP, full))
+    alone, queued = (loop_times(x, STEPS, IDEAL_ENGINE) for x in (LOOP, full))
     assert queued.tpot == alone.tpot
     assert queued.ttft == pytest.approx(2 * alone.ttft + 511 * alone.tpot)
 

@@ -45,7 +45,8 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         ),
         Fact(
             "TTFT",
-            f"{format_seconds(result.ttft_seconds.expected)} on an idle server, of which prefill "
+            f"{format_seconds(result.ttft_seconds.expected)}{_first_text(result)} on an idle "
+            "server, of which prefill "
             f"{format_seconds(result.prefill_seconds.expected)}",
         ),
         Fact(
@@ -67,6 +68,14 @@ def _facts(answer: ServeAnswer, result: PricedServer) -> list[Fact]:
         ),
         *([Fact("a sequence", f"keeps {result.sequence}")] if result.sequence else []),
     ]
+
+
+def _first_text(result: PricedServer) -> str:
+    """How far times to the first token of such servers were off."""
+    if result.ttft_interval is None:
+        return ""
+    low, high = map(format_seconds, result.ttft_interval)
+    return f" (8 of 10 runs of such servers: {low} to {high})"
 
 
 def _range_text(answer: ServeAnswer, result: PricedServer) -> str:

@@ -66,7 +66,7 @@ def servers_line(served: Served, result: ServedPlan) -> str:
         plan = served.plan.prefill_plan
         other = _pool(result.prefill_replicas, plan, served.prefill_piece)
         said = f"{said} that answer, {other} that prefill"
-    return f"{said}, at most {result.batch:,} sequences each"
+    return f"{said}, --max-num-seqs {result.batch:,}"
 
 
 def _pool(replicas: int, plan: ServePlan, piece: Slice) -> str:
@@ -112,7 +112,7 @@ def _speed(result: ServedPlan) -> list[Fact]:
         times.append(f"{sig(result.output_tokens / result.e2e_seconds.expected)} tokens/s a user")
     return [
         verdict,
-        Fact("p90", f"{', '.join(times)}: 9 of 10 requests are faster, in 98 of 100 such runs"),
+        Fact("p90", f"{', '.join(times)}: 9 of 10 requests are faster, in all but 2 of 100 runs"),
         Fact("error", _error(result)),
     ]
 
@@ -122,10 +122,13 @@ def _error(result: ServedPlan) -> str:
     error, tpot = result.typical_error, result.tpot_seconds
     if not error:
         return "unknown: this software was not measured on this chip"
-    low, high = format_seconds(tpot.lower), format_seconds(tpot.upper)
+    first, each = (
+        f"{format_seconds(of.lower)} to {format_seconds(of.upper)}"
+        for of in (result.ttft_seconds, tpot)
+    )
     return (
-        f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; of measured "
-        f"servers of this kind, 8 in 10 would show a TPOT of {low} to {high}"
+        f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; of measured servers "
+        f"of this kind, 8 in 10 would show a TTFT of {first}, and a TPOT of {each}"
     )
 
 

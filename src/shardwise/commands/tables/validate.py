@@ -419,6 +419,8 @@ def _serving_page(told: ServingValidated) -> Page:
         yield f"no run on {', '.join(sorted(unknown))} is known: their ranges are wide"
     yield "\nTime to the first token"
     yield from _held_out({fold: one.ttft for fold, one in found.left_out.items()}, told.ttft)
+    if found.first_coverage is not None:
+        yield f"\n{found.first_coverage:.0%} of them inside their 80 % range"
     if told.detail:
         yield ""
         yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")

@@ -8,19 +8,27 @@ less), so a share f = q / lump of the steps is mixed:
 
     E         = f (M - D) (n - 1) / n   D a decode step, M a mixed one of n sequences and a lump
     TPOT      = (D + (1 - w) E) / y
-    TTFT      = P (1 + m) + s (D + E) + w E (O / y - 1)             P the prefill of a prompt alone
+    TTFT      = (1 - 1/v) (P + q + s S + w E (O / y - 1)) + W / v
 
-E is what the prompts of the n - 1 others add to a step; one request at a time meets none.
+E is what the prompts of the n - 1 others add to a step; one request at a time meets none. P is the
+prefill of a prompt alone, with the start of its kernels.
 
-s steps go by until software looks at a request beside others: `poll_steps`, half of the steps that
-it is told to take between looks at its queue (`queue_interval`), and `balance_steps` where parts of
-the batch have attention of their own, as one of them starts a prompt when the others have one too.
-An idle server looks at once, and its software has nothing else to do (`beside_seconds`).
+s steps of S seconds go by until software looks at a request beside others: `poll_steps`, half of
+the steps that it is told to take between looks at its queue (`queue_interval`), those for which it
+holds a prompt back until others are there (`held_steps`), and `balance_steps` where parts of the
+batch have attention of their own, as one of them starts a prompt when the others have one too. An
+idle server looks at once, and its software has nothing else to do (`beside_seconds`).
 
-An engine moves a part w of the others' prefill from the time between tokens to the time before the
-first: `prefill_wait` where lengths differ, so that prompts trickle in beside decodes (beyond the
-first wave), `equal_wait` where all have the same lengths and come back together. At its prefill a
-prompt meets m = `crowd` (c^0.36 - 1) others. Requests beyond n queue for their turn.
+Requests of equal lengths end one step after the other, as they began, so the steps that a prompt
+waits for hold prompts, too: S = D + (M - D) (n - 1) / n. Where lengths differ, requests drift
+apart: of the steps without prompts a share `crowd` is met as if it had one, and a prompt waits q
+seconds for those before it (`queued`). An engine moves a part w of the others' prefill from the
+time between tokens to the time before the first: `equal_wait` of equal lengths, `prefill_wait` of
+others.
+
+A benchmark of v = `waves` requests for each in flight starts n at once, which are prefilled one
+step after the other, each of as many prompts as the token budget holds: W seconds in the mean.
+Requests beyond n queue for their turn.
 
 Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
 at the rate X that the slower pool allows:
@@ -45,9 +53,6 @@ TOKEN_BUDGET = 8192
 MEMORY_SHARE = 0.9
 """Share of the memory that engines take: vLLM's `gpu_memory_utilization`, 0.9 by default."""
 
-CROWD_POWER = 0.36
-"""How the crowd of a wave grows with concurrency: between its root and its logarithm."""
-
 _ROUNDS = 8
 """Rounds of the fixed point of two pools, each half way."""
 
@@ -56,7 +61,9 @@ _ROUNDS = 8
 class ClosedLoop:
     """What is in flight at one server; numbers or arrays over candidates. `yields` are the tokens
     of one step and sequence, `splits` parts of the batch that prefill prompts of their own,
-    `queue_interval` the steps from one look at the queue to the next."""
+    `queue_interval` the steps from one look at the queue to the next, `waves` the requests of the
+    benchmark for each in flight, `held_steps` those for which a prompt is held back,
+    `kernels` those of a prompt's step."""
 
     concurrency: Quantity
     input_length: Quantity
@@ -66,6 +73,9 @@ class ClosedLoop:
     yields: Quantity = 1.0
     splits: Quantity = 1.0
     queue_interval: Quantity = 1.0
+    waves: Quantity = np.inf
+    held_steps: Quantity = 0.0
+    kernels: Quantity = 0.0
 
     @property
     def running(self) -> Quantity:
@@ -107,6 +117,11 @@ class ClosedLoop:
     def full_prompts(self) -> Quantity:
         """Whole prompts that one part of the batch prefills in a step."""
         return np.maximum(np.floor(self.token_budget / self.input_length), 1.0)
+
+    @property
+    def room(self) -> Quantity:
+        """Prompts that one step takes over all parts of the batch."""
+        return self.full_prompts * self.splits
 
     def decode_step(self, queries: Quantity = 1.0) -> StepShape:
         """n sequences at the mean context, the prompt and half of the answer, of `queries` tokens
@@ -172,37 +187,86 @@ def waiting(engine: EngineConstants, equal: Quantity) -> Quantity:
 
 def arriving(loop: ClosedLoop, engine: EngineConstants, busy: Quantity) -> Quantity:
     """Seconds of a request on its way in and out, and of its tokens."""
-    beside = engine.arrival.beside_seconds * busy
+    beside = engine.arrival.beside_seconds * busy * loop.kernels / 1000
     return engine.arrival.request_seconds + beside + TOKEN_SECONDS * loop.input_length
 
 
 def polling(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
-    """s: steps until a request is looked at and its first token is sent, beside others."""
+    """Steps until a request is looked at and its first token is sent, beside others."""
     return engine.arrival.poll_steps + (loop.queue_interval - 1) / 2
 
 
+def waited_steps(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
+    """s: those, and the ones for which a server holds prompts back for others."""
+    balance = np.where(np.asarray(loop.splits) > 1, engine.arrival.balance_steps, 0.0)
+    return (polling(loop, engine) + loop.held_steps + balance) * loop.busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSteps:
+    """Seconds of the steps of a loop: a decode step, a mixed step, a prompt's chunk on every part
+    of the batch at once (`prompt`), and one of as many prompts as a step holds (`full`). `mixed` is
+    of one query a sequence where `yields` is 1; its prompts count, over a step without them."""
+
+    decode: Quantity
+    mixed: Quantity
+    prompt: Quantity
+    full: Quantity
+
+    @property
+    def added(self) -> Quantity:
+        """M - D: what a lump of prompts adds to a decode step."""
+        return np.maximum(self.mixed - self.decode, 0.0)  # type: ignore[operator]
+
+
 def loop_times(
-    loop: ClosedLoop,
-    decode: Quantity,
-    mixed: Quantity,
-    prompt: Quantity,
-    engine: EngineConstants,
-    equal: Quantity = False,
+    loop: ClosedLoop, steps: LoopSteps, engine: EngineConstants, equal: Quantity = False
 ) -> LoopTimes:
-    """TTFT and TPOT from the seconds of a decode step, a mixed step and a prompt's chunk. `mixed`
-    is of one query a sequence where `yields` is 1; its prompts count, over a step without them."""
-    wait, arrival = waiting(engine, equal), engine.arrival
-    steps = np.maximum(loop.output_length / loop.yields - 1, 1.0)
-    others = loop.others * loop.mixed_share * np.maximum(mixed - decode, 0.0)
-    tpot = (decode + (1 - wait) * others) / loop.yields
-    met = arrival.crowd * (np.maximum(loop.concurrency, 1.0) ** CROWD_POWER - 1)
-    looked_at = polling(loop, engine) + np.where(loop.splits > 1, arrival.balance_steps, 0.0)  # type: ignore[operator]
-    looked_at = looked_at * loop.busy
-    alone = prompt * loop.chunks * (1 + met) + looked_at * (decode + others)
-    served = arriving(loop, engine, loop.busy) + alone + wait * others * steps
+    """TTFT and TPOT of requests of equal lengths, or of others; see the head of this file."""
+    wait = waiting(engine, equal)
+    tokens = np.maximum(loop.output_length / loop.yields - 1, 1.0)
+    others = loop.others * loop.mixed_share * steps.added
+    tpot = (steps.decode + (1 - wait) * others) / loop.yields
     answer = (loop.output_length - 1) * tpot
-    queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
-    return LoopTimes(ttft=served + queued, tpot=tpot)
+    free = 1 - loop.mixed_share
+    met = np.where(equal, 1.0, loop.mixed_share + engine.arrival.crowd * free) * loop.others
+    seen = waited_steps(loop, engine) * (steps.decode + met * steps.added)
+    own = steps.prompt * loop.chunks
+    each = steps.full * loop.chunks / loop.room
+    waits = np.where(equal, 0.0, queued(each, answer, loop.running))
+    steady = own + waits + seen + wait * others * tokens
+    first = np.maximum(first_wave(loop, steps), own)
+    served = arriving(loop, engine, loop.busy) + steady + (first - steady) / loop.waves
+    turns = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
+    return LoopTimes(ttft=served + turns, tpot=tpot)
+
+
+def queued(each: Quantity, answer: Quantity, requests: Quantity) -> Quantity:
+    """Seconds that a prompt waits for others' where `requests` go round between one place that
+    takes `each` seconds for a prompt, always the same, and `answer` seconds elsewhere.
+
+    Mean value analysis with Schweitzer's estimate: one that comes finds a share (c - 1) / c of the
+    mean queue, and of the prompt that is served half (Schweitzer 1979).
+
+    >>> [round(float(queued(1.0, 9.0, c)), 2) for c in (1, 2, 10)]
+    [0.0, 0.05, 2.0]
+    """
+    over = each * requests - answer
+    room = each * answer - (requests - 1) * each**2 / 2
+    stay = (over + np.sqrt(np.maximum(over**2 + 4 * room, 0.0))) / 2
+    return np.maximum(stay - each, 0.0)
+
+
+def first_wave(loop: ClosedLoop, steps: LoopSteps) -> Quantity:
+    """W: mean seconds of the requests that start at once, by one tokenizer and by steps of `room`
+    prompts, one after the other."""
+    more = np.maximum(np.minimum(loop.running, loop.room) - loop.splits, 0.0)
+    room = np.maximum(loop.room - loop.splits, 1.0)
+    lump = steps.prompt + (steps.full - steps.prompt) * more / room
+    rounds = np.maximum(loop.running / loop.room, 1.0)
+    return lump * loop.chunks * (rounds + 1) / 2 + (
+        TOKEN_SECONDS * loop.input_length * loop.running / 2
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ EXPLICIT: Mapping[str, str] = {
     "max_num_seqs": "most sequences that run on a server; empty where memory alone limits them",
     "max_num_batched_tokens": "most tokens of a step; empty where it is 8,192",
     "memory_share": "share of the memory that the engine takes; empty where it is 0.9",
+    "waves": "requests of the benchmark for each in flight, all started at once; empty where many",
+    "held_steps": "steps that a prompt waits for others to come with it; empty where none",
     "tensor": "devices that cut the heads of one sequence",
     "data": "parts of the batch with attention of their own",
     "expert": "devices over which whole experts lie apart; 1 where they are cut like an MLP",
@@ -68,7 +70,10 @@ EXPLICIT: Mapping[str, str] = {
 }
 """Columns of a table of serving runs."""
 
-LATER = ("queue_interval", "max_num_seqs", "max_num_batched_tokens", "memory_share")
+LATER = (
+    *("queue_interval", "max_num_seqs", "max_num_batched_tokens", "memory_share"),
+    *("waves", "held_steps"),
+)
 """Columns that a table may lack."""
 
 DTYPES = {
@@ -115,6 +120,8 @@ class ServingRun:
     `workers` servers of `piece` decode; `prefill` are those that prefill where they are others.
     `queue_interval` steps lie between the looks at the queue; `most_running` sequences at most run
     on a server, in steps of at most `token_budget` tokens, in a `memory_share` of its memory.
+    `waves` requests come for each in flight, the first of them at once, and a prompt is held back
+    for `held_steps` steps.
     Lengths lie evenly between `shortest` times the stated ones and these."""
 
     source: str
@@ -133,6 +140,8 @@ class ServingRun:
     most_running: float
     token_budget: int
     memory_share: float
+    waves: float
+    held_steps: int
     weights: str
     kv: str
     concurrency: int
@@ -291,6 +300,8 @@ def run_of(row: Row) -> ServingRun:
         most_running=_count(row, "max_num_seqs") if row.get("max_num_seqs") else inf,
         token_budget=_count(row, budget) if row.get(budget) else TOKEN_BUDGET,
         memory_share=_number(row, share, 0.01, 1.0) if row.get(share) else MEMORY_SHARE,
+        waves=_count(row, "waves") if row.get("waves") else inf,
+        held_steps=_count(row, "held_steps") if row.get("held_steps") else 0,
         weights=weights,
         kv={"fp16": "f16"}.get(kv, kv),
         concurrency=int(row["concurrency"]),

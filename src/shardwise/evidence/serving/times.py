@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwise.evidence.serving.loop import (
     ClosedLoop,
+    LoopSteps,
     LoopTimes,
     PoolTimes,
     loop_times,
@@ -82,12 +83,19 @@ class RunFeatures:
         drafts = np.array([float(run.drafts) for run in self.runs])
         yields = tokens_per_step(drafts, engine.arrival.acceptance)
         equal = np.array([run.shortest == 1 for run in self.runs])
-        loop = replace(self.loop, yields=yields)
-        decode, prompt = self.decode[0].seconds(engine), self.prompt.seconds(engine)
-        prompt = np.maximum(prompt, self.prompt.kernels * engine.arrival.start_seconds)
+        loop = replace(self.loop, yields=yields, kernels=self.prompt.kernels)
+        decode = self.decode[0].seconds(engine)
+        started = self.prompt.kernels * engine.arrival.start_seconds
+        prompt = self.prompt.seconds(engine) + started
         if self.runs[0].prefill is not None:
             return pool_times(self._pools(loop, prompt, engine), engine)
-        looped = loop_times(loop, decode, self.mixed.seconds(engine), prompt, engine, equal)
+        steps = LoopSteps(
+            decode=decode,
+            mixed=self.mixed.seconds(engine),
+            prompt=prompt,
+            full=np.maximum(self.full.seconds(engine), prompt),
+        )
+        looped = loop_times(loop, steps, engine, equal)
         alone = np.array([run.kind == "step" for run in self.runs])
         return LoopTimes(
             ttft=np.where(alone, prompt * loop.chunks, looped.ttft),
@@ -248,6 +256,8 @@ def loop_of(runs: Sequence[ServingRun], shape: ServeShape) -> ClosedLoop:
         most_running=np.array([float(most_running(r, shape)) for r in runs]),
         token_budget=np.array([float(r.token_budget) for r in runs]),
         queue_interval=np.array([float(r.queue_interval) for r in runs]),
+        waves=np.array([r.waves for r in runs]),
+        held_steps=np.array([float(r.held_steps) for r in runs]),
     )
 
 

@@ -19,7 +19,14 @@ from shardwise.boundary.records import Record
 from shardwise.evidence.serving.runs import ServingRun, ServingTable
 from shardwise.evidence.serving.times import RunFeatures, features, fitting
 from shardwise.evidence.training.scores import Summary, share_inside, summary_of
-from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, engine_names, load_engine
+from shardwise.roofline.engines import (
+    IDEAL_ENGINE,
+    EngineConstants,
+    engine_names,
+    first_token_class,
+    first_token_range,
+    load_engine,
+)
 
 OTHERS = "others"
 """The engine of families without constants of their own: the median of those that have some."""
@@ -36,12 +43,14 @@ EngineOf = Callable[[ServingRun], EngineConstants]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutTimes:
     """Seconds of the published runs by the fits that had not seen their model, chip or release;
-    `intervals` are shares of the predicted TPOT, from the residuals of other folds alone."""
+    `intervals` are shares of the predicted TPOT, `first_intervals` of the predicted TTFT, from the
+    residuals of other folds alone."""
 
     ids: tuple[str, ...]
     tpot: Mapping[str, np.ndarray]
     ttft: Mapping[str, np.ndarray]
     intervals: Mapping[str, np.ndarray]
+    first_intervals: Mapping[str, np.ndarray]
 
 
 def read_left_out(path: Path = LEFT_OUT) -> LeftOutTimes:
@@ -51,7 +60,7 @@ def read_left_out(path: Path = LEFT_OUT) -> LeftOutTimes:
         ids=tuple(record["ids"]),
         **{
             name: {fold: np.array(record[name][fold], float) for fold in FOLDS}
-            for name in ("tpot", "ttft", "intervals")
+            for name in ("tpot", "ttft", "intervals", "first_intervals")
         },
     )
 
@@ -69,13 +78,14 @@ class TimesErrors(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredServingRun:
     """One run priced; seconds. `interval` is the 80 % range of the TPOT that the engine's constants
-    expect."""
+    expect, `first_interval` that of the TTFT."""
 
     run: ServingRun
     engine: str
     tpot: float
     ttft: float
     interval: tuple[float, float] | None = None
+    first_interval: tuple[float, float] | None = None
 
     @property
     def error(self) -> float:
@@ -100,6 +110,13 @@ class ServingValidation:
     def coverage(self) -> float | None:
         """Share of the runs whose measured TPOT lies in its 80 % range."""
         return share_inside((r.interval, r.run.tpot) for r in self.rows)
+
+    @property
+    def first_coverage(self) -> float | None:
+        """Share of the runs that tell it whose measured TTFT lies in its 80 % range."""
+        return share_inside(
+            (r.first_interval, r.run.ttft) for r in self.rows if r.run.ttft is not None
+        )
 
     def by(self, key: Callable[[ScoredServingRun], str]) -> dict[str, Summary]:
         """Summaries of TPOT by a property."""
@@ -161,12 +178,14 @@ def scored(
         times = {family: group.times(engine) for family, engine in engines.items()}
         for i, run in enumerate(group.runs):
             engine, tpot = engines[run.family], float(times[run.family].tpot[i])  # type: ignore[index]
+            ttft = float(times[run.family].ttft[i])  # type: ignore[index]
             found[run.id] = ScoredServingRun(
                 run=run,
                 engine=engine.name,
                 tpot=tpot,
-                ttft=float(times[run.family].ttft[i]),  # type: ignore[index]
+                ttft=ttft,
                 interval=interval_of(engine, run.chip, tpot),
+                first_interval=first_interval_of(engine, run, ttft),
             )
     return tuple(found[run.id] for run in runs)
 
@@ -176,6 +195,18 @@ def interval_of(engine: EngineConstants, chip: str, tpot: float) -> tuple[float,
     one on a chip of which no run is known."""
     found = engine.range_on(chip)
     return found and (tpot * found[0], tpot * found[1])
+
+
+def first_interval_of(
+    engine: EngineConstants, run: ServingRun, ttft: float
+) -> tuple[float, float] | None:
+    """The 80 % range of a time to the first token, where the engine's was measured."""
+    if engine.range is None:
+        return None
+    each = run.concurrency / run.workers
+    kind = first_token_class(run.family, pools=run.prefill is not None, in_flight=each)
+    low, high = first_token_range(kind)
+    return ttft * low, ttft * high
 
 
 def tpot_summary(rows: Sequence[ScoredServingRun]) -> Summary:

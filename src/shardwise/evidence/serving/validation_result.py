@@ -62,6 +62,8 @@ class ValidatedServing(Record):
     """Predicted seconds to the first token."""
     ttft_measured: float | None
     """Measured seconds to the first token; null where the run tells none."""
+    ttft_interval: tuple[float, float] | None
+    """The 80 % range of the seconds to the first token; null where it was not measured."""
     tokens_per_second_predicted: float
     """Predicted tokens per second of all sequences."""
     tokens_per_second_measured: float
@@ -97,6 +99,8 @@ class ServingRuns(Record):
     """Errors of the time to the first token of the runs that tell it."""
     coverage: float | None
     """Share of runs whose measured time per output token lies in its 80 % range; null without."""
+    ttft_coverage: float | None
+    """Share of runs whose measured time to the first token lies in its 80 % range; null without."""
     rows: Sequence[ValidatedServing]
     """Each run."""
     filter: RowsKept
@@ -119,6 +123,7 @@ def serving_runs(found: ServingValidation) -> ServingRuns:
         ),
         ttft=ttft_summary(found.rows),
         coverage=found.coverage,
+        ttft_coverage=found.first_coverage,
         rows=[_validated(row) for row in found.rows],
         filter=RowsKept(
             rows=table.rows, runs=len(table.runs), left_out=table.left_out, first=table.first
@@ -137,6 +142,7 @@ def _validated(r: ScoredServingRun) -> ValidatedServing:
         interval=r.interval,
         ttft_predicted=r.ttft,
         ttft_measured=run.ttft,
+        ttft_interval=r.first_interval,
         tokens_per_second_predicted=run.concurrency / r.tpot,
         tokens_per_second_measured=run.concurrency / run.tpot,
     )

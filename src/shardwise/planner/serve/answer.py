@@ -74,8 +74,7 @@ class ServeAnswer(Usage):
         """Prefill of one prompt on an idle server, with what its engine adds (`Lag`)."""
         alone, prompt = self.prefill.bounds.one(), self.plan.input_length
         expected, upper = (
-            float(after + self.lag.of(prompt, 0.0, 0.0, after))
-            for after in (alone.expected, alone.upper)
+            float(after + self.lag.of(prompt, 0.0, 0.0)) for after in (alone.expected, alone.upper)
         )
         return Bounds(lower=alone.lower, expected=expected, upper=upper)
 

@@ -432,7 +432,7 @@ def _late(grid: Grid, lag: Lag, after: np.ndarray, tpot: Quantity) -> np.ndarray
     """Times to the first token with what the engine adds. By Little's law with requests at random,
     a server of n running sequences in the mean answers some with the chance 1 - exp(-n)."""
     busy = 1 - np.exp(-np.asarray(grid.load.running))
-    late = lag.of(grid.server.request.input_length, np.asarray(tpot), busy, after)
+    late = lag.of(grid.server.request.input_length, np.asarray(tpot), busy)
     return after + np.asarray(late)
 
 

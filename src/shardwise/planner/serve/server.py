@@ -162,16 +162,16 @@ class Server:
 
     def lag(self, *, pools: bool = False) -> Lag:
         """What the engine adds to a time to the first token: its way in and out; beside others the
-        steps until it looks at a request, of which half a one is waited for anyhow; beside none the
-        start of a prompt's kernels; and between two pools what it needs beside moving the cache."""
+        steps until it looks at a request, of which half a one is waited for anyhow; the start of a
+        prompt's kernels; and between two pools what it needs beside moving the cache."""
         arrival = self.request.engine.arrival
         handover = float(arrival.handover_seconds) if pools else 0.0
         return Lag(
             seconds=float(arrival.request_seconds) + handover + self._through_stages(),
             per_token=TOKEN_SECONDS if arrival.sources else 0.0,
             steps=max(float(arrival.poll_steps) - 0.5, 0.0),
-            beside=float(arrival.beside_seconds),
-            least=self._started(float(arrival.start_seconds)),
+            beside=self._started(float(arrival.beside_seconds) / 1000),
+            start=self._started(float(arrival.start_seconds)),
         )
 
     def _through_stages(self) -> float:

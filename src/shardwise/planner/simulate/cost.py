@@ -8,8 +8,6 @@ step model makes one from Work and roofline; tests make one from four numbers.
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -159,16 +157,15 @@ class Lag(NamedTuple):
     per_token: float = 0.0
     steps: float = 0.0
     beside: float = 0.0
-    least: Quantity = 0.0
+    start: Quantity = 0.0
 
-    def of(self, prompt: Quantity, step: Quantity, busy: Quantity, after: Quantity) -> Quantity:
-        """Seconds for a prompt whose first token comes `after` seconds by the steps alone; `busy`
-        is whether, or how likely, the server answers others in steps of `step` seconds."""
+    def of(self, prompt: Quantity, step: Quantity, busy: Quantity) -> Quantity:
+        """Seconds for a prompt; `busy` is whether, or how likely, the server answers others in
+        steps of `step` seconds."""
         waited = self.beside * busy
         if self.steps:  # steps may be infinite
             waited = waited + self.steps * step * busy
-        start = np.maximum(self.least - after, 0.0)
-        return self.seconds + self.per_token * prompt + waited + start
+        return self.seconds + self.per_token * prompt + waited + self.start
 
 
 NO_LAG = Lag()

@@ -102,7 +102,7 @@ def latencies(outcome: Outcome) -> Latencies:
         tpot = np.where(later > 0, (last - first) / later, np.nan)
     prompt = np.array([job.request.prompt for job in done], float)
     after, step = (first - arrival) / TICKS, np.nan_to_num(tpot / TICKS)
-    lag = outcome.fleet.pool.model.lag.of(prompt, step, np.array(met, float), after)
+    lag = outcome.fleet.pool.model.lag.of(prompt, step, np.array(met, float))
     whole = (last - arrival) / TICKS + lag
     return Latencies(
         ttft=after + lag,

@@ -87,7 +87,7 @@ class SteadyRun:
         answered = np.isfinite(last)
         step = np.where(answered, tpot, 0) / TICKS
         prompt, met, after = found.prompt[self.counted], found.met[self.counted], first - arrival
-        late = self.lag.of(prompt, step, met, after / TICKS) * TICKS
+        late = self.lag.of(prompt, step, met) * TICKS
         tpot = np.where(answered, tpot, np.inf)
         return np.array([after + late, tpot, last - arrival + late]) / TICKS
 
