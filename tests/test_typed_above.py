@@ -26,7 +26,6 @@ SUBSCRIPTS = {
     "commands/plan_train/why.py": (1, "what was searched, by choice"),
     "commands/pricing/plans.py": (3, "a plan's file before it is a plan"),
     "commands/program/compile.py": (1, "seconds by what took them"),
-    "commands/program/compile_report.py": (1, "a type's name"),
     "commands/program/compiling.py": (3, "a mesh by axis; sums of a work by amount"),
     "commands/program/profiling.py": (2, "a mesh by axis"),
     "commands/program/report_result.py": (3, "cells of a CSV"),
@@ -40,7 +39,6 @@ SUBSCRIPTS = {
 """Subscripts by a constant text, at most, and what they read."""
 DICTS = {
     "commands/base/answer.py": (1, "the JSON door: an answer as a document"),
-    "commands/plan_serve/serve.py": (1, "a document as a row"),
     "commands/pricing/plans.py": (1, "a plan's file before it is a plan"),
     "commands/tables/schema.py": (3, "the JSON door: a JSON Schema"),
 }

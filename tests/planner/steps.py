@@ -2,7 +2,7 @@
 
 from tests.models.cases import llama
 
-from shardwise.models import ModelConfig, from_hf
+from shardwise.models import ModelConfig, Parameter, from_hf, parameters
 from shardwise.planner.step.work import TrainShape
 from shardwise.plans import TrainDtypes
 from shardwise.work import Op, Work
@@ -19,6 +19,11 @@ PARAMS = L * LAYER + ENDS
 
 E, EXPERTS_PER_TOKEN, FE = 8, 2, 96
 """Experts of `moe()`, how many a token uses, and their width."""
+
+
+def rows_of(cfg: ModelConfig, group: int) -> list[Parameter]:
+    """The matmul rows of a layer group, in table order."""
+    return [row for row in parameters(cfg) if row.group == group and row.role == "matmul"]
 
 
 def dense(**changes) -> ModelConfig:

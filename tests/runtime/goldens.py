@@ -5,11 +5,12 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from shardwise.models import from_hf
 from shardwise.runtime.checkpoint import _tensors
-from shardwise.runtime.init import stored_rows
+from shardwise.runtime.init import is_buffer, stored_rows
 from shardwise.runtime.names import pieces
 from shardwise.runtime.tensor_file import write_file
 
@@ -25,6 +26,12 @@ def _weights():
 
 
 tensor = _weights()
+
+
+def parameter_count(tree):
+    """Elements of the trained leaves of a tree; equals `params_text` where nothing is padded."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return sum(leaf.size for path, leaf in leaves if not is_buffer(path))
 
 
 @lru_cache(maxsize=64)

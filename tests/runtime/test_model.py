@@ -22,7 +22,6 @@ from shardwise.runtime import (
     initialise,
     load,
     loss,
-    parameter_count,
 )
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.stack import run_stack, segments
@@ -223,7 +222,7 @@ def test_maxtext_2023_block():
     cfg = maxtext_2023()
     assert cfg.numerics.activation == "relu"
     params = initialise(cfg, jax.random.key(0))
-    assert parameter_count(params) == params_text(cfg)
+    assert goldens.parameter_count(params) == params_text(cfg)
     tokens = np.asarray(BATCH["tokens"])
     got = forward(params, BATCH["tokens"], cfg)
     np.testing.assert_allclose(np.asarray(got), _numpy_2023(params, tokens), atol=1e-4)

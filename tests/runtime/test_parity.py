@@ -19,7 +19,7 @@ from tests.runtime import goldens
 from tests.tiers import spread
 
 from shardwise.models import params_text
-from shardwise.runtime import Options, forward, generate, load, parameter_count, save
+from shardwise.runtime import Options, forward, generate, load, save
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 1e-4
@@ -74,7 +74,7 @@ def _marks(name):
 )
 def test_logits_and_greedy_tokens(name, tmp_path):
     cfg, params = loaded(name, tmp_path)
-    assert parameter_count(params) == params_text(cfg)
+    assert goldens.parameter_count(params) == params_text(cfg)
     logits = jax.jit(partial(forward, cfg=cfg))(params, prompt(name))
     np.testing.assert_allclose(np.asarray(logits), goldens.logits(name), rtol=0, atol=LIMIT)
     wanted = goldens.document(name)["generated"]

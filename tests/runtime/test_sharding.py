@@ -21,7 +21,6 @@ from shardwise.runtime import (
     load,
     loss,
     mesh_of,
-    parameter_count,
     parameter_shardings,
     save,
     shapes,
@@ -189,4 +188,4 @@ def test_too_few_devices_are_refused():
 
 def test_initialised_elements_are_the_counted_ones():
     cfg = load_model("llama-3.2-1b")
-    assert parameter_count(shapes(cfg)) == params_text(cfg)
+    assert goldens.parameter_count(shapes(cfg)) == params_text(cfg)

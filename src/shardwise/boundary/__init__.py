@@ -48,35 +48,27 @@ if TYPE_CHECKING:
     from shardwise.boundary.tables import Table, check_columns, parse_table, read_table
 
 _HOMES = {
-    "Command": "commands",
-    "Table": "tables",
-    "check_columns": "tables",
-    "check_folder": "outputs",
-    "check_output": "outputs",
-    "command_of": "commands",
-    "finite": "documents",
-    "flag_of": "options",
-    "is_file": "files",
-    "is_folder": "files",
-    "number": "numbers",
-    "parse_json": "documents",
-    "parse_table": "tables",
-    "parse_toml": "documents",
-    "parse_yaml": "documents",
-    "read_bytes": "files",
-    "read_json": "documents",
-    "read_lines": "files",
-    "read_packed": "archives",
-    "read_table": "tables",
-    "read_text": "files",
-    "read_toml": "documents",
-    "read_yaml": "documents",
-    "spelt": "commands",
-    "to_json": "documents",
-    "whole": "numbers",
-    "write_bytes": "outputs",
-    "write_table": "outputs",
-    "write_text": "outputs",
+    name: file
+    for file, names in {
+        "archives": ("read_packed",),
+        "commands": ("Command", "command_of", "spelt"),
+        "documents": (
+            "finite",
+            "parse_json",
+            "parse_toml",
+            "parse_yaml",
+            "read_json",
+            "read_toml",
+            "read_yaml",
+            "to_json",
+        ),
+        "files": ("is_file", "is_folder", "read_bytes", "read_lines", "read_text"),
+        "numbers": ("number", "whole"),
+        "options": ("flag_of",),
+        "outputs": ("check_folder", "check_output", "write_bytes", "write_table", "write_text"),
+        "tables": ("Table", "check_columns", "parse_table", "read_table"),
+    }.items()
+    for name in names
 }
 """Name -> the file that has it."""
 

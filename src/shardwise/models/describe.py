@@ -37,13 +37,8 @@ def mixer_text(mixer: Mixer | None) -> str:
             parts += [f"top {chosen:,}"] if chosen else []
             parts += ["differential"] * mixer.differential
             parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
-            return ", ".join(
-                [
-                    *parts,
-                    *["gated"] * mixer.gated,
-                    *["sinks"] * mixer.sinks,
-                ]
-            )
+            parts += ["gated"] * mixer.gated + ["sinks"] * mixer.sinks
+            return ", ".join(parts)
         case LatentAttention():
             query = "" if mixer.q_lora_rank is None else f"q {mixer.q_lora_rank:,}, "
             text = f"latent ({query}kv {mixer.kv_lora_rank:,} + {mixer.rope_head_dim})"

@@ -26,32 +26,25 @@ if TYPE_CHECKING:
     from shardwise.runtime.cache import Cache, empty_cache
     from shardwise.runtime.checkpoint import load, save
     from shardwise.runtime.generate import decode, generate, prefill
-    from shardwise.runtime.init import initialise, parameter_count, shapes
+    from shardwise.runtime.init import initialise, shapes
     from shardwise.runtime.model import cross_entropy, forward, loss
     from shardwise.runtime.options import Options
     from shardwise.runtime.quant import Quantized, quantise_params
     from shardwise.runtime.sharding import batch_sharding, mesh_of, parameter_shardings
 
 _HOMES = {
-    "Cache": "cache",
-    "Options": "options",
-    "Quantized": "quant",
-    "batch_sharding": "sharding",
-    "cross_entropy": "model",
-    "decode": "generate",
-    "empty_cache": "cache",
-    "forward": "model",
-    "generate": "generate",
-    "initialise": "init",
-    "load": "checkpoint",
-    "loss": "model",
-    "mesh_of": "sharding",
-    "parameter_count": "init",
-    "parameter_shardings": "sharding",
-    "prefill": "generate",
-    "quantise_params": "quant",
-    "save": "checkpoint",
-    "shapes": "init",
+    name: file
+    for file, names in {
+        "cache": ("Cache", "empty_cache"),
+        "checkpoint": ("load", "save"),
+        "generate": ("decode", "generate", "prefill"),
+        "init": ("initialise", "shapes"),
+        "model": ("cross_entropy", "forward", "loss"),
+        "options": ("Options",),
+        "quant": ("Quantized", "quantise_params"),
+        "sharding": ("batch_sharding", "mesh_of", "parameter_shardings"),
+    }.items()
+    for name in names
 }
 """Name -> the file that has it."""
 
@@ -69,7 +62,6 @@ __all__ = [
     "load",
     "loss",
     "mesh_of",
-    "parameter_count",
     "parameter_shardings",
     "prefill",
     "quantise_params",

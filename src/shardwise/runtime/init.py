@@ -1,7 +1,7 @@
 """The parameter tree from the parameter table: shapes, and random weights straight into shards."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -89,12 +89,6 @@ def initialise(
         return jax.tree.map(one, rows, wanted, is_leaf=lambda x: x is None)
 
     return jax.jit(make, out_shardings=shardings)(key)
-
-
-def parameter_count(tree: Mapping[str, Any]) -> int:
-    """Elements of the trained leaves of a tree; equals `params_text` where nothing is padded."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return sum(int(np.prod(w.shape)) for path, w in leaves if not is_buffer(path))
 
 
 def _draw(row: Parameter, cfg: ModelConfig, key: jax.Array, dtype: Any) -> jax.Array:

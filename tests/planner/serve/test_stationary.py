@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.planner.steps import rows_of
 
 from shardwise.book.rules.serving import weight_stationary_chips
 from shardwise.hardware import parse_slice
-from shardwise.models import load_model, parameters
+from shardwise.models import load_model
 from shardwise.planner.serve.count import decode_work, prefill_work, step_work
 from shardwise.planner.serve.fleet import cheapest, search_fleets
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import legal_degrees
 from shardwise.planner.serve.shape import ServeShape
-from shardwise.planner.step.layer import layer_rows, matmul_op
+from shardwise.planner.step.layer import matmul_op
 from shardwise.plans.serve import ServeDtypes
 from shardwise.scheduling.step import StepShape
 
@@ -103,7 +104,7 @@ def test_memory_is_cut_both_ways():
 def test_a_matmul_by_hand():
     cfg = load_model(OPT)
     seen = server(fsdp=4, tensor=8).seen(BATCH, 1.0)
-    rows = [r for r in layer_rows(parameters(cfg), 0) if r.component == "mlp_dense"]
+    rows = [r for r in rows_of(cfg, 0) if r.component == "mlp_dense"]
     into, out = sorted(rows, key=lambda row: "D" not in row.contracts)
     for row, k, n in ((into, 1024, 2048), (out, 2048, 1024)):
         found = matmul_op(row, seen)

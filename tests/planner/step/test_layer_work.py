@@ -3,18 +3,32 @@
 from dataclasses import replace
 
 import pytest
-from tests.planner.steps import EXPERTS_PER_TOKEN, FE, MLP, D, E, F, H, K, N, dense, moe, step
+from tests.planner.steps import (
+    EXPERTS_PER_TOKEN,
+    FE,
+    MLP,
+    D,
+    E,
+    F,
+    H,
+    K,
+    N,
+    dense,
+    moe,
+    rows_of,
+    step,
+)
 
-from shardwise.models import load_model, parameters
+from shardwise.models import load_model
 from shardwise.models.specs import Extra
-from shardwise.planner.step.layer import backward_layer, chain, forward_layer, layer_rows
+from shardwise.planner.step.layer import backward_layer, chain, forward_layer
 from shardwise.work import Work
 
 TOKENS = 4 * 128
 
 
 def forward(cfg, shape, group=0):
-    rows = layer_rows(parameters(cfg), group)
+    rows = rows_of(cfg, group)
     return forward_layer(cfg, cfg.groups[group], rows, shape.layer_shape)
 
 
@@ -226,7 +240,7 @@ def test_every_matmul_row_of_a_layer_becomes_one_op(model):
     """Nothing of the parameter table is left out or counted twice, whatever the architecture."""
     cfg = load_model(model)
     for group, layer in enumerate(cfg.groups):
-        rows = layer_rows(parameters(cfg), group)
+        rows = rows_of(cfg, group)
         ops = forward_layer(cfg, layer, rows, step(length=4096).layer_shape)
         matmuls = [o for o in ops if o.op_class == "matmul"]
         assert sorted(o.name for o in matmuls) == sorted(r.name for r in rows)

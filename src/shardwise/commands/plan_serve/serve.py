@@ -301,7 +301,7 @@ class ServePlanned(Answer, ServedPlan):
         """The chips where several were asked for, else the answer and what else would serve."""
         several = len(self.chips_compared) > 1
         rows: Sequence[Record] = self.chips_compared if several else self.instead
-        return [_flat(plain(row)) for row in rows]
+        return list(map(_flat, rows))
 
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
@@ -355,10 +355,10 @@ def _sensitivity(serving: Serving) -> list[ChangedInput]:
 plan_serve = verb("plan_serve", ServePlanRequest)
 
 
-def _flat(row: Mapping[str, Any]) -> Row:
+def _flat(row: Record) -> Row:
     """A result as one line: times and prices of one number each."""
     flat: dict[str, Any] = {}
-    for name, value in row.items():
+    for name, value in plain(row).items():
         if isinstance(value, Mapping):
             flat |= {f"{name}_{key}": inner for key, inner in value.items()}
         else:

@@ -41,12 +41,21 @@ BUFFERS = ("bytes", "kind", "shape", "op", "source")
 MEMORY = ("instruction", "bytes_in_use")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A program, the texts of its stages, and one of its ops at each."""
+
+    program: PlanProgram
+    kept: StageTexts
+    stages: Stages
+
+
 def write_report(
     folder: Path,
     programs: Sequence[PlanProgram],
     plan: TrainPlan | ServePlan | None,
     doc: Mapping[str, object],
-    followed: Sequence["Followed"] = (),
+    followed: Sequence[Followed] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
     try:
@@ -65,15 +74,6 @@ def write_report(
     for one in followed:
         names += _write_stages(folder, one)
     return names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """A program, the texts of its stages, and one of its ops at each."""
-
-    program: PlanProgram
-    kept: StageTexts
-    stages: Stages
 
 
 def follow(programs: Sequence[PlanProgram], folder: Path, what: str) -> Iterator[Followed]:

@@ -116,15 +116,9 @@ def compile_plan(
     """
     if on is not None:
         plan = moved(plan, hardware.slice(on).slice)
-    notes = []
+    notes: list[str] = []
     if at_once and isinstance(plan, ServePlan) and plan.workload is not None:
-        held = held_at_once(plan, hardware)
-        if held < plan.batch:
-            notes.append(
-                f"compiled with {held:,} sequences, which the plan's pages hold at full length, of "
-                f"its {plan.batch:,} at most; --set batch=N compiles others"
-            )
-            plan = replace(plan, batch=held)
+        plan, notes = _of_held(plan, hardware)
     for phase in phases:
         if phase not in PHASES[type(plan)]:
             raise BadRequest(
@@ -155,6 +149,18 @@ def compile_plan(
                 f"{chunk.input_length:,} tokens"
             )
     return CompiledPlan(priced=priced, programs=tuple(programs), notes=tuple(notes))
+
+
+def _of_held(plan: ServePlan, hardware: Hardware) -> tuple[ServePlan, list[str]]:
+    """The plan of no more sequences than its pages hold at full length, and that it has fewer."""
+    held = held_at_once(plan, hardware)
+    if held >= plan.batch:
+        return plan, []
+    note = (
+        f"compiled with {held:,} sequences, which the plan's pages hold at full length, of "
+        f"its {plan.batch:,} at most; --set batch=N compiles others"
+    )
+    return replace(plan, batch=held), [note]
 
 
 def chunk_of(plan: TrainPlan | ServePlan) -> ServePlan | None:

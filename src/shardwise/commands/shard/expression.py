@@ -21,6 +21,7 @@ from shardwise.sharding import (
 )
 from shardwise.sharding.chain import told_apart
 from shardwise.sharding.count import step_exchange
+from shardwise.sharding.reshard import Cost
 from shardwise.sharding.simulate import CollectiveTrace, fabric_of, simulate, targets_of
 from shardwise.units import format_bytes, sig
 
@@ -90,78 +91,81 @@ def shard_expression(
     if top < 1:
         raise BadRequest(f"--top {top} shows nothing; give 1 or more")
     padded = padded_sizes(einsum, given, axes)
-    spelling = (hardware or Hardware()).slice(on) if on else None
-    if spelling is None:
-        found = resolve(
-            einsum,
-            axes,
-            padded.sizes,
-            dtype=dtype,
-            free_inputs=free_inputs,
-            max_bytes=max_hbm,
-            top=max(_PRICED, top),
-        )
-        shown = told_apart(distinct(found.strategies))[:top]
-        found = replace(found, strategies=shown)
-        return Sharding(
-            einsum=einsum,
-            mesh=axes,
-            sizes=padded.sizes,
-            dtype=dtype,
-            limit=max_hbm,
-            notes=(*padded.notes, *found.notes),
-            resolution=found,
-        )
-    return _placed(
-        einsum, axes, padded.sizes, spelling, dtype, free_inputs, max_hbm, top, padded.notes
-    )
-
-
-def _placed(
-    einsum: Einsum,
-    mesh: Mesh,
-    sizes: Mapping[str, int],
-    spelling: Spelling,
-    dtype: str,
-    free_inputs: Collection[str],
-    max_hbm: float,
-    top: int,
-    notes: tuple[str, ...],
-) -> Sharding:
-    piece = spelling.slice
-    chip, placement = piece.chip, placed(piece, mesh)
-    usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
-    limit = min(max_hbm, usable)
-    cost = seconds(chip, placement)
-
-    def found(max_bytes: float) -> Resolution:
-        return resolve(
-            einsum,
-            mesh,
-            sizes,
-            dtype=dtype,
-            cost=cost,
-            free_inputs=free_inputs,
-            max_bytes=max_bytes,
-            top=max(_PRICED, top),
-        )
-
-    # Keeping every trade of time for memory is slow and seldom needed.
-    resolution = found(inf)
-    if any(strategy.peak_bytes > limit for strategy in resolution.strategies):
-        resolution = found(limit)
-    return Sharding(
+    asked = _Asked(
         einsum=einsum,
-        mesh=mesh,
-        sizes=sizes,
+        mesh=axes,
+        sizes=padded.sizes,
         dtype=dtype,
-        limit=limit,
-        notes=(*spelling.notes, *_idle(placement), *notes, *resolution.notes),
-        resolution=resolution,
-        piece=piece,
-        placement=placement,
-        ranking=rank(resolution, chip, placement, top=top),
+        free_inputs=free_inputs,
+        top=top,
+        notes=padded.notes,
     )
+    if not on:
+        return asked.by_bytes(max_hbm)
+    return asked.on((hardware or Hardware()).slice(on), max_hbm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is to be computed, the `top` ways that are wanted, and what is said of its sizes."""
+
+    einsum: Einsum
+    mesh: Mesh
+    sizes: Mapping[str, int]
+    dtype: str
+    free_inputs: Collection[str]
+    top: int
+    notes: tuple[str, ...]
+
+    def resolved(self, max_bytes: float, cost: Cost | None = None) -> Resolution:
+        """The cheapest ways of at most so many bytes of a device."""
+        return resolve(
+            self.einsum,
+            self.mesh,
+            self.sizes,
+            dtype=self.dtype,
+            cost=cost,
+            free_inputs=self.free_inputs,
+            max_bytes=max_bytes,
+            top=max(_PRICED, self.top),
+        )
+
+    def by_bytes(self, limit: float) -> Sharding:
+        """The ways by the bytes that a device sends."""
+        found = self.resolved(limit)
+        shown = told_apart(distinct(found.strategies))[: self.top]
+        return Sharding(
+            einsum=self.einsum,
+            mesh=self.mesh,
+            sizes=self.sizes,
+            dtype=self.dtype,
+            limit=limit,
+            notes=(*self.notes, *found.notes),
+            resolution=replace(found, strategies=shown),
+        )
+
+    def on(self, spelling: Spelling, max_hbm: float) -> Sharding:
+        """The ways by their time on a slice."""
+        piece = spelling.slice
+        chip, placement = piece.chip, placed(piece, self.mesh)
+        usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+        limit, cost = min(max_hbm, usable), seconds(chip, placement)
+        # Keeping every trade of time for memory is slow and seldom needed.
+        found = self.resolved(inf, cost)
+        if any(strategy.peak_bytes > limit for strategy in found.strategies):
+            found = self.resolved(limit, cost)
+        return Sharding(
+            einsum=self.einsum,
+            mesh=self.mesh,
+            sizes=self.sizes,
+            dtype=self.dtype,
+            limit=limit,
+            notes=(*spelling.notes, *_idle(placement), *self.notes, *found.notes),
+            resolution=found,
+            piece=piece,
+            placement=placement,
+            ranking=rank(found, chip, placement, top=self.top),
+        )
 
 
 def _idle(placement: Placement) -> list[str]:

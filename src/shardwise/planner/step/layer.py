@@ -36,11 +36,6 @@ MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
 
 
-def layer_rows(rows: Sequence[Parameter], group: int) -> tuple[Parameter, ...]:
-    """The matmul rows of one layer group, in table order."""
-    return tuple(r for r in rows if r.group == group and r.role == "matmul")
-
-
 def forward_layer(
     cfg: ModelConfig,
     layer: Layer,

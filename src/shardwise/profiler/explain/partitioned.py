@@ -114,8 +114,7 @@ def _must_do(block: Block, e: Evidence) -> Block:
 
 
 def _op(item: HloOp, e: Evidence) -> HloOp:
-    computation, wire = e.module.computation(item.computation), item.op.collective
-    found = computation.find(item.name)
+    (computation, found), wire = e.located(item), item.op.collective
     if wire is not None:
         if found is None or found.opcode != "all-reduce":
             return item

@@ -362,10 +362,8 @@ class ModelExecutor:
         group, base = copy.group, pool * self._host_pages[copy.group]
         host = self._of(group, self._host)
         if copy.kind == "out":
-            targets, brought = (
-                np.array(copy.targets) + base,
-                self.extract(pool, group, copy.sources),
-            )
+            targets = np.array(copy.targets) + base
+            brought = self.extract(pool, group, copy.sources)
             for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(brought), strict=True):
                 kept[:, targets] = np.asarray(array)[:, : len(targets)]
             return
