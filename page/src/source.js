@@ -60,7 +60,9 @@ export async function decision(view, state, growths, heard) {
 }
 
 // Files for the server of this page to keep: a line that names them, then their bytes. Gives its word for them.
+const LARGEST = 64 * 2 ** 20; // bytes, as apps/page/given.py has them: a server that refuses in the middle is not heard
 export async function give(name, files) {
+  if (files.reduce((sum, {size}) => sum + size, 0) > LARGEST - 2 ** 14) throw new Error(`${name} has over ${LARGEST / 2 ** 20} MiB; give less, or name it by its path on the machine of this page`);
   const heading = JSON.stringify({name, files: files.map((file) => [file.name, file.size])});
   return get("api/given", undefined, {method: "POST", body: new Blob([`${heading}\n`, ...files])});
 }

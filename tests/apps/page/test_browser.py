@@ -24,6 +24,7 @@ from click.testing import CliRunner
 from tests.apps.page.states import base, other_words, report_folder, start, trace_file
 
 from shardwise.apps.cli import cli
+from shardwise.apps.page import given
 from shardwise.apps.page.run import running
 from shardwise.apps.page.views import VIEWS
 from shardwise.commands.program.report import SAMPLE
@@ -438,6 +439,13 @@ def test_a_trace_and_a_report_are_given(browser, address, tmp_path):
     assert tab.locator(".says").inner_text() == before
     assert tab.locator("pre[aria-label=Command]").inner_text() == "shardwise report report --top 40"
     assert wrong == []
+    tab.goto(f"{address}#simulator?requests=25")
+    settled(tab)
+    large = tmp_path / "large.jsonl"
+    with large.open("wb") as file:
+        file.truncate(given.LARGEST)
+    tab.set_input_files("input[name=trace-file]", large)
+    tab.get_by_text("over 64 MiB; give less").wait_for()
     tab.goto(f"{address}#programs?folder=given:0123456789abcdef")
     settled(tab)
     assert "choose the file again" in tab.locator("[role=alert]").inner_text()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ def test_a_word_of_another_time_says_so(page, monkeypatch, trace):
     word_of(page, "other.jsonl", trace)
     assert "choose the file again" in page.get(f"/api/view/simulator?trace={first}").text
     assert "choose the file again" in page.get("/api/view/simulator?trace=given:../../etc").text
+    last = word_of(page, "other.jsonl", trace)
+    shutil.rmtree(Path(given.path_of("trace", last)).parent)
+    assert "choose the file again" in page.get(f"/api/view/simulator?trace={last}").text
+    assert Path(given.path_of("trace", word_of(page, "other.jsonl", trace))).exists()
 
 
 @pytest.mark.parametrize(

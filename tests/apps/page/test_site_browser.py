@@ -48,7 +48,7 @@ def test_a_link_to_a_state_of_a_site_opens(browser, address, site, name):
     words = urlencode(STORED[name])
     served, _ = opened(browser, address, f"{name}?{words}", 1280, "light")
     stored, wrong = opened(browser, site, f"{name}?{words}", 1280, "light")
-    assert stored.locator("nav li").count() == len(STORED)
+    assert stored.locator("nav a").count() == len(STORED)
     assert stored.evaluate(SHOWN) == served.evaluate(SHOWN)
     assert wrong == []
     same_as_its_commands(stored, name)

@@ -154,9 +154,10 @@ def path_of(control: str, word: str) -> str:
     if not word.startswith(GIVEN):
         return word
     with _STORE.lock:
-        if word in _STORE.sizes:
-            (found,) = _STORE.folder(word).iterdir()
-            return str(found)
+        folder = _STORE.folder(word) if word in _STORE.sizes else None
+        if folder is not None and folder.is_dir():
+            return str(next(folder.iterdir()))
+        _STORE.sizes.pop(word, None)  # of a folder that was removed: it may be given again
     rule = "this page was not given it, or does not keep it any more"
     what = word if _DIGEST.fullmatch(word) else f"{word[:40]}..."
     raise BadRequest(f"control '{control}' is {what}; {rule}; choose the file again")
