@@ -244,7 +244,7 @@ TIGHT = ("--model", "qwen2-72b", "--on", "h100:2", "--input", "8192", "--output"
 def test_a_server_that_mostly_stands_idle_needs_room_for_few_requests():
     """A load of 0.05 requests/s was refused: room was asked for the swing of one that always
     runs. Nothing fits into 90 % of the memory, so the answer takes 95 %."""
-    result = found(*TIGHT, "--rate", "0.05")["result"]
+    result = found(*TIGHT, "--rate", "0.05", "--ttft", "2.5s")["result"]
     assert (result["replicas"], result["slice"], result["holds"]) == (1, "h100:2", True)
     assert result["memory"]["share"] == 0.95
     assert result["memory"]["line_requests"] < 5
