@@ -17,6 +17,8 @@ from shardwise.roofline.engines import (
     IDEAL_ENGINE,
     engine_names,
     engine_of,
+    first_token_class,
+    first_token_range,
     load_engine,
 )
 from shardwise.work import Collective, Matmul, Op, Work
@@ -195,3 +197,22 @@ def test_decode_meets_a_latent_cache_at_the_rate_that_was_measured():
     assert 1e12 / latent("h200", "bf16") == pytest.approx(574e12, rel=0.01)
     assert latent("b200", "bf16") < latent("b200", "bf16", (256, 256)), "no latent cache"
     assert latent("a100", "bf16") == latent("a100", "bf16", (256, 256)), "nothing was measured"
+
+
+def test_first_tokens_have_a_class_by_pools_load_and_engine():
+    """An engine's own up to 100 requests in flight at a server of one pool, and ranges of all."""
+    few = {name: first_token_class(name, pools=False, in_flight=100) for name in ("vllm", "jax")}
+    assert few["vllm"].name == "vllm, one pool, at most 100"
+    assert few["jax"].name == "others, one pool, at most 100"
+    many = first_token_class("vllm", pools=False, in_flight=101)
+    assert (many.name, many) == (
+        "one pool, over 100",
+        first_token_class("jax", pools=False, in_flight=200),
+    )
+    two = first_token_class("sglang", pools=True, in_flight=8)
+    assert two.name == "two pools, at most 100"
+    assert two.any_load().holds(first_token_class("trtllm", pools=True, in_flight=500))
+    assert not two.holds(few["vllm"])
+    for kind in (*few.values(), many, two):
+        low, high = first_token_range(kind)
+        assert 0 < low < 1 < high

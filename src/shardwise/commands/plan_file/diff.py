@@ -164,7 +164,7 @@ class PlansCompared(Answer, PlanDiff):
     def page(self) -> Page:
         """Choices, estimates and memory, those that differ."""
         both = (self.first, self.second)
-        rows = [[name, str(old), str(new)] for name, (old, new) in self.changed.items()]
+        rows = [[name, _said(old), _said(new)] for name, (old, new) in self.changed.items()]
         yield TextTable(["choice", *both], rows or [["(no choice differs)", "", ""]])
         yield ""
         rows = [[name, *_pair(name, x, y)] for name, (x, y) in self.effect.items()]
@@ -180,6 +180,16 @@ class PlansCompared(Answer, PlanDiff):
                 for kind, (x, y) in moved.items()
             ]
             yield TextTable(["HBM per chip at the peak", *both, "ratio"], rows)
+
+
+def _said(value: object) -> str:
+    """A value of a plan in words.
+
+    >>> _said(None), _said(True), _said(8)
+    ('not set', 'yes', '8')
+    """
+    words = {"None": "not set", "True": "yes", "False": "no"}
+    return words.get(str(value), str(value))
 
 
 def _price_text(chip: Chip) -> str:

@@ -249,7 +249,7 @@ def queued(each: Quantity, answer: Quantity, requests: Quantity) -> Quantity:
     mean queue, and of the prompt that is served half (Schweitzer 1979).
 
     >>> [round(float(queued(1.0, 9.0, c)), 2) for c in (1, 2, 10)]
-    [0.0, 0.05, 2.0]
+    [0.0, 0.06, 1.68]
     """
     over = each * requests - answer
     room = each * answer - (requests - 1) * each**2 / 2
