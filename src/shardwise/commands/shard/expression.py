@@ -91,7 +91,7 @@ def shard_expression(
     if top < 1:
         raise BadRequest(f"--top {top} shows nothing; give 1 or more")
     padded = padded_sizes(einsum, given, axes)
-    asked = _Asked(
+    search = _ShardSearch(
         einsum=einsum,
         mesh=axes,
         sizes=padded.sizes,
@@ -101,12 +101,12 @@ def shard_expression(
         notes=padded.notes,
     )
     if not on:
-        return asked.by_bytes(max_hbm)
-    return asked.on((hardware or Hardware()).slice(on), max_hbm)
+        return search.by_bytes(max_hbm)
+    return search.on((hardware or Hardware()).slice(on), max_hbm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ShardSearch:
     """What is to be computed, the `top` ways that are wanted, and what is said of its sizes."""
 
     einsum: Einsum
