@@ -191,7 +191,7 @@ def test_a_file_without_its_slice_names_the_command_that_takes_one(tmp_path, cap
     file = Path("run.yml")
     file.write_text(MAXTEXT.format(-1))
     said = refused(capsys, ["plan", "show", str(file)])
-    assert f"shardwise export {file} --from maxtext --on SLICE -o plan.yaml" in said
+    assert f"shardwise export {file} --from maxtext --on h100:8 -o plan.yaml" in said
     assert "give the slice with --on" not in said
     job = ["--model", "llama-3-8b", "--on", "v5p:4x4x4", "--batch", "128seq", "--seq", "8192"]
     code, out, _ = run(capsys, "plan", "train", *job, "--against", str(file))

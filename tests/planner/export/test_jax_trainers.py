@@ -63,3 +63,20 @@ def test_their_keys_change_the_plan_or_are_named(text, on):
             continue
         told = [*notes, *unread_notes(changed, "maxtext")]
         assert not same or any(key.lstrip("-") in line for line in told), key
+
+
+def test_options_of_the_compiler_are_said_not_to_be_read():
+    text = f"export XLA_FLAGS='--xla_gpu_graph_level=0'\n{EASYLM}"
+    assert any(
+        "XLA_FLAGS is set, and was not read" in line for line in unread_notes(text, "maxtext")
+    )
+    assert not any("XLA_FLAGS" in line for line in unread_notes(EASYLM, "maxtext"))
+
+
+def test_slices_of_the_degrees_across_are_those_asked_for():
+    """Four slices of 128 chips are not two of 256, though the mesh of both is 2 x 256."""
+    text = "python3 -m MaxText.train base.yml model_name=llama2-7b per_device_batch_size=4 "
+    text += "ici_fsdp_parallelism=-1 dcn_data_parallelism=2 max_target_length=2048"
+    assert read(text, "2*v6e:16x16").slices == 2
+    with pytest.raises(BadRequest, match=r"for 4 slices, and .* is 2"):
+        read(f"{text} dcn_fsdp_parallelism=2", "2*v6e:16x16")

@@ -131,9 +131,10 @@ def test_what_such_a_file_lacks_is_pointed_to(capsys, tmp_path):
     file.write_text(TOML)
     said = refused(capsys, ["plan", "show", file])
     assert "the text does not say the slice" in said
-    assert f"`shardwise export {file} --from torchtitan --on SLICE" in said
+    assert "with your own slice for 16*h100:8: " in said
+    assert f"`shardwise export {file} --from torchtitan --on '16*h100:8' -o plan.yaml`" in said
     plan = tmp_path / "plan.yaml"
-    words = ["export", file, "--from", "torchtitan", "--on", "h100:128", "-o", plan]
+    words = ["export", file, "--from", "torchtitan", "--on", "16*h100:8", "-o", plan]
     assert run(capsys, *words)[0] == 0
     shown = answer("plan", "show", plan)["result"]
     assert (shown["mesh"], shown["remat"]) == ({"fsdp": 64, "tensor": 2}, "block")

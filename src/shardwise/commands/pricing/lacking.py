@@ -8,6 +8,7 @@ from shardwise.commands.base.inputs import Hardware
 from shardwise.errors import BadRequest, Gives, Lacking
 from shardwise.models import load_model
 from shardwise.models.zoo import zoo_names
+from shardwise.planner.checks import check_plan
 from shardwise.planner.export import EXPORTERS, parse_export
 
 _SLICES = ("h100:8", *(f"{1 << n}*h100:8" for n in range(1, 11)), "h100:1", "h100:2", "h100:4")
@@ -72,7 +73,9 @@ def _tried(text: str, target: str, options: Mapping[str, str]) -> Lacking | None
     piece = None if on is None else Hardware().slice(on).slice
     try:
         plan = parse_export(text, target, model=named, piece=piece)
-        EXPORTERS[target].check(text, load_model(plan.model))
+        cfg = load_model(plan.model)
+        EXPORTERS[target].check(text, cfg)
+        check_plan(plan, cfg, Hardware().slice(plan.slice).slice)
     except Lacking as error:
         return error
     return None

@@ -235,6 +235,11 @@ def parse_export(
 def _check_slices(said: Fields, piece: Slice, target: str) -> None:
     """Raise BadRequest where the text's mesh is one of more such slices, or of fewer."""
     slices, devices = said.get("slices", 1), prod(said.get("mesh", {}).values())
+    if slices > 1 and slices != piece.count and devices == piece.chips * _per_chip(piece):
+        raise BadRequest(
+            f"{target}: the text is for {slices} slices, and {piece} is {piece.count} of as many "
+            "devices together; make them equal"
+        )
     if slices == piece.count or devices != slices * piece.chips_each * _per_chip(piece):
         return
     right = f"{slices}*" if slices > 1 else ""

@@ -25,7 +25,7 @@ from shardwise.planner.export import (
 from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.megatron_shape import vocabulary
 from shardwise.planner.export.megatron_yaml import RECIPES, idle_keys, recipe_of
-from shardwise.planner.export.notes import heading
+from shardwise.planner.export.notes import NOTE, heading
 from shardwise.planner.export.script import launch_of, script_of
 from shardwise.planner.export.torchtitan_keys import is_idle
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
@@ -231,12 +231,16 @@ def _left_by_script(text: str) -> list[str]:
         return []
     names = ", ".join(f"${name}" for name in sorted({*launch.unset} - _OF_SHELL))
     empty = [f"the script leaves {names} to its caller: read as empty"] if names else []
+    flags = [name for name in _OF_XLA if name in launch.environment and NOTE not in text]
+    empty += [f"{name} is set, and was not read: XLA is priced as it is set up" for name in flags]
     if not launch.others:
         return empty
     many = f"{launch.others} more program{'s' if launch.others > 1 else ''}"
     return [*empty, f"the script starts {many}; read is {launch.program or 'the longest'}"]
 
 
+_OF_XLA = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Variables with options of the compiler."""
 _OF_SHELL = {"PWD", "HOME", "USER", "HOSTNAME"}
 """Variables that every shell has: of a folder's name, most often."""
 

@@ -82,7 +82,12 @@ def values_of(text: str, target: str) -> dict[str, Any]:
 def _of_settings(tree: ast.Module, names: Mapping[str, ast.expr]) -> dict[str, Any]:
     """What a config of xtuner says under its settings' names; a class by its name, and a count that
     is multiplied by another name as their product."""
-    found = {name: _value(names[name], names) for name in _SETTINGS if name in names}
+    told = {name: _value(value, names) for name, value in names.items() if name[:1] != "."}
+    found = {
+        name: value
+        for name, value in told.items()
+        if name in _SETTINGS or isinstance(value, bool | int | float)
+    }
     found |= {k: str(v) for k, v in found.items() if isinstance(v, Unset) and k == "optim_type"}
     for node in tree.body:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mult):
