@@ -1,9 +1,11 @@
 """Work adds, multiplies and sums; a timeline peaks, on numbers and on arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from shardwise.work import Collective, Key, Matmul, MemoryTimeline, Op, Work
+from shardwise.work import Collective, Key, Matmul, MemoryTimeline, Op, Work, changed
 
 
 def op(op_id="a", **fields) -> Op:
@@ -136,3 +138,10 @@ def test_the_peak_point_is_named_with_its_contents():
 def test_values_are_frozen():
     with pytest.raises(AttributeError):
         MUL.count = 3  # type: ignore[misc]
+
+
+def test_an_op_is_changed_as_dataclasses_replaces_it():
+    assert changed(MUL, name="other", count=3.0) == replace(MUL, name="other", count=3.0)
+    assert (MUL.name, MUL.count) == ("m", 2.0)
+    with pytest.raises(AssertionError, match="a field that there is not"):
+        changed(MUL, nam="other")

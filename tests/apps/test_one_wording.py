@@ -15,13 +15,12 @@ SMALL = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--rem
 SMALL += ("--for", "any", "--tokens", "200B")
 
 
-@pytest.fixture(scope="module")
-def plans(tmp_path_factory):
-    """A training plan and one that serves a load."""
-    folder = tmp_path_factory.mktemp("plans")
-    (folder / "train.yaml").write_text(FIVE)
-    answered("plan", "serve", *SERVED, "-o", folder / "serve.yaml")
-    return folder
+@pytest.fixture
+def plans(answers_kept, tmp_path):
+    """A training plan and one that serves a load, which the tests search anyway."""
+    (tmp_path / "train.yaml").write_text(FIVE)
+    answered("plan", "serve", *SERVED, "-o", tmp_path / "serve.yaml")
+    return tmp_path
 
 
 COMMANDS = {
