@@ -6,8 +6,9 @@ interval score: width, plus what a miss lies outside times 2 / (1 - `INSIDE`), b
 80 % range for all runs.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -123,6 +124,23 @@ def common_ranges(samples: Sequence[Sample]) -> list[Held]:
         for i in np.flatnonzero(rows):
             found[i] = Held(range_=range_, log_ratio=samples[i].log_ratio)
     return [found[i] for i in range(len(samples))]
+
+
+def in_hindsight(
+    held: Sequence[Held], keys: Sequence[Hashable], *, even: bool = False
+) -> list[Held]:
+    """The 80 % range that the runs of every key have by their own misses, which nobody knows before
+    they ran: between quantiles, or as wide early as late (`even`)."""
+    of_key: dict[Hashable, list[float]] = defaultdict(list)
+    for key, one in zip(keys, held, strict=True):
+        of_key[key].append(abs(one.log_ratio) if even else one.log_ratio)
+    shares = [INSIDE] if even else [(1 - INSIDE) / 2, (1 + INSIDE) / 2]
+    found = {}
+    for key, logs in of_key.items():
+        ends = np.quantile(logs, shares).tolist()
+        low, high = -ends[-1] if even else ends[0], ends[-1]
+        found[key] = LogRange(low=min(low, 0.0), high=max(high, 0.0))
+    return [replace(one, range_=found[key]) for key, one in zip(keys, held, strict=True)]
 
 
 def unseen_values(

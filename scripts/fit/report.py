@@ -1,7 +1,7 @@
 """docs/lab/fit.md: how well the model predicts runs that nobody fitted, and what that rests on."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fit.explain import Explained
 from fit.folds import Fold
 from fit.hierarchy import Levels
 from fit.kin import shares
-from fit.ranges import BOUNDS, Held, share_inside
+from fit.ranges import BOUNDS, Held, in_hindsight, share_inside
 from fit.regressions import Regression
 from fit.residuals import weighted_quantile
 from fit.worth import Worth, worth_table
@@ -219,7 +219,7 @@ def _ranges(r: Results) -> str:
         f"feature with {CLASS_RUNS} runs of {CLASS_GROUPS} groups or more. The interval score is "
         f"the mean width and ten times what lies outside, in log: {_score(r.ranges):.3f}, where "
         f"one 80 % range for all runs has {_score(r.common):.3f} (inside: "
-        f"{share_inside(r.common):.0%}).\n"
+        f"{share_inside(r.common):.0%}).\n\n{_bound(r)}"
     )
     lines = [
         about,
@@ -237,6 +237,27 @@ def _ranges(r: Results) -> str:
     inside = share_inside(r.ranges)
     lines.append(f"| all | | {len(r.ranges)} | {_groups(r.cases)} | {inside:.0%} | {every:.2f} |")
     return "\n".join(lines) + "\n"
+
+
+def _bound(r: Results) -> str:
+    """What no range of these features can reach: scores of ranges that know the runs they hold."""
+    features = [case.features for case in r.cases]
+    inside = [
+        replace(h, range_=r.table.range_of(f)) for f, h in zip(features, r.ranges, strict=True)
+    ]
+    kinds = [(f["generation"], f["mlp"]) for f in features]
+    groups = [(case.run.group, case.run.moe) for case in r.cases]
+    own = {even: _score(in_hindsight(r.ranges, groups, even=even)) for even in (True, False)}
+    scores = sorted(one.score for one in r.common)
+    return (
+        f"A fifth less than one range would be {0.8 * _score(r.common):.3f}, and the table of all "
+        f"runs has {_score(inside):.3f} on the very runs that it is made of: it may lose nothing "
+        f"on runs left out. Quantiles by generation and MLP, in hindsight of the runs that they "
+        f"hold, have {_score(in_hindsight(r.ranges, kinds)):.3f}, and a width of its own for every "
+        f"publisher {own[True]:.3f}. Only a publisher's own quantiles have less, {own[False]:.3f}; "
+        f"ten of {len(scores)} runs are {sum(scores[-10:]) / sum(scores):.0%} of the score of one "
+        "range.\n"
+    )
 
 
 def _values(r: Results) -> Iterable[tuple[str, str, list[int]]]:

@@ -3,9 +3,10 @@
 Of every run stands here log(measured / predicted) by constants that had not seen its fold, and once
 more for each of its features by constants that had not seen any run of the same value either.
 
-- `wider` and `later` of a value: a miss has a Laplace density with a scale on either side, both
-  products over the features, log wider drawn towards 0 from a distance of `WIDER`, log later from
-  `LATER`. A configuration counts once; misses beyond `CAP` count as that.
+- `wider` and `later` of a value: the ends that have the least interval score (width, and ten times
+  what a run lies outside), which is what ranges are judged by. Both ends are products over the
+  features; logs of `wider` are drawn towards 0 as by `PULL` runs, those of `later` `LATER` times as
+  much. A group counts as the root of its runs.
 - `unseen` of a feature: the mean miss of runs whose value was left out, over that of runs whose own
   group alone was, a group counting once in its value and values by the root of their groups; drawn
   towards that of all features, as a feature has few values. A value of n groups keeps the 1 + n-th
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from fit.kin import left_with
 from shardwise.boundary import write_text
@@ -30,15 +32,18 @@ from shardwise.roofline.residuals import Effect, Feature, RangeTable, read_resid
 
 INSIDE = 0.8
 """Share of the runs that a range is to hold."""
-WIDER, LATER = 0.3, 0.05
-"""One deviation, in log, of what a value does to the scales, and to one over the other."""
-CAP = 0.35
-"""Misses, in log, beyond which a run counts as this."""
-LEAST = 0.01
-"""What is added to a miss, so that no scale is zero."""
+PULL, LATER = 25.0, 4.0
+"""By how many runs of a score of 1 a log of `wider` is held at 0, and how many times that one of
+`later` is."""
+SOFT = 0.01
+"""What a run lies outside, in log, is rounded off by this, so that its slope does not jump."""
+FAR = 7.0
+"""No log of a scale or of a factor is larger."""
+CAP = 0.7
+"""A miss beyond this, in log, is as good a reason to widen a range as this."""
 DRAWN = 3.0
 """Values by which `unseen` of a feature is drawn towards that of all."""
-ROUNDS = 60
+ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,32 +108,38 @@ class Samples:
     def _fitted(self, among: np.ndarray) -> np.ndarray:
         """log scale, log lean, and of every column what it adds to them, of the least loss
 
-        log(upper + lower) + (miss + LEAST) / (upper, where it is late, else lower)
+        high - low + 2 / (1 - INSIDE) x (soft(low - log) + soft(log - high))
 
-        with upper = exp(scale + lean) and lower = exp(scale - lean).
+        with high = exp(scale + lean), low = -exp(scale - lean) and
+        soft(x) = SOFT log(1 + exp(x / SOFT)).
         """
-        design, weights = self.design[among], self.share[among]
-        logs, width = np.clip(self.logs[among], -CAP, CAP), len(self.columns)
-        late, early = np.maximum(logs, 0) + LEAST, np.maximum(-logs, 0) + LEAST
+        design, logs, width = self.design[among], self.logs[among], len(self.columns)
+        _, group, runs = np.unique(self.groups[among], return_inverse=True, return_counts=True)
+        weights = runs[group] ** -0.5
+        weights *= len(logs) / max(weights.sum(), 1.0)
+        pull = PULL * np.repeat([1.0, LATER], width)
 
         def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
-            wider, later = x[2 : 2 + width], x[2 + width :]
-            scale, lean = x[0] + design @ wider, x[1] + design @ later
-            above, below = late * np.exp(-scale - lean), early * np.exp(-scale + lean)
-            upper = 1 / (1 + np.exp(-2 * lean))  # upper / (upper + lower)
-            by_scale = weights * (1 - above - below)
-            by_lean = weights * (2 * upper - 1 - above + below)
-            total = weights @ (np.logaddexp(scale + lean, scale - lean) + above + below)
-            drawn = (wider @ wider / WIDER**2 + later @ later / LATER**2) / 2
-            slope = [
-                [by_scale.sum(), by_lean.sum()],
-                design.T @ by_scale + wider / WIDER**2,
-                design.T @ by_lean + later / LATER**2,
-            ]
-            return float(total + drawn), np.concatenate(slope)
+            scale, lean = x[0] + design @ x[2 : 2 + width], x[1] + design @ x[2 + width :]
+            total, slopes = 0.0, []
+            for sign in (1, -1):
+                end = np.exp(scale + sign * lean)
+                outside = (sign * logs - end) / SOFT
+                beyond = np.logaddexp(0, outside) * SOFT
+                total += weights @ (end + 2 / (1 - INSIDE) * beyond)
+                slopes.append(weights * end * (1 - 2 / (1 - INSIDE) * expit(outside)))
+            by_scale, by_lean = slopes[0] + slopes[1], slopes[0] - slopes[1]
+            slope = [[by_scale.sum(), by_lean.sum()], design.T @ by_scale, design.T @ by_lean]
+            drawn = pull * x[2:]
+            found = np.concatenate(slope)
+            found[2:] += 2 * drawn
+            return float(total + drawn @ x[2:]), found
 
-        options = {"maxiter": ROUNDS}
-        return minimize(loss, self._start, jac=True, method="L-BFGS-B", options=options).x
+        bounds, options = [(-FAR, FAR)] * len(self._start), {"maxiter": ROUNDS}
+        found = minimize(
+            loss, self._start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
+        )
+        return found.x
 
     def _unseen(self, among: np.ndarray) -> dict[str, float]:
         """The log factor of an unseen value of every feature."""
@@ -150,11 +161,11 @@ class Samples:
         return {name: max(float(np.log(ratio)), 0.0) for name, ratio in drawn.items()}
 
     def _mean_miss(self, among: np.ndarray, logs: np.ndarray) -> float:
-        """The mean miss up to twice `CAP`, each group once."""
+        """The mean miss up to `CAP`, each group once."""
         _, group = np.unique(self.groups[among], return_inverse=True)
         share = self.share[among]
         weights = share / np.bincount(group, share)[group]
-        return float(np.average(np.minimum(np.abs(logs[among]), 2 * CAP), weights=weights))
+        return float(np.average(np.minimum(np.abs(logs[among]), CAP), weights=weights))
 
     def _widened(
         self, rows: np.ndarray, unseen: Mapping[str, float], others: np.ndarray

@@ -28,6 +28,12 @@ EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
 alone; DeepSeek-V3, section 3.3.1: embedding, head and gating)."""
 
+GRAPH_ROOM, GRAPH_KEPT = 1.5, 1.2
+"""Rows over the mean for which a CUDA graph of a whole step of Megatron-LM has room in the experts,
+and in the pages that keep their activations for the backward pass: moe_expert_rank_capacity_factor
+and moe_paged_stash_buffer_size_factor_cuda of NVIDIA's recipes (Megatron-Bridge,
+scripts/performance/configs/qwen/qwen3_llm_pretrain.py, set_full_iter_cg_configs)."""
+
 
 def kv_heads(mixer: SoftmaxMixer) -> int:
     """KV heads as computed with: latent attention expands its latent to every query head."""
@@ -222,9 +228,22 @@ class TrainShape(Structure):
         """Rows that a device holds for its experts over the mean of all devices. A compiled program
         fixes its shapes before tokens choose: a dropless exchange has room for all rows of the
         devices that share the experts, k per token, however few come (`lax.ragged_all_to_all` and
-        MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
+        MaxText's buffers alike). Op by op there are as many as came, or `GRAPH_ROOM` where a graph
+        holds the whole step; slots are fixed in number."""
         dropless = self.ragged and not self.eager
-        return self.layer_shape.expert_group if dropless else self.layer_shape.expert_load
+        return self.layer_shape.expert_group if dropless else self._fixed(GRAPH_ROOM)
+
+    @property
+    def expert_kept(self) -> Quantity:
+        """Rows that a device keeps for the backward pass of its experts over the mean."""
+        return self._fixed(GRAPH_KEPT) if self.eager else self.expert_room
+
+    def _fixed(self, least: float) -> Quantity:
+        """The load of the experts, and at least so much where a graph of the whole step fixes the
+        shapes of what experts get."""
+        load, group = self.layer_shape.expert_load, self.layer_shape.expert_group
+        whole = self.ragged and "full" in self.cuda_graph
+        return np.maximum(load, np.minimum(least, group)) if whole else load
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""

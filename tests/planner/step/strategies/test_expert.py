@@ -118,3 +118,18 @@ def test_op_by_op_there_are_as_many_rows_as_came():
     even, busy = (layer_in_flight({**ragged, "expert_imbalance": x}, expert=4) for x in (1.0, 1.5))
     assert even == pytest.approx(layer_in_flight({"stack": "fsdp"}, expert=4))
     assert busy > even
+
+
+def test_a_graph_of_a_whole_step_has_room_for_more_rows_than_come():
+    """Half as many again in the exchange's buffers, in and out, and a fifth of what is kept."""
+    ragged = {"expert_dispatch": "ragged", "stack": "megatron"}
+    whole, parts = {"cuda_graph": ("full",)}, {"cuda_graph": ("moe_router",)}
+    came = layer_in_flight(ragged, expert=4)
+    busy = layer_in_flight({**ragged, "expert_imbalance": 1.5}, expert=4) - came
+    buffers = 2 * TOKENS * EXPERTS_PER_TOKEN * D * 2
+    kept = busy / 0.5 - buffers
+    more = layer_in_flight({**ragged, **whole}, expert=4) - came
+    assert kept > 0
+    assert more == pytest.approx(0.5 * buffers + 0.2 * kept)
+    assert layer_in_flight({**ragged, **parts}, expert=4) == came
+    assert layer_in_flight({**ragged, **whole}) == layer_in_flight(ragged)

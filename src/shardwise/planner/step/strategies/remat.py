@@ -188,12 +188,12 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
 
 
 def _load(a: Activation, shape: TrainShape) -> Quantity:
-    """Rows of an activation over k per token. A compiled dropless exchange (`expert_room`) weights
+    """Rows of an activation over k per token. A compiled dropless exchange (`expert_kept`) weights
     the experts' outputs after their way back: what is kept of them are the sender's own rows."""
     if not a.name.startswith(ROUTED):
         return 1.0
     own = a.kind == "mlp_out" and shape.ragged and not shape.eager
-    return 1.0 if own else shape.expert_room
+    return 1.0 if own else shape.expert_kept
 
 
 ROUTED = ("experts", "dispatched")
