@@ -74,8 +74,11 @@ class Grid:
             )
             _, first, back = np.unique(degrees, axis=1, return_index=True, return_inverse=True)
             found = self.server.take(first).lag(pools=pools)
-            least = np.broadcast_to(found.least, len(first))[back.reshape(-1)]
-            self.lags[pools] = found._replace(least=least)
+            beside, start = (
+                np.broadcast_to(seconds, len(first))[back.reshape(-1)]
+                for seconds in (found.beside, found.start)
+            )
+            self.lags[pools] = found._replace(beside=beside, start=start)
         return self.lags[pools]
 
 

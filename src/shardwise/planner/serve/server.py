@@ -166,12 +166,14 @@ class Server:
         prompt's kernels; and between two pools what it needs beside moving the cache."""
         arrival = self.request.engine.arrival
         handover = float(arrival.handover_seconds) if pools else 0.0
+        each = float(arrival.beside_seconds) / 1000, float(arrival.start_seconds)
+        beside, start = self._started(*each)
         return Lag(
             seconds=float(arrival.request_seconds) + handover + self._through_stages(),
             per_token=TOKEN_SECONDS if arrival.sources else 0.0,
             steps=max(float(arrival.poll_steps) - 0.5, 0.0),
-            beside=self._started(float(arrival.beside_seconds) / 1000),
-            start=self._started(float(arrival.start_seconds)),
+            beside=beside,
+            start=start,
         )
 
     def _through_stages(self) -> float:
@@ -190,17 +192,19 @@ class Server:
         whole = self.seconds(StepShape(**each))
         return float(np.max((1 - 1 / np.asarray(stages, float)) * whole))
 
-    def _started(self, each: float) -> Quantity:
+    def _started(self, *each: float) -> list[Quantity]:
         """Seconds in which the host starts the kernels of a prompt, `each` for one: their number is
         what their launch adds to a price."""
-        if not each:
-            return 0.0
+        if not any(each):
+            return [0.0 for _ in each]
         work, stack = prefill_work(self.request.cfg, self.shape()), self.request.engine.stack
-        slower = replace(stack, launch_seconds=stack.launch_seconds + each)
-        now, then = (
-            price(work, self.piece.chip, self.placement, stack=s).expected for s in (stack, slower)
-        )
-        return then - now
+
+        def taken(more: float) -> Quantity:
+            slower = replace(stack, launch_seconds=stack.launch_seconds + more)
+            return price(work, self.piece.chip, self.placement, stack=slower).expected
+
+        now = taken(0.0)
+        return [taken(one) - now if one else 0.0 for one in each]
 
     def _phase(self, work: Work, sequences: Quantity) -> Phase:
         """A priced step, with what the engine spends on each of its running sequences."""

@@ -150,13 +150,13 @@ class GuessingCost:
 class Lag(NamedTuple):
     """By what a first token comes later than the steps of a server say, as its software was
     measured to: seconds, more for each token of the prompt, and while the server answers others
-    further ones (`beside`) and steps in which a request is not looked at. `least` seconds of the
-    host start the kernels of a prompt, however soon the device is through with them."""
+    further ones (`beside`) and steps in which a request is not looked at. In `start` seconds the
+    host starts the kernels of a prompt."""
 
     seconds: float = 0.0
     per_token: float = 0.0
     steps: float = 0.0
-    beside: float = 0.0
+    beside: Quantity = 0.0
     start: Quantity = 0.0
 
     def of(self, prompt: Quantity, step: Quantity, busy: Quantity) -> Quantity:

@@ -87,13 +87,14 @@ def largest_rate(
     progress: Callable[[], None] = lambda: None,
 ) -> Held | None:
     """The largest rate that holds, of three digits, from one that is near it on; None where none
-    does, or none as large as `least`, below which nothing is tried."""
+    does, or none as large as `least`, below which nothing is tried, and which is tried first where
+    the one that is near is less."""
 
     def tried(rate: float) -> Held:
         progress()
         return hold(fleet, demand, rounded(rate), goal)
 
-    return _largest(tried, near, FINE, FINE, least)
+    return _largest(tried, max(near, least), FINE, FINE, least)
 
 
 def _largest(
