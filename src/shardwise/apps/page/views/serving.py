@@ -32,6 +32,7 @@ from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
 from shardwise.results.sensitivity import strongest
+from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_seconds, format_usd, many, parse_count, sig
 
 AS_PUBLISHED = "as the checkpoint"
@@ -191,7 +192,7 @@ def sentence(found: ServePlanned) -> str:
 
 def key_figures(found: ServePlanned) -> list[KeyFigure]:
     """The numbers of the answer to read first."""
-    first, further, usd = found.ttft_seconds, found.tpot_seconds, found.usd_per_million_tokens
+    first, then, usd = found.ttft_seconds, found.tpot_seconds, found.usd_per_million_tokens
     servers = f"{many(found.replicas, 'server')} of {found.slice}"
     out = f"{format_usd(usd.output)} per million tokens out" if usd.output is not None else ""
     rate = f"{sig(found.output_tokens_per_second)} tokens/s"
@@ -199,10 +200,18 @@ def key_figures(found: ServePlanned) -> list[KeyFigure]:
     return [
         KeyFigure(label="chips", value=found.chips, note=servers),
         KeyFigure(label="requests a second", value=held, note=rate),
-        KeyFigure(label="first token", value=first.expected, unit="s", note="of 9 in 10, at most"),
-        KeyFigure(label="then a token", value=further.expected, unit="s", note="9 in 10, at most"),
+        KeyFigure(label="first token", value=first.expected, unit="s", note=_of_servers(first)),
+        KeyFigure(label="then a token", value=then.expected, unit="s", note=_of_servers(then)),
         KeyFigure(label="an hour", value=found.usd_per_hour, unit="USD", note=out),
     ]
+
+
+def _of_servers(seconds: Bounds) -> str:
+    """What a time of 9 in 10 requests is on 8 of 10 measured servers."""
+    if seconds.lower == seconds.upper:  # no measured server is like it
+        return "9 in 10, at most"
+    low, high = format_seconds(seconds.lower), format_seconds(seconds.upper)
+    return f"9 in 10, at most; 8 of 10 servers: {low} to {high}"
 
 
 def where(found: ServePlanned) -> FigureData:
