@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import fit_serving  # noqa: E402
 import serving_rows  # noqa: E402
+from fit.benchmark_flags import benchmark_columns  # noqa: E402
 from fit.rates import read_csv  # noqa: E402
 from fit.serving import PRIORS, begin, fit_engines, stacked  # noqa: E402
 
@@ -108,14 +109,25 @@ def test_a_range_is_as_wide_as_unseen_folds_need():
 
 
 def test_the_collected_table_gives_the_shipped_rows():
-    """Those that rest on no other repository; `scripts/serving_rows.py` makes all."""
+    """Those that rest on no other repository; `scripts/serving_rows.py` makes all. How many `waves`
+    a benchmark has the repository of its tool tells alone."""
     found, _ = serving_rows.converted(read_csv(serving_rows.COLLECTED), {}, {})
-    made = {tuple(row.get(name, "") for name in EXPLICIT) for row in found}
-    shipped = [tuple(row.get(name, "") for name in EXPLICIT) for row in read_csv(PUBLISHED_SERVING)]
+    names = [name for name in EXPLICIT if name != "waves"]
+    made = {tuple(row.get(name, "") for name in names) for row in found}
+    rows = read_csv(PUBLISHED_SERVING)
+    shipped = [tuple(row.get(name, "") for name in names) for row in rows]
     assert sum(row in made for row in shipped) == 785
     by_others = [row for row in shipped if not row[0].startswith("aiconfigurator")]
     assert by_others
     assert made.issuperset(by_others)
+    assert {row["waves"] for row in rows} == {"", "10", "20"}
+
+
+def test_a_benchmark_tells_its_waves():
+    row = dict.fromkeys(EXPLICIT, "")
+    cases = (("measured=2026-01-01", True), ("aic-auto-gap", False), ("", False))
+    told = [benchmark_columns(row, *case)["waves"] for case in cases]
+    assert told == ["10", "20", ""]
 
 
 def test_a_run_that_a_recipe_tells_is_not_told_again_with_defaults():

@@ -86,7 +86,7 @@ def test_weights_that_stay_gathered_are_named_where_the_plan_drops_them(reshard,
     p = plan({"fsdp": 8}, weight_gather="per_pass" if reshard else "per_microbatch")
     found = places([buffer(f"bf16[{L},{D},{F}]", size=int(1.2 * 2**30))], p, CFG)
     rows = [figure_of("memory", "peak", 2.0**31, 2.0**31)]
-    sentences = list(memory_sentences(p, None, rows, found))
+    sentences = list(memory_sentences(p, rows, found))
     want = (
         "XLA keeps the gathered mlp.gate, mlp.up, mlp.down of 6 layers alive for the backward "
         "pass: +1.2 GiB (1.29 GB)"
@@ -104,7 +104,7 @@ def test_a_kind_that_differs_names_its_largest_buffer():
         figure_of("memory", "params", 2.0**30, 2.0**29),
         figure_of("memory", "optimizer", 2.0**30, 2.0**30),
     ]
-    more, less = memory_sentences(p, None, rows, found)
+    more, less = memory_sentences(p, rows, found)
     assert more == (
         "the program assigns 0.75 GiB (0.805 GB) more checkpoints than planned; its largest is "
         f"bf16[{L},2,64,{D}] of while/norm (b/c/x.py:7), 1 GiB (1.07 GB)"
