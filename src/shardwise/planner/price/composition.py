@@ -212,7 +212,9 @@ class Stored:
         transfer, nothing where it has other passes to run meanwhile."""
         if self.sent is None or "pipeline" in structure.hidden:
             return 0.0
-        return self.sent.sides[_TRANSFER][0] * (self.steps.cfg.layers * self.steps.share)
+        return np.asarray(self.sent.sides[_TRANSFER])[0] * (
+            self.steps.cfg.layers * self.steps.share
+        )
 
     def floor(self) -> Quantity:
         """Seconds that no ZeRO stage and no schedule goes below.
