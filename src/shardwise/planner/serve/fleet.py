@@ -189,16 +189,11 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
         asked = replace(request, shares=(share,))
         for running in (LADDER, IDLE) if request.rate else (LADDER,):
             searched = _search(asked, running, progress if first is None else None)
-            if _keeps(searched):
+            if searched.grids and searched.best.meets(request.within):
                 return searched
             first = first or searched
     assert first is not None
     return first
-
-
-def _keeps(searched: FleetSearch) -> bool:
-    """Whether some fleet keeps the goal."""
-    return bool(searched.grids) and searched.best.meets(searched.request.within)
 
 
 def _search(request: ServeRequest, running: np.ndarray, progress: Progress | None) -> FleetSearch:
