@@ -14,6 +14,7 @@ import prose  # noqa: E402  (found by the line above)
     ("text", "fault"),
     [
         (f"One. {'Word ' * 36}. Two.", "a sentence of 36 words"),
+        ("One two three four five. " * 25, "a paragraph of 125 words"),
         ("It is made, was found\nand is then kept.", "3 verbs in the passive"),
         ("Plan such runs.", "'such'"),
         ("A rule, of which more below.", "'of which'"),

@@ -67,8 +67,11 @@ def faults(text: str) -> Iterator[Fault]:
         for pattern, remedy in settings()[kind].items():
             for found in re.finditer(pattern, said, re.IGNORECASE):
                 yield _line(said, found.start()), f"{found[0]!r}: {remedy}"
+    for start, block in _split(BLOCK, said, 0):
+        if (words := _words(block)) > settings()["paragraph"]:
+            yield _line(said, start), f"a paragraph of {words} words: {block.strip()[:60]!r}"
     for start, sentence in sentences(said):
-        words, passives = len(re.findall(r"\w[\w'-]*", sentence)), PASSIVE.findall(sentence)
+        words, passives = _words(sentence), PASSIVE.findall(sentence)
         if words > settings()["words"]:
             yield _line(said, start), f"a sentence of {words} words: {sentence[:60]!r}"
         if len(passives) > settings()["passives"]:
@@ -89,6 +92,10 @@ def _split(at: re.Pattern[str], text: str, start: int) -> Iterator[tuple[int, st
         yield start + begin, text[begin : found.start()]
         begin = found.end()
     yield start + begin, text[begin:]
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"\w[\w'-]*", text))
 
 
 def _line(text: str, place: int) -> int:
