@@ -226,18 +226,40 @@ def format_seconds(value: float) -> str:
         return f"-{format_seconds(-value)}"
     if value == float("inf"):
         return "endless"
+    if not value:
+        return "0 s"
+    seconds, unit = _unit_of_time(value)
+    return f"{sig(value / seconds)} {unit}" if value >= 1e-9 else "under 1 ns"
+
+
+def format_seconds_between(low: float, high: float) -> str:
+    """A range of durations in the unit of its end, where its start reads well in that, too.
+
+    >>> format_seconds_between(1.71, 3.02), format_seconds_between(0.9, 1.2)
+    ('1.71 to 3.02 s', '0.9 to 1.2 s')
+    >>> format_seconds_between(105.0, 135.0), format_seconds_between(0.003, 1.2)
+    ('1.75 to 2.25 min', '3 ms to 1.2 s')
+    """
+    seconds, unit = _unit_of_time(high)
+    start = sig(low / seconds) if low >= 0.1 * seconds else format_seconds(low)
+    return f"{start} to {sig(high / seconds)} {unit}"
+
+
+def _unit_of_time(value: float) -> tuple[float, str]:
+    """The seconds of the unit in which a duration reads best, and its name."""
     if value >= 2 * YEAR:
-        return f"{sig(value / YEAR)} years"
-    for scale, unit in ((2 * DAY, "days"), (7200.0, "h"), (120.0, "min"), (1.0, "s")):
-        if value >= scale:
-            divisor = {"days": DAY, "h": 3600.0, "min": 60.0, "s": 1.0}[unit]
-            return f"{sig(value / divisor)} {unit}"
-    for scale, unit in ((1e-3, "ms"), (1e-6, "µs")):
-        if value >= scale:
-            return f"{sig(value / scale)} {unit}"
-    if 0 < value < 1e-9:
-        return "under 1 ns"
-    return f"{sig(value / 1e-9)} ns" if value else "0 s"
+        return YEAR, "years"
+    for least, seconds, unit in (
+        (2 * DAY, DAY, "days"),
+        (7200.0, 3600.0, "h"),
+        (120.0, 60.0, "min"),
+    ):
+        if value >= least:
+            return seconds, unit
+    for seconds, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value >= seconds:
+            return seconds, unit
+    return 1e-9, "ns"
 
 
 def format_usd(value: float) -> str:

@@ -72,6 +72,8 @@ def spelt(
 
     >>> spelt("plan show", ["my plan.yaml"], {"--for": "any", "--pin": ["data=2"], "--spot": True})
     "shardwise plan show 'my plan.yaml' --for any --pin data=2 --spot"
+    >>> spelt("plan train", [], {"--days": 60.0, "--margin": 0.05})
+    'shardwise plan train --days 60 --margin 0.05'
     """
     words = ["shardwise", *command.split()]
     for place in places:
@@ -101,7 +103,13 @@ def _option(flag: str, value: Any) -> Iterator[str]:
             yield from (flag, f"{name}={listed(one)}")
     else:
         for one in _several(value):
-            yield from (flag, str(one))
+            yield from (flag, _typed(one))
+
+
+def _typed(value: Any) -> str:
+    """A value as a person types it: 60, not 60.0."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value)) if whole else str(value)
 
 
 def listed(value: Any) -> str:

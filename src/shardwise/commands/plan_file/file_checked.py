@@ -19,13 +19,12 @@ from shardwise.commands.base.layout import (
 from shardwise.commands.plan_file.changes import FileChange, unwritten
 from shardwise.commands.plan_file.failure import FailedStep, failure_facts
 from shardwise.commands.pricing.train_page import plan_text
-from shardwise.commands.pricing.whole_run import seconds_between
 from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.export.trainer import TARGETS as TRAINERS
 from shardwise.planner.export.trainer.dialects import dialects
 from shardwise.plans.software import SOFTWARE
 from shardwise.results.train import PricedPlan
-from shardwise.units import format_count, format_seconds, many, sig
+from shardwise.units import format_count, format_seconds, format_seconds_between, many, sig
 
 _SHOWN = 4
 """Keys that a page shows of those that were not understood."""
@@ -146,7 +145,9 @@ def _fits(checked: FileChecked) -> Fact:
 
 def _step(checked: FileChecked) -> Fact:
     found, expected = checked.expected_80, format_seconds(checked.step_seconds.expected)
-    between = f" (8 of 10 such runs: {seconds_between(found.low, found.high)})" if found else ""
+    between = (
+        f" (8 of 10 such runs: {format_seconds_between(found.low, found.high)})" if found else ""
+    )
     rate = format_count(checked.tokens_per_second)
     mfu = f"MFU {100 * checked.mfu:.1f} % of the {checked.mfu_dtype} peak"
     return Fact("step", f"{expected}{between}; {rate} tokens/s, {mfu}")

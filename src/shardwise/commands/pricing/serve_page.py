@@ -14,7 +14,15 @@ from shardwise.plans.serve import CHECKPOINT
 from shardwise.results.server import PricedServer
 from shardwise.roofline.bounds import Bounds
 from shardwise.roofline.engines import load_engine
-from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
+from shardwise.units import (
+    format_count,
+    format_gib,
+    format_seconds,
+    format_seconds_between,
+    format_usd,
+    many,
+    sig,
+)
 
 
 def serve_page(answer: ServeAnswer, result: PricedServer) -> Page:
@@ -74,8 +82,8 @@ def _first_text(result: PricedServer) -> str:
     """How far times to the first token of such servers were off."""
     if result.ttft_interval is None:
         return ""
-    low, high = map(format_seconds, result.ttft_interval)
-    return f" (8 of 10 runs of such servers: {low} to {high})"
+    between = format_seconds_between(*result.ttft_interval)
+    return f" (8 of 10 runs of such servers: {between})"
 
 
 def _range_text(answer: ServeAnswer, result: PricedServer) -> str:

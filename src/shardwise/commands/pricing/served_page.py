@@ -14,7 +14,7 @@ from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.results.served import OtherServers, ServedPlan
-from shardwise.units import format_seconds, format_usd, many, sig
+from shardwise.units import format_seconds, format_seconds_between, format_usd, many, sig
 
 
 def served_page(served: Served, result: ServedPlan, more: Sequence[Fact] = ()) -> Page:
@@ -122,10 +122,7 @@ def _error(result: ServedPlan) -> str:
     error, tpot = result.typical_error, result.tpot_seconds
     if not error:
         return "unknown: this software was not measured on this chip"
-    first, each = (
-        f"{format_seconds(of.lower)} to {format_seconds(of.upper)}"
-        for of in (result.ttft_seconds, tpot)
-    )
+    first, each = (format_seconds_between(of.lower, of.upper) for of in (result.ttft_seconds, tpot))
     return (
         f"typical error {error.ttft:.0%} of TTFT, {error.tpot:.0%} of TPOT; of measured servers "
         f"of this kind, 8 in 10 would show a TTFT of {first}, and a TPOT of {each}"

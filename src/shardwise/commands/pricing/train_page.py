@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.layout import Fact, Facts, Part, memory_fact, percent, wrapped
 from shardwise.commands.pricing.predict import compared_text
-from shardwise.commands.pricing.whole_run import MEASURE, own_text, seconds_between
+from shardwise.commands.pricing.whole_run import MEASURE, own_text
 from shardwise.evidence.measured import MeasuredRun
 from shardwise.models.parameters import first_matmuls
 from shardwise.planner.evaluate import TrainAnswer
@@ -27,6 +27,7 @@ from shardwise.units import (
     format_gib,
     format_rate,
     format_seconds,
+    format_seconds_between,
     many,
     sig,
 )
@@ -146,7 +147,7 @@ def _step_text(result: PricedPlan) -> str:
     """The expected step time, and how far such predictions were off."""
     expected, found = format_seconds(result.step_seconds.expected), result.expected_80
     if found:
-        return f"{expected} (8 of 10 such runs: {seconds_between(found.low, found.high)})"
+        return f"{expected} (8 of 10 such runs: {format_seconds_between(found.low, found.high)})"
     return f"{expected} (by the book's rates, of which nothing is taken off)"
 
 

@@ -17,7 +17,15 @@ from shardwise.planner.evaluate import TrainAnswer
 from shardwise.planner.expected import ExpectedRange, expected_range
 from shardwise.planner.price.goodput import Goodput, Overheads
 from shardwise.results.run import AT_EXPECTED, DaysBetween, RunLength, WholeRun
-from shardwise.units import format_count, format_seconds, format_usd, many, parse_seconds, sig
+from shardwise.units import (
+    format_count,
+    format_seconds,
+    format_seconds_between,
+    format_usd,
+    many,
+    parse_seconds,
+    sig,
+)
 
 Word = float | str | None
 
@@ -180,21 +188,11 @@ def own_text(found: ExpectedRange, *, spread: bool = True) -> str:
     widths = [one.high / one.low for one in (own, found)]
     ends = [f"{sig(times)}x" for times in widths]
     if spread:
-        ends = [f"({seconds_between(one.low, one.high)})" for one in (own, found)]
+        ends = [f"({format_seconds_between(one.low, one.high)})" for one in (own, found)]
     verb = "narrowed" if widths[1] < widths[0] else "widened"
     told = "" if spread else " (slow end over fast)"
     changed = "as wide" if ends[0] == ends[1] else f"{verb} from {ends[0]} to {ends[1]}"
     return f"from {of}: {moved}; range{told} {changed}"
-
-
-def seconds_between(low: float, high: float) -> str:
-    """A range of seconds, its unit once where both ends have the same.
-
-    >>> seconds_between(1.71, 3.02), seconds_between(0.9, 1.2)
-    ('1.71 to 3.02 s', '900 ms to 1.2 s')
-    """
-    (start, unit), end = format_seconds(low).split(), format_seconds(high)
-    return f"{start if end.endswith(f' {unit}') else f'{start} {unit}'} to {end}"
 
 
 def price_facts(chips: Iterable[Chip]) -> list[Fact]:

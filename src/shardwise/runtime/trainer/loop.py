@@ -40,6 +40,7 @@ from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.pieces import proved
 from shardwise.runtime.trainer.step import State, TrainProgram, program, shapes_of
 from shardwise.runtime.trainer.stop import Signals, Stop, agreed
+from shardwise.units import many
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 """Parameters of glibc's `mallopt` (malloc.h)."""
@@ -232,8 +233,9 @@ def _about(run: TrainRun, feed: Feed) -> str:
     """What the data is, and how often a run sees it."""
     corpus, rows = feed.corpus, feed.corpus.rows(feed.length)
     epochs = run.settings.steps * feed.rows / rows
+    documents = many(len(corpus.starts), "document")
     return (
-        f"{len(corpus.tokens):,} tokens in {len(corpus.starts):,} documents: {rows:,} sequences of "
+        f"{len(corpus.tokens):,} tokens in {documents}: {rows:,} sequences of "
         f"{feed.length:,}, seen {epochs:.2g} times in {run.settings.steps:,} steps"
     )
 
