@@ -155,7 +155,8 @@ def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) 
     if provider is None:
         return min(map(_fresh, found.values()), key=lambda price: price.usd_per_chip_hour)
     if provider not in found:
-        raise unknown(f"provider of '{chip}' with a {kind}", provider, found)
+        listed = f"a {kind} of '{chip}' is listed of {', '.join(found)}"
+        raise unknown("provider", provider, found, listed)
     return _fresh(found[provider])
 
 
