@@ -230,6 +230,12 @@ class Chip:
         return float(value)
 
     @property
+    def usable_bytes_per_device(self) -> float:
+        """Bytes of main memory that a program can use on one of JAX's devices. Raises BadRequest as
+        `require`."""
+        return self.require("hbm_usable_bytes") / self.jax_devices_per_chip
+
+    @property
     def unplanned(self) -> tuple[str, ...]:
         """The numbers that every plan needs and the catalogue lacks, by field; no slice of the chip
         is planned until they are given."""
