@@ -191,7 +191,7 @@ def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
     if plan.dtypes.weights != CHECKPOINT:
         names = {plan.dtypes.weights}
     else:
-        names = {weight_dtype(cfg, row.dtype_role) for row in stored_rows(cfg)}
+        names = {weight_dtype(cfg, row.component) for row in stored_rows(cfg)}
     if len(names) == 1 and names <= {*ENGINE_WEIGHTS}:
         return names.pop()
     raise BadRequest(
