@@ -40,7 +40,7 @@ from shardwise.runtime.engine.step_shapes import StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
-from shardwise.runtime.programs.program import AbstractProgram
+from shardwise.runtime.programs.train import AbstractProgram
 from shardwise.runtime.quant import NARROW, quantise_params
 from shardwise.runtime.stack import keeps_stacks, unstacked
 from shardwise.scheduling.forecast import pages_for
