@@ -40,7 +40,7 @@ SUBSCRIPTS = {
 DICTS = {
     "commands/base/answer.py": (1, "the JSON door: an answer as a document"),
     "commands/pricing/plans.py": (1, "a plan's file before it is a plan"),
-    "commands/tables/schema.py": (3, "the JSON door: a JSON Schema"),
+    "commands/tables/schema.py": (2, "the JSON door: a JSON Schema"),
 }
 """Functions that take or return `dict[str, Any]`, at most, and what that is."""
 

@@ -13,7 +13,7 @@ from shardwise.models.numerics_table import numerics_rows
 from shardwise.models.parameters import buffers
 from shardwise.models.runnable import numerics_of, plain
 from shardwise.models.zoo import DATA
-from shardwise.runtime.names import NAMES
+from shardwise.runtime.names import checkpoint_names
 
 
 def numerics(**changes):
@@ -21,7 +21,7 @@ def numerics(**changes):
 
 
 def test_every_type_that_computes_has_names_in_checkpoints():
-    assert set(numerics_rows()) == set(NAMES)
+    assert set(numerics_rows()) == set(checkpoint_names())
 
 
 def test_most_of_the_zoo_can_run():

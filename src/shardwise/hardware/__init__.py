@@ -1,13 +1,14 @@
 """Hardware nouns: Chip, its network, Slice, and how a mesh is placed on a slice.
 
-`network.py` holds the kinds of network, `chip.py` one chip, `names.py` what chips are called
-(`cloud_names.py` by Google Cloud, `device_names.py` by JAX). `data/` has a file per chip with a
-source for every number; `catalogue.py` finds it, `record.py` reads and checks it, `prices.py` holds
-dollars per chip-hour. `totals.py` adds up pods and fat trees, `fat_tree.py` counts their switches.
-`slices.py` spells and checks slices, `shapes.py` says which shapes a torus is cut into,
-`placement.py` lays mesh axes on physical axes, in one of the `boxes.py` of a slice, `misfits.py`
-says why a mesh cannot be placed and `device_order.py` where each of its devices lies. No time is
-computed here: that is `roofline`. Read `chip.py` first.
+`network.py` holds the kinds of network, `chip.py` one chip (its numbers are those of
+`fields.toml`), `names.py` what chips are called (`cloud_names.py` by Google Cloud,
+`device_names.py` by JAX). `data/` has a file per chip with a source for every number;
+`catalogue.py` finds it, `record.py` reads and checks it, `prices.py` holds dollars per chip-hour.
+`totals.py` adds up pods and fat trees, `fat_tree.py` counts their switches. `slices.py` spells and
+checks slices, `shapes.py` says which shapes a torus is cut into, `placement.py` lays mesh axes on
+physical axes, in one of the `boxes.py` of a slice, `misfits.py` says why a mesh cannot be placed
+and `device_order.py` where each of its devices lies. No time is computed here: that is `roofline`.
+Read `chip.py` first.
 """
 
 from shardwise.hardware.boxes import boxes, every_part, parts

@@ -8,8 +8,10 @@ that needs it asks by `Chip.require`, which names the remedy; nothing is default
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.boundary.documents import read_toml
 from shardwise.errors import BadRequest
 from shardwise.hardware.network import Alone, DataCentre, FullMesh, Switched, Torus
 from shardwise.hardware.prices import LEAST, MOST, Price
@@ -24,8 +26,7 @@ nothing scales blocks of 16 or 32 numbers."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One number of a chip: how it is read (`kind`), its unit, what it means, and the least and the
-    most that any machine has (each of several sizes of a shape); beyond is a slip of the pen."""
+    """One number of a chip. The head of `fields.toml` explains what is said of it."""
 
     kind: str
     unit: str
@@ -34,80 +35,17 @@ class Field:
     most: float = math.inf
 
 
-def _bytes(about: str, most: float = 1e18) -> Field:
-    return Field(kind="size", unit="bytes", about=about, least=1, most=most)
+def _fields(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Field]:
+    """Rows of the table, with what their kinds say of them."""
+    return {name: Field(**{**_TABLE["kinds"][row["kind"]], **row}) for name, row in rows.items()}
 
 
-def _rate(about: str, unit: str = "bytes/s", most: float = 1e18) -> Field:
-    return Field(kind="rate", unit=unit, about=about, least=1, most=most)
-
-
-def _count(about: str, most: float, unit: str = "") -> Field:
-    return Field(kind="count", unit=unit, about=about, least=1, most=most)
-
-
-FIELDS: Mapping[str, Field] = {
-    "hbm_bytes": _bytes("main memory, nominal"),
-    "hbm_usable_bytes": _bytes("main memory a program can use"),
-    "hbm_bandwidth": _rate("main memory, reads plus writes"),
-    "sram_bytes": _bytes("VMEM or SMEM of the whole chip", most=1e15),
-    "sram_bandwidth": _rate("VMEM or SMEM, reads, whole chip"),
-    "l2_bytes": _bytes("L2, CMEM or last-level cache", most=1e15),
-    "l2_bandwidth": _rate("L2 cache, reads"),
-    "vector_flops": _rate("f32 peak of the vector units", "FLOP/s", 1e21),
-    "flops_per_alu": _count("per ALU and cycle in that peak; 2 with multiply-add", 64, "FLOP"),
-    "clock_hz": _rate("clock behind the peaks", "Hz", 1e12),
-    "compiler_clock_hz": _rate("clock of the compiler's cycles", "Hz", 1e12),
-    "cores": _count("cores (TensorCores, SMs, CUs, ...)", 1e6),
-    "matmul_units_per_core": _count("MXUs or tensor cores per core", 1e4),
-    "vector_units_per_core": _count("VPU slots or warp schedulers", 1e4),
-    "registers_per_core": _count("vector registers per core", 1e9),
-    "words_per_register": _count("32-bit words per vector register", 1e6),
-    "matmul_tile": Field(
-        kind="tile", unit="m x k x n", about="matmul dims are padded to this", least=1, most=1e5
-    ),
-    "jax_devices_per_chip": _count("devices JAX shows per chip", 64),
-    "device_link_oneway": _rate("between the devices of a chip, one-way per device"),
-    "chips_per_host": _count("chips on one host", 1024),
-    "host_link_oneway": _rate("host to chip, one-way"),
-    "host_dram_bytes": _bytes("host memory per host"),
-    "power_watts": Field(kind="rate", unit="W", about="power per chip", least=1e-3, most=1e6),
-}
+_TABLE = read_toml(Path(__file__).with_name("fields.toml"), "the table of a chip's numbers")
+FIELDS: Mapping[str, Field] = _fields(_TABLE["chip"])
 """The scalar numbers of a chip; peaks, efficiency and networks have tables of their own."""
-
-PART_FIELDS: Mapping[str, Field] = {
-    "pod": Field(kind="shape", unit="chips", about="largest torus", least=1, most=1e4),
-    "wrap": Field(kind="wrap", unit="", about="when an axis of a slice closes into a ring"),
-    "single": Field(kind="flag", unit="", about="one chip can be had alone"),
-    "domain": _count("chips that reach each other directly", 1e6, "chips"),
-    "link_oneway": _rate("one link, one-way"),
-    "links_per_chip": _count("links of one chip", 1e4),
-    "chip_oneway": _rate("what one chip sends, one-way"),
-    "pair_oneway": _rate("link of one pair, one-way"),
-    "ramp_bytes": Field(
-        kind="size", unit="bytes", about="message that reaches half the rate", least=1e-6, most=1e15
-    ),
-    "sharp": Field(kind="flag", unit="", about="switches reduce in the network"),
-    "peer_to_peer": Field(kind="flag", unit="", about="PCIe cards write into each other's memory"),
-    "staged_oneway": _rate("what a card sends through host memory, one-way"),
-    "sockets": _count("CPU sockets among which a full host's cards are split", 16),
-    "across_oneway": _rate("what a card sends in a group over two sockets, one-way"),
-    "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop", least=0, most=1),
-    "chips": _count("chips of one unit of this level", 1e6, "chips"),
-    "switches": _count("switches of one unit", 1e6),
-    "switch_oneway": _rate("one switch, one-way"),
-    "unit_oneway": _rate("what the unit's parts send, one-way"),
-}
+PART_FIELDS: Mapping[str, Field] = _fields(_TABLE["network"])
 """The numbers of networks, of their levels and of the data-centre link."""
-
-PEAK = _rate("dense peak", "FLOP/s", 1e21)
-EFFICIENCY = Field(
-    kind="fraction", unit="", about='share of peak behind "expected"', least=1e-6, most=1
-)
-
-RAMP = Field(
-    kind="seconds", unit="s", about="what a matmul kernel takes beyond its FLOPs", least=0, most=1
-)
+PEAK, EFFICIENCY, RAMP = _fields(_TABLE["others"]).values()
 PRICE = Field(kind="rate", unit="USD", about="dollars per chip-hour", least=LEAST, most=MOST)
 
 REQUIRED = ("cores", "matmul_tile", "jax_devices_per_chip", "chips_per_host")
@@ -228,6 +166,12 @@ class Chip:
                 f"{wants}; give it with --set chip.{field}=NUMBER or --hw FILE"
             )
         return float(value)
+
+    @property
+    def usable_bytes_per_device(self) -> float:
+        """Bytes of main memory that a program can use on one of JAX's devices. Raises BadRequest as
+        `require`."""
+        return self.require("hbm_usable_bytes") / self.jax_devices_per_chip
 
     @property
     def unplanned(self) -> tuple[str, ...]:

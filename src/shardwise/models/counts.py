@@ -43,9 +43,9 @@ def weight_bytes(cfg: ModelConfig, dtype: str | None = None) -> float:
     """Bytes of the stored weights: all in `dtype`, or as the checkpoint stores each component."""
     if dtype is not None:
         return params_total(cfg) * dtype_bytes(dtype)
-    return sum(p.params * dtype_bytes(weight_dtype(cfg, p.dtype_role)) for p in parameters(cfg))
+    return sum(p.params * dtype_bytes(weight_dtype(cfg, p.component)) for p in parameters(cfg))
 
 
-def weight_dtype(cfg: ModelConfig, dtype_role: str) -> str:
-    """The dtype that rows of one `dtype_role` are stored in."""
-    return cfg.weight_dtypes.get(dtype_role, cfg.weight_dtypes.get("", "bf16"))
+def weight_dtype(cfg: ModelConfig, component: str) -> str:
+    """The dtype that rows of one component are stored in."""
+    return cfg.weight_dtypes.get(component, cfg.weight_dtypes.get("", "bf16"))

@@ -364,15 +364,8 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
         raise r.error(where, entry, "it must be an object {...}")
     parts = {}
     for part in ("attention", "ffn"):
-        section = Reader(
-            file=r.file,
-            raw=entry,
-            defaults_source=r.defaults_source,
-            defaulted=r.defaulted,
-            missing=r.missing,
-            stand_in=r.stand_in,
-            path=f"{r.path}{where}.",
-        ).section(part, {"no_op": False, "replace_with_linear": False, "window_length": None})
+        usual = {"no_op": False, "replace_with_linear": False, "window_length": None}
+        section = r.within(entry, f"{r.path}{where}.", {}).section(part, usual)
         section.refuse("replace_with_linear", True, "a layer replaced by one matrix")
         parts[part] = None if section.flag("no_op") else section
     attention, ffn = parts["attention"], parts["ffn"]

@@ -307,16 +307,7 @@ def _towers(
         if not isinstance(section, Mapping):
             raise BadRequest(f"{text.file}: {key} is {section!r}; it must be an object {{...}}")
         if key in row.towers:
-            r = Reader(
-                file=text.file,
-                raw=section,
-                defaults=row.tower_defaults,
-                defaults_source=row.source,
-                defaulted=text.defaulted,
-                missing=text.missing,
-                stand_in=text.stand_in,
-                path=f"{key}.",
-            )
+            r = text.within(section, f"{key}.", row.tower_defaults)
             towers.append(row.towers[key](r, text))
         else:
             unread.append(key)

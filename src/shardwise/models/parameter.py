@@ -1,9 +1,10 @@
-"""One row of the parameter table, and a helper that writes rows at one place of the model."""
+"""One row of the parameter table, and helpers that write rows at one place of the model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 Role = Literal["matmul", "cross", "lookup", "norm", "bias", "scan", "conv", "scale", "tower"]
 
@@ -30,7 +31,6 @@ class Parameter:
     batch: str = ""
     layers: int = 1
     active: Fraction = Fraction(1)
-    dtype_role: str = ""
     group: int | None = None
     shares: str = ""
 
@@ -78,34 +78,61 @@ class LayerPlace:
     group: int | None = None
     layers: int = 1
 
-    def row(
-        self,
-        name: str,
-        dims: dict[str, int],
-        component: str,
-        role: Role,
-        contracts: str = "",
-        batch: str = "",
-        active: Fraction = Fraction(1),
-        dtype_role: str = "",
-        shares: str = "",
-    ) -> Parameter:
-        """One row of the table at this place; `dtype_role` is the component unless given."""
-        return Parameter(
-            name=name,
-            dims=tuple(dims.items()),
-            component=component,
-            role=role,
-            contracts=contracts,
-            batch=batch,
-            layers=self.layers,
-            active=active,
-            dtype_role=dtype_role or component,
-            group=self.group,
-            shares=shares,
-        )
 
-    def norm(self, name: str, width: dict[str, int], bias: bool = False) -> list[Parameter]:
-        """A norm's scale over `width`, and its bias."""
-        rows = [self.row(name, width, "norms", "norm")]
-        return rows + [self.row(f"{name}.bias", width, "norms", "bias")] * bias
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """Writes rows of one component at a place, each dim by its letter, whose size is said once: the
+    rows so far are `rows`. A tensor that a model has only sometimes is one `when`."""
+
+    place: LayerPlace
+    component: str
+    sizes: Mapping[str, int]
+    rows: list[Parameter] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, place: LayerPlace, component: str, **sizes: int | None) -> "Tensors":
+        """Letters with their sizes; D is that of the place unless given. A letter without a size is
+        of no tensor that there is."""
+        known = {letter: size or 0 for letter, size in sizes.items()}
+        return cls(place, component, {"D": place.d_model, **known})
+
+    def of(self, component: str = "", **sizes: int) -> "Tensors":
+        """The same rows, those that follow of another component, or with other sizes."""
+        return replace(self, component=component or self.component, sizes={**self.sizes, **sizes})
+
+    def add(
+        self, role: Role, name: str, letters: str, sums: str = "", when: object = True, **more: Any
+    ) -> None:
+        """A tensor of the dims that the letters name."""
+        if when:
+            row = Parameter(
+                name=name,
+                dims=tuple((letter, self.sizes[letter]) for letter in letters),
+                component=self.component,
+                role=role,
+                contracts=sums,
+                layers=self.place.layers,
+                group=self.place.group,
+                **more,
+            )
+            self.rows.append(row)
+
+    def matmul(
+        self, name: str, letters: str, sums: str = "", when: object = True, **more: Any
+    ) -> None:
+        """A matrix, which sums over its first dim unless said."""
+        self.add("matmul", name, letters, sums or letters[0], when, **more)
+
+    def bias(self, name: str, letters: str, when: object = True, **more: Any) -> None:
+        """A bias."""
+        self.add("bias", name, letters, "", when, **more)
+
+    def scale(self, name: str, letters: str, when: object = True) -> None:
+        """Learned factors, or other vectors that multiply what passes."""
+        self.add("scale", name, letters, when=when)
+
+    def norm(self, name: str, letters: str, bias: bool = False, when: object = True) -> None:
+        """A norm's scale, and its bias."""
+        norms = self.of("norms")
+        norms.add("norm", name, letters, when=when)
+        norms.bias(f"{name}.bias", letters, when and bias)

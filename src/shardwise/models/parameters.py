@@ -19,7 +19,7 @@ from math import isqrt
 
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.mixer_rows import extra_rows, mixer_rows
-from shardwise.models.parameter import LayerPlace, Parameter
+from shardwise.models.parameter import LayerPlace, Parameter, Tensors
 from shardwise.models.specs import Layer, Mlp, Moe
 
 _TOWER_LETTERS = "abcdefgh"
@@ -53,13 +53,14 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """
     if cfg.numerics is None or not cfg.numerics.routing.correction:
         return ()
-    return tuple(
-        LayerPlace(d_model=cfg.d_model, group=index, layers=count).row(
-            "router.correction", {"E": layer.mlp.experts}, "router", "bias"
-        )
-        for index, (layer, count) in enumerate(cfg.layer_groups())
-        if isinstance(layer.mlp, Moe)
-    )
+    rows: list[Parameter] = []
+    for index, (layer, count) in enumerate(cfg.layer_groups()):
+        if isinstance(layer.mlp, Moe):
+            place = LayerPlace(d_model=cfg.d_model, group=index, layers=count)
+            t = Tensors.at(place, "router", E=layer.mlp.experts)
+            t.bias("router.correction", "E")
+            rows += t.rows
+    return tuple(rows)
 
 
 def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
@@ -71,193 +72,159 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
 
 
 def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
-    rows = []
-    if layer.mixer is not None:
-        rows += mixer_rows(p, layer.mixer)
-    if layer.beside is not None:
-        rows += mixer_rows(p, layer.beside)
+    t = Tensors.at(p, "other", q=layer.laurel_rank, G=layer.norm_gate_rank)
+    for mixer in (layer.mixer, layer.beside):
+        t.rows.extend([] if mixer is None else mixer_rows(p, mixer))
     if isinstance(layer.mlp, Mlp):
-        rows += _mlp(p, layer.mlp, "mlp", "mlp_dense")
+        _mlp(t.of("mlp_dense"), layer.mlp, "mlp")
     elif layer.mlp is not None:
-        rows += _moe(p, layer.mlp)
-    d = {"D": p.d_model}
+        _moe(t, layer.mlp)
     for name in layer.norms:
-        rows += p.norm(f"norm.{name}", d, layer.norm_bias)
+        t.norm(f"norm.{name}", "D", layer.norm_bias)
     if layer.per_layer_input:
-        rows += _per_layer_input(p, layer.per_layer_input)
-    if layer.laurel_rank:
-        q = {"q": layer.laurel_rank}
-        rows.append(p.row("laurel.down", d | q, "other", "matmul", "D"))
-        rows.append(p.row("laurel.up", q | d, "other", "matmul", "q"))
-        rows += p.norm("laurel.norm", d)
+        _per_layer_input(t, layer.per_layer_input)
+    t.matmul("laurel.down", "Dq", when=layer.laurel_rank)
+    t.matmul("laurel.up", "qD", when=layer.laurel_rank)
+    t.norm("laurel.norm", "D", when=layer.laurel_rank)
     if layer.streams > 1 and layer.mixing == "altup":
-        rows += _altup(p, layer.streams)
+        _altup(t, layer.streams)
     elif layer.streams > 1 and layer.mixing != "extras":
-        rows += _hyper(p, "hyper.attention", layer)
-        rows += _hyper(p, "hyper.mlp", layer)
-    if layer.attention_residual:
-        for name in ("attention", "mlp"):
-            rows.append(p.row(f"residual.{name}.query", d, "other", "scale"))
-            rows.append(p.row(f"residual.{name}.norm", d, "other", "norm"))
-    if layer.cross_gates:
-        rows.append(p.row("cross_gate.attention", {}, "attention", "scale"))
-        rows.append(p.row("cross_gate.mlp", {}, "attention", "scale"))
+        _hyper(t, "hyper.attention", layer)
+        _hyper(t, "hyper.mlp", layer)
+    for name in ("attention", "mlp") if layer.attention_residual else ():
+        t.scale(f"residual.{name}.query", "D")
+        t.add("norm", f"residual.{name}.norm", "D")
+    t.of("attention").scale("cross_gate.attention", "", layer.cross_gates)
+    t.of("attention").scale("cross_gate.mlp", "", layer.cross_gates)
     for name in layer.gated_norms:
-        g = {"G": layer.norm_gate_rank}
-        rows.append(p.row(f"norm.{name}.gate_down", d | g, "norms", "matmul", "D"))
-        rows.append(p.row(f"norm.{name}.gate_up", g | d, "norms", "matmul", "G"))
-    if layer.residual_scales:
-        rows.append(p.row("residual.attention.scale", d, "other", "scale"))
-        rows.append(p.row("residual.mlp.scale", d, "other", "scale"))
-    return rows
+        t.of("norms").matmul(f"norm.{name}.gate_down", "DG")
+        t.of("norms").matmul(f"norm.{name}.gate_up", "GD")
+    t.scale("residual.attention.scale", "D", layer.residual_scales)
+    t.scale("residual.mlp.scale", "D", layer.residual_scales)
+    return t.rows
 
 
-def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
-    d, f = {"D": p.d_model}, {"F": m.d_ff}
+def _mlp(t: Tensors, m: Mlp, name: str) -> None:
+    t = t.of(F=m.d_ff, c=m.activation_scalars)
     ins = ("gate", "up") if m.gated else ("up",)
-    rows = [p.row(f"{name}.{part}", d | f, component, "matmul", "D") for part in ins]
-    rows.append(p.row(f"{name}.down", f | d, component, "matmul", "F"))
-    if m.bias:
-        rows += [p.row(f"{name}.{part}.bias", f, component, "bias") for part in ins]
-        rows.append(p.row(f"{name}.down.bias", d, component, "bias"))
-    if m.inner_norm:
-        rows.append(p.row(f"{name}.norm", f, component, "norm"))
-    if m.activation_scalars:
-        scalars = {"c": m.activation_scalars}
-        rows.append(p.row(f"{name}.activation", scalars, component, "scale"))
-    return rows
-
-
-def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
-    d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
-    read = {"R": m.router_dim} if m.router_dim else d
-    weighed = {"E": m.choices + m.shared_experts * m.scores_shared}
-    if m.product_keys:
-        weighed = {"k": 2 * isqrt(m.experts)}
-    rows = [p.row("router", read | weighed, "router", "matmul", next(iter(read)))]
-    if m.bias:
-        rows.append(p.row("router.bias", e, "router", "bias"))
-    if m.selection_bias:
-        rows.append(p.row("router.selection_bias", e, "router", "bias"))
-    if m.router_scales:
-        rows.append(p.row("router.scale", d, "router", "scale"))
-        rows.append(p.row("router.expert_scale", e, "router", "scale"))
-    width = {"A": m.latent_dim} if m.latent_dim else d
-    letter = next(iter(width))
-    if m.latent_dim:
-        rows.append(p.row("latent.down", d | width, "moe_latent", "matmul", "D"))
-        rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
-        rows += p.norm("latent.norm", width) if m.latent_norm else []
-    share = Fraction(m.experts_per_token, m.choices)
-    ins = ("gate", "up") if m.gated and not m.product_keys else ("up",)
-    routed = "routed_experts"
     for part in ins:
-        dims = e | width | f
-        rows.append(p.row(f"experts.{part}", dims, routed, "matmul", letter, "E", share))
-        if m.bias:
-            rows.append(p.row(f"experts.{part}.bias", e | f, routed, "bias", active=share))
-    rows.append(p.row("experts.down", e | f | width, routed, "matmul", "F", "E", share))
-    if m.bias:
-        rows.append(p.row("experts.down.bias", e | width, routed, "bias", active=share))
+        t.matmul(f"{name}.{part}", "DF")
+    t.matmul(f"{name}.down", "FD")
+    for part in ins:
+        t.bias(f"{name}.{part}.bias", "F", m.bias)
+    t.bias(f"{name}.down.bias", "D", m.bias)
+    t.add("norm", f"{name}.norm", "F", when=m.inner_norm)
+    t.scale(f"{name}.activation", "c", m.activation_scalars)
+
+
+def _moe(t: Tensors, m: Moe) -> None:
+    scored = m.choices + m.shared_experts * m.scores_shared
+    t = t.of(E=m.experts, F=m.d_ff, R=m.router_dim, A=m.latent_dim, k=2 * isqrt(m.experts))
+    router, latent, routed = t.of("router"), t.of("moe_latent"), t.of("routed_experts")
+    weighed = "k" if m.product_keys else "E"
+    router.of(E=scored).matmul("router", f"{'R' if m.router_dim else 'D'}{weighed}")
+    router.bias("router.bias", "E", m.bias)
+    router.bias("router.selection_bias", "E", m.selection_bias)
+    router.scale("router.scale", "D", m.router_scales)
+    router.scale("router.expert_scale", "E", m.router_scales)
+    width = "A" if m.latent_dim else "D"
+    latent.matmul("latent.down", "DA", when=m.latent_dim)
+    latent.matmul("latent.up", "AD", when=m.latent_dim)
+    latent.norm("latent.norm", "A", when=m.latent_dim and m.latent_norm)
+    share = Fraction(m.experts_per_token, m.choices)
+    for part in ("gate", "up") if m.gated and not m.product_keys else ("up",):
+        routed.matmul(f"experts.{part}", f"E{width}F", width, batch="E", active=share)
+        routed.bias(f"experts.{part}.bias", "EF", m.bias, active=share)
+    routed.matmul("experts.down", f"EF{width}", "F", batch="E", active=share)
+    routed.bias("experts.down.bias", f"E{width}", m.bias, active=share)
     if m.shared_d_ff:
         shared = Mlp(d_ff=m.shared_d_ff, gated=m.gated, bias=m.shared_bias)
-        rows += _mlp(p, shared, "shared", "shared_experts")
-    if m.shared_gate:
-        rows.append(p.row("shared.gate_weight", d, "shared_experts", "matmul", "D"))
+        _mlp(t.of("shared_experts"), shared, "shared")
+    t.of("shared_experts").matmul("shared.gate_weight", "D", when=m.shared_gate)
     if m.dense is not None:
-        rows += _mlp(p, m.dense, "mlp", "mlp_dense")
-    return rows
+        _mlp(t.of("mlp_dense"), m.dense, "mlp")
 
 
-def _per_layer_input(p: LayerPlace, width: int) -> list[Parameter]:
-    d, y = {"D": p.d_model}, {"Y": width}
-    return [
-        p.row("per_layer.gate", d | y, "other", "matmul", "D"),
-        p.row("per_layer.out", y | d, "other", "matmul", "Y"),
-        p.row("per_layer.norm", d, "other", "norm"),
-    ]
+def _per_layer_input(t: Tensors, width: int) -> None:
+    t = t.of(Y=width)
+    t.matmul("per_layer.gate", "DY")
+    t.matmul("per_layer.out", "YD")
+    t.add("norm", "per_layer.norm", "D")
 
 
-def _hyper(p: LayerPlace, name: str, layer: Layer) -> list[Parameter]:
+def _hyper(t: Tensors, name: str, layer: Layer) -> None:
     """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
     streams, mixing = layer.streams, layer.streams_mixed
-    mixed = {"m": (2 + streams * mixing) * streams}
-    return [
-        p.row(name, {"s": streams, "D": p.d_model} | mixed, "other", "matmul", "sD"),
-        p.row(f"{name}.base", mixed, "other", "scale"),
-        p.row(f"{name}.scale", {"c": 2 + mixing}, "other", "scale"),
-    ]
+    t = t.of(s=streams, m=(2 + streams * mixing) * streams, c=2 + mixing)
+    t.matmul(name, "sDm", "sD")
+    t.scale(f"{name}.base", "m")
+    t.scale(f"{name}.scale", "c")
 
 
-def _altup(p: LayerPlace, streams: int) -> list[Parameter]:
+def _altup(t: Tensors, streams: int) -> None:
     """AltUp: from the active stream the weights by which the layer's input is predicted of all s
     streams, and from its output those by which all are corrected. One router serves both."""
-    d, s = {"D": p.d_model}, {"s": streams}
-    return [
-        p.row("altup.router", d | s, "other", "matmul", "D"),
-        p.row("altup.router_again", d | s, "other", "matmul", "D", shares="altup.router"),
-        *p.norm("altup.router_norm", d),
-        p.row("altup.predict", s | {"m": streams**2}, "other", "matmul", "s"),
-        p.row("altup.correct", s | {"m": streams}, "other", "matmul", "s"),
-        p.row("altup.scale", d, "other", "scale"),
-    ]
+    t = t.of(s=streams)
+    t.matmul("altup.router", "Ds")
+    t.matmul("altup.router_again", "Ds", shares="altup.router")
+    t.norm("altup.router_norm", "D")
+    t.of(m=streams**2).matmul("altup.predict", "sm")
+    t.of(m=streams).matmul("altup.correct", "sm")
+    t.scale("altup.scale", "D")
 
 
 def _embedding(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
-    d, width = {"D": cfg.d_model}, _embedding_width(cfg)
-    rows = [p.row("embedding", {"V": cfg.embedding_rows} | width, "embedding", "lookup")]
-    if cfg.embedding_dim != cfg.d_model:
-        rows.append(p.row("embedding.in", width | d, "other", "matmul", "M"))
-    if cfg.position_rows:
-        rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
-    if cfg.initial_state:
-        rows.append(p.row("state.initial", d, "other", "scale"))
-    rows += extra_rows(p, cfg.extras)
-    if cfg.embedding_norm:
-        rows += p.norm("norm.embedding", d, cfg.norm_bias)
-    if cfg.streams > 1 and cfg.mixing == "altup":
-        rows.append(
-            p.row("altup.in", d | {"s": cfg.streams - 1, "m": cfg.d_model}, "other", "matmul", "D")
-        )
-    if cfg.per_layer_input:
-        y = {"L": cfg.layers, "Y": cfg.per_layer_input}
-        table = {"V": cfg.per_layer_rows} | y
-        rows.append(p.row("per_layer.embedding", table, "embedding_per_layer", "lookup"))
-        rows.append(p.row("per_layer.in", d | y, "other", "matmul", "D"))
-        rows.append(p.row("per_layer.in_norm", {"Y": cfg.per_layer_input}, "other", "norm"))
-    return rows
+    altup, layered = cfg.streams > 1 and cfg.mixing == "altup", cfg.per_layer_input
+    t = Tensors.at(
+        *(p, "other"),
+        V=cfg.embedding_rows,
+        M=cfg.embedding_dim,
+        X=cfg.position_rows,
+        s=cfg.streams - 1,
+        m=cfg.d_model,
+        L=cfg.layers,
+        Y=layered,
+    )
+    width = _embedding_width(cfg)
+    t.of("embedding").add("lookup", "embedding", f"V{width}")
+    t.matmul("embedding.in", "MD", when=width == "M")
+    t.of("embedding").add("lookup", "positions", "XD", when=cfg.position_rows)
+    t.scale("state.initial", "D", cfg.initial_state)
+    t.rows.extend(extra_rows(p, cfg.extras))
+    t.norm("norm.embedding", "D", cfg.norm_bias, cfg.embedding_norm)
+    t.matmul("altup.in", "Dsm", when=altup)
+    per_layer = t.of("embedding_per_layer", V=cfg.per_layer_rows)
+    per_layer.add("lookup", "per_layer.embedding", "VLY", when=layered)
+    t.matmul("per_layer.in", "DLY", when=layered)
+    t.add("norm", "per_layer.in_norm", "Y", when=layered)
+    return t.rows
 
 
 def _head(cfg: ModelConfig) -> list[Parameter]:
-    p = LayerPlace(d_model=cfg.d_model)
-    d, width = {"D": cfg.d_model}, _embedding_width(cfg)
-    rows = p.norm("norm.final", d, cfg.norm_bias) if cfg.final_norm else []
-    if cfg.streams > 1 and cfg.mixing == "altup":
-        dims = {"s": cfg.streams - 1, "m": cfg.d_model} | d
-        rows.append(p.row("altup.out", dims, "other", "matmul", "m", "s"))
-    elif cfg.streams > 1 and cfg.mixing == "hyper":
-        mixed = {"m": cfg.streams}
-        dims = {"s": cfg.streams} | d | mixed
-        rows.append(p.row("hyper.head", dims, "other", "matmul", "sD"))
-        rows.append(p.row("hyper.head.base", mixed, "other", "scale"))
-        rows.append(p.row("hyper.head.scale", {"c": 1}, "other", "scale"))
-    if cfg.attention_residual:
-        rows.append(p.row("residual.head.query", d, "other", "scale"))
-        rows.append(p.row("residual.head.norm", d, "other", "norm"))
-    if cfg.embedding_dim != cfg.d_model:
-        rows.append(p.row("embedding.out", d | width, "other", "matmul", "D"))
-    shares = "embedding" if cfg.tied_embeddings else ""
-    dims = width | {"V": cfg.vocabulary}
-    rows.append(p.row("lm_head", dims, "lm_head", "matmul", next(iter(width)), shares=shares))
-    if cfg.head_bias:
-        rows.append(p.row("lm_head.bias", {"V": cfg.vocabulary}, "lm_head", "bias"))
-    return rows
+    t = Tensors.at(
+        LayerPlace(d_model=cfg.d_model), "other", V=cfg.vocabulary, M=cfg.embedding_dim, c=1
+    )
+    width, several = _embedding_width(cfg), cfg.streams > 1
+    altup, hyper = several and cfg.mixing == "altup", several and cfg.mixing == "hyper"
+    t.norm("norm.final", "D", cfg.norm_bias, cfg.final_norm)
+    t.of(s=cfg.streams - 1, m=cfg.d_model).matmul("altup.out", "smD", "m", when=altup, batch="s")
+    mixed = t.of(s=cfg.streams, m=cfg.streams)
+    mixed.matmul("hyper.head", "sDm", "sD", when=hyper)
+    mixed.scale("hyper.head.base", "m", hyper)
+    mixed.scale("hyper.head.scale", "c", hyper)
+    t.scale("residual.head.query", "D", cfg.attention_residual)
+    t.add("norm", "residual.head.norm", "D", when=cfg.attention_residual)
+    t.matmul("embedding.out", "DM", when=width == "M")
+    head = t.of("lm_head")
+    head.matmul("lm_head", f"{width}V", shares="embedding" if cfg.tied_embeddings else "")
+    head.bias("lm_head.bias", "V", cfg.head_bias)
+    return t.rows
 
 
-def _embedding_width(cfg: ModelConfig) -> dict[str, int]:
-    letter = "D" if cfg.embedding_dim == cfg.d_model else "M"
-    return {letter: cfg.embedding_dim}
+def _embedding_width(cfg: ModelConfig) -> str:
+    """The letter of an embedding's width."""
+    return "D" if cfg.embedding_dim == cfg.d_model else "M"
 
 
 def _tower(tower: Tower) -> list[Parameter]:
@@ -268,7 +235,6 @@ def _tower(tower: Tower) -> list[Parameter]:
             component=tower.name,
             role="tower",
             layers=tensor.repeats,
-            dtype_role=tower.name,
         )
         for tensor in tower.tensors
     ]

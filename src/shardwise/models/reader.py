@@ -169,15 +169,19 @@ class Reader:
         value = self.get(key)
         if not isinstance(value, Mapping):
             raise self.error(key, value, "it must be an object {...}")
+        return self.within(value, f"{self.name(key)}.", defaults or {})
+
+    def within(self, raw: Mapping[str, Any], path: str, defaults: Mapping[str, Any]) -> "Reader":
+        """A part of the same file, at a path that ends with a dot, as a reader of its own."""
         return Reader(
             file=self.file,
-            raw=value,
-            defaults=defaults or {},
+            raw=raw,
+            defaults=defaults,
             defaults_source=self.defaults_source,
             defaulted=self.defaulted,
             missing=self.missing,
             stand_in=self.stand_in,
-            path=self.name(key) + ".",
+            path=path,
         )
 
     def checked(self, key: str, count: int, limit: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.boundary import read_toml
 
-_MERGED = ("keys", "defaults", "traits", "only", "sizes", "extras")
+_MERGED = ("keys", "defaults", "traits", "only", "sizes", "extras", "modules", "tensors")
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:

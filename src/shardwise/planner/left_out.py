@@ -87,7 +87,7 @@ def _request(
         sequences=plan.global_batch_sequences,
         sequence_length=plan.sequence_length,
         pins={axis: plan.degree(axis) for axis in MESH_AXES},
-        max_hbm_bytes=chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip,
+        max_hbm_bytes=chip.usable_bytes_per_device,
         searched=SEARCHED | pinned,
         structure=Structure(**{name: getattr(plan, name) for name in CHOICES}),
         microbatches=said.get("microbatches", ()),

@@ -1,8 +1,8 @@
 """What engines keep of a GPU beside weights and cache: rows of constants by engine and release.
 
-`planner/serve/engine_memory.py` has the formulas that they are constants of. They come from the
-rows of `evidence/serving/data/cache_sizes.csv` that are not held out; `scripts/cache_sizes.py`
-prints how far the others are off.
+`planner/serve/engine_memory.py` has the formulas that they are constants of. The table is
+`data/software/engine_memory.toml`; `scripts/cache_sizes.py` prints how far servers are off that
+chose no constant.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shardwise.boundary import read_toml
 from shardwise.hardware import Chip
@@ -52,56 +53,24 @@ class EngineMemory:
     sizes: int = 51
 
 
-_VLLM = {"engine": "vllm", "ranks": 0.55 * GIB, "groups": True}
-ENGINE_MEMORY: tuple[EngineMemory, ...] = (
-    EngineMemory(**{**_VLLM, "ranks": 0.6 * GIB}, since="0.2", alone=0.3 * GIB, logits=38),
-    # NCCL's own buffers were counted until 0.11.1.
-    EngineMemory(
-        **{**_VLLM, "ranks": 1.4 * GIB}, since="0.8", alone=0.13 * GIB, logits=38, mxfp4_width=128
-    ),
-    EngineMemory(**_VLLM, since="0.11.1", alone=0.13 * GIB, logits=38),
-    EngineMemory(
-        **{**_VLLM, "ranks": 2.1 * GIB},
-        since="0.17",
-        alone=0.25 * GIB,
-        logits=14,
-        keeps_scratch=True,
-    ),
-    EngineMemory(
-        **{**_VLLM, "ranks": 2.1 * GIB},
-        since="0.21",
-        alone=0.25 * GIB,
-        logits=14,
-        keeps_scratch=True,
-        reserves_graphs=True,
-        whole_windows=False,
-    ),
-    EngineMemory(
-        engine="sglang",
-        since="0.4",
-        of_total=False,
-        alone=0.5 * GIB,
-        ranks=1.6 * GIB,
-        logits=12,
-        reserves=False,
-        spare_states=3,
-        window_share=0.8,  # its --swa-full-tokens-ratio
-    ),
-    # (total - peak) * free_gpu_memory_fraction, the peak with NCCL and graphs (its
-    # _torch/pyexecutor/_util.py); what is outside and the logits are assumed: as vLLM's.
-    EngineMemory(
-        engine="trtllm",
-        since="1.0",
-        of_free=True,
-        alone=0.25 * GIB,
-        ranks=2.1 * GIB,
-        logits=14,
-        reserves_graphs=True,
-    ),
-)
-"""Rows by engine, oldest first."""
+_DATA = Path(__file__).parent / "data" / "software"
 
-DRIVER = Path(__file__).parent / "data" / "software" / "driver_memory.toml"
+
+@cache
+def engine_memories() -> tuple[EngineMemory, ...]:
+    """Rows by engine, oldest first."""
+    rows = read_toml(_DATA / "engine_memory.toml", "the memory that engines keep")["rows"]
+    return tuple(map(_row, rows))
+
+
+def _row(row: Mapping[str, Any]) -> EngineMemory:
+    """A row of the table, whose GiB are bytes here."""
+    sizes = {name: value * GIB for name, value in row.items() if name.endswith("_gib")}
+    rest = {name: value for name, value in row.items() if name not in sizes}
+    return EngineMemory(**rest, **{n.removesuffix("_gib"): size for n, size in sizes.items()})
+
+
+DRIVER = _DATA / "driver_memory.toml"
 
 
 @cache
@@ -123,7 +92,7 @@ def engine_memory(engine: str, chip: Chip, release: str = "") -> EngineMemory | 
     known of it, and its memory is counted as ours."""
     if chip.vendor != "nvidia":
         return None
-    rows = [row for row in ENGINE_MEMORY if row.engine == engine]
+    rows = [row for row in engine_memories() if row.engine == engine]
     if release:
         rows = [row for row in rows if _number(row.since) <= _number(release)] or rows[:1]
     return rows[-1] if rows else None

@@ -8,9 +8,9 @@ weights of `quant.py`. `call.py` is what the layers of one pass share, `cache.py
 keeps row by row, `paged_cache.py` in pages that all sequences share, `cache_entry.py` a token's
 part of either, `precision.py` dtypes.
 `init.py` makes the parameter tree from the parameter table of `models`, `checkpoint.py` loads and
-saves it by the names of `names.py` in files that `tensor_file.py` reads, with what `adapters.py`
-adds, `sharding.py` lays it out as a plan says, `processes.py` joins several processes,
-`generate.py` prefills and decodes.
+saves it by the names of `names.py` (a table in `data/`) in files that `tensor_file.py` reads, with
+what `adapters.py` adds, `sharding.py` lays it out as a plan says, `processes.py` joins several
+processes, `generate.py` prefills and decodes.
 `options.py` holds dtypes, remat and the hooks of strategies; `collective_matmul.py` matmuls that
 overlap their own communication, `parallel/` the strategies of a plan, `trainer/` runs many steps,
 `programs/` makes what is compiled ahead of time, `engine/` serves requests, `text/` has tokenizers

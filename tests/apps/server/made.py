@@ -5,11 +5,12 @@ import time
 from functools import cache
 from pathlib import Path
 
+from tests.runtime.engine.mock import MockExecutor, mock_token
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from shardwise.apps.server.state import ServerState
 from shardwise.commands.run.serving import ServedModel
-from shardwise.runtime.engine import Engine, MockExecutor, mock_token
+from shardwise.runtime.engine import Engine
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.scheduling import SchedulerConfig
 

@@ -7,9 +7,9 @@ import time
 import httpx
 import pytest
 from tests.apps.server.made import folder_of, nothing_is_held, replica_of, tokenizer
+from tests.runtime.engine.mock import MockExecutor
 
 from shardwise.apps.server.run import running
-from shardwise.runtime.engine import MockExecutor
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}"

@@ -24,7 +24,7 @@ from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.trace import read_trace
-from shardwise.runtime.programs.plan import plan_program
+from shardwise.runtime.programs import plan_program
 
 CONFIG = {
     "model_type": "llama",

@@ -1,10 +1,14 @@
 """Counted caches held against those that servers printed; half of them chose no constant."""
 
+import sys
+from pathlib import Path
 from statistics import median
 
 import pytest
 
-from shardwise.evidence.serving.cache_sizes import cache_sizes
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+
+from cache_sizes import cache_sizes
 
 ROWS = cache_sizes()
 TOLD = [row for row in ROWS if row.told]

@@ -21,7 +21,7 @@ from shardwise.planner.serve.memory import (
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans import ServeDtypes, ServePlan, ServeScheduling
-from shardwise.plans.engine_memory import ENGINE_MEMORY, GIB, engine_memory, seen_bytes
+from shardwise.plans.engine_memory import GIB, engine_memories, engine_memory, seen_bytes
 
 H100 = load_chip("h100")
 
@@ -61,7 +61,7 @@ def server(engine="vllm", chips=1, **scheduling):
 def test_a_release_has_the_last_row_that_began_before_it():
     assert engine_memory("vllm", H100, "0.16.2").since == "0.11.1"
     assert engine_memory("vllm", H100, "0.17").since == "0.17"
-    assert engine_memory("vllm", H100, "0.0.1").since == ENGINE_MEMORY[0].since
+    assert engine_memory("vllm", H100, "0.0.1").since == engine_memories()[0].since
     assert engine_memory("vllm", H100).since == "0.21"
 
 

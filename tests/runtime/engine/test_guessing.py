@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from tests.runtime import goldens
+from tests.runtime.engine.mock import MockExecutor
 from tests.runtime.engine.test_mock import run
 from tests.tiers import spread
 
@@ -14,7 +15,7 @@ from shardwise.errors import BadRequest
 from shardwise.models.kv import cache_groups
 from shardwise.plans.serve import ServeScheduling
 from shardwise.runtime import load
-from shardwise.runtime.engine import Engine, MockExecutor, Sampling
+from shardwise.runtime.engine import Engine, Sampling
 from shardwise.runtime.engine.model_executor import DraftModel, ModelExecutor
 from shardwise.runtime.engine.opening import EngineSettings, open_engine
 from shardwise.scheduling import SchedulerConfig

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
+from tests.runtime.engine.mock import MockExecutor, mock_token
 from tests.scheduling.drive import conserved
 
 from shardwise.errors import BadRequest
-from shardwise.runtime.engine import Engine, MockExecutor, Sampling, mock_token
+from shardwise.runtime.engine import Engine, Sampling
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.kept import KeptGroup, least_pages
 from shardwise.scheduling.routing import ROUTINGS

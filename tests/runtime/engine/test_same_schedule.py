@@ -4,9 +4,10 @@ from random import Random
 
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
+from tests.runtime.engine.mock import MockExecutor
 from tests.runtime.engine.test_mock import KEPT, kept_groups
 
-from shardwise.runtime.engine import Engine, MockExecutor, Sampling
+from shardwise.runtime.engine import Engine, Sampling
 from shardwise.scheduling import Request, Scheduler, SchedulerConfig
 
 SETTINGS = st.fixed_dictionaries(

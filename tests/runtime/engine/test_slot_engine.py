@@ -5,10 +5,11 @@ import json
 import jax.numpy as jnp
 import pytest
 from tests.runtime import goldens
+from tests.runtime.engine.mock import MockExecutor, mock_token
 
 from shardwise.errors import BadRequest
 from shardwise.runtime import generate, load
-from shardwise.runtime.engine import MockExecutor, Prefix, SlotEngine, mock_token
+from shardwise.runtime.engine import Prefix, SlotEngine
 from shardwise.runtime.engine.opening import open_slots
 from shardwise.scheduling.kept import KeptGroup
 

@@ -6,9 +6,10 @@ from random import Random
 import numpy as np
 import pytest
 from tests.apps.server.made import folder_of
+from tests.runtime.engine.mock import MockExecutor
 
 from shardwise.errors import BadRequest
-from shardwise.runtime.engine import Engine, MockExecutor, Sampling
+from shardwise.runtime.engine import Engine, Sampling
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.scheduling import SchedulerConfig
 

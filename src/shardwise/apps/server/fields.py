@@ -11,6 +11,13 @@ Token = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
 MOST_PROMPTS = 1024
 MOST_ANSWERS = 128
+Prompts = (
+    str
+    | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+    | Tokens
+    | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+)
+"""Texts or tokens, one or many."""
 UNUSED = "taken, and of no effect here"
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -128,12 +135,7 @@ class GenerationFields(SamplingFields):
 class CompletionFields(GenerationFields):
     """The body of POST /v1/completions."""
 
-    prompt: (
-        str
-        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
-        | Tokens
-        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
-    )
+    prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, lt=2**31, description="default 16")
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
@@ -374,12 +376,7 @@ class EmbeddingFields(ApiModel):
     """The body of POST /v1/embeddings."""
 
     model: str | None = None
-    input: (
-        str
-        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
-        | Tokens
-        | Annotated[list[Tokens], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
-    )
+    input: Prompts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, lt=2**31)
     add_special_tokens: bool | None = None

@@ -89,7 +89,7 @@ def _compiled_elsewhere(
         fits=True,
         refusal="",
         needed_bytes=0,
-        capacity_bytes=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
+        capacity_bytes=piece.chip.usable_bytes_per_device,
         memory={},
         buffers=saved.buffers,
         flops_once=None,

@@ -148,7 +148,7 @@ class _ShardSearch:
         """The ways by their time on a slice."""
         piece = spelling.slice
         chip, placement = piece.chip, placed(piece, self.mesh)
-        usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+        usable = chip.usable_bytes_per_device
         limit, cost = min(max_hbm, usable), seconds(chip, placement)
         # Keeping every trade of time for memory is slow and seldom needed.
         found = self.resolved(inf, cost)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_type_hints
 
 from shardwise.boundary import Command, read_json, to_json
 from shardwise.boundary.options import place
-from shardwise.boundary.record_schema import schema_of
+from shardwise.boundary.record_schema import Schema, schema_of
 from shardwise.boundary.records import hidden
 from shardwise.commands.base.answer import Answer, Page, Row
 from shardwise.commands.base.layout import Verbatim, next_step
@@ -18,46 +18,25 @@ from shardwise.errors import check_known
 DATA = Path(__file__).parent / "data" / "schemas"
 
 
-VERBS = {
-    "bench serve": "bench_serve",
-    "book errata": "book_errata",
-    "book figure": "book_figure",
-    "book list": "book_list",
-    "book quiz": "book_quiz",
-    "book rule": "book_rule",
-    "book show": "book_show",
-    "calibrate": "calibrate",
-    "check": "check",
-    "compare": "compare",
-    "compile": "compile",
-    "explain": "explain",
-    "export": "export",
-    "hw diff": "hw_diff",
-    "hw list": "hw_list",
-    "hw show": "hw_show",
-    "model diff": "model_diff",
-    "model list": "model_list",
-    "model show": "model_show",
-    "plan diff": "plan_diff",
-    "plan serve": "plan_serve",
-    "plan show": "plan_show",
-    "plan sweep": "plan_sweep",
-    "plan train": "plan_train",
-    "profile": "profile",
-    "report": "report",
-    "roofline": "matmul_roofline",
-    "shard": "shard",
-    "simulate": "simulate",
-    "train": "train",
-    "validate": "validate",
-}
-"""Commands that print a document, and their verbs, whose answers say what it holds."""
+COMMANDS = (
+    "bench serve",
+    *("book errata", "book figure", "book list", "book quiz", "book rule", "book show"),
+    *("calibrate", "check", "compare", "compile", "explain", "export"),
+    *("hw diff", "hw list", "hw show", "model diff", "model list", "model show"),
+    *("plan diff", "plan serve", "plan show", "plan sweep", "plan train"),
+    *("profile", "report", "roofline", "shard", "simulate", "train", "validate"),
+)
+"""Those that print a document."""
+_VERBS = {"roofline": "matmul_roofline"}
+"""The verbs that are not named like their command: the package has a folder `roofline`."""
 
 
-def document_schema(command: str) -> dict[str, Any]:
-    """The schema of what a command prints: the envelope with its inputs, and the result."""
+def document_schema(command: str) -> Schema:
+    """The schema of what a command prints: the envelope with its inputs, and the result. The verb's
+    answer says what that holds."""
+    verb_name = _VERBS.get(command, command.replace(" ", "_"))
     found = read_json(DATA / f"{command.replace(' ', '-')}.json", "the schema")
-    made = getattr(importlib.import_module("shardwise"), VERBS[command])
+    made = getattr(importlib.import_module("shardwise"), verb_name)
     answer = getattr(made.request, "answer", made.answer)
     result = schema_of(get_type_hints(answer)["return"])
     defs = result.pop("$defs")
@@ -79,9 +58,9 @@ class SchemaRequest(Command):
         """The schema, or the names."""
         words = self.command.split() if isinstance(self.command, str) else list(self.command)
         if not words:
-            return CommandNames(commands=list(VERBS))
+            return CommandNames(commands=COMMANDS)
         name = " ".join(words)
-        check_known("command with a document", name, VERBS, "`shardwise schema` lists all")
+        check_known("command with a document", name, COMMANDS, "`shardwise schema` lists all")
         return SchemaAnswer(document=document_schema(name))
 
 
@@ -122,7 +101,7 @@ class SchemaAnswer(Answer):
         yield Verbatim(to_json(self.result))
 
 
-def _keys(found: Mapping[str, Any]) -> dict[str, Any]:
+def _keys(found: Mapping[str, Any]) -> Mapping[str, Schema]:
     """The keys of a result; of one of several kinds those of all."""
     result, defs = found["properties"]["result"], found["$defs"]
     refs = [one["$ref"] for one in result.get("anyOf", [result])]

@@ -150,5 +150,5 @@ def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> Trai
 
 
 def _fits(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> bool:
-    room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
+    room = piece.chip.usable_bytes_per_device
     return float(train_memory(cfg, plan_shape(plan, cfg)).peak()) <= room

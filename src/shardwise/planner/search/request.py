@@ -95,7 +95,7 @@ class TrainRequest:
     def with_margin(self) -> "TrainRequest":
         """The same with the memory that the margin leaves."""
         chip = self.piece.chip
-        usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+        usable = chip.usable_bytes_per_device
         return replace(self, max_hbm_bytes=min(self.max_hbm_bytes, usable * (1 - self.margin)))
 
     @property

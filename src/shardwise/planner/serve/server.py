@@ -364,7 +364,7 @@ def servers(
 
 def usable_bytes(piece: Slice) -> float:
     """HBM bytes per JAX device that a program can use."""
-    return piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
+    return piece.chip.usable_bytes_per_device
 
 
 def compute_dtypes(chip: Chip) -> Mapping[str, str]:

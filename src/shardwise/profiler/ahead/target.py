@@ -48,7 +48,7 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> CompileTarget:
     """The target of a mesh on a slice (`hardware.device_order`)."""
     chip = piece.chip
     order = tuple(tuple(row) for row in coordinates.reshape(-1, coordinates.shape[-1]).tolist())
-    capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+    capacity = chip.usable_bytes_per_device
     topology, options = "", {}
     if chip.compiler is None:
         pass

@@ -122,7 +122,7 @@ def explain_program(
         timeline=timeline,
         piece=piece,
         buffers=buffers,
-        capacity=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
+        capacity=piece.chip.usable_bytes_per_device,
         fits=fits,
         donors=partitioned,
         packages=tuple(packages),

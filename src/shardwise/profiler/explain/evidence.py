@@ -1,11 +1,10 @@
 """What the rules look at: a compiled program, its timeline, and how its arguments lie."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from shardwise.profiler.explain.flow import Flow, together
 from shardwise.profiler.explain.lineage import elements, largest_bytes, lineage, renewal, spread
 from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
-from shardwise.profiler.hlo.sources import Source
+from shardwise.profiler.hlo.sources import own_frame
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.timeline import HloTimeline, OpRow
@@ -242,6 +241,21 @@ class Evidence:
     def named(self) -> dict[tuple[str, str], OpRow]:
         """Rows of the timeline by computation and name."""
         return {(row.op.computation, row.op.name): row for row in self.timeline.rows}
+
+    def rows_of(self, computation: Computation, names: Iterable[str]) -> list[OpRow]:
+        """The rows of some values of a computation, of those that have one."""
+        keys = ((computation.name, name) for name in names)
+        return [self.named[key] for key in keys if key in self.named]
+
+    def readers_of(self, row: OpRow) -> list[OpRow]:
+        """The rows of what reads an op's result."""
+        computation = self.module.computation(row.op.computation)
+        return self.rows_of(computation, (i.name for i in self.users(computation, row.op.name)))
+
+    def given_to(self, row: OpRow) -> tuple[Computation, tuple[str, ...]]:
+        """What an op reads: names of values, and the computation that they are of."""
+        computation = self.module.computation(row.op.computation)
+        return computation, computation.names[row.op.name].operands
 
     def located(self, item: HloOp) -> tuple[Computation, Instruction | None]:
         """The computation that an op stands in, and its instruction there."""
@@ -480,21 +494,3 @@ def _dims(found: Instruction) -> tuple[int, ...]:
 def source_of(item: HloOp, packages: Sequence[str] = ()) -> str:
     """file:line of the innermost frame in the user's files, or the operation's name."""
     return str(own_frame(item.sources, packages)) if item.sources else item.op_name or item.name
-
-
-def own_frame(sources: Sequence[Source], packages: Sequence[str] = ()) -> Source:
-    """The innermost frame that is in no installed package but `packages`, else the innermost."""
-    return next((s for s in sources if not in_library(s.file, packages)), sources[0])
-
-
-def in_library(file: str, packages: Sequence[str] = ()) -> bool:
-    """Whether a file is of an installed package other than `packages`, or of this one, or none: no
-    user can change it."""
-    own = tuple(f"{name}{end}" for name in packages for end in ("/", ".py"))
-    inside = (file.rpartition(folder)[2] for folder in INSTALLED if folder in file)
-    return file.startswith(("<", *OURS)) or any(not path.startswith(own) for path in inside)
-
-
-INSTALLED = ("/site-packages/", "/dist-packages/")
-OURS = (f"{Path(__file__).parents[2]}/", "src/shardwise/", "shardwise/runtime/")
-"""Where this package lies, as its own texts name it."""

@@ -125,12 +125,11 @@ def _adding(e: Evidence, row: OpRow) -> float:
     unless each is a kernel of its own that is told nothing of the total."""
     if row.op.op.collective is None or row.op.op.collective.kind == "all_gather":
         return 0.0
-    computation = e.module.computation(row.op.computation)
-    given = (handed(computation, n) for n in computation.names[row.op.name].operands)
+    computation, operands = e.given_to(row)
+    given = (handed(computation, n) for n in operands)
     if any(i is not None and i.attribute("kind") == "kCustom" for i in given):
         return 0.0
-    rows = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
-    return sum(spent(r) for r in rows if r is not None)
+    return sum(map(spent, e.readers_of(row)))
 
 
 def _only_added(e: Evidence, row: OpRow) -> bool:
@@ -252,8 +251,7 @@ def _divided(e: Evidence, row: OpRow) -> float:
     if len(readers) != 1 or not pointwise(e, readers[0]):
         return 0.0
     large = [n for n in readers[0].operands if _is_array(computation, n)]
-    own = e.named.get((computation.name, readers[0].name))
-    return spent(own) if own is not None and len(large) == 1 else 0.0
+    return sum(map(spent, e.readers_of(row))) if len(large) == 1 else 0.0
 
 
 def _is_array(computation: Computation, name: str) -> bool:

@@ -95,10 +95,10 @@ def turned_weights(e: Evidence) -> Iterator[Finding]:
 
 def _gathers(e: Evidence, product: OpRow) -> list[OpRow]:
     """The gathers of what a product reads, through copies of it."""
-    computation = e.module.computation(product.op.computation)
-    given = (handed(computation, n) for n in computation.names[product.op.name].operands)
-    made = (e.named.get((computation.name, i.name)) for i in given if i is not None)
-    copies = [r for r in made if r is not None and r.op.op.op_class == "copy"]
+    computation, operands = e.given_to(product)
+    given = (handed(computation, n) for n in operands)
+    made = e.rows_of(computation, (i.name for i in given if i is not None))
+    copies = [r for r in made if r.op.op.op_class == "copy"]
     return [g for r in (product, *copies) for g in gathered_for(e, r)]
 
 
@@ -125,16 +125,14 @@ MOST_MOVES = 4
 
 def _weight(e: Evidence, product: OpRow, axes: Sequence[str]) -> Argument | None:
     """A stored operand of a product that is cut over some axes."""
-    computation = e.module.computation(product.op.computation)
-    operands = computation.names[product.op.name].operands
+    computation, operands = e.given_to(product)
     numbers = set().union(*(e.pieces_of(computation.name, n) for n in operands))
     cut = (a for a in e.arguments if a.number in numbers and set(axes) <= a.axes)
     return next((a for a in cut if e.is_stored(computation, _operand(e, product, a))), None)
 
 
 def _operand(e: Evidence, product: OpRow, a: Argument) -> str:
-    computation = e.module.computation(product.op.computation)
-    operands = computation.names[product.op.name].operands
+    computation, operands = e.given_to(product)
     return next(n for n in operands if a.number in e.pieces_of(computation.name, n))
 
 

@@ -163,9 +163,7 @@ def cut_by_tokens(e: Evidence) -> Iterator[Finding]:
 def _laid_anew(e: Evidence, row: OpRow) -> bool:
     """Whether an op turns an array, or copies or writes into what was turned: no other cut would
     change that."""
-    _, found = e.located(row.op)
-    given = [e.named.get((row.op.computation, n)) for n in (found.operands if found else ())]
-    turned = any(r is not None and relays(e, r) for r in given)
+    turned = any(relays(e, r) for r in e.rows_of(*e.given_to(row)))
     return relays(e, row) or (turned and (row.op.opcode == "copy" or turns(e, row)))
 
 

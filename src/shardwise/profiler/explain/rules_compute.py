@@ -66,9 +66,9 @@ def _sent_wide(e: Evidence, row: OpRow) -> float:
     computation, found = e.located(row.op)
     if found is None or not (_wide(row) or any(map(_wide, _given(e, computation, found)))):
         return 0.0
-    names = [i.name for i in e.users(computation, found.name) if _largest(i) in WIDE]
-    rows = (e.named.get((computation.name, name)) for name in names)
-    return sum(r.exposed for r in rows if r is not None and r.op.op.collective is not None)
+    names = (i.name for i in e.users(computation, found.name) if _largest(i) in WIDE)
+    rows = e.rows_of(computation, names)
+    return sum(r.exposed for r in rows if r.op.op.collective is not None)
 
 
 def _wide(row: OpRow) -> bool:
@@ -278,9 +278,8 @@ def _added_by(e: Evidence, c: Computation, found: Instruction) -> OpRow | None:
         if i.opcode != "add":
             continue
         given = [_given_to(c, users[0], body, name) for name in i.operands]
-        others = [g for g in given if g is not None and g.name != found.name]
-        makers = [e.named.get((c.name, g.name)) for g in others]
-        if len(others) < len(given) and any(m is not None and m.flops for m in makers):
+        others = [g.name for g in given if g is not None and g.name != found.name]
+        if len(others) < len(given) and any(m.flops for m in e.rows_of(c, others)):
             return row
     return None
 
@@ -315,7 +314,7 @@ def _factor(e: Evidence, c: Computation, name: str, terms: float) -> dict[str, f
         rows[row.op.op.id] = spent(row) * min(terms / float(product.n), 1.0)
         joined = (handed(c, n) for n in found.operands)
         for one in (i for i in joined if i is not None and _joins_stored(e, c, i)):
-            rows |= {r.op.op.id: spent(r) for r in (e.named.get((c.name, one.name)),) if r}
+            rows |= {r.op.op.id: spent(r) for r in e.rows_of(c, [one.name])}
         return rows
     return rows
 

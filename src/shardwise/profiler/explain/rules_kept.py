@@ -133,10 +133,7 @@ def _laid_out_for(e: Evidence, row: OpRow) -> Iterator[OpRow]:
         names.append(given.name)
         moves = given.opcode in ("copy", "bitcast", "async-start") or given.opcode.endswith("-done")
         waiting += given.operands[:1] if moves else ()
-    for name in names:
-        made = e.named.get((computation.name, name))
-        if made is not None and made.op.op.op_class == "copy":
-            yield made
+    yield from (r for r in e.rows_of(computation, names) if r.op.op.op_class == "copy")
 
 
 def repeated_rounds(e: Evidence) -> Iterator[Finding]:
@@ -224,9 +221,7 @@ def _narrow_weight(e: Evidence, computation: Computation, name: str, size: int) 
 
 def _products_of(e: Evidence, row: OpRow) -> list[OpRow]:
     """The products that read what an op makes."""
-    computation = e.module.computation(row.op.computation)
-    rows = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
-    return [r for r in rows if r is not None and r.flops]
+    return [r for r in e.readers_of(row) if r.flops]
 
 
 def _wide_again(e: Evidence, row: OpRow) -> float:

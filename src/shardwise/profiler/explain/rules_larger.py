@@ -81,8 +81,7 @@ def _filled(e: Evidence, row: OpRow) -> tuple[float, list[OpRow]] | None:
             share = elements(c.names[i.operands[-1]]) / max(elements(i), 1)
             if base is None or share > FEW or not _one_number(e, computation, base):
                 continue
-            keys = ((computation.name, one.name) for one in (base, found))
-            return share, [e.named[key] for key in keys if key in e.named]
+            return share, e.rows_of(computation, (base.name, found.name))
     return None
 
 

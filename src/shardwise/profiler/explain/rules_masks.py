@@ -59,7 +59,7 @@ def _of_size(e: Evidence, c: Computation, found: Instruction) -> list[OpRow]:
     size, rows, seen, waiting = elements(found), [], {found.name}, [found]
     while waiting and len(seen) < FARTHEST:
         i = waiting.pop(0)
-        rows += [e.named[c.name, i.name]] if (c.name, i.name) in e.named else []
+        rows += e.rows_of(c, [i.name])
         if elements(i) != size:
             continue
         for user in e.users(c, i.name):

@@ -77,8 +77,7 @@ def _cut_anew(e: Evidence, row: OpRow) -> CutAnew | None:
     before = computation.array_of(computation.names[start].operands[0])
     if len(before.dims) != len(whole) or before.dims == after or 2 * prod(after) > prod(whole):
         return None
-    keys = [(computation.name, name) for name in moved[1:]]
-    moving = tuple(e.named[key] for key in keys if key in e.named)
+    moving = e.rows_of(computation, moved[1:])
     width = before.bytes / max(prod(before.dims), 1)
     return CutAnew(row, (*moving, *earlier), whole, before.dims, after, width)
 

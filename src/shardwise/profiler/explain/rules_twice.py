@@ -48,13 +48,8 @@ def duplicated_work(e: Evidence) -> Iterator[Finding]:
 
 def _summed_after(e: Evidence, rows: list[OpRow]) -> float:
     """Seconds that compute waits for the sums of what products give."""
-    names = {
-        (r.op.computation, i.name)
-        for r in rows
-        for i in e.users(e.module.computation(r.op.computation), r.op.name)
-    }
-    found = (e.named[key] for key in names if key in e.named)
-    return sum(r.exposed for r in found if r.op.op.collective is not None)
+    found = {reader.op.op.id: reader for r in rows for reader in e.readers_of(r)}
+    return sum(r.exposed for r in found.values() if r.op.op.collective is not None)
 
 
 def duplicated_rest(e: Evidence) -> Iterator[Finding]:
@@ -170,8 +165,8 @@ def _returned(e: Evidence, row: OpRow, back: dict[str, OpRow]) -> list[OpRow]:
                 return []
     if found is None or waiting:
         return []
-    between = (e.named.get((computation.name, name)) for name in seen - {found.op.name})
-    copies = [r for r in between if r is not None and r.op.op.op_class == "copy"]
+    between = e.rows_of(computation, seen - {found.op.name})
+    copies = [r for r in between if r.op.op.op_class == "copy"]
     return [row, found, *copies]
 
 
@@ -260,11 +255,9 @@ def _beyond_taking(e: Evidence, facts: Flow, row: OpRow) -> float:
 
 def _ones_made(e: Evidence, facts: Flow, row: OpRow) -> float:
     """Seconds of the ops that write out ones and zeros for a product, or what they come of."""
-    computation = e.module.computation(row.op.computation)
-    names = (n for n in computation.names[row.op.name].operands)
-    made = (n for n in names if facts.facts(computation.name, n) & {"one", "iota"})
-    rows = (e.named.get((computation.name, name)) for name in made)
-    return sum(spent(r) for r in rows if r is not None and not r.flops)
+    computation, operands = e.given_to(row)
+    made = (n for n in operands if facts.facts(computation.name, n) & {"one", "iota"})
+    return sum(spent(r) for r in e.rows_of(computation, made) if not r.flops)
 
 
 def _products(

@@ -51,8 +51,7 @@ def wide_exchanges(e: Evidence) -> Iterator[Finding]:
 def _without(e: Evidence, row: OpRow, part: float) -> float:
     """Seconds of an exchange, and of the ops that read it, that the bytes too many take."""
     computation = e.module.computation(row.op.computation)
-    readers = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
-    casts = [r for r in readers if r is not None and r.op.op.op_class in ("elementwise", "copy")]
+    casts = [r for r in e.readers_of(row) if r.op.op.op_class in ("elementwise", "copy")]
     cast = max(_kept(e, computation, row.op.name), default=1.0) < 1
     return row.exposed * (1 - part) + sum(spent(r) for r in casts if cast and not r.flops)
 
@@ -122,7 +121,7 @@ def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
     for where, group in by_source(e, rows).items():
         size, axes = moved(group)
         n = e.degree(axes)
-        readers = {x.op.op.id: x for r in group for x in _readers(e, r)}
+        readers = {x.op.op.id: x for r in group for x in e.readers_of(r)}
         yield Finding(
             rule="gathered to reduce",
             seconds=sum(r.exposed for r in group)
@@ -137,12 +136,6 @@ def gathered_to_reduce(e: Evidence) -> Iterator[Finding]:
                 "first, then of what they give (take the constraint away, or use jax.shard_map)"
             ),
         )
-
-
-def _readers(e: Evidence, row: OpRow) -> list[OpRow]:
-    computation = e.module.computation(row.op.computation)
-    found = (e.named.get((computation.name, i.name)) for i in e.users(computation, row.op.name))
-    return [r for r in found if r is not None]
 
 
 def _reduced(e: Evidence, row: OpRow) -> bool:
@@ -263,10 +256,8 @@ def copies_beside(e: Evidence, row: OpRow) -> Iterator[OpRow]:
     around += [i.name for n in around for i in computation.readers(n)]
     given = [computation.names[n] for n in computation.names[row.op.name].operands]
     given += [computation.names[i.operands[0]] for i in given if i.opcode == "bitcast"]
-    for name in dict.fromkeys((*around, *(i.name for i in given))):
-        made = e.named.get((computation.name, name))
-        if made is not None and made.op.op.op_class == "copy":
-            yield made
+    names = dict.fromkeys((*around, *(i.name for i in given)))
+    yield from (r for r in e.rows_of(computation, names) if r.op.op.op_class == "copy")
 
 
 def tables_cut_by_rows(e: Evidence) -> Iterator[Finding]:
@@ -305,8 +296,7 @@ def _masked_rows(e: Evidence, row: OpRow) -> list[OpRow]:
     if e.small(row) or not found.op_name.endswith("/gather"):
         return []
     given = (handed(computation, n) for n in found.operands)
-    rows = (e.named.get((computation.name, i.name)) for i in given if i is not None)
-    made = [r for r in rows if r is not None]
+    made = e.rows_of(computation, (i.name for i in given if i is not None))
     return made if any(i.opcode == "select" for r in made for _, i in steps(e, r)) else []
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from shardwise.boundary.records import Record
 from shardwise.models.components import CORE, SCAN
-from shardwise.profiler.explain.evidence import TO_READERS, Evidence, in_library
+from shardwise.profiler.explain.evidence import TO_READERS, Evidence
 from shardwise.profiler.hlo.scopes import component_in, scope_of
+from shardwise.profiler.hlo.sources import in_library
 from shardwise.profiler.hlo.text import Instruction
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.timeline import HloTimeline, OpRow

@@ -10,8 +10,9 @@ Older text has `source_file` and `source_line` in the metadata instead.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from shardwise.profiler.hlo.numbers import integer
@@ -83,3 +84,21 @@ def _numbers(text: str) -> dict[str, int]:
 def _number(text: str) -> int:
     """A line or the number of a row. Raises BadRequest."""
     return integer(text, "a number of a table of sources", most=2**31)
+
+
+def own_frame(sources: Sequence[Source], packages: Sequence[str] = ()) -> Source:
+    """The innermost frame that is in no installed package but `packages`, else the innermost."""
+    return next((s for s in sources if not in_library(s.file, packages)), sources[0])
+
+
+def in_library(file: str, packages: Sequence[str] = ()) -> bool:
+    """Whether a file is of an installed package other than `packages`, or of this one, or none: no
+    user can change it."""
+    own = tuple(f"{name}{end}" for name in packages for end in ("/", ".py"))
+    inside = (file.rpartition(folder)[2] for folder in INSTALLED if folder in file)
+    return file.startswith(("<", *OURS)) or any(not path.startswith(own) for path in inside)
+
+
+INSTALLED = ("/site-packages/", "/dist-packages/")
+OURS = (f"{Path(__file__).parents[2]}/", "src/shardwise/", "shardwise/runtime/")
+"""Where this package lies, as its own texts name it."""

@@ -2,32 +2,28 @@
 
 `core.py` is the engine, from requests to tokens; `generation.py` a request, its sampling and its
 answer; `replica.py` an executor with its pools of pages, `slots.py` the record of a pool's batch,
-`step_batch.py` what an executor gets and gives back, `mock.py` an executor without a model.
-`model_executor.py` is the one that has one: it pads steps to the shapes of `step_shapes.py` and
-runs `model_step.py`, whose tokens it reads later, or its parts (`step_parts.py`) while
-`compiling.py` makes the whole behind. `server_layout.py` lays it out on a mesh, `hosts.py` on those
-of several hosts. Tokens are chosen by `sampling.py` as `row_settings.py` writes down what the
-requests ask. `opening.py` makes an engine of a checkpoint, with as many pages as `cache_room.py`
-says; `thread.py` steps one for an event loop. `embedding.py` makes vectors of prompts beside it.
-`slot_engine.py` has the five verbs of the book over an executor, without a scheduler. Not here:
-HTTP (`apps/server/`), text (`runtime/text/`), the choice of what a step runs (`scheduling/`), its
-predicted time (`planner/serve`). Read `core.py` first.
+`step_batch.py` what an executor gets and gives back. `model_executor.py` is the executor: it pads
+steps to the shapes of `step_shapes.py` and runs `model_step.py`, whose tokens it reads later, or
+its parts (`step_parts.py`) while `compiling.py` makes the whole behind. `server_layout.py` lays it
+out on a mesh, `hosts.py` on those of several hosts. Tokens are chosen by `sampling.py` as
+`row_settings.py` writes down what the requests ask. `opening.py` makes an engine of a checkpoint,
+with as many pages as `cache_room.py` says; `thread.py` steps one for an event loop. `embedding.py`
+makes vectors of prompts beside it. `slot_engine.py` has the five verbs of the book over an
+executor, without a scheduler. Not here: HTTP (`apps/server/`), text (`runtime/text/`), the choice
+of what a step runs (`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first.
 """
 
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling, TokenLogprobs
-from shardwise.runtime.engine.mock import MockExecutor, mock_token
 from shardwise.runtime.engine.slot_engine import Prefix, SlotEngine
 
 __all__ = [
     "GREEDY",
     "Engine",
     "Generation",
-    "MockExecutor",
     "Prefix",
     "Sampling",
     "SlotEngine",
     "StepRecord",
     "TokenLogprobs",
-    "mock_token",
 ]

@@ -40,7 +40,7 @@ from shardwise.runtime.engine.step_shapes import StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
-from shardwise.runtime.programs.program import AbstractProgram
+from shardwise.runtime.programs.train import AbstractProgram
 from shardwise.runtime.quant import NARROW, quantise_params
 from shardwise.runtime.stack import keeps_stacks, unstacked
 from shardwise.scheduling.forecast import pages_for
@@ -191,7 +191,7 @@ def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
     if plan.dtypes.weights != CHECKPOINT:
         names = {plan.dtypes.weights}
     else:
-        names = {weight_dtype(cfg, row.dtype_role) for row in stored_rows(cfg)}
+        names = {weight_dtype(cfg, row.component) for row in stored_rows(cfg)}
     if len(names) == 1 and names <= {*ENGINE_WEIGHTS}:
         return names.pop()
     raise BadRequest(

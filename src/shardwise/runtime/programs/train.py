@@ -1,6 +1,8 @@
-"""A training step as `shardwise train` runs it, as one program."""
+"""A program to be lowered, and the training step that `shardwise train` runs as one."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +13,22 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.software.xla_flags import trainer_flags
 from shardwise.runtime.parallel.abstract import abstract_state
 from shardwise.runtime.parallel.run import step_program
-from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.sharding import batch_sharding
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbstractProgram:
+    """A jitted function and its arguments, to be lowered: `function.lower(*arguments)`; `notes` say
+    what an answer should of how it is computed, and `options` are the compiler's that the function
+    has itself."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    mesh: jax.sharding.Mesh
+    notes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
 
 STEPS = 1000
 """Steps of the run whose step is made: constants of the learning rate, which cost nothing."""

@@ -8,6 +8,6 @@ on with. What a client
 sent is read by `text_jobs.py`, in forks of `text_child.py`; `rust.py` catches what libraries raise.
 `answer_text.py` makes text of the tokens of one answer as they come, and finds its stop strings;
 `tool_calls.py` finds its calls of tools, by the formats of `tool_formats.py`, `reasoning.py` what
-was thought before it.
+was thought before it; both have their rows in `data/`.
 Read `model_text.py` first.
 """

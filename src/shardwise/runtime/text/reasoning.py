@@ -1,7 +1,6 @@
 """What a model thinks before it answers: a row for each way to mark it, read while it comes.
 
-Sources: the chat templates of the models that a row names; gpt-oss by OpenAI's guide to its format
-(openai-cookbook, articles/openai-harmony.md). The names are those of vLLM's `--reasoning-parser`.
+The rows stand in `data/formats.toml`; their names are those of vLLM's `--reasoning-parser`.
 """
 
 import re
@@ -17,6 +16,7 @@ from shardwise.runtime.text.answer_text import begun
 from shardwise.runtime.text.grammar import Constraint
 from shardwise.runtime.text.template import ChatTemplate
 from shardwise.runtime.text.tool_calls import AnswerParts, CallPart, CallReader
+from shardwise.runtime.text.tool_formats import read_formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +42,7 @@ class ReasoningFormat:
 
 
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
-    "openai_gptoss": ReasoningFormat(  # gpt-oss
-        marks=("<|channel|>", "<|message|>"),
-        start="<|channel|>analysis<|message|>",
-        end="<|channel|>final<|message|>",
-        opened=True,
-        channels=True,
-    ),
-    "seed_oss": ReasoningFormat(  # Seed-OSS
-        marks=("</seed:think>",), start="<seed:think>", end="</seed:think>"
-    ),
-    "gemma4": ReasoningFormat(  # Gemma 4
-        marks=("<|channel>thought", "<channel|>"), start="<|channel>thought\n", end="<channel|>"
-    ),
-    "mistral": ReasoningFormat(  # Magistral
-        marks=("[THINK]", "[/THINK]"), start="[THINK]", end="[/THINK]"
-    ),
-    "granite": ReasoningFormat(  # Granite 3.2, 3.3
-        marks=("Here is my thought process:", "Here is my response:"),
-        start="Here is my thought process:",
-        end="Here is my response:",
-    ),
-    "deepseek_r1": ReasoningFormat(  # DeepSeek-R1 and its distillates, V3.1
-        marks=("<｜Assistant｜>", "</think>"), opened=True
-    ),
-    "qwen3": ReasoningFormat(marks=("</think>",)),  # Qwen3, QwQ, GLM-4.5, MiniMax-M2, Nemotron
+    name: ReasoningFormat(**row) for name, row in read_formats("reasoning").items()
 }
 """By name; of those whose marks a template has the first one is its own."""
 NO_REASONING = "none"

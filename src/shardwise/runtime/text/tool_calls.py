@@ -1,7 +1,7 @@
 """The calls of tools in a model's answer, read while it comes.
 
 What is no call stays text: an object that does not end, one without a name, a mark that nothing
-follows. The formats are rows of `tool_formats.py`.
+follows. The formats are those of `tool_formats.py`.
 """
 
 import json

@@ -1,14 +1,17 @@
 """How models write calls of tools: a row for each way, and the grammar that holds an answer to it.
 
-Sources: the chat templates of the models that a row names. `tool_calls.py` reads what they wrote.
+The rows stand in `data/formats.toml`, beside those of `reasoning.py`. `tool_calls.py` reads what
+models wrote.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import read_toml
 from shardwise.runtime.text.template import ChatTemplate
 
 OBJECT = '{"name": "'
@@ -54,77 +57,22 @@ class ToolFormat:
         return re.compile(rf"\s*{opens}\s*(?P<name>[^\s<>{{\"]+?)\s*{middle}\s*{rest}")
 
 
-DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+def read_formats(section: str) -> Mapping[str, Mapping[str, Any]]:
+    """The rows of a section of the table, by name."""
+    data = Path(__file__).parent / "data" / "formats.toml"
+    rows = read_toml(data, "the table of formats")[section]
+    return {name: {**row, "marks": tuple(row["marks"])} for name, row in rows.items()}
+
+
+def _tool_format(row: Mapping[str, Any]) -> ToolFormat:
+    tags = {"tags": Tags(**row["tags"])} if "tags" in row else {}
+    return ToolFormat(**{**row, **tags})
+
+
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
-    "qwen3_coder": ToolFormat(  # Qwen3-Coder, Qwen3.5
-        marks=("<tool_call>", "<function="),
-        start="<tool_call>\n",
-        end="\n</tool_call>",
-        opens="<function=",
-        middle=">\n",
-        closes="</function>",
-        tags=Tags(opens="<parameter=", middle=">\n", closes="\n</parameter>\n"),
-    ),
-    "glm": ToolFormat(  # GLM-4.5 and later
-        marks=("<tool_call>", "<arg_key>"),
-        start="<tool_call>",
-        end="</tool_call>",
-        opens="",
-        middle="\n",
-        closes="",
-        tags=Tags(opens="<arg_key>", middle="</arg_key>\n<arg_value>", closes="</arg_value>\n"),
-    ),
-    "hermes": ToolFormat(  # Hermes 2 and 3, Qwen2.5, Qwen3
-        marks=("<tool_call>",), start="<tool_call>\n", end="\n</tool_call>"
-    ),
-    "deepseek_v3": ToolFormat(  # DeepSeek-V3, R1
-        marks=("<｜tool▁calls▁begin｜>", "```json"),
-        start=DEEPSEEK[0],
-        end=DEEPSEEK[1],
-        between="\n",
-        opens="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-        middle="\n```json\n",
-        closes="\n```<｜tool▁call▁end｜>",
-    ),
-    "deepseek_v31": ToolFormat(  # DeepSeek-V3.1
-        marks=("<｜tool▁calls▁begin｜>",),
-        start=DEEPSEEK[0],
-        end=DEEPSEEK[1],
-        between="",
-        opens="<｜tool▁call▁begin｜>",
-        middle="<｜tool▁sep｜>",
-        closes="<｜tool▁call▁end｜>",
-    ),
-    "mistral_named": ToolFormat(  # Mistral Small 3.2, Devstral
-        marks=("[TOOL_CALLS]", "[ARGS]"),
-        start="[TOOL_CALLS]",
-        end="",
-        opens="",
-        middle="[ARGS]",
-        closes="",
-        ids="{drawn:.9}",
-    ),
-    "mistral": ToolFormat(  # Mistral 7B v0.3, Nemo, Small 3
-        marks=("[TOOL_CALLS]",), start="[TOOL_CALLS] [", end="]", between=", ", ids="{drawn:.9}"
-    ),
-    "granite": ToolFormat(  # Granite 3, Phi-4-mini
-        marks=("<|tool_call|>",), start="<|tool_call|>[", end="]", between=", "
-    ),
-    "jamba": ToolFormat(  # Jamba 1.5 and later
-        marks=("<tool_calls>",), start="<tool_calls>[", end="]</tool_calls>", between=", "
-    ),
-    "llama3_json": ToolFormat(  # Llama 3.1, 3.2, 3.3
-        marks=('"parameters": ', '{"name": '),
-        start="",
-        end="",
-        between="; ",
-        middle='", "parameters": ',
-        bare=True,
-    ),
+    name: _tool_format(row) for name, row in read_formats("tools").items()
 }
 """By name; of those whose marks a template has the first one is its own."""
-
-
 NO_TOOLS = "none"
 
 

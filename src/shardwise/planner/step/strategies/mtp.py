@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.parameter import LayerPlace
+from shardwise.models.parameter import LayerPlace, Tensors
 from shardwise.models.parameters import layer_rows
 from shardwise.models.specs import Layer
 
@@ -25,13 +25,11 @@ def last_layer(cfg: ModelConfig) -> Layer:
 def mtp_rows(cfg: ModelConfig, modules: int) -> tuple[Parameter, ...]:
     """Tensors of all modules; they belong to the end of the model, not to a layer group."""
     place = LayerPlace(d_model=cfg.d_model)
-    d, both = {"D": cfg.d_model}, {"C": 2 * cfg.d_model}
-    rows = [
-        *place.norm("norm.stream", d),
-        *place.norm("norm.embedding", d),
-        place.row("projection", both | d, "mtp", "matmul", "C"),
-        *layer_rows(place, last_layer(cfg)),
-    ]
+    t = Tensors.at(place, "mtp", C=2 * cfg.d_model)
+    t.norm("norm.stream", "D")
+    t.norm("norm.embedding", "D")
+    t.matmul("projection", "CD")
+    rows = [*t.rows, *layer_rows(place, last_layer(cfg))]
     return tuple(
         replace(row, name=f"{PREFIX}{module}.{row.name}")
         for module in range(modules)
