@@ -303,6 +303,27 @@ def test_what_a_row_says_of_its_machine_replaces_the_catalogue():
         slice_of(row(slice="3x3", **torus))
 
 
+def test_nodes_hold_what_is_stated_or_else_what_the_catalogue_says():
+    assert str(slice_of(row())) == "2*a100:8"
+    assert str(slice_of(row(slices=4))) == "4*a100:4"
+    for wrong in (1, 3):
+        with pytest.raises(BadRequest, match=f"'slices' is {wrong}; it must cut the 16 chips"):
+            slice_of(row(slices=wrong))
+
+
+def test_the_optimizer_is_in_pieces_where_whole_copies_do_not_fit():
+    """An 8B takes 18 bytes a parameter, 134 GiB of 80, with its optimizer whole."""
+    large = {"model": "llama-3-8b", "layers": "", "d_model": "", "d_ff": "", "heads": "",
+             "vocab": "", "seq_len": "4096", "tp": 1, "pp": 1, "dp": 16, "compute_dtype": "bf16",
+             "micro_batch": 1, "zero": "", "remat": ""}  # fmt: skip
+    run = read_run(row(**large))
+    assert (run.plan.zero, run.plan.remat) == (1, "none")
+    assert "ZeRO not stated: stage 1" in run.inferred
+    assert read_run(row(**large | {"zero": 0})).plan.zero == 0
+    small = read_run(row(zero="", micro_batch=1, dp=16, tp=1, pp=1))
+    assert small.plan.zero == 0
+
+
 def test_layers_are_spread_with_the_ends_short():
     assert spread(94, 8) == (11, 12, 12, 12, 12, 12, 12, 11)
     assert spread(61, 16)[0] == spread(61, 16)[-1] == 3

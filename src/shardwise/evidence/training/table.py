@@ -137,7 +137,11 @@ class RunRow(BaseModel):
     slice: str = Field(
         "", description="shape of one slice (`16x16`); where empty, the most compact"
     )
-    slices: Size | None = Field(None, description="slices joined by the data-centre network")
+    slices: Size | None = Field(
+        None,
+        description="slices joined by the data-centre network; of GPUs the nodes, where they hold "
+        "fewer than the catalogue says",
+    )
     # The plan.
     dp: Size = Field(1, description="replicas of the parameters")
     fsdp: Size = Field(1, description="shards of the parameters (ZeRO-3, FSDP)")
@@ -150,7 +154,11 @@ class RunRow(BaseModel):
     ep: Size = Field(1, description="expert parallelism, made of ranks of dp, fsdp and tp")
     cp: Size = Field(1, description="context parallelism")
     zero: int | None = Field(
-        None, ge=0, le=3, description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3"
+        None,
+        ge=0,
+        le=3,
+        description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3; where empty, 0, and in "
+        "PyTorch 1 if the run does not fit with 0",
     )
     schedule: Word = Field(
         "", description="pipeline schedule; where empty, interleaved if vpp is above 1, else 1f1b"
