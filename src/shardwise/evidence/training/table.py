@@ -165,7 +165,9 @@ class RunRow(BaseModel):
     )
     context_method: Word = Field("", description="ring, all_gather or ulysses")
     sequence_parallel: bool | None = Field(
-        None, description="activations between matmuls cut over tp; where empty, only on xla"
+        None,
+        description="activations between matmuls cut over tp; where empty, on xla and in software "
+        "of 2024 and later",
     )
     global_batch_seqs: int = Field(ge=1, le=2**40, description="sequences per optimizer step")
     seq_len: int = Field(ge=1, le=2**40, description="tokens per sequence")
