@@ -63,6 +63,7 @@ def slice_of(row: RunRow, folder: Path) -> Slice:
     """The chips of a run; `folder` is the table's."""
     chip, chips = _chip(row, folder), row.num_devices
     if not isinstance(chip.network, Torus):
+        chips = _chips(row, chip)
         count = row.slices or _nodes(chips, domain_of(chip))
         if chips % count or chips // count > domain_of(chip):
             rule = f"it must cut the {chips} chips into nodes of at most {domain_of(chip)} each"
@@ -77,6 +78,14 @@ def slice_of(row: RunRow, folder: Path) -> Slice:
         rule = f"in {count} slice(s){stated}: {chip.id} has no such slice; see `shardwise hw show`"
         raise WrongCell("num_devices", chips, rule)
     return Slice(chip=chip, count=count, shape=shapes[0])
+
+
+def _chips(row: RunRow, chip: Chip) -> int:
+    """Chips of a run. Of one with several devices, such as an MI250X, most people count those: so
+    does a row whose degrees multiply to its number."""
+    each, degrees = chip.jax_devices_per_chip, row.dp * row.fsdp * row.tp * row.pp * row.cp
+    counted = each > 1 and degrees == row.num_devices and degrees % each == 0
+    return degrees // each if counted else row.num_devices
 
 
 def _nodes(chips: int, domain: int) -> int:
@@ -188,15 +197,19 @@ def _plan(
     )
 
 
-CUTS_ROWS_SINCE = "2024"
-"""First year whose PyTorch trainers cut activations over tensor unless told otherwise: so do all
-177 published runs since then. Megatron-LM demands it of experts (training/arguments.py)."""
+RECENT = "2024"
+"""First year whose PyTorch trainers compute in bf16 and cut activations over tensor unless told
+otherwise: so do all published runs since then, 177 over tensor. Megatron-LM demands the cut of
+experts (training/arguments.py)."""
+
+
+def _recent(row: RunRow) -> bool:
+    return (row.release or RECENT) >= RECENT
 
 
 def _cuts_rows(row: RunRow, software: StackRow) -> bool:
     """Whether activations between matmuls are cut over tensor where the row does not say."""
-    recent = (row.release or CUTS_ROWS_SINCE) >= CUTS_ROWS_SINCE
-    return not software.eager or (row.tp > 1 and recent)
+    return not software.eager or (row.tp > 1 and _recent(row))
 
 
 def _reduces(row: RunRow, software: StackRow) -> Reduces:
@@ -246,7 +259,8 @@ def _or(stated: bool | None, rule: bool) -> bool:
 
 
 def dtypes_of(row: RunRow) -> TrainDtypes:
-    """Dtypes as stated; else 16-bit compute is f16, and
+    """Dtypes as stated; else compute is bf16, and f16 in earlier software in PyTorch and on chips
+    without bf16, and
 
     - where a compiler lays the step out: f32 parameters that are cast for compute, no master copy
       (MaxText and Pax defaults), gradients and moments as the parameters (`jax.grad` and optax's
@@ -254,7 +268,7 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
     - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
       (Megatron-LM sums them so unless told otherwise). Parameters in f32 are that copy themselves.
     """
-    compute = row.compute_dtype or "f16"
+    compute = row.compute_dtype or _half(row)
     half = "f16" if compute == "f16" else "bf16"
     eager = stack_row(stack_of(row)).eager
     param = row.param_dtype or (half if eager else "f32")
@@ -266,6 +280,12 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
         master=row.master_dtype or (master_of(param) if eager else "none"),
         moments=row.moments_dtype or ("f32" if eager else param),
     )
+
+
+def _half(row: RunRow) -> str:
+    """The 16-bit dtype of a run that states none."""
+    usual = _recent(row) or not stack_row(stack_of(row)).eager
+    return "bf16" if usual and "bf16" in load_chip(row.hardware).peak_flops else "f16"
 
 
 def _mesh(row: RunRow, piece: Slice) -> dict[str, int]:
