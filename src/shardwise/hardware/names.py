@@ -5,6 +5,7 @@ everything that a name can be looked up by. An id is a file's name, so it is res
 opening a file; any other name reads the first paragraphs of all files, once.
 """
 
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
@@ -41,8 +42,8 @@ def aliases() -> Mapping[str, str]:
 def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None) -> str:
     """The canonical id of a chip name; `extra` holds the chips of --hw files by id.
 
-    >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood")
-    ('v5e', 'tpu7x')
+    >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood"), resolve_chip("A100 80GB")
+    ('v5e', 'tpu7x', 'a100')
     """
     key = name.strip().lower()
     for chip_id, record in (extra or {}).items():
@@ -51,9 +52,19 @@ def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None
     if key in _ids():
         return key
     known = aliases()
-    if key not in known:
+    meant = {known[alias] for alias in known if _squeezed(alias) == _squeezed(key)}
+    if key not in known and len(meant) != 1:
         raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
-    return known[key]
+    return known.get(key) or meant.pop()
+
+
+def _squeezed(name: str) -> str:
+    """A name without what people put between its words.
+
+    >>> _squeezed("RTX PRO 6000"), _squeezed("h100_sxm-80gb")
+    ('rtxpro6000', 'h100sxm80gb')
+    """
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def own_names(chip_id: str) -> Mapping[str, Any]:

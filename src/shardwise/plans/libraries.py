@@ -18,7 +18,8 @@ class LibraryRow:
     view of one product of queries, keys and values, which keeps all of it. `keeps_inputs`:
     quantised matrices keep their inputs, although nothing reads them. `repeats_kv`: attention gets,
     and keeps, keys and values once for every head of queries. `gathers_logits`: every device of
-    tensor has all of the logits, and computes the whole loss op by op."""
+    tensor has all of the logits, and computes the whole loss op by op. `narrow_loss`: PyTorch's
+    cross entropy reads and writes 16-bit logits as they are."""
 
     name: Library
     f32_norms: bool = False
@@ -28,6 +29,7 @@ class LibraryRow:
     keeps_inputs: bool = False
     repeats_kv: bool = False
     gathers_logits: bool = False
+    narrow_loss: bool = False
 
     @property
     def compiled(self) -> "LibraryRow":
@@ -46,7 +48,9 @@ _ROWS = (
     # LitGPT of 2023 (lit_gpt/model.py, lora.py) with bitsandbytes 0.41.
     LibraryRow(name="lit_gpt", listed_moments=True, whole_qkv=True, keeps_inputs=True),
     # LitGPT since 2024 (litgpt/model.py): RMSNorm, and the note above its repeated keys and values.
-    LibraryRow(name="litgpt", f32_norms=True, repeats_kv=True),
+    # Its model is in bf16 whole ("bf16-true"), and no autocast widens the loss
+    # (litgpt/pretrain.py; lightning-thunder's thunder/benchmarks/benchmark_litgpt.py).
+    LibraryRow(name="litgpt", f32_norms=True, repeats_kv=True, narrow_loss=True),
     # prime-rl: `forward` casts logits to f32 (trainer/models/layers/lm_head.py), and its output
     # lives through the backward pass (trainer/sft/train.py).
     LibraryRow(name="prime_rl", output_logits=True),

@@ -35,6 +35,7 @@ GPT = {
     "id": "mine",
     "source": "mine",
     "stack": "megatron",
+    "release": "2023",
     "model": "gpt-small",
     "layers": "24",
     "d_model": "2048",
@@ -303,6 +304,37 @@ def test_what_a_row_says_of_its_machine_replaces_the_catalogue():
         slice_of(row(slice="3x3", **torus))
 
 
+def test_nodes_hold_what_is_stated_or_else_what_the_catalogue_says():
+    assert str(slice_of(row())) == "2*a100:8"
+    assert str(slice_of(row(slices=4))) == "4*a100:4"
+    for wrong in (1, 3):
+        with pytest.raises(BadRequest, match=f"'slices' is {wrong}; it must cut the 16 chips"):
+            slice_of(row(slices=wrong))
+
+
+def test_the_optimizer_is_in_pieces_where_whole_copies_do_not_fit():
+    """An 8B takes 18 bytes a parameter, 134 GiB of 80, with its optimizer whole."""
+    large = {"model": "llama-3-8b", "layers": "", "d_model": "", "d_ff": "", "heads": "",
+             "vocab": "", "seq_len": "4096", "tp": 1, "pp": 1, "dp": 16, "compute_dtype": "bf16",
+             "micro_batch": 1, "zero": "", "remat": ""}  # fmt: skip
+    run = read_run(row(**large))
+    assert (run.plan.zero, run.plan.remat) == (1, "none")
+    assert "ZeRO not stated: stage 1" in run.inferred
+    assert read_run(row(**large | {"zero": 0})).plan.zero == 0
+    small = read_run(row(zero="", micro_batch=1, dp=16, tp=1, pp=1))
+    assert small.plan.zero == 0
+
+
+def test_rows_are_cut_over_tensor_by_recent_software():
+    def cut(**changes):
+        return read_run(row(**changes)).plan.sequence_parallel
+
+    assert [cut(release=year) for year in ("2023.12", "2024.01", "")] == [False, True, True]
+    assert cut(release="2022", sequence_parallel="true")
+    assert not cut(release="2026", sequence_parallel="false")
+    assert not cut(release="2026", tp=1, dp=8)
+
+
 def test_layers_are_spread_with_the_ends_short():
     assert spread(94, 8) == (11, 12, 12, 12, 12, 12, 12, 11)
     assert spread(61, 16)[0] == spread(61, 16)[-1] == 3
@@ -449,6 +481,62 @@ def test_other_spellings():
     assert given.overlap == ("data", "pipeline")
     assert row_of(row(overlap="none")).overlap == ()
     assert row_of(row(overlap="default")).overlap is None
+
+
+@pytest.mark.parametrize(
+    ("column", "word", "ours"),
+    [
+        ("stack", "Megatron-LM", "megatron"),
+        ("stack", "MaxText", "xla"),
+        ("stack", "torchtitan", "fsdp"),
+        ("optimizer", "adamw_torch", "adam"),
+        ("optimizer", "paged_adamw_8bit", "adam8bit"),
+        ("attention_kernel", "flash_attention_2", "fa2"),
+        ("attention_kernel", "eager", "scores"),
+        ("compute_dtype", "bf16-mixed", "bf16"),
+        ("schedule", "Interleaved1F1B", "interleaved"),
+        ("context_method", "allgather", "all_gather"),
+    ],
+)
+def test_words_of_other_programs(column, word, ours):
+    assert getattr(row_of(row(**{column: word})), column) == ours
+
+
+def test_policies_of_maxtext():
+    tpu = {"hardware": "v5p", "num_devices": 64, "pp": 1, "tp": 1, "dp": 1, "fsdp": 64,
+           "micro_batch": "", "stack": "xla"}  # fmt: skip
+
+    def remat(name):
+        plan = read_run(row(remat=name, **tpu)).plan
+        return plan.remat, dict(plan.remat_kinds)
+
+    assert remat("minimal") == ("matmul_outputs", {})
+    assert remat("save_qkv_proj") == ("block", {"qkv": "keep"})
+    assert remat("qkv_proj_offloaded") == ("block", {"qkv": "offload"})
+
+
+def test_a_hub_id_is_a_model_where_no_shape_is_given():
+    shape = dict.fromkeys(("layers", "d_model", "d_ff", "heads"), "")
+    named = model_of(row(model="meta-llama/Llama-3.1-8B", **shape))
+    assert named == load_model("llama-3.1-8b")
+    assert model_of(row(model="meta-llama/Llama-3.1-8B")).d_model == 2048
+    with pytest.raises(BadRequest, match="'layers' is empty; 'nobody/knows' is no model"):
+        model_of(row(model="nobody/knows", **shape))
+
+
+def test_compute_that_is_not_stated():
+    def of(**changes):
+        return read_run(row(compute_dtype="", **changes)).plan.dtypes.compute
+
+    assert [of(release="2023"), of(release="2024.06"), of(release="")] == ["f16", "bf16", "bf16"]
+    assert of(release="2025", hardware="v100") == "f16"
+
+
+def test_devices_of_a_chip_that_has_two_may_be_counted():
+    gcds = read_run(row(hardware="MI250X", num_devices=16))
+    assert (gcds.piece.chips, gcds.piece.devices) == (8, 16)
+    chips = read_run(row(hardware="MI250X", num_devices=8))
+    assert (chips.piece.chips, chips.piece.devices) == (8, 16)
 
 
 def test_a_vocabulary_counts_as_open_where_neither_row_nor_model_says_it():

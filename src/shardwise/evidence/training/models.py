@@ -1,5 +1,8 @@
 """The model of a measured run: a `config`, a zoo model that `model` names, or the shape columns.
 
+A name that is not the zoo's own, such as a Hugging Face id, means its model where the columns do
+not give a shape.
+
 A zoo model is taken where every stated number is its own: it has kinds of layers (latent attention,
 shared experts, windows) that are in no column. `layers` may cut it short and `vocab` replaces its
 table. A row that states `tied_embeddings`, `positions` or `biases` is built from its columns, in
@@ -18,7 +21,7 @@ from shardwise.boundary.tables import of_column
 from shardwise.evidence.training.table import RunRow, needed
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import Attention, Layer, Mlp, Moe
-from shardwise.models.zoo import zoo_names
+from shardwise.models.spelling import meant, zoo_names
 
 GPT2_VOCABULARY = 51_200
 """Megatron's padded one, where a row states none."""
@@ -30,16 +33,28 @@ def model_of(row: RunRow, folder: Path) -> ModelConfig:
     if row.config:
         with of_column("config"):
             return load_model(folder / row.config)
-    zoo = load_model(row.model) if row.model in zoo_names() else None
+    zoo = _named(row)
     if zoo is not None and _agrees(row, zoo):
         return _of_zoo(row, zoo)
     needed(
         row,
-        ("layers", "d_model", "d_ff", "heads"),
+        SHAPE,
         f"'{row.model}' is no model of the zoo (`shardwise model list`) that the other columns "
         "agree with, so its shape is needed",
     )
     return _of_shape(row)
+
+
+SHAPE = ("layers", "d_model", "d_ff", "heads")
+"""Columns without which there is no shape."""
+
+
+def _named(row: RunRow) -> ModelConfig | None:
+    """The zoo model that a row's name is, or means where its columns are no shape."""
+    if row.model in zoo_names():
+        return load_model(row.model)
+    found = None if all(getattr(row, name) for name in SHAPE) else meant(row.model)
+    return load_model(found.model) if found else None
 
 
 def vocabulary_inferred(row: RunRow, cfg: ModelConfig) -> tuple[str, ...]:

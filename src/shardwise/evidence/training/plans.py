@@ -2,9 +2,13 @@
 
 What a row states is taken; what it leaves open follows from these rules, the same for every row:
 
-- Slice: the most compact shape of the stated slices; the widest domain that divides the chips.
+- Slice: the most compact shape of the stated slices; of switched chips the stated nodes, else the
+  widest domain that divides the chips.
 - Mesh: `ep` divides dp, else fsdp, else it is a factor of its own; where it is more than dp x fsdp
   it spans tp too. On several slices of a torus dp crosses them, and where there is none fsdp does.
+- Activations are cut over tensor on XLA and in software of 2024 and later.
+- ZeRO: of replicas in PyTorch the optimizer is in pieces (stage 1) where the run does not fit
+  with whole copies, since it ran.
 - Microbatches: one where `micro_batch` is of a device (such rows accumulate no gradients). Not
   stated: 1 sequence under pipelining; the whole batch of a shard where a compiler lays the step
   out; else the most sequences, a power of two, that make no more than 8,192 tokens and fit (without
@@ -59,8 +63,12 @@ def slice_of(row: RunRow, folder: Path) -> Slice:
     """The chips of a run; `folder` is the table's."""
     chip, chips = _chip(row, folder), row.num_devices
     if not isinstance(chip.network, Torus):
-        each = max(n for n in range(1, min(chips, domain_of(chip)) + 1) if chips % n == 0)
-        return Slice(chip=chip, count=chips // each, shape=(each,))
+        chips = _chips(row, chip)
+        count = row.slices or _nodes(chips, domain_of(chip))
+        if chips % count or chips // count > domain_of(chip):
+            rule = f"it must cut the {chips} chips into nodes of at most {domain_of(chip)} each"
+            raise WrongCell("slices", count, rule)
+        return Slice(chip=chip, count=count, shape=(chips // count,))
     count = row.slices or 1
     shapes = shapes_with(chip.network, chips / count)
     if row.slice:
@@ -70,6 +78,23 @@ def slice_of(row: RunRow, folder: Path) -> Slice:
         rule = f"in {count} slice(s){stated}: {chip.id} has no such slice; see `shardwise hw show`"
         raise WrongCell("num_devices", chips, rule)
     return Slice(chip=chip, count=count, shape=shapes[0])
+
+
+def _chips(row: RunRow, chip: Chip) -> int:
+    """Chips of a run. Of one with several devices, such as an MI250X, most people count those: so
+    does a row whose degrees multiply to its number."""
+    each, degrees = chip.jax_devices_per_chip, row.dp * row.fsdp * row.tp * row.pp * row.cp
+    counted = each > 1 and degrees == row.num_devices and degrees % each == 0
+    return degrees // each if counted else row.num_devices
+
+
+def _nodes(chips: int, domain: int) -> int:
+    """Nodes that hold some chips, as few as there are with as many chips in each.
+
+    >>> _nodes(64, 8), _nodes(6, 8), _nodes(20, 8)
+    (8, 1, 4)
+    """
+    return next(n for n in range(-(-chips // domain), chips + 1) if chips % n == 0)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -105,7 +130,16 @@ def plan_of(row: RunRow, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     shards = prod(mesh.get(a, 1) for a in BATCH_AXES)
     counts = _microbatches(row, shards, piece.devices)
     plan = _plan(row, cfg, piece, mesh, counts[0])
-    return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)
+    plans = [replace(plan, zero=z, microbatches=n) for z in _zeros(row) for n in counts]
+    return with_remat(row, plans, cfg, piece)
+
+
+def _zeros(row: RunRow) -> tuple[int, ...]:
+    """ZeRO stages that a run may have had, least first."""
+    if row.fsdp > 1:  # the replicas hold whole copies of its pieces
+        return (0,)
+    open_ = row.zero is None and row.dp > 1 and stack_row(stack_of(row)).eager
+    return (0, 1) if open_ else (min(row.zero or 0, 2),)
 
 
 def _plan(
@@ -129,8 +163,7 @@ def _plan(
         sequence_length=row.seq_len,
         microbatches=microbatches,
         layers_per_stage=layers,
-        # With fsdp above 1 the replicas hold whole copies of its pieces.
-        zero=0 if row.fsdp > 1 else min(row.zero or 0, 2),
+        zero=_zeros(row)[0],
         storage_axes=STORAGE_AXES if software.stores_widely else ("fsdp",),
         weight_gather=row.weight_gather or (software.piped_gather if row.pp > 1 else "per_pass"),
         gradient_reduce=_reduces(row, software),
@@ -143,7 +176,7 @@ def _plan(
         dispatcher=None if row.dispatcher in ("", "ragged") else row.dispatcher,
         wide=_wide(row),
         packed_lengths=packed(row.seq_len, row.attention_length),
-        sequence_parallel=_or(row.sequence_parallel, not software.eager),
+        sequence_parallel=_or(row.sequence_parallel, _cuts_rows(row, software)),
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
@@ -162,6 +195,21 @@ def _plan(
         dtypes=dtypes_of(row),
         stack=stack_of(row),
     )
+
+
+RECENT = "2024"
+"""First year whose PyTorch trainers compute in bf16 and cut activations over tensor unless told
+otherwise: so do all published runs since then, 177 over tensor. Megatron-LM demands the cut of
+experts (training/arguments.py)."""
+
+
+def _recent(row: RunRow) -> bool:
+    return (row.release or RECENT) >= RECENT
+
+
+def _cuts_rows(row: RunRow, software: StackRow) -> bool:
+    """Whether activations between matmuls are cut over tensor where the row does not say."""
+    return not software.eager or (row.tp > 1 and _recent(row))
 
 
 def _reduces(row: RunRow, software: StackRow) -> Reduces:
@@ -211,7 +259,8 @@ def _or(stated: bool | None, rule: bool) -> bool:
 
 
 def dtypes_of(row: RunRow) -> TrainDtypes:
-    """Dtypes as stated; else 16-bit compute is f16, and
+    """Dtypes as stated; else compute is bf16, and f16 in earlier software in PyTorch and on chips
+    without bf16, and
 
     - where a compiler lays the step out: f32 parameters that are cast for compute, no master copy
       (MaxText and Pax defaults), gradients and moments as the parameters (`jax.grad` and optax's
@@ -219,7 +268,7 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
     - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
       (Megatron-LM sums them so unless told otherwise). Parameters in f32 are that copy themselves.
     """
-    compute = row.compute_dtype or "f16"
+    compute = row.compute_dtype or _half(row)
     half = "f16" if compute == "f16" else "bf16"
     eager = stack_row(stack_of(row)).eager
     param = row.param_dtype or (half if eager else "f32")
@@ -231,6 +280,12 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
         master=row.master_dtype or (master_of(param) if eager else "none"),
         moments=row.moments_dtype or ("f32" if eager else param),
     )
+
+
+def _half(row: RunRow) -> str:
+    """The 16-bit dtype of a run that states none."""
+    usual = _recent(row) or not stack_row(stack_of(row)).eager
+    return "bf16" if usual and "bf16" in load_chip(row.hardware).peak_flops else "f16"
 
 
 def _mesh(row: RunRow, piece: Slice) -> dict[str, int]:
@@ -368,6 +423,8 @@ def inferences(row: RunRow, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
         found.append(f"micro-batch not stated: {plan.microbatches} microbatches")
     if not row.remat:
         found.append(f"recompute not stated: {plan.remat}")
+    if len(_zeros(row)) > 1:
+        found.append(f"ZeRO not stated: stage {plan.zero}")
     if row.stack is None:
         found.append(f"software not stated: {plan.stack}")
     if not row.compute_dtype:

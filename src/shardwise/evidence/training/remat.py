@@ -3,7 +3,7 @@
 A policy by name, or what becomes of kinds of activations: `keep:qkv,attention` recomputes all
 others, `offload:block_input;keep:qkv` too, `recompute:norm` keeps them;
 `matmul_outputs;keep:attention` changes a policy. Kinds have the names of `models/remat.py`, or
-those of MaxText's policies (`TENSORS`).
+those of MaxText's policies (`TENSORS`); a policy may have its name in MaxText, too (`MAXTEXT`).
 
 - A policy for some of the layers has no word in a plan, which treats all layers alike: recompute
   counts where more layers do it than not; of what is offloaded, the kinds whose bytes are nearest
@@ -40,6 +40,7 @@ from shardwise.planner.evaluate import plan_shape
 from shardwise.planner.price.memory import train_memory
 from shardwise.planner.step.strategies.remat import bytes_of, kept_activations
 from shardwise.plans import TrainPlan
+from shardwise.plans.software.maxtext import KEPT, OFFLOADED
 from shardwise.plans.stacks import stack_row
 
 Kinds = Mapping[RematKind, Saved]
@@ -54,6 +55,12 @@ TENSORS: Mapping[str, RematKind] = {
     "mlpwo": "mlp_out",
 }
 """Tensors as MaxText's configuration names them, as kinds of activations."""
+MAXTEXT: Mapping[str, str] = {
+    "minimal": "matmul_outputs",
+    **{name: f"keep:{','.join(kinds)}" for name, kinds in KEPT.items()},
+    **{name: f"offload:{','.join(kinds)}" for name, kinds in OFFLOADED.items()},
+}
+"""MaxText's policies as the texts of this column."""
 
 
 def with_remat(
@@ -77,8 +84,10 @@ def stated(text: str) -> tuple[RematPolicy, Kinds]:
 
     >>> stated("offload:block_input,mlp_out")
     ('offload', {'mlp_out': 'offload'})
+    >>> stated("save_qkv_proj")
+    ('block', {'qkv': 'keep'})
     """
-    policy, *parts = (part.strip() for part in text.split(";"))
+    policy, *parts = (part.strip() for part in MAXTEXT.get(text, text).split(";"))
     if policy not in REMAT_POLICIES:
         policy, parts = "", [policy, *parts]
     kinds: dict[RematKind, Saved] = {}

@@ -20,6 +20,7 @@ from shardwise.boundary.typed import first_mistake
 from shardwise.errors import BadRequest, unknown
 from shardwise.plans.adapters import Quantized
 from shardwise.plans.libraries import Library
+from shardwise.plans.software.trainer import OPTIM_WORDS
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
@@ -43,17 +44,47 @@ SPELT: Mapping[str, str] = {
     "cp": "context",
     **dict.fromkeys(("fp16", "float16"), "f16"),
     **dict.fromkeys(("fp32", "float32"), "f32"),
-    "bfloat16": "bf16",
+    **dict.fromkeys(("bfloat16", "bf16-mixed", "bf16-true"), "bf16"),
+    **dict.fromkeys(("float8", "fp8-hybrid"), "fp8"),
     "full": "block",
     "dropless": "ragged",
     "dropping": "capacity",
+    **dict.fromkeys(OPTIM_WORDS["adam"], "adam"),
+    **dict.fromkeys(OPTIM_WORDS["adam8bit"], "adam8bit"),
+    **{f"interleaved{name}": "interleaved" for name in ("1f1b", "-1f1b", "_1f1b")},
+    "allgather": "all_gather",
+    **{name: f"fa{name[-1]}" for name in ("flash_attention_2", "flash_attention_3")},
+    **{name: f"fa{name[-1]}" for name in ("flashattention-2", "flashattention-3")},
+    "eager": "scores",
+    "splash": "flash",
 }
 """Other words for values, as software writes them."""
+PROGRAMS: Mapping[str, str] = {
+    **dict.fromkeys(("maxtext", "levanter", "axlearn", "paxml", "torch_xla", "jax"), "xla"),
+    **dict.fromkeys(("megatron-lm", "megatron-core", "megatron-bridge"), "megatron"),
+    **dict.fromkeys(("nemo", "megatron-deepspeed", "gpt-neox"), "megatron"),
+    **dict.fromkeys(("torchtitan", "torchtune", "pytorch", "deepspeed", "ddp"), "fsdp"),
+    **dict.fromkeys(("transformers", "accelerate", "trl", "axolotl", "llama-factory"), "fsdp"),
+}
+"""Programs by the stack that they are of."""
 
 
 def _spelt(value: Any) -> Any:
-    """A word in lower case, as this project spells it."""
+    """A word in lower case, as this project spells it.
+
+    >>> _spelt("AdamW"), _spelt("FlashAttention-2")
+    ('adam', 'fa2')
+    """
     return SPELT.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
+def _stack(value: Any) -> Any:
+    """A stack, of its own name or that of a program.
+
+    >>> _stack("MaxText"), _stack("fsdp")
+    ('xla', 'fsdp')
+    """
+    return PROGRAMS.get(value.lower(), value.lower()) if isinstance(value, str) else value
 
 
 def _listed(value: Any) -> Any:
@@ -99,8 +130,8 @@ class RunRow(BaseModel):
     notes: str = Field("", description="anything else; never read by code")
     # The model.
     model: Name = Field(
-        description="a model of the zoo, whose layers then hold (`layers` may cut it short); any "
-        "other name only labels the shape in the columns below"
+        description="a model of the zoo, or its Hugging Face id, whose layers then hold (`layers` "
+        "may cut it short); any other name only labels the shape in the columns below"
     )
     config: str = Field("", description="path of a config.json, relative to the table; it wins")
     layers: Size | None = Field(None, description="L")
@@ -133,11 +164,18 @@ class RunRow(BaseModel):
     nic_gbps_per_device: float | None = Field(
         None, gt=0, le=1e6, description="Gbit/s one way of the data-centre network, per device"
     )
-    num_devices: Size = Field(description="chips in all")
+    num_devices: Size = Field(
+        description="chips in all; of GPUs with two devices these, where the degrees multiply to "
+        "that"
+    )
     slice: str = Field(
         "", description="shape of one slice (`16x16`); where empty, the most compact"
     )
-    slices: Size | None = Field(None, description="slices joined by the data-centre network")
+    slices: Size | None = Field(
+        None,
+        description="slices joined by the data-centre network; of GPUs the nodes, where they hold "
+        "fewer than the catalogue says",
+    )
     # The plan.
     dp: Size = Field(1, description="replicas of the parameters")
     fsdp: Size = Field(1, description="shards of the parameters (ZeRO-3, FSDP)")
@@ -150,14 +188,20 @@ class RunRow(BaseModel):
     ep: Size = Field(1, description="expert parallelism, made of ranks of dp, fsdp and tp")
     cp: Size = Field(1, description="context parallelism")
     zero: int | None = Field(
-        None, ge=0, le=3, description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3"
+        None,
+        ge=0,
+        le=3,
+        description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3; where empty, 0, and in "
+        "PyTorch 1 if the run does not fit with 0",
     )
     schedule: Word = Field(
         "", description="pipeline schedule; where empty, interleaved if vpp is above 1, else 1f1b"
     )
     context_method: Word = Field("", description="ring, all_gather or ulysses")
     sequence_parallel: bool | None = Field(
-        None, description="activations between matmuls cut over tp; where empty, only on xla"
+        None,
+        description="activations between matmuls cut over tp; where empty, on xla and in software "
+        "of 2024 and later",
     )
     global_batch_seqs: int = Field(ge=1, le=2**40, description="sequences per optimizer step")
     seq_len: int = Field(ge=1, le=2**40, description="tokens per sequence")
@@ -195,10 +239,11 @@ class RunRow(BaseModel):
         None, description="layers that `remat` holds for, all others keep everything; all if empty"
     )
     # The software.
-    stack: PublishedStack | None = Field(
+    stack: Annotated[PublishedStack | None, BeforeValidator(_stack)] = Field(
         None,
         description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), "
-        "nanotron; where empty, xla on TPUs, fsdp where fsdp is above 1, else megatron",
+        "nanotron, or a program's name; where empty, xla on TPUs, fsdp where fsdp is above 1, "
+        "else megatron",
     )
     release: str = Field(
         "",
@@ -216,12 +261,16 @@ class RunRow(BaseModel):
         pattern=r"^(none|full|scoped:\w+(,\w+)*)?$",
         description="none, full, or `scoped:` with what is captured (attn,mamba,moe_router)",
     )
-    attention_kernel: AttentionKernel = Field(
+    attention_kernel: Annotated[AttentionKernel, BeforeValidator(_spelt)] = Field(
         "flash",
         description="sdpa, fa2, fa3 or cudnn; flash: what the software calls by itself; scores: "
         "the T x S scores are written to memory",
     )
-    compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
+    compute_dtype: Word = Field(
+        "",
+        description="of the matmuls; where empty, bf16, and f16 in software before 2024 that is "
+        "not on xla and on chips without bf16",
+    )
     attention_dtype: Word = Field(
         "",
         description="of products of mixers and latent projections: bf16 where they stay wide "

@@ -194,7 +194,8 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     tensor takes `loss_copies` more in f32. Where the
     logits of the model's output live on, they, the log-probabilities and the gradients of both
     steps of the loss are there in f32; where all of them are gathered over tensor, their 16-bit
-    form and the last three. A fused loss has logits and gradient as the matmuls write and read
+    form and the last three; where the loss stays in 16 bits, logits, log-probabilities and the
+    gradients of both steps. A fused loss has logits and gradient as the matmuls write and read
     them."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
@@ -207,6 +208,8 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
         return size * logits, size * logits
     if shape.library_row.output_logits and not shape.fuses_loss:
         return 4.0 * logits, 12.0 * logits
+    if shape.library_row.narrow_loss:
+        return size * logits, 3.0 * size * logits
     if shape.eager:
         cut = np.asarray(shape.degree("tensor")) > 1
         more = 4.0 * np.where(cut, shape.stack_row.loss_copies, 0)

@@ -154,6 +154,14 @@ def test_compiled_layers_leave_the_loss_of_a_library_as_it_is():
     assert loss_of(choices={**fused, "library": "prime_rl"}) == loss_of(choices=fused)
 
 
+def test_a_loss_in_16_bits_makes_no_copies_in_f32():
+    """16-bit logits, log-probabilities and the gradients of both steps; others make 12 bytes."""
+    for compiled in (False, True):
+        choices = {"stack": "fsdp", "compiled": compiled, "fused_loss": False}
+        wide, narrow = (loss_of(choices={**choices, "library": n}) for n in ("plain", "litgpt"))
+        assert wide - narrow == (12 - 4 * 2) * TOKENS * V
+
+
 def test_logits_that_are_gathered_over_tensor_are_whole_on_every_device():
     """Megatron: 4 bytes of f32 logits, turned into their 16-bit gradient; whole ones: 16-bit, and
     f32 log-probabilities and the gradients of both steps of the loss."""
