@@ -68,6 +68,24 @@ def test_a_key_of_its_own_leaves_no_relatives():
     assert "if it has the shape of one of them, add --as CLASS" in text
 
 
+def test_a_class_that_has_all_keys_but_few_is_named_with_those_it_lacks():
+    text = refused(llama(architectures=["NewForCausalLM"], mixer_groups=4))
+    assert "no known class has all its keys (LlamaForCausalLM has all but mixer_groups)" in text
+    many = {f"mixer_{part}": 4 for part in ("groups", "width", "depth")}
+    assert "has all but" not in refused(llama(architectures=["NewForCausalLM"], **many))
+
+
+@pytest.mark.parametrize(
+    ("slip", "key"), [("num_hiden_layers", "num_hidden_layers"), ("vocabsize", "vocab_size")]
+)
+def test_a_key_that_is_nearly_a_missing_one_is_named(slip, key):
+    sizes = llama()
+    text = refused(llama(**{key: ..., slip: sizes[key]}))
+    assert f"{key} is missing" in text
+    assert f"if '{slip}' is a slip, correct it to '{key}'" in text
+    assert "slip" not in refused(llama(**{key: ..., "width_of_all": 3}))
+
+
 def test_a_known_model_type_does_not_save_an_unknown_architecture():
     assert "unknown architecture 'MyLlama'" in refused(llama(architectures=["MyLlama"]))
 

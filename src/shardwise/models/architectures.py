@@ -107,8 +107,21 @@ TEXT_SECTIONS = ("text_config", "language_config", "llm_config")
 """Where models of several modalities keep the config of their text model."""
 
 
+FEW = 2
+"""The most keys that a class may leave unread to be named for a config of a class not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relatives:
+    """Classes that read a config of a class that is not known, the likest first, and the keys of it
+    that the first leaves unread."""
+
+    names: Sequence[str]
+    unread: Sequence[str]
+
+
 def architecture_of(
-    raw: Mapping[str, Any], file: str, family: str, relatives: Callable[[], Sequence[str]]
+    raw: Mapping[str, Any], file: str, family: str, relatives: Callable[[], Relatives]
 ) -> tuple[str, Architecture]:
     """Name and row for a config: the `family` that the user names, else `architectures[0]`, else
     the class of its text section, else `model_type`.
@@ -170,21 +183,30 @@ def _types() -> Mapping[str, str]:
 
 
 def _not_known(
-    kind: str, name: str, known: Sequence[str], file: str, relatives: Sequence[str]
+    kind: str, name: str, known: Sequence[str], file: str, relatives: Relatives
 ) -> BadRequest:
     """The error for a class that no row reads: first as what it can be read, then how it may have
     been meant to be spelt."""
     close = get_close_matches(name, known, n=1, cutoff=0.88)  # most end in ForCausalLM
     slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
-    if not relatives:
+    names, unread = relatives.names, relatives.unread
+    if unread or not names:
         way = (
-            "no known class has all its keys: docs/models.md lists the known ones, and if it has "
-            "the shape of one of them, add --as CLASS; CONTRIBUTING.md tells how one is added"
+            f"no known class has all its keys{_all_but(names, unread)}: docs/models.md lists the "
+            "known ones, and if it has the shape of one of them, add --as CLASS; CONTRIBUTING.md "
+            "tells how one is added"
         )
         return BadRequest(f"{file}: unknown {kind} {shown(name)}; {way}{slip}")
-    near = " or ".join(relatives[:3])
-    other = ", or another of them" if relatives[1:] else ""
+    near = " or ".join(names[:3])
+    other = ", or another of them" if names[1:] else ""
     return BadRequest(
         f"{file}: unknown {kind} {shown(name)}; its keys are those of {near}: if it is such a "
-        f"model, add --as {relatives[0]}{other}{slip}"
+        f"model, add --as {names[0]}{other}{slip}"
     )
+
+
+def _all_but(names: Sequence[str], unread: Sequence[str]) -> str:
+    """Which class has all keys but a few; nothing where more are left."""
+    if not names or len(unread) > FEW:
+        return ""
+    return f" ({names[0]} has all but {' and '.join(unread)})"

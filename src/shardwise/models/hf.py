@@ -15,6 +15,7 @@ from shardwise.models.architectures import (
     ALIASES,
     TEXT_SECTIONS,
     Architecture,
+    Relatives,
     architecture_of,
     architectures,
 )
@@ -84,28 +85,29 @@ def _thinker(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**inner, **own}
 
 
-def relatives(raw: Mapping[str, Any]) -> list[str]:
-    """Classes that read every key of a config which says something about shape.
+def relatives(raw: Mapping[str, Any]) -> Relatives:
+    """Classes that read every key of a config which says something about shape, or all but a few.
 
     First those that read most of all its keys; of these those of which it lacks the fewest keys
     that no other of the classes has.
     """
     found: dict[str, Reader] = {}
     for name, row in architectures().items():
-        try:
+        with suppress(BadRequest):
             r = replace(_reader(raw, row, ""), missing=None)
             _model(r, raw, name, row, "", None)
-        except BadRequest:
-            continue
-        if not _unread(r):
             found[name] = r
+    unread = {name: _unread(r) for name, r in found.items()}
+    fewest = min(map(len, unread.values()), default=0)
+    found = {name: r for name, r in found.items() if len(unread[name]) == fewest}
     askers = Counter(key for r in found.values() for key in r.asked)
 
     def distance(name: str) -> tuple[int, int]:
         asked, given = found[name].asked, found[name].raw.keys()
         return -len(asked & given), sum(askers[key] == 1 for key in asked - given)
 
-    return sorted(found, key=distance)
+    names = sorted(found, key=distance)
+    return Relatives(names=names, unread=unread[names[0]] if names else ())
 
 
 def _unread(r: Reader) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Reads typed values out of a config.json; every complaint names file, key, value, rule, remedy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
@@ -19,6 +20,10 @@ LIMIT = 2**24
 
 OUTER_FIRST = frozenset({"tie_word_embeddings"})
 """Keys that the whole model decides, not its text section (which may carry a stale default)."""
+
+CLOSE = 0.9
+"""How alike two keys are, one of which is taken for the other misspelt: intermediate_size and
+moe_intermediate_size are 0.89."""
 
 _ABSENT: Any = object()
 _LEAST = 1e-20
@@ -87,6 +92,17 @@ class Reader:
         return BadRequest(
             f"{self.file}: {names} {are} missing and {'have' if first else 'has'} no {defaults}"
             f" ({source}); add {them}, or take the config.json that the model was published with"
+            f"{self._slips(missing)}"
+        )
+
+    def _slips(self, missing: Iterable[str]) -> str:
+        """Keys of the section that are nearly spelt as one that is missing."""
+        keys = [key for key in self.raw if key not in self.asked]
+        found = [(get_close_matches(name, keys, n=1, cutoff=CLOSE), name) for name in missing]
+        return "".join(
+            f"; if {shown(close[0])} is a slip, correct it to '{name}'"
+            for close, name in found
+            if close
         )
 
     def size(self, key: str) -> int:

@@ -8,6 +8,7 @@ from tests.planner.search.test_train_search import DENSE, plain, request
 from tests.planner.steps import dense
 from tests.tiers import spread
 
+from shardwise.commands.plan_train.why import differs_in
 from shardwise.commands.pricing.predict import slower_text
 from shardwise.planner.beside import MESH, choices_beside, close_plans
 from shardwise.planner.search.choices import AS_FAST, choices_of
@@ -34,6 +35,22 @@ def test_no_row_of_what_was_close_is_the_answer_in_another_order():
     table = page.split("what else was close")[1].split("as fast within")[0]
     assert "0.0 %" not in table
     assert "remat block" in table
+
+
+def test_plans_that_differ_in_their_chunks_alone_are_told_by_them():
+    cfg = dense(num_hidden_layers=16)
+    best = plan_train(request(cfg, "v5e:4x4", 64, pins={"stage": 2})).best
+    few, many = (
+        replace(
+            best,
+            plan=replace(best.plan, pipeline_schedule="interleaved", virtual_stages=chunks),
+        )
+        for chunks in (2, 4)
+    )
+    assert differs_in(many, few) == ["4 chunks"]
+    assert differs_in(few, few) == []
+    other = replace(few, plan=replace(few.plan, remat="block", virtual_stages=4))
+    assert differs_in(other, few) == ["remat block"]
 
 
 def test_plans_as_fast_as_the_answer_are_one_line_and_no_simpler():

@@ -129,6 +129,19 @@ def test_what_a_user_cannot_change_is_told_by_the_part_that_it_is():
         assert found.where == "step()"
 
 
+def test_what_one_line_gathers_twice_is_not_told_by_a_path():
+    path, on, mesh, _ = placed("gathered_twice", "fault")
+    with gzip.open(path, "rt") as file:
+        hlo = file.read()
+    (found,) = explain_program(hlo, parse_slice(on), mesh).findings
+    before = found.what.removesuffix(" has gathered before").split()[-1]
+    lines = [place.rpartition(":")[2] for place in (before, found.where)]
+    assert lines[0] != lines[1]
+    text = hlo.replace(f" line={lines[0]} ", f" line={lines[1]} ")
+    (same,) = explain_program(text, parse_slice(on), mesh).findings
+    assert same.what.endswith("that the same line has gathered before")
+
+
 def test_lines_of_a_package_that_is_named_are_the_users():
     path, on, mesh, _ = placed("gathered_twice", "fault")
     with gzip.open(path, "rt") as file:

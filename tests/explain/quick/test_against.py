@@ -18,10 +18,12 @@ from shardwise.commands.program.against import (
     save_program,
     slower,
 )
+from shardwise.commands.program.explaining import placed
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.profiler.explain import explain_program
 from shardwise.profiler.explain.against import paired
+from shardwise.profiler.explain.finding import Finding
 from shardwise.sharding import Mesh
 
 CORPUS = Path(__file__).parents[1] / "corpus/data"
@@ -162,3 +164,17 @@ def test_the_command_ends_with_code_one_where_a_step_became_slower(tmp_path, mon
     assert code == 1
     assert json.loads(out)["result"]["against"]["costs"] > 0.03
     assert "% more than 'turned:before'" in " ".join(err.split())
+
+
+def test_paths_in_what_a_finding_says_are_those_seen_from_here():
+    text = f"64 MB are gathered that {Path.cwd()}/model.py:3 has gathered before"
+    found = Finding(
+        rule="gathered twice",
+        seconds=1e-3,
+        where=f"{Path.cwd()}/model.py:8",
+        what=text,
+        remedy="gather once",
+    )
+    shown = placed(found)
+    assert shown.where == "model.py:8"
+    assert shown.what == "64 MB are gathered that model.py:3 has gathered before"

@@ -22,6 +22,9 @@ def arrays():
     return jnp.ones((8, 16)), np.ones((16, 32), np.float32), 2
 def bare():
     return jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=jax.P("x")), jnp.ones((16, 32)), 2
+def foreign(mesh):
+    at = jax.NamedSharding(mesh, jax.P("rows"))
+    return jax.ShapeDtypeStruct((8, 16), jnp.bfloat16, sharding=at), jnp.ones((16, 32)), 2.0
 def word():
     return jnp.ones((8, 16)), jnp.ones((16, 32)), "gelu"
 def one():
@@ -66,6 +69,10 @@ def test_arrays_and_numbers_stand_for_their_shapes(args):
         (
             "one",
             r"--args 'argued:one' gives 1 positional and 0 keyword arguments, which 'argued:f'",
+        ),
+        (
+            "foreign",
+            r"--args 'argued:foreign' cuts by an axis that the mesh lacks .*: rows .*--mesh",
         ),
         ("absent", r"--args 'argued:absent' puts an array on the devices of the mesh, which are"),
     ],

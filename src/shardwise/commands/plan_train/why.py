@@ -245,8 +245,13 @@ def _row(answer: TrainAnswer, best: TrainAnswer) -> list[str]:
 
 
 def differs_in(answer: TrainAnswer, best: TrainAnswer) -> list[str]:
-    """The choices beside the mesh in which a plan differs from the best, with their values."""
-    return [_named(name, answer.plan) for name in differences(answer, best) if name != MESH]
+    """The choices beside the mesh in which a plan differs from the best, with their values; the
+    chunks of a pipeline where they alone differ."""
+    named = differences(answer, best)
+    chunks = answer.plan.virtual_stages
+    if not named and chunks != best.plan.virtual_stages:
+        return [many(chunks, "chunk")]
+    return [_named(name, answer.plan) for name in named if name != MESH]
 
 
 def _tied_line(meshes: Sequence[str], below: bool) -> str:

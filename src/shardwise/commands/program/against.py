@@ -16,7 +16,7 @@ from shardwise.commands.base.answer import Page, TextTable
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.base.layout import wrapped
 from shardwise.commands.program.compiling import PlanProgram
-from shardwise.commands.program.explaining import PlacedFinding, seen
+from shardwise.commands.program.explaining import PlacedFinding, placed, seen
 from shardwise.errors import BadRequest
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.explain import Explanation, explain_program
@@ -186,7 +186,7 @@ def _ends(rows: Sequence) -> Sequence:
 
 
 def _findings(found: Iterable) -> list[PlacedFinding]:
-    return [PlacedFinding.of(f, microseconds=f.seconds * 1e6, where=seen(f.where)) for f in found]
+    return [placed(f) for f in found]
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -167,7 +167,7 @@ def explained_program(
             )
             for a in arguments
         ],
-        findings=_placed(PlacedFinding.of(f, microseconds=f.seconds * 1e6) for f in e.findings),
+        findings=[placed(f) for f in e.findings],
         floor_seconds=e.parts.floor,
         causes=_placed(e.parts.causes),
         unknown=_placed(e.parts.unknown),
@@ -185,7 +185,7 @@ def _longest_wait(e: Explanation) -> Iterator[LongestWait]:
         yield LongestWait(where=line.where, exposed=line.exposed, bound_by=line.bound_by)
 
 
-P = TypeVar("P", TimeShare, PlacedFinding, Cause, UnknownTime, LongestWait, LineCollective)
+P = TypeVar("P", TimeShare, Cause, UnknownTime, LongestWait, LineCollective)
 
 
 def _first(rows: Iterable[P]) -> P | None:
@@ -196,6 +196,16 @@ def _placed(rows: Iterable[P]) -> list[P]:
     """With their files' paths as they are seen from here, or from the folder of installed
     packages."""
     return [replace(row, where=seen(row.where)) for row in rows]
+
+
+def placed(found: Finding) -> PlacedFinding:
+    """A finding with the paths of its files as they are seen from here."""
+    return PlacedFinding.of(
+        found,
+        microseconds=found.seconds * 1e6,
+        where=seen(found.where),
+        what=found.what.replace(f"{Path.cwd()}/", ""),
+    )
 
 
 def seen(where: str) -> str:

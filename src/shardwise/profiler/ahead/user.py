@@ -18,6 +18,9 @@ from typing import Any
 from shardwise.boundary.child import append_current_folder
 from shardwise.errors import BadRequest
 
+NO_AXIS = "is not found in mesh"
+"""What JAX says of a PartitionSpec with an axis that its mesh does not have (0.10)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserProgram:
@@ -159,6 +162,11 @@ def _made(abstract: Callable[..., Any], mesh: Any, name: str) -> Any:
     except Exception as error:
         with contextlib.suppress(Exception), jax.set_mesh(mesh):
             return abstract(*given)
+        if NO_AXIS in str(error):
+            raise BadRequest(
+                f"--args '{name}' cuts by an axis that the mesh lacks ({str(error).rstrip('.')}); "
+                "give the axes that it names, such as --mesh data=4,tensor=2"
+            ) from None
         if not absent(error):
             raise
         raise BadRequest(

@@ -32,6 +32,7 @@ def gathered_twice(e: Evidence) -> Iterator[Finding]:
     for where, group in by_source(e, again).items():
         size, axes = moved(group)
         before = e.where(first[group[0].op.op.id].op)
+        before = "the same line" if before == where else before
         yield Finding(
             rule="gathered twice",
             seconds=sum(r.exposed for r in group),
