@@ -15,8 +15,7 @@ tokens (an uneven cut), where it is interpolated. An engine's constants are incl
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 import numpy as np
@@ -62,6 +61,11 @@ _FAR = 2.0**20
 """Tokens beyond the last bend; the point gives the slope of the last line."""
 
 
+_Piece = tuple[float, float, float, float, float, float]
+"""From one context up to another: seconds of a batch's math at the first and their slope, and those
+of its memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slower:
     """Decode attention of one kind of layer: the slower of math and memory, each a line with bends
@@ -79,18 +83,24 @@ class Slower:
     spread: float
     cut: bool
 
-    def at(self, batch: float, context: float, queries: float) -> tuple[float, float, float]:
-        """Seconds of a batch, their slope in the context, and the context where that ends."""
-        i = bisect_right(self.knots, context) - 1
-        past = context - self.knots[i]
+    def pieces(self, batch: float, queries: float) -> list[_Piece]:
+        """The lines of a batch from each knot to the next one."""
         sequences = _held(batch, self.spread, self.cut)
-        math, math_slope = self.math[i]
-        memory, memory_slope = self.memory[i]
-        math_slope *= sequences * queries
-        memory_slope *= sequences
-        math_now = sequences * queries * math + math_slope * past + self.ramp
-        memory_now = sequences * memory + memory_slope * past
-        ends = self.knots[i + 1] if i + 1 < len(self.knots) else inf
+        several, ends = sequences * queries, [*self.knots[1:], inf]
+        return [
+            (knot, end, several * math, several * math_rise, sequences * memory, sequences * rise)
+            for knot, end, (math, math_rise), (memory, rise) in zip(
+                self.knots, ends, self.math, self.memory, strict=True
+            )
+        ]
+
+    def at(self, pieces: Sequence[_Piece], context: float) -> tuple[float, float, float]:
+        """Seconds of a batch of such pieces, their slope in the context, and where that ends."""
+        i = bisect_right(self.knots, context) - 1 if len(pieces) > 1 else 0
+        knot, ends, math, math_slope, memory, memory_slope = pieces[i]
+        past = context - knot
+        math_now = math + math_slope * past + self.ramp
+        memory_now = memory + memory_slope * past
         gap, closing = memory_now - math_now, math_slope - memory_slope
         by_math = gap < 0 or (gap == 0 and closing > 0)
         if gap * closing > 0:
@@ -99,7 +109,6 @@ class Slower:
         return self.count * (now + self.kernel), self.count * slope, ends
 
 
-@lru_cache(maxsize=4096)
 def _held(batch: float, spread: float, cut: bool) -> float:
     """`ServeShape.held` of a batch."""
     cuts = max(spread // max(batch, 1.0), 1.0) if cut else 1.0
@@ -158,11 +167,16 @@ class EngineCost:
     host_bandwidth: float
     transfer_bandwidth: float
     transfer_latency: float
+    known: dict[tuple[int, float], tuple[float, list[tuple[Slower, list[_Piece]]]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Of sequences and queries of each: seconds of exchanges, and the lines of each kind."""
 
     def seconds(self, shape: StepShape) -> float:
         """One step of any batch."""
         decodes, decode_tokens, context, prefills, prompt_tokens, _, _, samples = shape
-        tokens = ceil(decode_tokens / self.splits) + prompt_tokens / self.splits
+        splits = self.splits
+        tokens = ceil(decode_tokens / splits) + prompt_tokens / splits
         total = self._shared(tokens, decodes + prefills, samples)
         if decodes:
             base, slope, _ = self._decoding(decodes, context, decode_tokens / decodes)
@@ -205,18 +219,28 @@ class EngineCost:
 
     def _decoding(self, decodes: int, context: int, queries: float) -> tuple[float, float, float]:
         """Decode attention of the busiest device as base, slope and end in the whole context."""
-        batch, mean = ceil(decodes / self.splits), context / decodes
-        mine = ceil(batch / self.stationary)
+        found = self.known.get((decodes, queries)) or self._know(decodes, queries)
+        exchanges, kinds = found
+        mean = context / decodes
         base, slope, until = 0.0, 0.0, inf
-        for kind in self.decodes:
-            seconds, per_context, ends = kind.at(mine, mean, queries)
+        for kind, pieces in kinds:
+            seconds, per_context, ends = kind.at(pieces, mean)
             base += seconds - per_context * mean
             slope += per_context
             if ends < until:
                 until = ends
-        if self.exchanges is not None:
-            base += _at(self.exchanges, batch)
-        return base, slope / decodes, until * decodes
+        return base + exchanges, slope / decodes, until * decodes
+
+    def _know(
+        self, decodes: int, queries: float
+    ) -> tuple[float, list[tuple[Slower, list[_Piece]]]]:
+        """What the busiest device has of so many sequences, whatever their context."""
+        batch = ceil(decodes / self.splits)
+        mine = ceil(batch / self.stationary)
+        exchanges = 0.0 if self.exchanges is None else _at(self.exchanges, batch)
+        kinds = [(kind, kind.pieces(mine, queries)) for kind in self.decodes]
+        self.known[decodes, queries] = found = exchanges, kinds
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,6 @@ itself.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import cycle
 from math import inf
@@ -21,6 +20,7 @@ from operator import attrgetter
 import numpy as np
 
 from shardwise.planner.simulate.clock import ticks
+from shardwise.planner.simulate.moments import Moments, prompt_share
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.scheduling.step import StepShape
 
@@ -44,29 +44,8 @@ def _is_plain_pool(pool: Pool) -> bool:
     ) and pool.routing in ("shortest_queue", "round_robin")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
-    """Of each request in the order of arrival, its arrival, first and last token in ticks (infinite
-    where it was refused), its prompt and answer, and whether its server was answering others as it
-    came there (`met`); and the share of the busy time that prompts took."""
-
-    arrival: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    prompt: np.ndarray
-    output: np.ndarray
-    met: np.ndarray
-    prompt_share: float
-
-
-def prompt_share(fleet: SimulatedFleet, prompts: int, busy: int) -> float:
-    """Share of the chips' time that prompts take: of servers that answer, `prompts` of the `busy`
-    ticks; all of it on servers that only prefill."""
-    own, share = fleet.pool.model.chips * fleet.pool.replicas, prompts / busy if busy else 0.0
-    if fleet.prefill is None:
-        return share
-    other = fleet.prefill.model.chips * fleet.prefill.replicas
-    return (own * share + other) / (own + other)
+_NEVER = 10**30
+"""Ticks after all that happens."""
 
 
 class _PlainJob:
@@ -109,7 +88,8 @@ class _PlainServer:
         self.ends: list[tuple[int, int, _PlainJob]] = []
         self.due = [0] * config.page_size  # who needs a page at beats that are so modulo its size
         self.running = False
-        self.start = self.steps = self.first = self.rise = self.end = 0
+        self.start = self.steps = self.first = self.rise = 0
+        self.end = _NEVER
         self.chunks: list[tuple[_PlainJob, int]] = []
         self.decodes = 0
         self.busy = self.prompts = 0
@@ -117,18 +97,15 @@ class _PlainServer:
 
     def begin(self, now: int) -> None:
         """Plan the next run, if there is work."""
-        size, decoding, free = self.size, self.decoding, self.free
-        needing = self.due[self.beats % size]
-        preempted = needing > free
+        needing = self.due[self.beats % self.size]
+        preempted = needing > self.free
         if preempted:
             needing = self._make_room(needing)
-            free = self.free
-        joined = bool(self.parked) and not preempted and self._join(free - needing)
-        if joined:
-            needing, free = self.due[self.beats % size], self.free
-        decodes = len(decoding)
+        joined = False
+        if self.parked and not preempted and self._join(self.free - needing):
+            joined, needing = True, self.due[self.beats % self.size]
+        decodes = len(self.decoding)
         chunks: list[tuple[_PlainJob, int]] = []
-        tokens = contexts = pairs = whole = 0
         if self.prefilling or self.waiting:
             budget = self.budget - decodes
             for job in self.prefilling:
@@ -138,32 +115,48 @@ class _PlainServer:
                 chunks.append((job, took))
                 budget -= took
             if self.waiting and budget > 0 and not preempted:
-                self._admit(budget, free - needing, chunks)
-            for job, took in chunks:
-                start = job.cached
-                tokens += took
-                contexts += start
-                pairs += took * start + took * (took + 1) // 2
-                whole += start + took == job.target
+                self._admit(budget, self.free - needing, chunks)
+        self.start, self.chunks, self.decodes = now, chunks, decodes
         self.running = bool(decodes or chunks)
         if not self.running:
+            self.end = _NEVER
             return
         self.free -= needing
-        self.start, self.chunks, self.decodes = now, chunks, decodes
         if chunks:
-            shape = StepShape(
-                decodes, decodes, self.context, len(chunks), tokens, contexts, pairs,
-                decodes + whole,
-            )  # fmt: skip
-            self.steps, self.first, self.rise = 1, ticks(float(self.cost.seconds(shape))), 0
-            self.end = now + self.first
+            self._begin_mixed(chunks, decodes)
             return
-        base, slope, until = self._line(decodes, self.context)
+        context = self.context
+        base, slope, _, until = self._line(decodes, context)
         steps = 1 if preempted or joined else self._repeat()
         if steps > 1 and until < inf:
-            steps = max(1, min(steps, -int((self.context - until) // decodes)))
-        self.steps, self.first, self.rise = steps, base + slope * self.context, slope * decodes
+            steps = max(1, min(steps, -int((context - until) // decodes)))
+        self.steps, self.first, self.rise = steps, base + slope * context, slope * decodes
         self.end = now + steps * self.first + self.rise * (steps * (steps - 1) // 2)
+
+    def _begin_mixed(self, chunks: list[tuple[_PlainJob, int]], decodes: int) -> None:
+        """One step of chunks, with a token of who decodes."""
+        tokens = contexts = pairs = 0
+        samples = decodes
+        for job, took in chunks:
+            start = job.cached
+            tokens += took
+            contexts += start
+            pairs += took * start + took * (took + 1) // 2
+            samples += start + took == job.target
+        step = decodes, decodes, self.context, len(chunks), tokens, contexts, pairs, samples
+        took = ticks(float(self.cost.seconds(StepShape._make(step))))
+        self.steps, self.first, self.rise = 1, took, 0
+        self.end = self.start + took
+
+    def advance(self, until: int) -> bool:
+        """Run on to a moment; whether a run ends right then, after which none is planned yet."""
+        while self.end < until:
+            self.finish()
+            self.begin(self.end)
+        if self.end > until:
+            return False
+        self.finish()
+        return True
 
     def interrupt(self, now: int) -> bool:
         """End the run after the step that is under way; whether that changes its end."""
@@ -186,6 +179,13 @@ class _PlainServer:
         self.end = self.start + low * first + rise * (low * (low - 1) // 2)
         return True
 
+    def resume(self, now: int) -> None:
+        """Take in what has come: plan anew once the step under way is over."""
+        if self.running and self.interrupt(now) and self.end == now:
+            self.finish()
+        if not self.running:
+            self.begin(now)
+
     def finish(self) -> None:
         """The run is over: tokens are out, and who is through leaves."""
         now, steps, decodes, chunks = self.end, self.steps, self.decodes, self.chunks
@@ -194,7 +194,7 @@ class _PlainServer:
         if chunks:
             self.prompts += self.first
             if decodes:
-                base, slope, _ = self._line(decodes, self.context)
+                base, slope, _, _ = self._line(decodes, self.context)
                 self.prompts -= base + slope * self.context
         if decodes:
             if steps > 1:  # pages of the first step were taken as it was planned
@@ -327,16 +327,16 @@ class _PlainServer:
             steps += 1
         return min(steps, most)
 
-    def _line(self, decodes: int, context: int) -> tuple[int, int, float]:
-        """Base and slope in ticks of steps that only decode, and the context up to which they
-        hold."""
+    def _line(self, decodes: int, context: int) -> tuple[int, int, int, float]:
+        """Base and slope in ticks of steps that only decode, and the contexts from and up to which
+        they hold."""
         known = self.lines.get(decodes)
         if known is not None and known[2] <= context < known[3]:
-            return known[0], known[1], known[3]
+            return known
         line = self.cost.decode_line(decodes, context)
-        base, slope = ticks(line.base), ticks(line.per_token)
-        self.lines[decodes] = (base, slope, context, line.until)
-        return base, slope, line.until
+        found = ticks(line.base), ticks(line.per_token), context, line.until
+        self.lines[decodes] = found
+        return found
 
 
 _number, _outstanding = attrgetter("number"), attrgetter("outstanding")
@@ -380,6 +380,40 @@ class _PlainRun:
         self.events: list[tuple[int, int, int]] = []
 
     def serve(self, jobs: list[_PlainJob]) -> None:
+        """Serve all requests."""
+        if self.fleet.prefill is None:
+            self._serve_one_pool(jobs)
+        else:
+            self._serve_two_pools(jobs)
+
+    def _serve_one_pool(self, jobs: list[_PlainJob]) -> None:
+        """Servers of one pool meet where a request is given to one of them, and run by themselves
+        from one arrival to the next."""
+        enter, servers = _router(self.entry, self.answering), self.answering
+        coming, total = 0, len(jobs)
+        while coming < total:
+            now = jobs[coming].arrival
+            touched = {s: None for s in servers if s.end <= now and s.advance(now)}
+            while coming < total and jobs[coming].arrival == now:
+                server, job = enter(), jobs[coming]
+                coming += 1
+                if self._enters(job, server):
+                    touched[server] = None
+            for server in touched:
+                server.resume(now)
+        for server in servers:
+            server.advance(_NEVER - 1)
+
+    def _enters(self, job: _PlainJob, server: _PlainServer) -> bool:
+        """Give a request to a server; whether its cache could ever hold it."""
+        job.met = server.outstanding > 0
+        if not self._fits(job):
+            return False
+        server.waiting.append(job)
+        server.outstanding += 1
+        return True
+
+    def _serve_two_pools(self, jobs: list[_PlainJob]) -> None:
         """Events in order of time; all of one moment are taken in, ends first, before any server
         that they touch plans its next run."""
         enter = _router(self.entry, self.entrances)
@@ -401,11 +435,8 @@ class _PlainRun:
                     touched.append(number)
             while arrivals[coming] == now:
                 server, job = enter(), jobs[coming]
-                job.met = server.outstanding > 0
                 coming += 1
-                if self._fits(job):
-                    server.waiting.append(job)
-                    server.outstanding += 1
+                if self._enters(job, server):
                     touched.append(server.place)
             for number in touched if len(touched) < 2 else sorted(set(touched)):
                 server = servers[number]
@@ -448,9 +479,6 @@ class _PlainRun:
 
 _RUN_ENDS, _CACHE_ARRIVES = 0, 1
 """Kinds of events; of two at one time the smaller comes first."""
-
-_NEVER = 10**30
-"""Ticks after all that happens."""
 
 
 def _router(pool: Pool, servers: list[_PlainServer]) -> Callable[[], _PlainServer]:

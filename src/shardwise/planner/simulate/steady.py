@@ -29,7 +29,8 @@ from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.demand import Demand
 from shardwise.planner.simulate.figures import RunFigures, UsdOfRun
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments, prompt_share
+from shardwise.planner.simulate.moments import Moments, prompt_share
+from shardwise.planner.simulate.plain import is_plain, plain_moments
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
 from shardwise.scheduling.step import StepShape
 
