@@ -6,7 +6,7 @@ import {csvOf, pageOf, save, sheetCsv, sheetHtml} from "./exports.js";
 import {Figure, Player} from "./figure.jsx";
 import {Lecture} from "./lecture.jsx";
 import {short, typed as typedAs, words} from "./numbers.js";
-import {answer, decision, exported, views} from "./source.js";
+import {answer, decision, exported, gives, views} from "./source.js";
 import {read, write} from "./url.js";
 import "./page.css";
 
@@ -168,6 +168,7 @@ function Answer({found, view, state, frame, turned, stale, change}) {
   const [place, width] = useWidth();
   const first = width < NARROW && found.figures.length ? 1 : found.lines.length; // on a phone the figure comes before the rest
   const lines = found.lines.filter(Boolean).map((line) => <p key={line} className="line">{line}</p>);
+  const next = found.links.filter((one) => !one.lecture || gives()); // a lecture needs the server
   const key = found.key.length > 0 && <Key figures={found.key} />;
   return (
     <div className={stale ? "stale" : ""} ref={place}>
@@ -182,7 +183,7 @@ function Answer({found, view, state, frame, turned, stale, change}) {
       ))}</div>}
       {lines.slice(first)}
       <div className="tables">{found.tables.map((table) => <Table key={table.title} table={table} given={state[table.edits]} change={exported() ? undefined : (words) => change(table.edits, words)} />)}</div>
-      {found.links.length > 0 && <ul className="links" aria-label="Next">{found.links.map((one) => <li key={one.text}><a href={one.lecture ? `?lecture=${one.lecture}` : `#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
+      {next.length > 0 && <ul className="links" aria-label="Next">{next.map((one) => <li key={one.text}><a href={one.lecture ? `?lecture=${one.lecture}` : `#${one.view}?${new URLSearchParams(one.state)}`}>{one.text}</a></li>)}</ul>}
       {found.warnings.map((line) => <p key={line} className="warning">{line}</p>)}
       {found.formula && <p className="formula"><b>Formula</b> {found.formula}</p>}
       {found.source && <p className="formula"><b>Source</b> {found.source}</p>}
@@ -321,21 +322,21 @@ function Save({found, view, state}) {
   return (
     <div className="save" role="group" aria-label="Save">
       <button type="button" onClick={() => save(name("csv"), csvOf(found), "text/csv")}>CSV</button>
-      {!exported() && <button type="button" onClick={page}>One HTML file</button>}
-      {!exported() && sliders.length > 0 && (
+      {gives() && <button type="button" onClick={page}>One HTML file</button>}
+      {gives() && sliders.length > 0 && (
         <label>with every
           <select value={slider} onChange={(event) => setSlider(event.target.value)} aria-label="Slider of the saved page">
             {sliders.map((one) => <option key={one.name} value={one.name}>{one.label}</option>)}
           </select>
         </label>
       )}
-      {!exported() && found.growths?.length > 0 && found.says && (
+      {gives() && found.growths?.length > 0 && found.says && (
         <span className="sheets">Decision sheet <span className="about">(chips x price x growth)</span>
           <button type="button" onClick={() => sheet("html", "text/html", sheetHtml)} aria-label="Decision sheet as HTML">HTML</button>
           <button type="button" onClick={() => sheet("csv", "text/csv", sheetCsv)} aria-label="Decision sheet as CSV">CSV</button>
         </span>
       )}
-      {!exported() && found.traced && <a className="trace" href={`api/trace/${view.name}?${new URLSearchParams(state)}`} download>Trace for Perfetto</a>}
+      {gives() && found.traced && <a className="trace" href={`api/trace/${view.name}?${new URLSearchParams(state)}`} download>Trace for Perfetto</a>}
       <span role="status">{said}</span>
     </div>
   );

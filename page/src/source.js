@@ -22,9 +22,9 @@ async function stored(name, state, signal) {
   const view = index.views.find((one) => one.name === name);
   const words = view.controls.map((one) => [one, spelt(one, state[one.name], state)]).filter(([one, word]) => word !== one.default);
   const file = index.states[name][words.map(([one, word]) => `${one.name}=${word}`).join("&")];
-  if (file) return packed(`grid/${name}/${file}.json.gz`, signal);
-  const wrong = new Error("this site holds a grid of answers, and none for these controls; the command below works it out");
-  throw Object.assign(wrong, {command: `shardwise ui --open --at '${write(view, state).slice(1)}'`});
+  const found = file ? await packed(`grid/${name}/${file}.json.gz`, signal) : {error: "this site holds a grid of answers, and none for these controls; the command below works it out"};
+  if (!found.error) return found;
+  throw Object.assign(new Error(found.error), {command: `shardwise ui --open --at '${write(view, state).slice(1)}'`});
 }
 
 // A file that is packed, unless the host unpacks it.

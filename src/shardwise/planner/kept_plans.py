@@ -1,36 +1,40 @@
-"""Plans that were searched before, for a caller with many requests that have searches in common."""
+"""What was searched or simulated before, for a caller whose requests have much of it in common."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.planner.training import TrainPlanning
 
-MOST = 64
-"""Searches that are kept, the newest (ours): a planning holds tens of kilobytes."""
+T = TypeVar("T")
+MOST = 256
+"""Findings that are kept, the newest (ours): one holds tens of kilobytes, and an answer that serves
+has about a hundred runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptPlans:
-    """What searches gave by what they were asked: a planning, or why there is none."""
+    """What was found by what was asked for, compared field by field: a plan, a run, or why there is
+    no plan."""
 
-    found: dict[Hashable, TrainPlanning | NoFeasiblePlan] = field(default_factory=dict)
+    found: deque[tuple[Any, Any]] = field(default_factory=lambda: deque(maxlen=MOST))
 
-    def get(self, asked: Hashable, make: Callable[[], TrainPlanning]) -> TrainPlanning:
-        """The planning, searched if it is not there. Raises NoFeasiblePlan."""
-        if asked not in self.found:
-            while len(self.found) >= MOST:
-                del self.found[next(iter(self.found))]
+    def get(self, asked: Any, make: Callable[[], T]) -> T:
+        """What was found, made if it is not there. Raises NoFeasiblePlan."""
+        found = (both for both in self.found if both[0] == asked)
+        kept: tuple[Any, Any] | None = next(found, None)
+        if kept is None:
             try:
-                self.found[asked] = make()
+                kept = (asked, make())
             except NoFeasiblePlan as error:
-                self.found[asked] = error
-        known = self.found[asked]
-        if isinstance(known, NoFeasiblePlan):
-            raise known
-        return known
+                kept = (asked, error)
+            self.found.append(kept)
+        if isinstance(kept[1], NoFeasiblePlan):
+            raise kept[1]
+        return kept[1]
 
 
 _KEPT: ContextVar[KeptPlans | None] = ContextVar("kept_plans", default=None)
@@ -38,8 +42,8 @@ _KEPT: ContextVar[KeptPlans | None] = ContextVar("kept_plans", default=None)
 
 @contextmanager
 def plans_kept(kept: KeptPlans) -> Iterator[None]:
-    """Searches in here are looked up in these. Models and chips are known by their names: no file
-    that they are of may change meanwhile."""
+    """Searches and runs in here are looked up in these. Models and chips of a search are known by
+    their names: no file that they are of may change meanwhile."""
     before = _KEPT.set(kept)
     try:
         yield
@@ -47,7 +51,7 @@ def plans_kept(kept: KeptPlans) -> Iterator[None]:
         _KEPT.reset(before)
 
 
-def searched_once(asked: Hashable, make: Callable[[], TrainPlanning]) -> TrainPlanning:
-    """What was searched before, where that is kept."""
+def searched_once(asked: Any, make: Callable[[], T]) -> T:
+    """What was found before, where that is kept."""
     kept = _KEPT.get()
     return make() if kept is None else kept.get(asked, make)

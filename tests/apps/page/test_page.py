@@ -22,6 +22,7 @@ from shardwise.apps.page.views import VIEWS
 from shardwise.apps.page.views.serving import cheapest
 from shardwise.book import entries
 from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
 
 SEARCHED = ("start", "training", "serving")
 LIGHT = [place for place, name in enumerate(VIEWS) if name not in SEARCHED]
@@ -141,9 +142,9 @@ def test_a_bad_state_names_control_rule_and_remedy(page, name):
 
 
 def test_what_a_verb_refuses_is_said(page):
-    found = page.get("/api/view/training", params={"on": "v5e", "chips": "4096"})
+    found = page.get("/api/view/training", params={"on": "v5e", "chips": "300"})
     assert found.status_code == 400
-    said = "control 'chips' is 4096; v5e has no slice of so many; choose one of 256, 128, 64, 32"
+    said = "control 'chips' is 300; v5e has no slice of so many; choose one of 256, 128, 64, 32"
     assert found.json()["error"] == said
     assert "unknown view 'rofline'; did you mean 'roofline'?" in page.get("/api/view/rofline").text
 
@@ -190,16 +191,28 @@ def test_an_unknown_model_is_refused_at_once(page, name, on):
 
 
 def test_slices_are_of_so_many_chips():
-    from shardwise.apps.page.views.chips import slice_name
+    from shardwise.apps.page.views.chips import CHIPS, room, slice_name
 
     named = {
         ("v5p", 8960): "v5p:16x20x28",
         ("v5p", 512): "v5p:8x8x8",
         ("v5e", 128): "v5e:8x16",
         ("h100", 24): "h100:24",
+        ("v5e", 4096): "16*v5e:16x16",
+        ("trn2", 16): "trn2:4x4",
     }
     for words, found in named.items():
         assert slice_name(*words) == found
+    for chip in CHIPS:
+        for chips in (1, 3, 6, 48):
+            held = parse_slice(slice_name(chip, room(chip, chips))).chips
+            assert chips <= held <= 4 * chips, chip
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_begins_with_a_sentence(page, view):
+    found = asked(page, view, **start(view), fine="yes")
+    assert re.fullmatch(r"\S.{30,}\.", found["says"], re.DOTALL)
 
 
 def test_a_model_that_is_written_out_has_its_view(page):

@@ -19,6 +19,8 @@ from shardwise.apps.page.views import VIEWS
 from shardwise.commands.pricing import predict
 from shardwise.errors import BadRequest
 from shardwise.planner.kept_plans import KeptPlans
+from shardwise.planner.simulate import steady
+from shardwise.planner.simulate.steady import steady_run
 from shardwise.planner.training import plan_train
 
 PAGE = ["app.css", "app.js", "grid", "index.html"]
@@ -67,7 +69,7 @@ def test_a_site_answers_as_the_page_does(tmp_path):
 def test_a_site_goes_on_where_it_was_stopped(tmp_path):
     grid, (first, *others) = site_grid(views=list(FEW)), chosen(FEW)
 
-    def stop(done, of):
+    def stop(done, of, left):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -77,9 +79,10 @@ def test_a_site_goes_on_where_it_was_stopped(tmp_path):
     assert sorted(one.name for one in tmp_path.iterdir()) == PAGE
     before, heard = made.stat().st_mtime_ns, []
     check_site(tmp_path)
-    write_site(tmp_path, grid, [first, *others], lambda done, of: heard.append((done, of)))
+    write_site(tmp_path, grid, [first, *others], lambda *said: heard.append(said))
     assert made.stat().st_mtime_ns == before
-    assert heard == [(2, 3), (3, 3), (4, 5), (5, 5)], "links add states"
+    assert [said[:2] for said in heard] == [(2, 3), (3, 3), (4, 5), (5, 5)], "links add states"
+    assert heard[0][2] > 0 == heard[1][2], "seconds left"
 
 
 def test_a_site_that_was_killed_goes_on(tmp_path, monkeypatch):
@@ -181,6 +184,29 @@ def test_states_of_a_model_share_their_searches(monkeypatch):
     assert len(again) < before
     beside = [piece for piece in again if piece.chip.id == "l4"]
     assert len(beside) == len([p for p in searched[:before] if p.chip.id == "l4"]) / 2
+
+
+def test_a_state_and_what_it_leads_to_share_their_runs(monkeypatch):
+    """Servers of a first answer are simulated once; the file of the next state is the same."""
+    ran = []
+
+    def counted(*given, **more):
+        ran.append(given)
+        return steady_run(*given, **more)
+
+    monkeypatch.setattr(steady, "steady_run", counted)
+    monkeypatch.setattr(site, "_PLANS", KeptPlans())
+    words = {"model": "llama-3.2-1b", "task": "serve it", "on": "v6e", "output": "32"}
+    (link,) = [
+        one
+        for one in site._links(answer(grid_state(VIEWS["start"], words)))
+        if one.view == "serving"
+    ]
+    before = len(ran)
+    found = answer(link)
+    assert len(ran) - before < before / 4
+    assert json.loads(gzip.decompress(found))["says"], "so many chips are a slice"
+    assert unkept(link, monkeypatch) == found
 
 
 def answer(state):

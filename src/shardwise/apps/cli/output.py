@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -195,14 +195,20 @@ _PATIENCE = 2.0
 _PAUSE = 0.1
 
 
-def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, int], None] | None:
-    """A callback (done, of how many; 0: not known) that draws the line, or None: nobody watches."""
+class ProgressLine(Protocol):
+    """Draws how many are done, of how many (0: not known), and the seconds left where known."""
+
+    def __call__(self, done: int, total: int, left: float | None = None, /) -> None: ...
+
+
+def progress_line(what: str, of: str = "parts of the slice") -> ProgressLine | None:
+    """A callback that draws the line, or None: nobody watches."""
     if not sys.stderr.isatty() or wanted("quiet"):
         return None
     started = time.perf_counter()
     drawn = 0.0
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, left: float | None = None, /) -> None:
         nonlocal drawn
         seconds = time.perf_counter() - started
         if seconds < _PATIENCE or (seconds < drawn + _PAUSE and done != total):
@@ -210,7 +216,8 @@ def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, i
         drawn = seconds
         end = "\n" if done == total else ""
         many = f"{done} of {total}" if total else f"{done}"
-        sys.stderr.write(f"\r{what}: {many} {of}, {seconds:.0f} s{end}")
+        then = "" if left is None else f", about {left:.0f} s left\x1b[K"
+        sys.stderr.write(f"\r{what}: {many} {of}, {seconds:.0f} s{then}{end}")
         sys.stderr.flush()
 
     return show

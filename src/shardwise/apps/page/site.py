@@ -9,10 +9,10 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +26,6 @@ from shardwise.apps.page.views import VIEWS
 from shardwise.boundary import finite
 from shardwise.boundary.outputs import check_folder, write_bytes
 from shardwise.boundary.records import plain
-from shardwise.commands.base.request import Progress
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.planner.kept_plans import KeptPlans, plans_kept
 
@@ -39,9 +38,13 @@ SOURCES = (".py", ".toml", ".json", ".csv", ".js")
 ALONE = 20
 """States up to which other processes, each of which imports for two seconds, are not worth it."""
 PART = 10
-"""States that a process makes before it says so: a model on each of ten chips (ours)."""
+"""States that a process is given at once: a model on each of ten chips (ours)."""
+TICK = 1.0
+"""Seconds between two looks at which states are there."""
+SiteProgress = Callable[[int, int, float | None], None]
+"""Hears of states that are there, of how many, and of the seconds left, where they are known."""
 _PLANS = KeptPlans()
-"""Of the training searches of this process: states of one model have many in common."""
+"""Of the searches and runs of this process: states of one model have many in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ def seconds_left(folder: Path, grid: SiteGrid, states: Sequence[GridState]) -> f
 
 
 def write_site(
-    folder: Path, grid: SiteGrid, states: Sequence[GridState], told: Progress | None
+    folder: Path, grid: SiteGrid, states: Sequence[GridState], told: SiteProgress | None
 ) -> SiteWritten:
     """The page with the answers of these states, and of those that their answers lead to."""
     for name in grid.views:
@@ -110,44 +113,44 @@ def write_site(
 
 
 def _write_all(
-    folder: Path, grid: SiteGrid, states: list[GridState], told: Progress | None
+    folder: Path, grid: SiteGrid, states: list[GridState], told: SiteProgress | None
 ) -> None:
     """The states whose files are not there yet; then, and when it is stopped, the index."""
-    missing = {one for one in states if not _file(folder, one).exists()}
-    own = [one for one in states if one in missing]
+    missing = own = [one for one in states if not _file(folder, one).exists()]
+    whole, began = grid.seconds_of(own), time.monotonic()
     try:
-        for state, data in _answers(own, folder, grid.views):
-            write_bytes(_file(folder, state), data, option=FLAG)
-            missing.discard(state)
+        for _ in _made(own, folder, grid.views):
+            missing = [one for one in missing if not _file(folder, one).exists()]
             if told is not None:
-                told(len(states) - len(missing), len(states))
+                ahead, took = grid.seconds_of(missing), time.monotonic() - began
+                known = len(missing) < len(own)
+                left = took * ahead / (whole - ahead) if known else None
+                told(len(states) - len(missing), len(states), left)
     finally:
         _write_index(folder, grid, [one for one in states if _file(folder, one).exists()])
 
 
-def _answers(
-    states: Sequence[GridState], folder: Path, views: Sequence[str]
-) -> Iterator[tuple[GridState, bytes]]:
-    """Each state, and those of other views that it leads to, with the content of its file, as they
-    come; on all cores where they are many."""
+def _made(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> Iterator[None]:
+    """Writes the states, and those of other views that they lead to, a beat at a time; on all cores
+    where they are many."""
     workers = min(cores(), len(states) // ALONE)
-    make = partial(_answer_files, folder=folder, views=views)
     if workers < 2:
         for part in _parts(states):
-            yield from make(part)
+            yield from _make(part, folder, views)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting, running = _parts(states), set[Future[list[tuple[GridState, bytes]]]]()
+        waiting, running = _parts(states), set[Future[None]]()
         while True:
             for part in waiting:
-                running.add(pool.submit(make, part))
+                running.add(pool.submit(_make_all, part, folder, views))
                 if len(running) > workers:
                     break
             if not running:
                 return
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
-                running.discard(done)
-                yield from done.result()
+            done, running = wait(running, TICK, return_when=FIRST_COMPLETED)
+            for one in done:
+                one.result()
+            yield
 
 
 def _parts(states: Sequence[GridState]) -> Iterator[Sequence[GridState]]:
@@ -159,19 +162,21 @@ def _parts(states: Sequence[GridState]) -> Iterator[Sequence[GridState]]:
             yield part
 
 
-def _answer_files(
-    states: Sequence[GridState], folder: Path, views: Sequence[str]
-) -> list[tuple[GridState, bytes]]:
-    """Each state with its file, and at once those that it leads to and that are not there: they
-    have searches in common."""
-    made = dict[GridState, bytes]()
+def _make_all(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> None:
+    for _ in _make(states, folder, views):
+        pass
+
+
+def _make(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> Iterator[None]:
+    """Writes each state, and at once those that it leads to and that are not there: they have
+    searches and runs in common."""
     for one in states:
-        made[one] = answer_file(one)
-        for to in _links(made[one]):
-            known = to in made or to.view == one.view or to.view not in views
-            if not known and not _file(folder, to).exists():
-                made[to] = answer_file(to)
-    return list(made.items())
+        data = answer_file(one)
+        write_bytes(_file(folder, one), data, option=FLAG)
+        yield
+        for to in _links(data):
+            if to.view != one.view and to.view in views and not _file(folder, to).exists():
+                write_bytes(_file(folder, to), answer_file(to), option=FLAG)
 
 
 def answer_file(state: GridState) -> bytes:

@@ -19,11 +19,12 @@ of Student's distribution with n - 1 degrees of freedom.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, inf
 
 import numpy as np
 
+from shardwise.planner.kept_plans import searched_once
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.demand import Demand
@@ -483,7 +484,8 @@ def hold(
     behind = 0.0
     while len(found) < runs:
         seed = len(found)
-        found.append(steady_run(part, demand, share, seed=seed, counted=counted))
+        run = partial(steady_run, part, demand, share, seed=seed, counted=counted)
+        found.append(searched_once((share, seed, counted, demand, part), run))
         behind += 1 - found[-1].answered
         late = behind > (1 - ANSWERED) * runs
         if not patient and (late or not found[-1].holds(goal)):

@@ -22,20 +22,42 @@ NONE = "none"
 
 
 def slice_name(chip: str, chips: int) -> str:
-    """The slice of so many chips whose sides differ least; GPUs are counted.
+    """The slice of so many chips whose sides differ least, or several of the largest; GPUs are
+    counted.
 
     Raises BadRequest where the chip has none.
     """
-    if chip not in TORI:
+    if not isinstance(load_chip(chip).network, Torus):
         return f"{chip}:{chips}"
     for sides in _boxes(chip, chips):
-        found = f"{chip}:{'x'.join(map(str, sides))}"
-        with suppress(ShardwiseError):
-            parse_slice(found)
+        if _is_slice(found := f"{chip}:{'x'.join(map(str, sides))}"):
             return found
+    largest = max(_sizes(chip), key=prod)
+    count, rest = divmod(chips, prod(largest))
+    if not rest and _is_slice(found := f"{count}*{chip}:{'x'.join(map(str, largest))}"):
+        return found
     known = sorted({prod(sides) for sides in _sizes(chip)})
     near = ", ".join(map(str, sorted(known, key=lambda size: abs(log(size / chips)))[:4]))
     raise refused("chips", chips, f"{chip} has no slice of so many", f"choose one of {near}")
+
+
+def room(chip: str, chips: int) -> int:
+    """The fewest chips, of so many at least, that are one slice.
+
+    >>> room("v6e", 6), room("h100", 6)
+    (8, 6)
+    """
+    for count in range(chips, 4 * chips + 1):
+        with suppress(ShardwiseError):
+            if _is_slice(slice_name(chip, count)):
+                return count
+    return chips
+
+
+def _is_slice(text: str) -> bool:
+    with suppress(ShardwiseError):
+        return bool(parse_slice(text))
+    return False
 
 
 def _boxes(chip: str, chips: int) -> list[tuple[int, ...]]:

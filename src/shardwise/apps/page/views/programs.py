@@ -374,8 +374,7 @@ def _ops(part: ProgramPart) -> TableData:
 VIEW = PageView(
     name="programs",
     title="Compiled program",
-    about="A folder of `shardwise compile --out`: what runs when and why; with `profile --out` to "
-    "the same folder, expected beside measured.",
+    about="What runs when and why; after `profile --out`, expected beside measured.",
     group="Explain",
     state=ProgramState,
     calls=_calls,

@@ -162,7 +162,6 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         ],
         tables=[others(found), changes(found.sensitivity or ()), _plan(found)],
         lines=[
-            *filter(None, [cheapest(found)]),
             strongest(found.sensitivity or ()),
             (
                 "What is served holds its targets in a simulation of the load; ideal decode below "
@@ -175,19 +174,20 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
 
 
 def sentence(found: ServePlanned) -> str:
-    """The answer to quote."""
+    """The answer to quote, and which row of the others costs least."""
     usd, answer = found.usd_per_million_tokens.output, "answers" if found.chips == 1 else "answer"
     cost = (
         f" for {format_usd(found.usd_per_hour)} an hour, {format_usd(usd)} per million tokens out"
         if found.usd_per_hour is not None and usd is not None
         else "; no price is known"
     )
-    return (
+    said = (
         f"{many(found.chips, 'chip')} ({many(found.replicas, 'server')} of {found.slice}, "
         f"{found.software}) {answer} {sig(found.requests_per_second)} requests a second: the first "
         f"token of 9 in 10 within {format_seconds(found.ttft_seconds.expected)}, each further one "
         f"within {format_seconds(found.tpot_seconds.expected)}{cost}."
     )
+    return f"{said} {cheapest(found)}".rstrip()
 
 
 def key_figures(found: ServePlanned) -> list[KeyFigure]:

@@ -1,8 +1,9 @@
 """Machines to watch: the simulators of `book figure`, which the page plays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
@@ -15,6 +16,7 @@ from shardwise.commands.base.answer import Answer
 from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
+from shardwise.units import format_bytes, format_flops, format_seconds, many, sig
 
 WIDE = 500
 """Last place over first from which a curve is drawn over equal ratios (ours)."""
@@ -49,11 +51,14 @@ def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
     return [VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})]
 
 
-def _draw(state: ViewState, answers: Sequence[Answer]) -> Drawn:
+def _draw(
+    says: Callable[[Any, Mapping[str, float]], str], state: ViewState, answers: Sequence[Answer]
+) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
     units = {**dict.fromkeys(SHARES, "share"), **found.units}
     return Drawn(
+        says=says(state, found.readings),
         key=[
             KeyFigure(label=said, value=found.readings[name], unit=units.get(name, ""))
             for name, said in HEADED.items()
@@ -147,9 +152,61 @@ class BatchingState(ViewState):
     chunk: int = slider("Chunk", powers(6, 12), 512, unit="tokens")
 
 
+def _share(value: float) -> str:
+    return f"{sig(100 * value)} %"
+
+
+def _systolic(state: SystolicState, read: Mapping[str, float]) -> str:
+    array = f"{state.side} x {state.side}"
+    return (
+        f"An array of {array} takes {many(round(read['cycles']), 'cycle')} to multiply "
+        f"{state.rows} x {state.inner} by {state.inner} x {state.columns}, "
+        f"{_share(read['utilisation'])} of its peak."
+    )
+
+
+def _hbm(state: HbmState, read: Mapping[str, float]) -> str:
+    return (
+        f"On {state.chip} {format_bytes(state.read)} and {format_flops(state.flops)} in "
+        f"{many(state.chunks, 'chunk')} take {format_seconds(read['seconds'])}: compute is busy "
+        f"{_share(read['compute_busy'])} of the time, memory {_share(read['bytes_busy'])}."
+    )
+
+
+def _collective(state: CollectiveState, read: Mapping[str, float]) -> str:
+    return (
+        f"{KINDS[state.kind]} of {format_bytes(state.bytes)} over {state.shape} devices "
+        f"({state.network}) takes {format_seconds(read['seconds'])} in "
+        f"{many(round(read['rounds']), 'round')}; the busiest link carries "
+        f"{format_bytes(read['busiest_link_bytes'])}."
+    )
+
+
+def _pipeline(state: PipelineState, read: Mapping[str, float]) -> str:
+    return (
+        f"Schedule {state.schedule} on {many(state.stages, 'stage')} idles "
+        f"{_share(read['bubble'])} of the time with {state.microbatches} microbatches, and keeps "
+        f"at most {sig(read['most_in_flight'])} of them at once."
+    )
+
+
+def _batching(state: BatchingState, read: Mapping[str, float]) -> str:
+    return (
+        f"{many(state.requests, 'request')} in {many(state.slots, 'slot')} ({state.policy}) take "
+        f"{format_seconds(read['seconds'])}, {sig(read['tokens_per_second'])} tokens a second; the "
+        f"first token comes after {format_seconds(read['mean_ttft'])} in the mean."
+    )
+
+
 def _view(
-    name: str, title: str, about: str, state: type[ViewState], crossed: tuple[str, ...] = ()
+    name: str,
+    title: str,
+    about: str,
+    state: type[ViewState],
+    says: Callable[[Any, Mapping[str, float]], str],
+    crossed: tuple[str, ...] = (),
 ) -> PageView[ViewState]:
+    """A simulator; `says` makes a sentence to quote of its state and readings."""
     calls = partial(_calls, name)
     return PageView(
         name=name,
@@ -158,7 +215,7 @@ def _view(
         group="Watch",
         state=state,
         calls=calls,
-        draw=_draw,
+        draw=partial(_draw, says),
         crossed=crossed,
     )
 
@@ -169,6 +226,7 @@ VIEWS = (
         "Collectives",
         "A collective hop by hop: who sends which block to whom, and over which links.",
         CollectiveState,
+        _collective,
         ("kind", "network", "shape"),
     ),
     _view(
@@ -176,6 +234,7 @@ VIEWS = (
         "Pipeline schedules",
         "Forward and backward passes of every rank, and what idles.",
         PipelineState,
+        _pipeline,
         ("schedule", "stages"),
     ),
     _view(
@@ -183,18 +242,21 @@ VIEWS = (
         "Systolic array",
         "Weights load from above, rows enter skewed from the left, a cycle at a time.",
         SystolicState,
+        _systolic,
     ),
     _view(
         "hbm",
         "HBM pipeline",
         "Chunks loaded into buffers while the chunk before them is computed with.",
         HbmState,
+        _hbm,
     ),
     _view(
         "batching",
         "Continuous batching",
         "Requests in the slots of a server: the real scheduler, a step at a time.",
         BatchingState,
+        _batching,
         ("policy", "slots"),
     ),
 )

@@ -9,7 +9,7 @@ from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, words_of
 from shardwise.apps.page.view import Drawn, PageView, ViewLink
 from shardwise.apps.page.views import models, roofline, serving, training
-from shardwise.apps.page.views.chips import ALL_CHIPS
+from shardwise.apps.page.views.chips import ALL_CHIPS, room
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.plan_train.train import TrainPlanned
@@ -76,7 +76,6 @@ def _draw(state: StartState, answers: Sequence[Answer]) -> Drawn:
         key=serving.key_figures(found),
         figures=[*serving.fronts(found)[:1], serving.where(found)],
         tables=[serving.others(found)],
-        lines=[*filter(None, [serving.cheapest(found)])],
         links=[
             _link("All of this plan, and others", serving.VIEW, state, _served(found)),
             _link("What the model holds", models.VIEW, state, {}),
@@ -92,7 +91,8 @@ def _train(found: TrainPlanned) -> dict[str, str]:
 
 
 def _served(found: ServePlanned) -> dict[str, str]:
-    more = {"chips": str(found.chips), "weights": serving.AS_PUBLISHED, "kv": "bf16"}
+    chips = room(found.slice.partition(":")[0].rpartition("*")[2], found.chips)
+    more = {"chips": str(chips), "weights": serving.AS_PUBLISHED, "kv": "bf16"}
     return more | {"software": found.software}
 
 
@@ -106,7 +106,7 @@ def _link(text: str, view: PageView[Any], state: StartState, more: dict[str, str
 VIEW: PageView[Any] = PageView(
     name="start",
     title="Start",
-    about="Say what is to be trained or served, and by when: the fewest chips, days and dollars.",
+    about="What to train or serve, and by when: the fewest chips, days and dollars.",
     group="Plan",
     state=StartState,
     calls=_calls,
