@@ -108,7 +108,7 @@ def with_given(text: str, given: Mapping[str, str]) -> str:
 def has_use_for(text: str, name: str) -> bool:
     """Whether what a caller gives for a name decides anything of what a script starts; of a text
     that is no script always."""
-    if _form(text) == "yaml":
+    if _form(text) in ("yaml", "python"):
         return True
     if name.isdigit():
         return re.search(rf"\$(\{{?{name}\b|[@*])|\bshift\b", text) is not None
