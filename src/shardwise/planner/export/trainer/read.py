@@ -289,9 +289,12 @@ _TOTAL = "global_batch_size"
 
 def _batch(given: Given, cut: Cut, rounds: int) -> Fields:
     axolotl = "base_model" in given
-    each, shards = _each(given), _shards(cut)
+    each, shards, told = _each(given), _shards(cut), given.take("deepspeed.train_batch_size")
+    own = [given.called(key) for key in EACH if given.take(key) is not None]
+    if isinstance(told, int) and own in ([], ["batch_size"]):  # a script's own is its loader's
+        each = whole(given.target, "train_batch_size over the ranks", told / (rounds * shards))
     total = each * rounds * shards
-    if (told := given.take("deepspeed.train_batch_size")) not in (None, total):
+    if told not in (None, total):
         raise BadRequest(
             f"{given.target}: train_batch_size is {told}, and {each} sequences x {rounds} x "
             f"{shards} ranks make {total}; make them equal"
