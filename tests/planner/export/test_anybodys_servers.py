@@ -102,6 +102,7 @@ def test_a_manifest_says_its_chips_and_its_copies():
     plan, group = read(DEPLOYMENT, "k8s"), read(GROUP, "k8s")
     assert (plan.slice, plan.replicas, plan.batch) == ("a100:2", 3, 4)
     assert group.slice == "2*h100:8"
+    assert read(DEPLOYMENT.replace("kind: Deployment", "kind: Deployment\t"), "k8s") == plan
     assert load_model(group.model).name == "deepseek-r1"
 
 

@@ -5,6 +5,7 @@ import pytest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export import parse_export
+from shardwise.planner.export.edit import has_use_for, with_given
 from shardwise.planner.export.known_flags import target_of
 from shardwise.planner.export.trainer.files import named_files, with_files
 from shardwise.plans import TrainPlan
@@ -72,3 +73,30 @@ def test_the_command_of_xpk_is_the_word_behind_its_option():
 def test_groups_of_a_layout_are_written_out():
     plan = read(LAYOUT, "megatron", "h100:8")
     assert (plan.virtual_stages, sum(plan.layers_per_stage)) == (2, 14)
+
+
+GIVEN = """if [ $1 = cloud ]; then
+NODES=${HOSTS}
+else
+NODES=1
+fi
+OVERLAP=$(( ($2 > 1) ? 1 : 0 ))
+if [ $OVERLAP -eq 1 ]; then
+more="--sequence-parallel"
+fi
+torchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py --num-layers 8 --hidden-size 1024 \\
+  --num-attention-heads 16 --seq-length 1024 --micro-batch-size 1 --global-batch-size 64 \\
+  --vocab-size 32000 --bf16 --tensor-model-parallel-size $2 $more
+"""
+
+
+def test_what_a_caller_gives_counts_beside_what_else_is_given():
+    given = {"1": "cloud", "2": "4", "HOSTS": "2"}
+    assert has_use_for(GIVEN, "HOSTS", given)
+    assert not has_use_for(GIVEN, "HOSTS", given | {"1": "home"})
+
+
+@pytest.mark.parametrize(("tensor", "on"), [("4", True), ("1", False)])
+def test_a_choice_in_arithmetic_is_reckoned(tensor, on):
+    text = with_given(GIVEN, {"1": "home", "2": tensor})
+    assert read(text, "megatron", "h100:8").sequence_parallel is on

@@ -150,8 +150,8 @@ def parsed(text: str) -> Flags:
             flag, _, value = word.partition("=")
             flag = flag.replace("_", "-") if flat else flag
             given[flag] = value
-        elif flag:
-            given[flag] = f"{given[flag]} {word}".strip()
+        elif flag and not (given[flag] and word[:1] == "$" and launch and word[1:] in launch.unset):
+            given[flag] = f"{given[flag]} {word}".strip()  # one without a value is none (told)
     own = around(given) if flat or any(map(is_override, arguments)) else given
     return Flags(TARGET, of_today(own), launch.unset if launch else ())
 

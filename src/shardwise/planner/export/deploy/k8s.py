@@ -10,6 +10,7 @@ chooses the pod. `data/llm_d.yaml` has the objects; plugins are those of llm-d-r
 (deploy/config), against which `scripts/check_exports.py k8s` holds them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -251,7 +252,7 @@ _WORKLOADS = ("Deployment", "LeaderWorkerSet", "StatefulSet")
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
-    for part in text.split("\n---\n"):
+    for part in re.sub(r"(?m)[ \t]+$", "", text).split("\n---\n"):  # kubectl takes tabs there
         found = parse_yaml(part, f"{TARGET}: the manifest")
         if isinstance(found, dict):
             yield found

@@ -29,7 +29,7 @@ def script_of(text: str) -> str | None:
         return None
     manifest, begin, files = text.partition(_BEHIND)
     try:
-        pieces = re.split(r"(?m)^---[ \t]*$", manifest)
+        pieces = re.split(r"(?m)^---$", re.sub(r"(?m)[ \t]+$", "", manifest))
         parts = [parse_yaml(part, "the manifest") for part in pieces]
     except BadRequest:
         return None
