@@ -85,7 +85,8 @@ def _read_dispatcher(given: Flags, *, ragged: bool) -> Fields:
 
 def _read_graphs(given: Flags) -> list[str]:
     """What CUDA graphs capture; nothing without an implementation of them."""
-    if given.get("--cuda-graph-impl", "none") == "none":
+    known = {word: word for word in ("none", "local", "transformer_engine", "full_iteration")}
+    if given.word("--cuda-graph-impl", known, "none") == "none":
         return []
     scopes = given.get("--cuda-graph-scope", WHOLE).split()
     return [WHOLE if scope == ITERATION else scope for scope in scopes]
@@ -305,7 +306,8 @@ def _read_layout(text: str) -> list[int]:
 def _read_memory(given: Flags) -> Fields:
     granularity = given.get("--recompute-granularity", "none")
     whole_layers = {"none": "none", "full": "block"}
-    if granularity in whole_layers:
+    words = {word: word for word in (*whole_layers, "selective")}
+    if meant(TARGET, "--recompute-granularity", granularity, words) in whole_layers:
         return {"remat": whole_layers[granularity], "remat_kinds": {}}
     modules = given.get("--recompute-modules", "core_attn").split()
     again = [kind for module in modules for kind in _recomputed(given, module)]

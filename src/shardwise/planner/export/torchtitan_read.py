@@ -148,6 +148,8 @@ def without_effect(given: Mapping[str, Any]) -> list[str]:
     found = [] if given.get("compile.enable") else ["compile.components"]
     if given.get("parallelism.pipeline_parallel_degree", 1) == 1:
         found += ["parallelism.pipeline_parallel_schedule", _MICROBATCHES]
+    if given.get("activation_checkpoint") != "SelectiveAC":
+        found.append("activation_checkpoint.selective_ac_option")
     return [key for key in found if key in given]
 
 

@@ -183,6 +183,9 @@ def _stage(given: Given) -> int | None:
             "that only its shell knows; write its name out, and put it beside this one"
         )
     stages = {str(value) for name in _STAGE if (value := given.take(name)) is not None}
+    for name in _FILES:
+        if str(given.take(name)) not in ("None", "True", "False", ""):
+            given.read.discard(name)  # no file of keys, which is told
     runs = given.take("use_deepspeed")
     if not stages:
         return 0 if runs else None
