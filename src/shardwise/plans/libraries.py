@@ -19,7 +19,9 @@ class LibraryRow:
     quantised matrices keep their inputs, although nothing reads them. `repeats_kv`: attention gets,
     and keeps, keys and values once for every head of queries. `gathers_logits`: every device of
     tensor has all of the logits, and computes the whole loss op by op. `narrow_loss`: PyTorch's
-    cross entropy reads and writes 16-bit logits as they are."""
+    cross entropy reads and writes 16-bit logits as they are. `sums_computed`: gradients that wait
+    whole for their reduction are summed in the dtype of computing, each layer's where it is
+    made."""
 
     name: Library
     f32_norms: bool = False
@@ -30,6 +32,7 @@ class LibraryRow:
     repeats_kv: bool = False
     gathers_logits: bool = False
     narrow_loss: bool = False
+    sums_computed: bool = False
 
     @property
     def compiled(self) -> "LibraryRow":
@@ -44,7 +47,16 @@ _ROWS = (
     LibraryRow(name="plain"),
     # Hugging Face's (PEFT, TRL, axolotl, ms-swift): LlamaRMSNorm and its like, ForCausalLMLoss, and
     # `adamw_torch`. bitsandbytes keeps no inputs since 0.43 (MatMul4Bit of autograd/_functions.py).
-    LibraryRow(name="transformers", f32_norms=True, output_logits=True, listed_moments=True),
+    # Its Trainer accumulates in `no_sync`; FSDP then sums whole gradients in its reduce_dtype
+    # (pytorch/pytorch#125191), which accelerate sets to that of mixed precision
+    # (FullyShardedDataParallelPlugin.set_mixed_precision).
+    LibraryRow(
+        name="transformers",
+        f32_norms=True,
+        output_logits=True,
+        listed_moments=True,
+        sums_computed=True,
+    ),
     # LitGPT of 2023 (lit_gpt/model.py, lora.py) with bitsandbytes 0.41.
     LibraryRow(name="lit_gpt", listed_moments=True, whole_qkv=True, keeps_inputs=True),
     # LitGPT since 2024 (litgpt/model.py): RMSNorm, and the note above its repeated keys and values.

@@ -77,3 +77,23 @@ def test_a_folder_of_the_shell_is_not_left_to_the_caller():
     (line,) = [line for line in unread_notes(text, "maxtext") if "to its caller" in line]
     assert "$RUN " in line
     assert "$PWD" not in line
+
+
+EXPERTS = """base_model: Qwen/Qwen3-30B-A3B-Instruct-2507
+expert_parallel_size: 2
+dp_shard_size: 2
+sequence_len: 2048
+micro_batch_size: 1
+bf16: true
+fsdp_version: 2
+fsdp_config: {reshard_after_forward: true}
+"""
+
+
+@pytest.mark.parametrize(("size", "on"), [(2, "h100:4"), (4, "h100:8"), (1, "h100:2")])
+def test_axolotls_experts_are_spread_beside_what_is_stored(size, on):
+    text = EXPERTS.replace("_size: 2\ndp", f"_size: {size}\ndp")
+    plan = parse_export(text, "axolotl", piece=parse_slice(on))
+    assert (plan.degree("expert"), plan.degree("fsdp")) == (size, 2)
+    assert ("expert" in plan.storage_axes) is (size == 1)
+    assert plan.global_batch_sequences == 2 * size

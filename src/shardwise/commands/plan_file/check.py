@@ -79,7 +79,7 @@ class CheckRequest(Command):
         path = Path(self.path)
         text = program_text(path, "the launch file", most=EXPORT_BYTES)
         if given := pairs(self.given, "--given", "NAME=VALUE", "TP=8"):
-            idle = [name for name in given if not has_use_for(text, name)]
+            idle = [name for name in given if not has_use_for(text, name, given)]
             if idle:
                 raise BadRequest(
                     f"--given {idle[0]} decides nothing: the script sets {idle[0]} itself, or uses "

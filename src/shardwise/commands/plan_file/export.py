@@ -25,7 +25,7 @@ from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.known_flags import unread_notes
-from shardwise.planner.export.serving import SERVE_EXPORTERS
+from shardwise.planner.export.serving import SERVE_EXPORTERS, unread_flags
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
 from shardwise.plans.servers import SERVING_SOFTWARE
@@ -100,7 +100,8 @@ class ExportRequest(Command):
         model = None if self.model is None else with_family(self.model, self.as_)
         lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
         plan = parse_text(text, origin, model, self.on, lengths)
-        notes = [*unread_notes(text, origin), *unfit_notes(plan)]
+        served = unread_flags(text, origin) if isinstance(plan, ServePlan) else []
+        notes = [*unread_notes(text, origin), *served, *unfit_notes(plan)]
         return PlanRead(plan=flat_plan(plan), value=plan, warnings=notes)
 
 

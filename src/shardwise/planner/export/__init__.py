@@ -5,13 +5,14 @@ One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`
 three `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
 `megatron_read.py` and `torchtitan_read.py` read files that anybody wrote (`megatron_yaml.py`
 recipes, `nanotron.py` and `neox.py` those of two programs like it, `nemo_python.py` NeMo's in
-Python, `interpolation.py` what a YAML takes of its own keys, `megatron_former.py` and
-`torchtitan_keys.py` names of before, `jax_trainers.py` EasyLM and levanter), `which_model.py` says
-for which model, `megatron_shape.py` builds one of its numbers; `trainer/` has transformers'
-Trainer: TRL, axolotl, accelerate and DeepSpeed; `known_flags.py` tells whose file one is and which
-of its words nobody knows. A ServePlan goes through `serving.py` to `vllm.py`, `sglang.py` and
-`trtllm.py`, each a `server_program.py` as our own `own_server.py`; the three share
-`server_flags.py`; `slurm_server.py` starts them as jobs; `one_host.py` starts several on one host,
+Python, `torchtitan_python.py` TorchTitan's, `interpolation.py` what a YAML takes of its own keys,
+`megatron_former.py` and `torchtitan_keys.py` names of before, `jax_trainers.py` EasyLM and
+levanter), `which_model.py` says for which model, `megatron_shape.py` builds one of its numbers;
+`trainer/` has transformers' Trainer: TRL, axolotl, accelerate and DeepSpeed; `known_flags.py` tells
+whose file one is and which of its words nobody knows. A ServePlan goes through `serving.py` to
+`vllm.py`, `sglang.py` and `trtllm.py`, each a `server_program.py` as our own `own_server.py`; the
+three share `server_flags.py`; `server_command.py` finds a server's command in what anybody wrote;
+`slurm_server.py` starts them as jobs; `one_host.py` starts several on one host,
 `load_check.py` writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has
 the objects of a router). `flags.py` reads the flags of all that write a command, `script/` the bash
 script around one, and `edit/` changes such files in place. Each target has `write(plan, cfg,

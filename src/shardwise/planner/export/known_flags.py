@@ -81,7 +81,10 @@ def target_of(text: str) -> str | None:
 
 
 def _started(text: str) -> str | None:
-    """The program whose own module or script a launch line starts, with whichever flags."""
+    """The program whose own module or script a launch line starts, with whichever flags, or whose
+    modules Python imports."""
+    if (found := _IMPORTED.search(text)) is not None:
+        return _OF_MODULE[found[1]]
     try:
         launch = launch_of(text)
     except BadRequest:
@@ -91,6 +94,9 @@ def _started(text: str) -> str | None:
 
 _MODULES = ("torchtitan", "maxtext")
 """Programs that are started by a module of their name."""
+_OF_MODULE = {"torchtitan": "torchtitan", "megatron.bridge": "megatron"}
+_IMPORTED = re.compile(r"^from (torchtitan|megatron\.bridge)\.\S+ import ", re.MULTILINE)
+"""Modules of a program whose configs are Python."""
 
 
 def dialect_named(text: str) -> Dialect | None:

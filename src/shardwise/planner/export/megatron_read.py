@@ -85,7 +85,8 @@ def _read_dispatcher(given: Flags, *, ragged: bool) -> Fields:
 
 def _read_graphs(given: Flags) -> list[str]:
     """What CUDA graphs capture; nothing without an implementation of them."""
-    if given.get("--cuda-graph-impl", "none") == "none":
+    known = {word: word for word in ("none", "local", "transformer_engine", "full_iteration")}
+    if given.word("--cuda-graph-impl", known, "none") == "none":
         return []
     scopes = given.get("--cuda-graph-scope", WHOLE).split()
     return [WHOLE if scope == ITERATION else scope for scope in scopes]
@@ -106,7 +107,7 @@ def _world(given: Flags, devices: int | None) -> int:
     world = given.count("--nnodes", "1") * given.count("--nproc-per-node")
     tensor = given.count("--tensor-model-parallel-size", "1")
     experts = given.count("--expert-model-parallel-size", "1")
-    experts *= given.count("--expert-tensor-parallel-size", str(tensor))
+    experts *= _expert_tensor(given, tensor)
     dense = prod(given.count(flag, "1") for flag in _INNER)
     inner = lcm(dense, experts * given.count("--pipeline-model-parallel-size", "1"))
     if devices is None and world % inner:
@@ -150,10 +151,17 @@ def parsed(text: str) -> Flags:
             flag, _, value = word.partition("=")
             flag = flag.replace("_", "-") if flat else flag
             given[flag] = value
-        elif flag:
-            given[flag] = f"{given[flag]} {word}".strip()
+        elif flag and not (given[flag] and word[:1] == "$" and launch and word[1:] in launch.unset):
+            given[flag] = f"{given[flag]} {word}".strip()  # one without a value is none (told)
     own = around(given) if flat or any(map(is_override, arguments)) else given
     return Flags(TARGET, of_today(own), launch.unset if launch else ())
+
+
+def _expert_tensor(given: Flags, tensor: int) -> int:
+    """How often an expert's matrices are cut: as others where nobody says it, and not at all in
+    the recipes of Megatron-Bridge, all of which say 1 (src/megatron/bridge/recipes)."""
+    named = any(flag in given for flag in ("--recipe", "--model-recipe-name"))
+    return given.count("--expert-tensor-parallel-size", "1" if named else str(tensor))
 
 
 def _read_mesh(given: Flags, world: int) -> Fields:
@@ -161,7 +169,7 @@ def _read_mesh(given: Flags, world: int) -> Fields:
     stage = given.count("--pipeline-model-parallel-size", "1")
     context = given.count("--context-parallel-size", "1")
     ep = given.count("--expert-model-parallel-size", "1")
-    etp = given.count("--expert-tensor-parallel-size", str(tensor))
+    etp = _expert_tensor(given, tensor)
     if ep == 1 and "--num-experts" not in given:
         etp = tensor  # which a dense model has no use for
     spans = etp == 1 and tensor > 1
@@ -286,9 +294,10 @@ MOST_LAYERS = 10_000
 
 
 def _read_layout(text: str) -> list[int]:
-    """Layers of every chunk of a layout such as `Et*3|t*2|t*2L`."""
+    """Layers of every chunk of a layout such as `Et*3|t*2|t*2L` or `Et|(tt|)*30L`."""
     sizes = []
-    for chunk in text.split("|"):
+    whole_text = re.sub(r"\(([^()]{1,40})\)\*(\d{1,3})", lambda m: m[1] * int(m[2]), text)
+    for chunk in whole_text.split("|"):
         found = re.findall(r"t(?:\*(\d{1,6}))?", chunk)
         sizes.append(sum(int(times or 1) for times in found))
     return sizes
@@ -297,7 +306,8 @@ def _read_layout(text: str) -> list[int]:
 def _read_memory(given: Flags) -> Fields:
     granularity = given.get("--recompute-granularity", "none")
     whole_layers = {"none": "none", "full": "block"}
-    if granularity in whole_layers:
+    words = {word: word for word in (*whole_layers, "selective")}
+    if meant(TARGET, "--recompute-granularity", granularity, words) in whole_layers:
         return {"remat": whole_layers[granularity], "remat_kinds": {}}
     modules = given.get("--recompute-modules", "core_attn").split()
     again = [kind for module in modules for kind in _recomputed(given, module)]

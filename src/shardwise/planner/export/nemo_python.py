@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.python_text import tree_of
+from shardwise.planner.export.python_text import one_function, tree_of
 
 _RECIPE = re.compile(r"(\w+_)?(pretrain|finetune|sft|peft)_(recipe|config)")
 """Functions that give a recipe, of the module or behind the name of its model."""
@@ -31,12 +31,19 @@ def keys_of(text: str, target: str) -> dict[str, Any] | None:
         tree = tree_of(target, text)
     except BadRequest:
         return None
+    tree = one_function(target, tree, "recipe", _cuts)
     found: dict[str, Any] = {}
     for node in ast.walk(tree):
         found |= dict(_of_call(node)) if isinstance(node, ast.Call) else {}
     found |= dict(_assigned(tree))
     parts = any(_PARALLEL in key for key in found)
     return found if parts or "recipe" in found else None
+
+
+def _cuts(node: ast.FunctionDef) -> bool:
+    """Whether a function of a module, a public one, sets how a model is cut."""
+    inside = (part for part in ast.walk(node) if isinstance(part, ast.Attribute))
+    return not node.name.startswith("_") and any(_PARALLEL in part.attr for part in inside)
 
 
 def _of_call(call: ast.Call) -> Iterator[tuple[str, Any]]:
@@ -46,6 +53,8 @@ def _of_call(call: ast.Call) -> Iterator[tuple[str, Any]]:
     if named:
         own = words[-2] if len(words) > 1 and words[-1] in _BARE else words[-1]
         yield "recipe", own
+    if words[-1] == "from_hf_pretrained" and call.args and isinstance(call.args[0], ast.Constant):
+        yield "hf_path", call.args[0].value
     for word in call.keywords:
         if named and word.arg in _KEYWORDS and isinstance(word.value, ast.Constant):
             yield _KEYWORDS[word.arg], word.value.value
@@ -59,9 +68,13 @@ _BARE = ("pretrain_recipe", "finetune_recipe", "pretrain_config", "finetune_conf
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, Any]]:
     """Attributes that are given a plain value; another one as its text, to be told where a plan
     needs it."""
-    for node in ast.walk(tree):
+    for node in (node for part in tree.body for node in ast.walk(part)):
         if isinstance(node, ast.Assign) and isinstance(target := node.targets[0], ast.Attribute):
             try:
                 yield target.attr, ast.literal_eval(node.value)
             except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                yield target.attr, ast.unparse(node.value)[:80]
+                text = ast.unparse(node.value)[:80]
+                yield target.attr, _DTYPES.get(text, text)
+
+
+_DTYPES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}

@@ -116,11 +116,16 @@ DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 """What both servers call the dtypes of activations."""
 
 
+_SAID = {"auto": "bf16", "half": "f16"}
+"""Further words for them: `auto` is the checkpoint's own, which is bfloat16 most often."""
+
+
 def dtype_fields(flags: Flags, caches: Mapping[str, str]) -> Fields:
     """Fields of `dtypes` that the flags say; `caches` has the server's words for the cache's."""
     return {
         "dtypes.weights": flags.word("--quantization", {"fp8": "fp8", CHECKPOINT: ""}),
         "dtypes.kv": flags.word("--kv-cache-dtype", caches, "auto"),
         "dtypes.matmuls": "stored",
-        "dtypes.activations": flags.word("--dtype", DTYPES, "bfloat16"),
+        "dtypes.activations": _SAID.get(flags.get("--dtype"), "")
+        or flags.word("--dtype", DTYPES, "bfloat16"),
     }

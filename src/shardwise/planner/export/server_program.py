@@ -143,8 +143,19 @@ class ServerProgram:
 
     def fields(self, words: Sequence[str]) -> Fields:
         """The fields that the flags of its command say."""
-        known = (*self.known, *self.passed_over)
-        return self.read(flags_of(self.name, self._in_full(words), known))
+        return self.read(flags_of(self.name, self._in_full(words), self._known()))
+
+    def fields_of_any(self, words: Sequence[str]) -> Fields:
+        """As `fields`, of a command that anybody wrote: flags that are not known are left out."""
+        return self.read(flags_of(self.name, self._in_full(words), self._known(), others=True))
+
+    def unread(self, words: Sequence[str]) -> Mapping[str, str]:
+        """The flags of a command that `fields_of_any` leaves out, with their values."""
+        flags = flags_of(self.name, self._in_full(words), self._known(), others=True)
+        return {flag: v for flag, v in flags.given.items() if flag not in self._known()}
+
+    def _known(self) -> tuple[str, ...]:
+        return (*self.known, *self.passed_over)
 
     def _in_full(self, words: Sequence[str]) -> list[str]:
         """The words with every flag behind the command in the spelling that is known.
@@ -169,9 +180,11 @@ def flag_words(values: FlagValues) -> list[str]:
     return [flag if value == "" else f"{flag}={value}" for flag, value in values.items()]
 
 
-def flags_of(target: str, words: Sequence[str], known: Sequence[str]) -> Flags:
+def flags_of(
+    target: str, words: Sequence[str], known: Sequence[str], *, others: bool = False
+) -> Flags:
     """The flags of a command's words, as `--flag=value` or `--flag value`. BadRequest for a flag
-    that no plan says, so that none is lost unseen."""
+    that no plan says, so that none is lost unseen, unless `others` are told elsewhere."""
     found: dict[str, str] = {}
     last = ""
     for word in words:
@@ -185,7 +198,7 @@ def flags_of(target: str, words: Sequence[str], known: Sequence[str]) -> Flags:
         elif last and not found[last]:
             found[last] = word
     for flag in found:
-        if flag not in known:
+        if flag not in known and not others:
             raise BadRequest(
                 f"{target}: a plan has no word for the flag {flag}; it reads {', '.join(known)}"
             )

@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import Slice, parse_slice, slices_of
 from shardwise.models import ModelConfig
 from shardwise.planner.export import deploy, slurm_server
@@ -37,6 +37,7 @@ from shardwise.planner.export.notes import (
     unsaid,
 )
 from shardwise.planner.export.one_host import SharedHost, hosts_of, servers_in
+from shardwise.planner.export.server_command import server_words
 from shardwise.planner.export.server_flags import check_length
 from shardwise.planner.export.server_program import (
     ALONE,
@@ -51,7 +52,7 @@ from shardwise.planner.export.server_program import (
 from shardwise.planner.export.sglang import SGLANG
 from shardwise.planner.export.trtllm import TRTLLM
 from shardwise.planner.export.vllm import VLLM
-from shardwise.planner.export.which_model import of_server
+from shardwise.planner.export.which_model import model_said, of_server
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.plans.software import Obstacle
@@ -169,6 +170,9 @@ def _quote(word: str) -> str:
 
 def read_script(program: ServerProgram, text: str) -> Fields:
     """The fields that a script says; any command of the server will do."""
+    if _is_anybodys(program, text):
+        words = _command_in(program, text)
+        return program.fields_of_any(words) | model_said(words)
     text, held = _with_options(program, text)
     words = words_of(program.name, text)
     if held:
@@ -197,6 +201,34 @@ def read_script(program: ServerProgram, text: str) -> Fields:
             named = {f"--policy={name}": routing for routing, name in program.policies.items()}
             said |= {"routing": named[policy]} if policy in named else {}
     return said
+
+
+def _is_anybodys(program: ServerProgram, text: str) -> bool:
+    """Whether a text is no script of ours, which has a case for each of its commands, nor a loop
+    that starts several servers of one host."""
+    ours = re.search(r";;|^\s*for\s", text, re.MULTILINE)
+    return ours is None and not program.options_flag
+
+
+def _command_in(program: ServerProgram, text: str) -> list[str]:
+    """The words of the server's command; BadRequest where there is none."""
+    if words := server_words([program], text):
+        return words
+    mark = program.marks[0]
+    raise BadRequest(f"{program.name}: no '{mark}' in the text; give a script that has it")
+
+
+def unread_flags(text: str, target: str) -> list[str]:
+    """A line for each flag of a server's command that was not read."""
+    programs = [PROGRAMS[target]] if target in PROGRAMS else list(PROGRAMS.values())
+    if not all(_is_anybodys(program, text) for program in programs if program.name == target):
+        return []
+    words = server_words(programs, text)
+    program = next((p for p in programs if p.starts(words)), None)
+    return [
+        f"{flag}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
+        for flag, value in (program.unread(words) if program else {}).items()
+    ]
 
 
 def _parts(words: Sequence[str]) -> list[list[str]]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.errors import BadRequest, shown, unknown
+from shardwise.planner.export.notes import whole
+from shardwise.planner.export.python_text import count_of
 from shardwise.planner.export.torchtitan import NARROW, NO_POLICY
 
 TARGET = "torchtitan"
@@ -41,6 +43,7 @@ _IDLE_SECTIONS = (
     *("job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "memory_estimation"),
     *("fault_tolerance", "experimental", "validation", "debug", "dataloader", "tokenizer"),
     *("profiler", "dump_folder", "hf_assets_path", "config", "checkpointer", "loss"),
+    *("validator", "lr_scheduler"),
 )
 _IDLE = frozenset(
     (
@@ -74,6 +77,7 @@ _USUAL: Mapping[str, tuple[Any, ...]] = {
     "parallelism.enable_compiled_autograd": (False,),
     "parallelism.pipeline_parallel_split_points": ([],),
     "parallelism.pipeline_parallel_schedule_csv": ("",),
+    "parallelism.spmd_backend": ("spmd_types", "partial_dtensor"),
 }
 """Keys that a plan says in one way alone, and that way."""
 
@@ -126,6 +130,34 @@ def of_today(given: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("float8.enable_float8_linear"):  # before there were converters
         found |= _converter("float8", found)
     return found
+
+
+def in_sequences(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch in sequences, which TorchTitan's Python counts in tokens since July 2026
+    (TrainingConfig of torchtitan/config/configs.py); of a pipeline the rank's own is that of all
+    its microbatches."""
+    found = dict(given)
+    if (length := found.pop(_LENGTH, None)) is not None:
+        found["training.seq_len"] = length
+    length = count_of(TARGET, _LENGTH, found.get("training.seq_len", 2048))
+    for key, tokens in _IN_TOKENS.items():
+        if (many := found.pop(tokens, None)) is not None:
+            found[key] = (
+                many if many == -1 else whole(TARGET, f"{tokens} over {_LENGTH}", many / length)
+            )
+    rounds = found.pop("parallelism.num_pp_microbatches", 1)
+    if found.get("parallelism.pipeline_parallel_degree", 1) != 1 and _IN_TOKENS[_LOCAL] in given:
+        found["parallelism.pipeline_parallel_microbatch_size"] = found[_LOCAL]
+        found[_LOCAL] *= count_of(TARGET, "parallelism.num_pp_microbatches", rounds)
+    return found
+
+
+_LENGTH = "training.max_context_length"
+_LOCAL = "training.local_batch_size"
+_IN_TOKENS = {
+    _LOCAL: "training.num_tokens_per_microbatch_per_dp_rank",
+    "training.global_batch_size": "training.num_tokens_per_train_step",
+}
 
 
 POLICIES = {"selective": "SelectiveAC", "full": "FullAC", "none": NO_POLICY}

@@ -1,12 +1,11 @@
 """Fields of a plan from a TorchTitan module, its command line or a TOML file.
 
-Read are assignments to `config.SECTION.NAME`, flags `--SECTION.NAME VALUE` of `torchtitan.train`,
+Read are Python (`torchtitan_python.py`), flags `--SECTION.NAME VALUE` of `torchtitan.train`,
 and the sections of a TOML file. With `--module` and `--config` of TorchTitan's own registry the
 values of that function come first (`plans/data/software/torchtitan_configs.json`, a snapshot); what
-nobody says is TorchTitan's default. Nothing is run: a module is read as a tree.
+nobody says is TorchTitan's default.
 """
 
-import ast
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -18,16 +17,18 @@ from shardwise.boundary import parse_toml, read_json
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.planner.export.flags import arguments_of, processes_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
-from shardwise.planner.export.python_text import count_of, literal_of, tree_of
+from shardwise.planner.export.python_text import count_of
 from shardwise.planner.export.torchtitan import COMPILED, WORDS, reduces
 from shardwise.planner.export.torchtitan_keys import (
     POLICIES,
     flat,
+    in_sequences,
     is_idle,
     nearly,
     of_today,
     quantized,
 )
+from shardwise.planner.export.torchtitan_python import module_values
 from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN, flavors, selective
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import schedule_row
@@ -67,7 +68,7 @@ def given_values(text: str) -> dict[str, Any]:
         return of_today(flat(parse_toml(text, f"{TARGET}: the file")))
     python = re.search(r"^\s*(def|import|from)\s", text, re.MULTILINE)
     if python or not re.search(r"(^|\s)--[a-z]", text):
-        return _assignments(text)
+        return in_sequences(module_values(text, own_configs()))
     return _flags(text)
 
 
@@ -147,6 +148,8 @@ def without_effect(given: Mapping[str, Any]) -> list[str]:
     found = [] if given.get("compile.enable") else ["compile.components"]
     if given.get("parallelism.pipeline_parallel_degree", 1) == 1:
         found += ["parallelism.pipeline_parallel_schedule", _MICROBATCHES]
+    if given.get("activation_checkpoint") != "SelectiveAC":
+        found.append("activation_checkpoint.selective_ac_option")
     return [key for key in found if key in given]
 
 
@@ -303,48 +306,6 @@ def _usual_parts(given: Mapping[str, Any], stages: int, schedule: str) -> list[l
     return [["layers."] * size for size in sizes]
 
 
-def _assignments(text: str) -> dict[str, Any]:
-    """`config.SECTION.NAME = LITERAL` as {"SECTION.NAME": value}, the policy, the loss's chunks and
-    the model by names of their own."""
-    given: dict[str, Any] = {}
-    for node in ast.walk(tree_of(TARGET, text)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_MODELS):
-            names = {alias.name for alias in node.names}
-            if "model_registry" in names:
-                given["module"] = (node.module or "").removeprefix(_MODELS)
-        if isinstance(node, ast.Call):
-            given |= _called(node)
-        if not isinstance(node, ast.Assign):
-            continue
-        name = ast.unparse(node.targets[0])
-        if not name.startswith("config."):
-            continue
-        name = name.removeprefix("config.")
-        if name == "activation_checkpoint":
-            given[name] = ast.unparse(node.value).removesuffix(".Config()")
-        elif name.count(".") == 1:
-            given[name] = literal_of(TARGET, name, node.value)
-    if not given:
-        raise BadRequest(f"{TARGET}: the module sets no field of a config")
-    return given
-
-
-_MODELS = "torchtitan.models."
-
-
-def _called(node: ast.Call) -> dict[str, Any]:
-    """The model's flavor and the chunks of the loss."""
-    name = ast.unparse(node.func)
-    if name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
-        return {"flavor": node.args[0].value}
-    if name.endswith("Converter.Config"):
-        return {f"converter.{name.removesuffix('.Config')}": True}
-    if name == "ChunkedLossWrapper.Config":
-        found = [k.value for k in node.keywords if k.arg == "num_chunks"]
-        return {"num_chunks": literal_of(TARGET, "num_chunks", found[0]) if found else 8}
-    return {}
-
-
 _SWITCH = {"True": True, "False": False, "true": True, "false": False}
 
 
@@ -364,7 +325,7 @@ def _flags(text: str) -> dict[str, Any]:
             given["activation_checkpoint"], flag = POLICIES[kind], ""
         elif flag:
             given[flag], flag = _value(word), ""
-    return _registered(given) | of_today(given)
+    return in_sequences(_registered(given) | of_today(given))
 
 
 def _registered(given: Mapping[str, Any]) -> dict[str, Any]:

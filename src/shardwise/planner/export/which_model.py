@@ -6,7 +6,7 @@ that nobody knows as well: it is built of them (`megatron_shape.py`).
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
@@ -216,10 +216,18 @@ def _of_hub(key: str, name: str) -> str:
 def of_server(target: str, text: str) -> str | None:
     """The model of the zoo that a server's command names: `vllm serve MODEL`, `--model MODEL`,
     `--model-path MODEL`."""
-    words = [part for word in arguments_of(target, text) for part in word.split("=", 1)]
+    return model_said(arguments_of(target, text)).get("model")
+
+
+def model_said(words: Sequence[str]) -> dict[str, str]:
+    """The model of the zoo that the words of a server's command name, as a plan's field; nothing
+    where they name none."""
+    parts = [part for word in words for part in word.split("=", 1)]
     before = ("serve", "--model", "--model-path")
-    name = next((name for flag, name in pairwise(words) if flag in before), "")
-    return name if name in zoo_names() else of_hub(name)
+    found = (name for flag, name in pairwise(parts) if flag in before and name[:1] != "-")
+    name = next(found, "")
+    known = name if name in zoo_names() else of_hub(name)
+    return {"model": known} if known else {}
 
 
 def check_trainer(text: str, cfg: ModelConfig) -> None:

@@ -188,8 +188,7 @@ def state(tensors: Tensors, shape: TrainShape, stage: Stage) -> dict[str, Quanti
         cut = shape.replicas(row) if shape.zero == 2 else 1.0
         mine = local / held * copies(shape) if row.group is not None else local
         updated = mine / pieces(row, shape) * state_bytes(row, shape)
-        summed = local / cut * _gathered_share(row, shape)
-        totals["gradients"] = totals["gradients"] + summed * dtype_bytes(shape.dtypes.grad)
+        totals["gradients"] = totals["gradients"] + local / cut * _summed_bytes(row, shape)
         totals["optimizer"] = totals["optimizer"] + updated
     return totals
 
@@ -210,10 +209,20 @@ def _local(
         yield row, local
 
 
-def _gathered_share(row: Parameter, shape: TrainShape) -> Quantity:
-    """Elements of a row's gradient over those that are stored, while gradients are summed."""
-    whole = shape.compute_share(row) / shape.stored_share(row)
-    return 1.0 + (whole - 1.0) * shape.whole_gradients
+def _summed_bytes(row: Parameter, shape: TrainShape) -> Quantity:
+    """Bytes of a row's summed gradient for each element that is stored; what lies elsewhere is
+    summed, too, until gradients are reduced, by some libraries in the dtype of computing."""
+    own = dtype_bytes(shape.dtypes.grad)
+    elsewhere = (shape.compute_share(row) / shape.stored_share(row) - 1.0) * shape.whole_gradients
+    return own + elsewhere * (_made_bytes(shape) if _sums_computed(shape) else own)
+
+
+def _sums_computed(shape: TrainShape) -> bool:
+    return shape.eager and shape.library_row.sums_computed and shape.reduces_once
+
+
+def _made_bytes(shape: TrainShape) -> float:
+    return dtype_bytes(shape.layer_shape.activations)
 
 
 def _copies(shape: TrainShape) -> Quantity:
@@ -232,7 +241,7 @@ def microbatch_gradients(
     """
     if not shape.stack_row.sums_apart:
         return 0.0
-    made = dtype_bytes(shape.layer_shape.activations)
+    made = _made_bytes(shape)
     sum_bytes = dtype_bytes(shape.dtypes.grad)
     several = np.asarray(shape.microbatches) > 1
     size = min(made, sum_bytes)
@@ -241,6 +250,8 @@ def microbatch_gradients(
         alone = np.maximum(whole * size - gradients, 0.0) if shape.zero == 2 else 0.0
         return np.where(several, whole * size, alone)
     apart = np.ones_like(several) if sum_bytes > made else several
+    if _sums_computed(shape):  # each layer's is added where it is made
+        apart = apart & ~several
     return np.where(apart, gradients / sum_bytes * size, 0.0)
 
 

@@ -10,6 +10,7 @@ chooses the pod. `data/llm_d.yaml` has the objects; plugins are those of llm-d-r
 (deploy/config), against which `scripts/check_exports.py k8s` holds them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from shardwise.hardware.names import exported
 from shardwise.models import ModelConfig
 from shardwise.planner.export.deploy.pods import (
     ACCELERATOR,
+    GPU,
     LLM_D,
     PORT,
     PRODUCT,
@@ -32,6 +34,7 @@ from shardwise.planner.export.deploy.pods import (
     SERVER,
     TARGET,
     TOPOLOGY,
+    TPU,
     Manifest,
     api_key,
     check_job,
@@ -49,6 +52,8 @@ from shardwise.planner.export.deploy.started import (
 )
 from shardwise.planner.export.load_check import check_words, load_fields
 from shardwise.planner.export.notes import Fields, meant, plan_fields
+from shardwise.planner.export.script import script_of
+from shardwise.planner.export.server_command import server_words
 from shardwise.planner.export.server_flags import no_word
 from shardwise.planner.export.server_program import (
     ALONE,
@@ -61,6 +66,7 @@ from shardwise.planner.export.server_program import (
     pools_of,
 )
 from shardwise.planner.export.vllm import VERSION
+from shardwise.planner.export.which_model import model_said
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import ServePlan
 from shardwise.plans.files import plan_dict, plan_from
@@ -215,7 +221,10 @@ def read(programs: Programs, text: str) -> Fields:
             ) from None
     servers_said = pools.get(ALONE) or pools.get(DECODE)
     if servers_said is None:
-        raise BadRequest(f"{TARGET}: no pod has a server and the label {ROLE}; give its manifest")
+        marks = ", ".join(dict.fromkeys(program.marks[0] for program in programs.values()))
+        raise BadRequest(
+            f"{TARGET}: no pod has a server ({marks}); give its manifest as kubectl takes it"
+        )
     said |= servers_said[1] | {"replicas": servers_said[0], "prefill_replicas": 0}
     if PREFILL in pools:
         said["prefill_replicas"], own = pools[PREFILL]
@@ -239,11 +248,11 @@ def _servers(text: str) -> int:
     return whole(specs[0]["replicas"], f"{TARGET}: replicas", least=1, most=1e6)
 
 
-_WORKLOADS = ("Deployment", "LeaderWorkerSet")
+_WORKLOADS = ("Deployment", "LeaderWorkerSet", "StatefulSet")
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
-    for part in text.split("\n---\n"):
+    for part in re.sub(r"(?m)[ \t]+$", "", text).split("\n---\n"):  # kubectl takes tabs there
         found = parse_yaml(part, f"{TARGET}: the manifest")
         if isinstance(found, dict):
             yield found
@@ -253,11 +262,12 @@ def _pool(programs: Programs, spec: Any) -> dict[str, tuple[int, Fields]]:
     """How many servers of a role there are, and what one says; nothing where it is no server."""
     several = spec.get("leaderWorkerTemplate")
     pod = several["leaderTemplate"] if several else spec["template"]
-    role = pod["metadata"]["labels"].get(ROLE)
-    if role is None:
-        return {}
-    servers = whole(spec["replicas"], f"{TARGET}: replicas", least=1, most=1e6)
+    role = pod.get("metadata", {}).get("labels", {}).get(ROLE)
+    servers = whole(spec.get("replicas", 1), f"{TARGET}: replicas", least=1, most=1e6)
     hosts = whole(several["size"], f"{TARGET}: size", least=1, most=1e4) if several else 1
+    if role is None:
+        said = _anybodys(programs, pod["spec"], hosts)
+        return {ALONE: (servers, said)} if said else {}
     main = next(c for c in pod["spec"]["containers"] if c["name"] == SERVER)
     words = _command(main)
     fields = program_of(programs, TARGET, words).fields(words)
@@ -268,12 +278,35 @@ def _pool(programs: Programs, spec: Any) -> dict[str, tuple[int, Fields]]:
     return {meant(TARGET, ROLE, role, ours): (servers, fields)}
 
 
+def _anybodys(programs: Programs, pod: Any, hosts: int) -> Fields:
+    """What a pod says that nobody wrote for llm-d: the first container that starts a server, and
+    its chips where the labels of nodes name them."""
+    for container in pod["containers"]:
+        script = script_of(f"apiVersion: v1\n{yaml_text({'containers': [container]})}")
+        words = server_words(programs.values(), script) if script else []
+        if not words:
+            continue
+        limits = container.get("resources", {}).get("limits", {})
+        each = next((int(many) for name, many in limits.items() if name in (GPU, TPU)), 0)
+        selector = pod.get("nodeSelector", {})
+        named = {PRODUCT, GKE, ACCELERATOR} & {*selector}
+        chips = _chips(selector, each, hosts) if each and named else {}
+        return program_of(programs, TARGET, words).fields_of_any(words) | model_said(words) | chips
+    return {}
+
+
 def _chips(selector: Any, each: int, hosts: int) -> Fields:
     """The chips that the labels of nodes say."""
     if ACCELERATOR in selector:
         named = {text: chip for chip, text in exported(TARGET).items()}
         return slice_fields(parse_slice(f"{named[selector[ACCELERATOR]]}:{selector[TOPOLOGY]}"))
+    if GKE in selector:
+        return chip_fields("gke", selector[GKE].replace("-mega", ""), each, hosts)
     return chip_fields(TARGET, selector[PRODUCT], each, hosts)
+
+
+GKE = "cloud.google.com/gke-accelerator"
+"""The label of Google's nodes that names their GPU; H100 with more network is called mega."""
 
 
 def _command(container: Any) -> list[str]:

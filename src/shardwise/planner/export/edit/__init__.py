@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
 from functools import partial
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -105,18 +106,19 @@ def with_given(text: str, given: Mapping[str, str]) -> str:
     return placed + "".join(named) + _GIVEN + text
 
 
-def has_use_for(text: str, name: str) -> bool:
-    """Whether what a caller gives for a name decides anything of what a script starts; of a text
-    that is no script always."""
-    if _form(text) == "yaml":
+def has_use_for(text: str, name: str, given: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Whether what a caller gives for a name decides anything of what a script starts, with all
+    that is `given`; of a text that is no script always."""
+    if _form(text) in ("yaml", "python"):
         return True
     if name.isdigit():
         return re.search(rf"\$(\{{?{name}\b|[@*])|\bshift\b", text) is not None
     try:
-        alone, given = launch_of(text), launch_of(with_given(text, {name: _UNLIKELY}))
+        others = {key: value for key, value in given.items() if key != name}
+        ways = [launch_of(with_given(text, others | own)) for own in ({}, {name: _UNLIKELY})]
     except BadRequest:
         return True
-    said = [(one.arguments, one.nodes, one.each) if one else None for one in (alone, given)]
+    said = [(one.arguments, one.nodes, one.each) if one else None for one in ways]
     return said[0] != said[1]
 
 

@@ -8,7 +8,7 @@ script that somebody runs gets the words that are read here, as its own shell wo
 the text cannot say (a variable of the caller, a command's output) stays as `$NAME`.
 """
 
-from shardwise.planner.export.script.launchers import Launch, launch_of
+from shardwise.planner.export.script.launchers import Launch, launch_of, written_by
 from shardwise.planner.export.script.manifest import script_of
 
-__all__ = ["Launch", "launch_of", "script_of"]
+__all__ = ["Launch", "launch_of", "script_of", "written_by"]

@@ -172,9 +172,8 @@ class ShellScope:
         if missing or not plain.strip():
             return unknown_value(missing[0]) if missing else "0"
         try:
-            tree = ast.parse(
-                plain.strip().replace("&&", " and ").replace("||", " or "), mode="eval"
-            )
+            way = re.sub(r"^([^?]+)\?([^?:]+):([^?:]+)$", r"(\2) if (\1) else (\3)", plain.strip())
+            tree = ast.parse(way.replace("&&", " and ").replace("||", " or "), mode="eval")
             return str(int(_reckoned(tree.body, numbers)))
         except (SyntaxError, ValueError, TypeError, KeyError, ZeroDivisionError, OverflowError):
             return unknown_value(f"(({shown(plain, 80)}))")
@@ -213,6 +212,8 @@ def _reckoned(node: ast.expr, numbers: Mapping[str, Any]) -> int:
             return _bounded(_STEPS[type(op)](_reckoned(left, numbers), _reckoned(right, numbers)))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _STEPS:
             return int(_STEPS[type(op)](_reckoned(left, numbers), _reckoned(right, numbers)))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return _reckoned(body if _reckoned(test, numbers) else other, numbers)
         case ast.BoolOp(op=op, values=parts):
             found = [bool(_reckoned(part, numbers)) for part in parts]
             return int(all(found) if isinstance(op, ast.And) else any(found))

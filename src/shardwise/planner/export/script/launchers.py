@@ -8,7 +8,7 @@ from functools import lru_cache
 from shardwise.errors import BadRequest
 from shardwise.planner.export.script.expand import Value, as_unset, as_written, unknown_in
 from shardwise.planner.export.script.manifest import script_of
-from shardwise.planner.export.script.run import ScriptRun, Started
+from shardwise.planner.export.script.run import FILES_OF_KEYS, ScriptRun, Started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,18 @@ def launch_of(text: str) -> Launch | None:
     first = max(found, key=lambda launch: len(launch.arguments))
     others = len({(launch.program, launch.arguments) for launch in found}) - 1
     return Launch(**{**{n: getattr(first, n) for n in first.__slots__}, "others": others})
+
+
+@lru_cache(maxsize=256)
+def written_by(text: str) -> Mapping[str, str]:
+    """The files of keys that a script writes itself (`cat > "$CONFIG" <<EOF`), by their names
+    without a folder; none of a text that is no script."""
+    run = ScriptRun(text)
+    try:
+        run.all({})
+    except (BadRequest, RecursionError):
+        return {}
+    return {name: held for name, held in run.written.items() if name.endswith(FILES_OF_KEYS)}
 
 
 def _batch_words(text: str) -> list[str]:

@@ -11,7 +11,9 @@ from typing import Any
 from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest
 
-_LOOKS = re.compile(r"^(apiVersion:[ \t]*\S|services:[ \t]*$|run:[ \t]*[|>])", re.MULTILINE)
+_LOOKS = re.compile(
+    r"^(apiVersion:[ \t]*\S|(services|servingEngineSpec):[ \t]*$|run:[ \t]*[|>])", re.MULTILINE
+)
 _BEHIND = "\ncat > "
 """How a file begins that stands behind the manifest, as the command that writes it."""
 
@@ -27,11 +29,12 @@ def script_of(text: str) -> str | None:
         return None
     manifest, begin, files = text.partition(_BEHIND)
     try:
-        pieces = re.split(r"(?m)^---[ \t]*$", manifest)
+        pieces = re.split(r"(?m)^---$", re.sub(r"(?m)[ \t]+$", "", manifest))
         parts = [parse_yaml(part, "the manifest") for part in pieces]
     except BadRequest:
         return None
     lines = [line for part in parts for line in (_of_task(part) or _commands(part))]
+    lines += [line for part in parts for line in _of_stack(part)]
     return "".join(f"{line}\n" for line in lines) + begin + files if lines else None
 
 
@@ -48,6 +51,22 @@ def _of_task(node: Any) -> list[str]:
     return [*_variables(node.get("envs")), *_variables(counts), node["run"]]
 
 
+def _of_stack(node: Any) -> Iterator[str]:
+    """The server of the values of vLLM's production-stack (its helm/values.yaml): keys are its
+    flags in another case."""
+    engine = node.get("servingEngineSpec") if isinstance(node, Mapping) else None
+    models = engine.get("modelSpec") if isinstance(engine, Mapping) else None
+    for model in models if isinstance(models, list) else []:
+        config = model.get("vllmConfig") or {}
+        words: list[str] = []
+        for name, value in config.items():
+            flag = "--" + re.sub("[A-Z]", lambda found: f"-{found[0].lower()}", name)
+            if name != "extraArgs" and value is not False:
+                words.append(flag if value is True else f"{flag}={_quoted(str(value))}")
+        words += [_quoted(str(word)) for word in config.get("extraArgs") or []]
+        yield " ".join([_SERVER, _quoted(str(model.get("modelURL", ""))), *words])
+
+
 def _commands(node: Any) -> Iterator[str]:
     """The variables and the command of each container, wherever it stands."""
     if isinstance(node, list):
@@ -56,11 +75,16 @@ def _commands(node: Any) -> Iterator[str]:
     if not isinstance(node, Mapping):
         return
     words = [word for key in ("entrypoint", "command", "args") for word in _words(node.get(key))]
+    if words and words[0][:1] == "-" and "vllm" in str(node.get("image")):
+        words = [_SERVER, *words]  # what its images start
     if words:
         yield from _variables(node.get("env") or node.get("environment"))
         yield " ".join(words)
     for inner in node.values():
         yield from _commands(inner)
+
+
+_SERVER = "vllm serve"
 
 
 def _words(value: Any) -> list[str]:

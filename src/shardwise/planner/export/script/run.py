@@ -41,6 +41,8 @@ _COMMAND = re.compile(r"--command=(?=.*\s)", re.DOTALL)
 _MOST_STEPS = 20_000
 _STARTS = ("echo", "printf", "cat", "source", ".", "alias", "trap")
 """Commands that print or read the words of others."""
+FILES_OF_KEYS = (".json", ".yaml", ".yml", ".toml")
+"""Ends of files that hold keys, not commands."""
 _SHELLS = ("bash", "sh", "sbatch", "srun", "ssh")
 """Programs that run the script that they are given."""
 Started = tuple[list[str], dict[str, Value]]
@@ -232,11 +234,20 @@ class ScriptRun:
     ) -> bool | None:
         """Run a command, and a here-document that it is given as a script."""
         for file, text in zip(files, documents, strict=False):
-            self.written[_bare(self.scope.text(file))] = text
+            self.written[_bare(self.scope.text(file))] = self.filled(text)
         found = self.simple(words)
         if documents and not files and _bare(words[0]) in _SHELLS:
             self.nested(documents[-1])
         return found
+
+    def filled(self, text: str) -> str:
+        """A here-document with the variables that the script sets."""
+
+        def known(found: re.Match[str]) -> str:
+            value = self.scope.values.get(found[1])
+            return value if isinstance(value, str) and not unknown_in(value) else found[0]
+
+        return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", known, text)
 
     def assigned(self, found: re.Match[str]) -> Value:
         name, index, adds, raw = found.groups()
@@ -295,11 +306,15 @@ class ScriptRun:
                 self.nested(as_written(words[at + 1]))
                 self.started[many:] = [(words[:i] + w, v) for w, v in self.started[many:]]
                 return None
-        if held := next((w for w in words if _COMMAND.match(w)), None):
-            return self.nested(as_written(_COMMAND.sub("", held)))
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            held = f"--command={after}" if word == "--command" else word
+            if _COMMAND.match(held):
+                return self.nested(as_written(_COMMAND.sub("", held)))
         self.started.append((words, self.scope.values | before))
         for word in words:
-            if text := self.written.pop(_bare(word), ""):
+            if _bare(word).endswith(FILES_OF_KEYS):
+                continue  # keys, which are read as such
+            if text := self.written.pop(_bare(word.rpartition("=")[2]), ""):
                 self.nested(text)
         return None
 

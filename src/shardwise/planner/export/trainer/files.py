@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from shardwise.errors import BadRequest
-from shardwise.planner.export.script import launch_of, script_of
+from shardwise.planner.export.script import launch_of, script_of, written_by
 
 _HERE = re.compile(
     r"^cat\s*>\s*\"?(?P<name>[\w./-]+)\"?\s*<<-?\s*['\"]?(?P<end>\w+)['\"]?[ \t]*\n"
@@ -41,14 +41,15 @@ def named_files(text: str) -> tuple[str, ...]:
 
 def _by_variables(text: str) -> list[str]:
     """Files that a launch line names by the script's variables, as its shell writes them."""
-    if not re.search(r"\$\{?\w+\}?[\w./-]*\.(ya?ml|json)", text):
+    if "$" not in text or not re.search(r"\.(ya?ml|json)\b", text):
         return []
     try:
         launch = launch_of(text)
     except BadRequest:
         return []
     words = (*launch.options, *launch.arguments) if launch else ()
-    lines = (f"{flag} {word}" for flag, word in pairwise(words))
+    lines = [f"{flag} {word}" for flag, word in pairwise(words)]
+    lines += [word for word in words if "=" in word]
     return [match["name"] for line in lines if (match := _NAMED.fullmatch(line))]
 
 
@@ -70,7 +71,14 @@ def _taken_along(text: str, read: Callable[[str], str | None], seen: set[str]) -
 def parts(text: str) -> tuple[str, dict[str, str]]:
     """The text itself, and the files that it holds by name; of a manifest its script."""
     text = script_of(text) or text
-    return _HERE.sub("", text), {match["name"]: match["held"] for match in _HERE.finditer(text)}
+    held = {match["name"]: match["held"] for match in _HERE.finditer(text)}
+    own = written_by(text) if _WRITES.search(text) else {}
+    bare = {name.rpartition("/")[2] for name in held}
+    return _HERE.sub("", text), held | {n: v for n, v in own.items() if n not in bare}
+
+
+_WRITES = re.compile(r"^\s*cat\s*>\s*\S*\$.*<<", re.MULTILINE)
+"""That a script writes a file whose name is a variable's."""
 
 
 def taken_apart(text: str, name: str) -> dict[str, str]:

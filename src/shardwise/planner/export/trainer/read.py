@@ -67,6 +67,12 @@ class Cut:
     zero: int = 0
     gather: str = "per_pass"
 
+    @property
+    def experts(self) -> int:
+        """How many devices a layer's experts are spread over: by axolotl beside those that store
+        other parameters (src/axolotl/integrations/expert_parallel/plugin.py)."""
+        return self.mesh.get("expert", 1)
+
 
 def read(text: str, devices: int | None = None, *, target: str = "trl") -> Fields:
     """The fields that a text says; `devices` is how many there are where it does not say it,
@@ -84,7 +90,7 @@ def fields_of(given: Given, devices: int | None) -> Fields:
         "software": "any",
         "stack": "fsdp",
         "mesh": mesh_of(cut.mesh),
-        "storage_axes": list(STORAGE_AXES),
+        "storage_axes": [axis for axis in STORAGE_AXES if axis != "expert" or cut.experts == 1],
         "zero": cut.zero,
         "weight_gather": cut.gather,
         "gradient_reduce": "per_step" if cut.kind == "fsdp" and rounds > 1 else "per_microbatch",
@@ -147,9 +153,11 @@ def _cut(given: Given, devices: int | None) -> Cut:
     )
     copies = given.same("copies", *_sizes("dp_replicate"), "dp_replicate_size", default=1)
     shard = given.same("shards", *_sizes("dp_shard"), "dp_shard_size", default=0)
+    experts = given.same("expert parallelism", "expert_parallel_size", default=1)  # axolotl's
     world = _world(given, devices)
-    inner = {"tensor": tensor, "context": context}
-    left = whole(given.target, f"data parallelism of {world} devices", world / (tensor * context))
+    inner = {"tensor": tensor, "context": context, "expert": experts}
+    others = tensor * context * experts
+    left = whole(given.target, f"data parallelism of {world} devices", world / others)
     stage = _stage(given)
     if stage is not None:
         pieces = {"fsdp": left} if stage == 3 else {"data": left}
@@ -183,6 +191,9 @@ def _stage(given: Given) -> int | None:
             "that only its shell knows; write its name out, and put it beside this one"
         )
     stages = {str(value) for name in _STAGE if (value := given.take(name)) is not None}
+    for name in _FILES:
+        if str(given.take(name)) not in ("None", "True", "False", ""):
+            given.read.discard(name)  # no file of keys, which is told
     runs = given.take("use_deepspeed")
     if not stages:
         return 0 if runs else None
@@ -271,7 +282,7 @@ def _each(given: Given) -> int:
 
 
 def _shards(cut: Cut) -> int:
-    return prod(cut.mesh.get(axis, 1) for axis in ("data", "fsdp"))
+    return prod(cut.mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
 
 
 def _rounds(given: Given, cut: Cut) -> int:
@@ -289,9 +300,12 @@ _TOTAL = "global_batch_size"
 
 def _batch(given: Given, cut: Cut, rounds: int) -> Fields:
     axolotl = "base_model" in given
-    each, shards = _each(given), _shards(cut)
+    each, shards, told = _each(given), _shards(cut), given.take("deepspeed.train_batch_size")
+    own = [given.called(key) for key in EACH if given.take(key) is not None]
+    if isinstance(told, int) and own in ([], ["batch_size"]):  # a script's own is its loader's
+        each = whole(given.target, "train_batch_size over the ranks", told / (rounds * shards))
     total = each * rounds * shards
-    if (told := given.take("deepspeed.train_batch_size")) not in (None, total):
+    if told not in (None, total):
         raise BadRequest(
             f"{given.target}: train_batch_size is {told}, and {each} sequences x {rounds} x "
             f"{shards} ranks make {total}; make them equal"
