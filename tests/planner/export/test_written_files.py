@@ -63,6 +63,8 @@ def test_a_file_that_a_variable_names_is_taken_along():
     held = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     plan = read(with_files(NAMES, {"./zero.json": held}.get), "deepspeed", "h100:4")
     assert (plan.zero, plan.global_batch_sequences, plan.sequence_length) == (2, 8, 1024)
+    other = NAMES.replace("--max_length", "--sequence-length")
+    assert read(with_files(other, {"./zero.json": held}.get), "deepspeed", "h100:4") == plan
 
 
 def test_the_command_of_xpk_is_the_word_behind_its_option():
