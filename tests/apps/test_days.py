@@ -4,7 +4,7 @@ it."""
 import pytest
 from tests.apps.commands import answer, answered, flat, refused, run
 
-from shardwise.units import sig
+from shardwise.units import format_usd, sig
 
 pytestmark = pytest.mark.usefixtures("answers_kept")
 
@@ -22,6 +22,22 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     fewer = answer(*JOB, *HELD, "--on", "v5p:2x2x1", "--days", "15")
     assert not fewer["result"]["run"]["keeps_deadline"]
     assert any(line.startswith("late: ") for line in fewer["warnings"])
+
+
+def test_chips_that_the_cheapest_plan_leaves_idle_are_told_with_what_the_others_cost():
+    few = ("plan", "train", "--model", "llama-3.2-1b", "--batch", "1seq", "--seq", "2048")
+    asked = (*few, "--on", "v5e:4x4", "--objective", "cost")
+    doc = answer(*asked, "--tokens", "1T")
+    result, run = doc["result"], doc["result"]["run"]
+    paid = run["usd"] * result["chips_used"] / 16
+    (line,) = (line for line in doc["warnings"] if "stay idle" in line)
+    assert line.startswith(
+        f"{result['chips_idle']} of 16 chips stay idle: --objective cost counts "
+    )
+    assert f"alone, {format_usd(paid)} of the run's {format_usd(run['usd'])}; plan on " in line
+    (line,) = (line for line in answer(*asked)["warnings"] if "stay idle" in line)
+    assert "those in use alone; plan on " in line
+    assert not any("stay idle" in line for line in answer(*asked[:-2])["warnings"])
 
 
 @pytest.mark.slow

@@ -68,6 +68,14 @@ def test_the_fastest_stands_beside_with_what_it_gains_and_risks():
     assert "; 1 strategy more, " in page
 
 
+def test_what_costs_fewer_chip_seconds_is_cheaper_and_not_faster():
+    words = ("plan", "train", "--model", "llama-3.2-1b", "--on", "v5e:4x4", "--batch", "64seq")
+    words = (*words, "--seq", "2048", "--remat", "block", "--objective", "cost")
+    page = flat(answered(*words)[0])
+    assert " % cheaper by prediction, which cannot tell these apart (half of such" in page
+    assert "faster by prediction" not in page
+
+
 @pytest.mark.slow
 def test_the_fastest_is_the_answer_where_it_is_asked_for():
     simple, fastest = (

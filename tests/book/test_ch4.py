@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.apps.commands import answer
 
 from book.oracle import check, entry
 from shardwise.book.rules.training import utilisation
@@ -195,3 +196,11 @@ def test_two_chunks_of_a_softmax(e):
 def test_row_sums_of_flash_attention(e):
     check(e, flash_gap())
     check(e, flash_gap(queries=3, keys=50, head_dim=7))
+
+
+@pytest.mark.parametrize(("name", "formula", "times"), [("4.5", "2 D", 2), ("head.4.8D", "8 D", 8)])
+def test_the_formula_of_a_crossover_gives_its_answer(name, formula, times):
+    result = answer("book", "show", name)["result"]
+    assert formula in result["steps"][-1]["formula"]
+    (width,) = (row["value"] for row in result["inputs"] if row["name"] == "D")
+    assert float(np.squeeze(result["answer"])) == times * width

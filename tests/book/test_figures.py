@@ -270,3 +270,11 @@ def test_a_small_setting_draws_a_figure_or_is_refused(figure_id):
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 with contextlib.suppress(BadRequest):
                     figure(figure_id, {name: small})
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES))
+def test_what_a_figure_shows_is_a_whole_sentence(name):
+    about = FIGURES[name].about
+    assert not about.endswith((" ch.", "(ch.", " e.g.", " fig."))
+    assert about.count("(") == about.count(")")
+    assert len(about.split()) >= 5

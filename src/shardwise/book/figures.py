@@ -235,8 +235,8 @@ def chosen_splits(tensor: Sequence[int], torus: BookTorus) -> tuple[tuple[int, i
 
 
 def interactive(torus: BookTorus = CUBE, tensor: Sequence[int] = ()) -> Figure:
-    """The widget of ch. 5.1.4: math and communication for every split of the slider, or for those
-    with these `tensor` degrees."""
+    """Math and communication for every split of the widget's slider, or for those with these
+    `tensor` degrees."""
     batch = _logspace(10, 1e8)
     series = [_curve("math", batch, lambda b: torus.times(b, torus.chips, 1).math)]
     flat = {}

@@ -109,8 +109,9 @@ def fastest_text(planning: TrainPlanning) -> str:
     risks = [f"{many(more, 'strategy').replace('strategys', 'strategies')} more"] if more else []
     risks.append(f"{_gib(fastest)} a chip")
     differs = ", ".join([mesh_text(fastest.plan.mesh), *differs_in(fastest, best)])
+    better = f"{_better(planning)}er by prediction"
     return (
-        f"{100 * gain:.1f} % faster by prediction, which cannot tell these apart (half of such "
+        f"{100 * gain:.1f} % {better}, which cannot tell these apart (half of such "
         f"pairs: {100 * (gain - apart):+.1f} to {100 * (gain + apart):+.1f} %): {differs}; "
         f"{', '.join(risks)}"
     )
@@ -118,7 +119,12 @@ def fastest_text(planning: TrainPlanning) -> str:
 
 def _fastest(planning: TrainPlanning) -> Iterator[str]:
     if text := fastest_text(planning):
-        yield f"the fastest is {text}"
+        yield f"the {_better(planning)}est is {text}"
+
+
+def _better(planning: TrainPlanning) -> str:
+    """What a plan of a lower rank is: "fast", or "cheap" where chip-seconds are counted."""
+    return "cheap" if planning.request.objective == "cost" else "fast"
 
 
 def _rules(planning: TrainPlanning) -> Iterator[str]:

@@ -231,6 +231,18 @@ def _trains_text(good: Goodput) -> str:
     return f"{good.trains:.1%} of the time{every}{slow}"
 
 
+def idle_unpaid(best: TrainAnswer, run: WholeRun | None, objective: str) -> Sequence[str]:
+    """A line where the cheapest plan leaves chips idle, which the objective counts as unpaid."""
+    if objective != "cost" or not best.chips_idle:
+        return []
+    paid = ""
+    if run is not None and run.usd is not None and run.usd_idle is not None:
+        paid = f", {format_usd(run.usd - run.usd_idle)} of the run's {format_usd(run.usd)}"
+    used = f"--objective cost counts those in use alone{paid}"
+    remedy = f"plan on {best.chips_used:,}, or leave it out where all are paid for"
+    return [f"{best.chips_idle:,} of {best.piece.chips:,} chips stay idle: {used}; {remedy}"]
+
+
 def late_run(run: WholeRun | None) -> Sequence[str]:
     """A line where a run misses its deadline, or its slow end does."""
     if run is None or run.deadline_days is None:
