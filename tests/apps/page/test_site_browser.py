@@ -21,6 +21,7 @@ STORED = {
     "models": {"model": "llama-3-8b"},
     "training": {**start("training"), "tokens": "1T"},
 }
+REFUSED = {"on": "v5e", "chips": "300"}
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -34,7 +35,8 @@ class Quiet(SimpleHTTPRequestHandler):
 def site(tmp_path_factory):
     """A site with a state of a few views, on a static host."""
     folder = tmp_path_factory.mktemp("site")
-    states = [grid_state(VIEWS[name], words) for name, words in STORED.items()]
+    asked = [*STORED.items(), ("training", REFUSED)]
+    states = [grid_state(VIEWS[name], words) for name, words in asked]
     write_site(folder, site_grid(views=list(STORED)), states, None)
     host = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     with host:
@@ -69,5 +71,15 @@ def test_a_state_that_a_site_lacks_has_its_command(browser, site):
     tab.get_by_label("Bytes read, typed").press("Enter")
     settled(tab)
     assert tab.locator("[role=alert]").count() == 0, "24M is the position 24000000"
+    assert wrong == []
+    tab.close()
+
+
+def test_a_state_that_was_refused_has_its_command(browser, site):
+    tab, wrong = opened(browser, site, f"training?{urlencode(REFUSED)}", 1280, "light")
+    assert "v5e has no slice of so many" in tab.locator("[role=alert]").inner_text()
+    line = tab.locator("pre[aria-label=Command]").inner_text()
+    assert line == "shardwise ui --open --at 'training?on=v5e&chips=300'"
+    assert tab.locator("a.trace, .sheets").count() == 0, "what needs the server"
     assert wrong == []
     tab.close()
