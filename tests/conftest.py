@@ -215,6 +215,15 @@ def answers_kept(monkeypatch):
     keep(monkeypatch)
 
 
+@pytest.fixture
+def rows_left_out(monkeypatch):
+    """Answers of `plan serve` for a test that reads no row of what else would serve: those take
+    most of its time. They are shared by the tests that name this."""
+    from tests.searched import leave_rows_out
+
+    leave_rows_out(monkeypatch)
+
+
 def counter():
     """`startup/sitecustomize.py`, which may not be the one that Python has imported."""
     path = HERE / "startup" / "sitecustomize.py"

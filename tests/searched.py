@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import cache, wraps
 from pathlib import Path
 
+import pytest
+
 from shardwise.planner.search.loop import search as _search
 from shardwise.planner.search.request import TrainRequest
 
@@ -14,6 +16,31 @@ def keep(monkeypatch):
     """Have production answer from what is kept, for as long as the patch lasts."""
     for target, name, kept in _kept_answers():
         monkeypatch.setattr(target, name, kept)
+
+
+def leave_rows_out(monkeypatch):
+    """Have `plan serve` answer without the rows of what else would serve."""
+    from shardwise.commands.plan_serve.serve import ServePlanRequest
+
+    _kept_answers()  # of production's own answers, before one is replaced
+    monkeypatch.setattr(ServePlanRequest, "answer", _without_rows())
+
+
+@cache
+def _without_rows():
+    """The answer of a request; kept apart from those that have the rows."""
+    from shardwise.commands.plan_serve import serve
+
+    answer = serve.ServePlanRequest.answer
+    answer = getattr(answer, "__wrapped__", answer)
+
+    @wraps(answer)
+    def alone(request, progress=None, watch=None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(serve, "alternatives", lambda serving, others: [])
+            return answer(request, progress, watch)
+
+    return answered_once(alone)
 
 
 @cache

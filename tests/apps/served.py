@@ -10,6 +10,7 @@ from tests.apps.commands import SERVED
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import serve
+from shardwise.commands.plan_serve.serve import ServePlanRequest
 
 SMALL, RATE = SERVED[:8], SERVED[8:]
 
@@ -18,9 +19,14 @@ def run(*args):
     serve.main(args=list(args), standalone_mode=False)
 
 
-@cache
 def found(*args):
     """The document of a request that several tests read."""
+    return _found(ServePlanRequest.answer, *args)
+
+
+@cache
+def _found(answer, *args):
+    """It hangs on who answers, which fixtures change."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         run(*args, "--json")

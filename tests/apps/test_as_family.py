@@ -45,6 +45,7 @@ def test_an_unknown_class_is_answered_with_the_family_that_it_takes(capsys, word
     assert out
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_keys_that_the_family_does_not_have_are_named(capsys, tmp_path):
     config = json.loads((tmp_path / "m.json").read_text()) | {"mixer_groups": 4, "rope_new": 1}
     (tmp_path / "keys.json").write_text(json.dumps(config))

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+import pytest
 from tests.apps.commands import document, run
 from tests.plans.test_files import FIVE
 
@@ -33,6 +34,7 @@ def test_verbose_says_where_choices_come_from(capsys):
     assert ["zero", "1", "file"] in rows or ["zero", "0", "file"] in rows
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_brief_keeps_whether_a_load_holds(capsys, tmp_path):
     plan = tmp_path / "plan.yaml"
     words = ["--model", "llama-3.2-1b", "--on", "h100:1", "--input", "256", "--output", "32"]

@@ -153,6 +153,7 @@ def test_chips_side_by_side(tmp_path, capsys):
     assert all(row["requests_per_second"] == "20.0" for row in rows)
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_prices_of_a_provider_and_of_the_spot_market():
     spot = found(*SMALL, *RATE, "--spot")["result"]
     assert spot["price"]["kind"] == "spot"
@@ -163,6 +164,7 @@ def test_prices_of_a_provider_and_of_the_spot_market():
         run(*SMALL, "--spot", "--price", "h100=2")
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_a_chip_that_was_not_measured_says_so():
     doc = found("--model", "llama-3-8b", "--on", "tpu7x:2x2x1", *SMALL[4:], "--rate", "5")
     assert doc["result"]["usd_per_million_tokens"]["all"] is None
@@ -171,6 +173,7 @@ def test_a_chip_that_was_not_measured_says_so():
     assert any("no public price for tpu7x" in line for line in doc["notes"])
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_a_trace_is_the_load(tmp_path):
     """300 requests of two lengths in 30 s: lengths are drawn, 10 a second come."""
     path = tmp_path / "trace.jsonl"
@@ -244,6 +247,7 @@ def test_refusals(args, error, text):
 TIGHT = ("--model", "qwen2-72b", "--on", "h100:2", "--input", "8192", "--output", "128")
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_a_server_that_mostly_stands_idle_needs_room_for_few_requests():
     """A load of 0.05 requests/s was refused: room was asked for the swing of one that always
     runs. Nothing fits into 90 % of the memory, so the answer takes 95 %."""
@@ -320,6 +324,7 @@ def test_two_chips_that_share_no_caches_are_refused(words, what):
         run(*SMALL[:2], *words, *SMALL[4:], *RATE)
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_one_token_of_output_has_no_time_between_tokens(capsys):
     doc = found(*SMALL[:6], "--output", "1", "--rate", "2")
     assert doc["result"]["tpot_seconds"]["expected"] == 0

@@ -13,6 +13,7 @@ from shardwise.errors import BadRequest
 pytestmark = pytest.mark.usefixtures("answers_kept")
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_a_release_and_an_eager_engine_keep_other_memory():
     new, old, eager = (
         found(*SMALL, *RATE, *more)["result"]["memory"]
@@ -28,6 +29,7 @@ def test_what_our_own_server_has_not_is_refused(flag):
         run(*over(SMALL, "--for", "jax"), *flag)
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_a_prefix_is_computed_once_and_kept_in_the_plan(tmp_path, capsys):
     path, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
     words = (*SMALL, "--rate", "20", "--tpot", "40ms", "--prefix", "384")
@@ -105,6 +107,7 @@ def test_a_plan_without_a_prefix_says_nothing_of_one(tmp_path):
         run(*SMALL, *RATE, "--prefix", "512")
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_trtllm_is_planned_exported_and_read_back(tmp_path, capsys):
     plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
     run(*SMALL, *RATE, "--for", "trtllm", "-o", str(plan))
@@ -121,12 +124,14 @@ def test_trtllm_is_refused_beyond_its_chips():
         run(*SMALL[:2], "--on", "v5e", *SMALL[4:], "--for", "trtllm")
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_int4_weights_are_planned_for_vllm():
     result = found(*SMALL, *RATE, "--weights", "int4")["result"]
     assert result["holds"]
     assert result["memory"]["weights"] / 2**30 == pytest.approx(5.3, abs=0.2)
 
 
+@pytest.mark.usefixtures("rows_left_out")
 def test_an_eager_plan_is_exported_and_read_back(tmp_path, capsys):
     plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
     run(*SMALL, *RATE, "--eager", "-o", str(plan))
