@@ -92,7 +92,7 @@ class RunFeatures:
         loop = replace(self.loop, yields=yields, kernels=self.prompt.kernels)
         decode = self.decode[0].seconds(engine)
         started = self.prompt.kernels * engine.arrival.start_seconds
-        prompt = ahead(self.prompt.seconds(engine), started)
+        prompt = np.asarray(ahead(self.prompt.seconds(engine), started))
         if self.runs[0].prefill is not None:
             return pool_times(self._pools(loop, prompt, engine), engine)
         steps = LoopSteps(
