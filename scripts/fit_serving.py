@@ -21,7 +21,7 @@ from pathlib import Path
 
 import made
 import numpy as np
-from fit.first_tokens import CLASS_HEADS, FirstTokens, class_lines, found_classes
+from fit.first_tokens import CLASS_HEADS, OTHER_CLASS, FirstTokens, class_lines, found_classes
 from fit.serving import IDLE_CHIPS, PRIORS, EngineFit, begin, fit_engines, idle_runs, stacked
 
 from shardwise.evidence.serving.runs import (
@@ -469,6 +469,10 @@ def errors_toml(left: LeftOutRuns, day: str) -> str:
     for one in found_classes(left.first):
         lines += ["", f'[first_token."{one.name}"]', f"runs = {one.runs}"]
         lines += [f"inside = {one.inside:.3g}", f"low = {one.low:.3g}", f"high = {one.high:.3g}"]
+    if OTHER_CLASS not in left.first.classes:
+        low, high = left.first.whole(OTHER_CLASS)
+        lines += ["", f'[first_token."{OTHER_CLASS.name}"]', "runs = 0"]
+        lines += [f"low = {low:.3g}", f"high = {high:.3g}"]
     return "\n".join(lines) + "\n"
 
 

@@ -110,9 +110,9 @@ def test_a_range_is_as_wide_as_unseen_folds_need():
 
 def test_the_collected_table_gives_the_shipped_rows():
     """Those that rest on no other repository; `scripts/serving_rows.py` makes all. How many `waves`
-    a benchmark has the repository of its tool tells alone."""
+    a benchmark has, and whether it began `cold`, the repository of its tool tells alone."""
     found, _ = serving_rows.converted(read_csv(serving_rows.COLLECTED), {}, {})
-    names = [name for name in EXPLICIT if name != "waves"]
+    names = [name for name in EXPLICIT if name not in ("waves", "cold")]
     made = {tuple(row.get(name, "") for name in names) for row in found}
     rows = read_csv(PUBLISHED_SERVING)
     shipped = [tuple(row.get(name, "") for name in names) for row in rows]
@@ -128,6 +128,15 @@ def test_a_benchmark_tells_its_waves():
     cases = (("measured=2026-01-01", True), ("aic-auto-gap", False), ("", False))
     told = [benchmark_columns(row, *case)["waves"] for case in cases]
     assert told == ["10", "20", ""]
+
+
+@pytest.mark.parametrize(
+    ("day", "benchmark", "cold"),
+    [("2026-01-20", True, "1"), ("2026-01-21", True, ""), ("2026-01-20", False, "")],
+)
+def test_a_benchmark_was_cold_until_it_sent_requests_before_its_own(day, benchmark, cold):
+    row = dict.fromkeys(EXPLICIT, "")
+    assert benchmark_columns(row, f"measured={day}T00:00:00Z", benchmark)["cold"] == cold
 
 
 def test_a_run_that_a_recipe_tells_is_not_told_again_with_defaults():

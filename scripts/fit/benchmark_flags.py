@@ -2,7 +2,8 @@
 
 - SemiAnalysisAI/InferenceX, benchmarks/*.sh and benchmarks/single_node/*.sh of every day (single
   servers), and ten requests for each in flight (`--num-prompts $((CONC * 10))`), all of which start
-  at once (`--request-rate inf`).
+  at once (`--request-rate inf`). Two for each in flight come before them, unmeasured, from
+  `WARM_DAY` on (`--num-warmups`).
 - ai-dynamo/aiconfigurator, the tool's own runs of requests of equal lengths: twenty for each in
   flight (bench_run.sh.j2, `BENCH_MULTI_ROUND`).
 """
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 
 Row = Mapping[str, str]
 
+WARM_DAY = "2026-01-21"
+"""From this day on the benchmark sends requests before those that it measures (d053ae24e)."""
 _FLOOR_DAY = "2026-01-21"
 """From this day on TensorRT-LLM's scripts for DeepSeek take at least 8,192 tokens (64af5a771)."""
 _DELAY_DAY = "2026-01-29"
@@ -23,7 +26,7 @@ _SMALL_SERVER_DAY = "2026-01-13"
 
 
 def benchmark_columns(row: Row, origin: str, benchmark: bool) -> dict[str, str]:
-    """`waves`, `held_steps` and `max_num_batched_tokens`; "" where nothing is told."""
+    """`waves`, `held_steps`, `cold` and `max_num_batched_tokens`; "" where nothing is told."""
     found = re.search(r"measured=(\d{4}-\d\d-\d\d)", origin)
     day = found.group(1) if found else ""
     alone = benchmark and row["workers"] in ("", "0")
@@ -32,6 +35,7 @@ def benchmark_columns(row: Row, origin: str, benchmark: bool) -> dict[str, str]:
     return {
         "waves": "10" if benchmark else "20" if "aic-auto-gap" in origin else "",
         "held_steps": str(held) if held else "",
+        "cold": "1" if benchmark and day and day < WARM_DAY else "",
         "max_num_batched_tokens": str(budget) if budget else "",
     }
 

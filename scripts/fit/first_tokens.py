@@ -3,7 +3,7 @@
 A class is one or two pools, few or many requests in flight at a server, and the engine's family
 where one pool has few of them (`roofline/engines.py`, `first_token_class`). Every model weighs the
 same. A range is as wide as ranges made without one of its models must be to hold 80 % of the runs.
-A class of fewer than 30 runs or three models takes the same pools and load of all engines, then the
+A class of fewer than 30 runs or four models takes the same pools and load of all engines, then the
 same pools.
 """
 
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.evidence.serving.runs import ServingRun
-from shardwise.roofline.engines import FirstTokenClass, first_token_class
+from shardwise.roofline.engines import OTHER_FAMILIES, FirstTokenClass, first_token_class
 
-LEAST_RUNS, LEAST_MODELS, SHARE = 30, 3, 0.8
-TAILS = (0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+LEAST_RUNS, LEAST_MODELS, SHARE = 30, 4, 0.8
+TAILS = tuple(round(0.2 - 0.0025 * i, 4) for i in range(79))
 """Tails that a range may leave out on either side, the widest first."""
+OTHER_CLASS = FirstTokenClass(OTHER_FAMILIES, False, False)
+"""Software of no known family: where no run is of it, ranges are those of all engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

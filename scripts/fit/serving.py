@@ -126,6 +126,9 @@ PRIORS: Mapping[str, LogPrior] = {
         own=0.1,
         source="vLLM 0.21 on an idle H100: 14 ms to the first token of an 8B, of which prefill 6.5",
     ),
+    "program_seconds": LogPrior(
+        value=1.0, common=1.0, own=1.0, source="assumed: some kernels are compiled"
+    ),
     "beside_seconds": LogPrior(
         value=0.02, common=1.0, own=1.0, source="assumed: a few steps of Python for others"
     ),
@@ -328,7 +331,7 @@ def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
     loops = [g.loop for g in groups]
     names = (
         *("concurrency", "input_length", "output_length", "most_running"),
-        *("token_budget", "splits", "queue_interval", "waves", "held_steps"),
+        *("token_budget", "splits", "queue_interval", "waves", "held_steps", "cold"),
     )
     shares = range(len(groups[0].decode))
     return RunFeatures(

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from shardwise.errors import BadRequest
@@ -15,6 +16,7 @@ from shardwise.roofline.engines import (
     DISPATCH_SECONDS,
     ENGINE_CONSTANTS,
     IDEAL_ENGINE,
+    ahead,
     engine_names,
     engine_of,
     first_token_class,
@@ -137,6 +139,18 @@ def test_how_requests_arrive_is_a_table_of_its_own():
     assert engine_of("mine", {**RECORD, "arrival": told}).arrival.crowd == 5e-4
     with pytest.raises(BadRequest, match="the arrival of engine 'mine' lacks 'crowd'"):
         engine_of("mine", {**RECORD, "arrival": {k: v for k, v in told.items() if k != "crowd"}})
+
+
+def test_the_host_runs_ahead_of_the_device():
+    """Launches hide behind kernels that take longer, and kernels behind launches that do."""
+    assert ahead(0.1, 0.01) == pytest.approx(0.1, rel=1e-3)
+    assert ahead(0.01, 0.1) == pytest.approx(0.1, rel=1e-3)
+    assert 0.1 < ahead(0.1, 0.1) < 0.15
+    device, host = np.meshgrid(np.linspace(0, 1, 21), np.linspace(0, 1, 21))
+    found = ahead(device, host)
+    assert (found >= np.maximum(device, host)).all()
+    assert (found <= device + host + 1e-12).all()
+    assert (np.diff(found, axis=0) >= -1e-12).all()
 
 
 def test_a_measured_range_is_read_and_checked():

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.roofline.stacks import Stack, read_constants, whole_sums
@@ -66,10 +68,11 @@ ARRIVAL_CONSTANTS: Mapping[str, str] = {
     "poll_steps": "steps until a request is looked at and its first token is sent",
     "balance_steps": "steps that parts of a batch wait for prompts of the others",
     "pool_wait": "`prefill_wait` where servers of their own prefill",
-    "start_seconds": "seconds of the host beside the device for each kernel of a prompt's step",
+    "start_seconds": "seconds of the host, ahead of the device, for each kernel of a prompt's step",
     "crowd": "share of the steps without prompts that a prompt meets as if they had one",
     "handover_seconds": "seconds between the servers that prefill and those that decode",
     "request_seconds": "seconds of a request on its way in and out",
+    "program_seconds": "seconds of its first programs, where a benchmark sends no request before",
     "beside_seconds": "seconds longer for 1,000 kernels of a prompt where others are answered",
     "acceptance": "chance that a guessed token is right after one that was",
 }
@@ -84,6 +87,7 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
     "crowd": (0.0, 1.0),
     "handover_seconds": (0.0, 10.0),
     "request_seconds": (0.0, 1.0),
+    "program_seconds": (0.0, 1000.0),
     "beside_seconds": (0.0, 1.0),
     "acceptance": (0.0, 1.0),
 }
@@ -98,8 +102,31 @@ what they made back: signals and waits among all ranks. With one token a rank th
 wideep_deepep_ll.
 """
 
+EXPERT_RATE = 0.75
+"""Rate of the products of routed experts over that of others where an expert has a few hundred
+tokens: DeepGEMM's README of April 2025 has 0.72 and 0.74 for 256 tokens in each of four groups,
+0.80 and 0.83 for 512, over its 1,297 and 1,099 TFLOP/s for thousands (H800, fp8). Kernels with
+their routing, alone, have less still (aiconfigurator 0.12, tables moe_perf: 0.3 in the median).
+"""
+
+AHEAD_POWER = 3.0
+"""How sharply a prompt takes the longer of the device's time and the host's; see `ahead`."""
+
 TOKEN_SECONDS = 2e-6
 """Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
+
+
+def ahead(device: Quantity, host: Quantity) -> Quantity:
+    """Seconds of a step whose kernels the host starts ahead of the device: a launch returns before
+    the kernel has run (CUDA C++ Programming Guide, Asynchronous Concurrent Execution), so the
+    longer of the two; a little more where they are alike, as some layers wait for either.
+
+    >>> float(ahead(2.0, 0.0)), round(float(ahead(1.0, 1.0)), 2), round(float(ahead(1.0, 3.0)), 2)
+    (2.0, 1.26, 3.04)
+    """
+    longer, shorter = np.maximum(device, host), np.minimum(device, host)
+    share = shorter / np.maximum(longer, 1e-12)
+    return longer * (1 + share**AHEAD_POWER) ** (1 / AHEAD_POWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +141,7 @@ class Arrival:
     crowd: Quantity = 0.0
     handover_seconds: Quantity = 0.0
     request_seconds: Quantity = 0.0
+    program_seconds: Quantity = 0.0
     beside_seconds: Quantity = 0.0
     acceptance: Quantity = 0.7
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -146,6 +174,7 @@ class EngineConstants:
     exchanges: Quantity = 1.0
     passes: Quantity = 1.0
     dispatch_seconds: Quantity = 0.0
+    experts: Quantity = 1.0
     whole_sums: Mapping[str, int] | None = None
     family: str = ""
 
@@ -174,6 +203,7 @@ class EngineConstants:
             streams=self.streams,
             narrow=self.narrow,
             products=self.products,
+            experts=self.experts,
             exchanges=self.exchanges,
             whole_sums=self.whole_sums,
         )
@@ -238,12 +268,14 @@ class FirstTokenClass:
 def first_token_class(family: str, *, pools: bool, in_flight: float) -> FirstTokenClass:
     """The class of servers with so many requests in flight at each."""
     many = in_flight > FEW_IN_FLIGHT
-    own = family if family in OWN_FIRST_TOKENS else "others"
+    own = next((one for one in OWN_FIRST_TOKENS if family.startswith(one)), OTHER_FAMILIES)
     return FirstTokenClass("" if pools or many else own, pools, many)
 
 
 OWN_FIRST_TOKENS = ("vllm", "sglang", "trtllm")
-"""Families with enough models for ranges of their own; all others are one class."""
+"""Beginnings of the names of families with enough models for ranges of their own."""
+OTHER_FAMILIES = "others"
+"""All others, one class."""
 
 
 def first_token_range(kind: FirstTokenClass) -> tuple[float, float]:
@@ -333,6 +365,7 @@ def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:
         elsewhere=_range(name, told, "elsewhere"),
         arrival=_arrival(name, record.get("arrival")),
         dispatch_seconds=DISPATCH_SECONDS,
+        experts=EXPERT_RATE,
         **values,
     )
 

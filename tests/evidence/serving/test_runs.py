@@ -167,6 +167,15 @@ def test_a_table_may_lack_the_steps_between_looks_at_the_queue():
         run_of({**row, "queue_interval": "often"})
 
 
+def test_a_table_says_which_benchmarks_began_cold():
+    cold, warm = (next(r for r in published() if r["cold"] == told) for told in ("1", ""))
+    assert run_of(cold).cold
+    assert not run_of(warm).cold
+    assert not run_of({k: v for k, v in cold.items() if k != "cold"}).cold
+    with pytest.raises(BadRequest, match="column 'cold' is 'yes'; it must be a whole"):
+        run_of({**cold, "cold": "yes"})
+
+
 OWN = {
     **dict.fromkeys(EXPLICIT, ""),
     "engine": "vllm",

@@ -129,6 +129,24 @@ def test_the_first_of_ten_waves_starts_at_once():
     assert held.ttft - steady.ttft == pytest.approx(20 * MEAN_STEP)
 
 
+@pytest.mark.parametrize("pools", [False, True])
+def test_a_server_without_a_request_before_makes_its_programs_in_the_first_wave(pools):
+    """20 s in the first of ten waves are 2 s in the mean, and nothing after it."""
+    engine = replace(IDEAL_ENGINE, arrival=Arrival(program_seconds=20.0))
+    ten = replace(LOOP, waves=10.0)
+
+    def times(loop):
+        if not pools:
+            return loop_times(loop, STEPS, engine)
+        apart = {"loop": loop, "servers": 1.0, "prefill_servers": 1.0}
+        return pool_times(PoolTimes(**apart, prompt=0.03, full=0.24, decode=lambda n: 0.01), engine)
+
+    warm, cold = times(ten), times(replace(ten, cold=1.0))
+    assert cold.ttft - warm.ttft == pytest.approx(2.0)
+    assert cold.tpot == pytest.approx(warm.tpot)
+    assert times(replace(LOOP, cold=1.0)).ttft == times(LOOP).ttft
+
+
 def test_guesses_yield_tokens():
     assert tokens_per_step(0.0, 0.9) == 1
     assert tokens_per_step(3.0, 0.5) == pytest.approx(1 + 0.5 + 0.25 + 0.125)

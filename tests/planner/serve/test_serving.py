@@ -399,7 +399,7 @@ def test_the_first_token_of_an_idle_server_is_that_of_its_prefill():
         alone = found.prefill_seconds.expected + found.lag.start
         assert found.ttft_seconds.expected == pytest.approx(alone + way + tokens)
     assert short.lag.start > 0
-    assert short.lag.start == pytest.approx(long.lag.start)
+    assert long.lag.start < short.lag.start / 5  # the host is through before the device
 
 
 def test_every_chip_with_memory_and_bandwidth_serves_a_small_model():

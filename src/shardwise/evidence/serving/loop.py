@@ -11,7 +11,7 @@ less), so a share f = q / lump of the steps is mixed:
     TTFT      = (1 - 1/v) (P + q + s S + w E (O / y - 1)) + W / v
 
 E is what the prompts of the n - 1 others add to a step; one request at a time meets none. P is the
-prefill of a prompt alone, with the start of its kernels.
+prefill of a prompt alone, whose kernels the host starts ahead of the device (`ahead`).
 
 s steps of S seconds go by until software looks at a request beside others: `poll_steps`, half of
 the steps that it is told to take between looks at its queue (`queue_interval`), those for which it
@@ -28,6 +28,7 @@ others.
 
 A benchmark of v = `waves` requests for each in flight starts n at once, which are prefilled one
 step after the other, each of as many prompts as the token budget holds: W seconds in the mean.
+Where no request came before, this wave also waits for the first programs (`program_seconds`).
 Requests beyond n queue for their turn.
 
 Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
@@ -62,8 +63,8 @@ class ClosedLoop:
     """What is in flight at one server; numbers or arrays over candidates. `yields` are the tokens
     of one step and sequence, `splits` parts of the batch that prefill prompts of their own,
     `queue_interval` the steps from one look at the queue to the next, `waves` the requests of the
-    benchmark for each in flight, `held_steps` those for which a prompt is held back,
-    `kernels` those of a prompt's step."""
+    benchmark for each in flight, `held_steps` those for which a prompt is held back, `cold` whether
+    no request came before the benchmark's, `kernels` those of a prompt's step."""
 
     concurrency: Quantity
     input_length: Quantity
@@ -75,6 +76,7 @@ class ClosedLoop:
     queue_interval: Quantity = 1.0
     waves: Quantity = np.inf
     held_steps: Quantity = 0.0
+    cold: Quantity = 0.0
     kernels: Quantity = 0.0
 
     @property
@@ -186,9 +188,11 @@ def waiting(engine: EngineConstants, equal: Quantity) -> Quantity:
 
 
 def arriving(loop: ClosedLoop, engine: EngineConstants, busy: Quantity) -> Quantity:
-    """Seconds of a request on its way in and out, and of its tokens."""
+    """Seconds of a request on its way in and out, of its tokens, and in the mean of the first
+    programs, for which all requests of a first wave wait."""
     beside = engine.arrival.beside_seconds * busy * loop.kernels / 1000
-    return engine.arrival.request_seconds + beside + TOKEN_SECONDS * loop.input_length
+    made = engine.arrival.program_seconds * loop.cold / loop.waves
+    return engine.arrival.request_seconds + beside + made + TOKEN_SECONDS * loop.input_length
 
 
 def polling(loop: ClosedLoop, engine: EngineConstants) -> Quantity:

@@ -49,6 +49,7 @@ EXPLICIT: Mapping[str, str] = {
     "memory_share": "share of the memory that the engine takes; empty where it is 0.9",
     "waves": "requests of the benchmark for each in flight, all started at once; empty where many",
     "held_steps": "steps that a prompt waits for others to come with it; empty where none",
+    "cold": "1 where the benchmark sent no request before it measured; empty where it did",
     "tensor": "devices that cut the heads of one sequence",
     "data": "parts of the batch with attention of their own",
     "expert": "devices over which whole experts lie apart; 1 where they are cut like an MLP",
@@ -72,7 +73,7 @@ EXPLICIT: Mapping[str, str] = {
 
 LATER = (
     *("queue_interval", "max_num_seqs", "max_num_batched_tokens", "memory_share"),
-    *("waves", "held_steps"),
+    *("waves", "held_steps", "cold"),
 )
 """Columns that a table may lack."""
 
@@ -121,7 +122,7 @@ class ServingRun:
     `queue_interval` steps lie between the looks at the queue; `most_running` sequences at most run
     on a server, in steps of at most `token_budget` tokens, in a `memory_share` of its memory.
     `waves` requests come for each in flight, the first of them at once, and a prompt is held back
-    for `held_steps` steps.
+    for `held_steps` steps; a `cold` server had no request before them.
     Lengths lie evenly between `shortest` times the stated ones and these."""
 
     source: str
@@ -142,6 +143,7 @@ class ServingRun:
     memory_share: float
     waves: float
     held_steps: int
+    cold: bool
     weights: str
     kv: str
     concurrency: int
@@ -302,6 +304,7 @@ def run_of(row: Row) -> ServingRun:
         memory_share=_number(row, share, 0.01, 1.0) if row.get(share) else MEMORY_SHARE,
         waves=_count(row, "waves") if row.get("waves") else inf,
         held_steps=_count(row, "held_steps") if row.get("held_steps") else 0,
+        cold=bool(_count(row, "cold", least=0)) if row.get("cold") else False,
         weights=weights,
         kv={"fp16": "f16"}.get(kv, kv),
         concurrency=int(row["concurrency"]),

@@ -29,12 +29,18 @@ from shardwise.planner.serve.server import compute_dtypes, place_mesh, usable_by
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
-from shardwise.roofline.engines import DISPATCH_SECONDS, IDEAL_ENGINE, EngineConstants
+from shardwise.roofline.engines import (
+    DISPATCH_SECONDS,
+    EXPERT_RATE,
+    IDEAL_ENGINE,
+    EngineConstants,
+    ahead,
+)
 from shardwise.scheduling.step import StepShape
 from shardwise.units import format_gib
 from shardwise.work import Quantity, grouped
 
-_ALONE = replace(IDEAL_ENGINE, hops=0.0, dispatch_seconds=DISPATCH_SECONDS)
+_ALONE = replace(IDEAL_ENGINE, hops=0.0, dispatch_seconds=DISPATCH_SECONDS, experts=EXPERT_RATE)
 _PROBES = (_ALONE, replace(_ALONE, kernel_seconds=1e-6), replace(_ALONE, hops=1.0))
 
 _SHARES = (1.0, 0.7, 0.4, 0.15)
@@ -86,14 +92,14 @@ class RunFeatures:
         loop = replace(self.loop, yields=yields, kernels=self.prompt.kernels)
         decode = self.decode[0].seconds(engine)
         started = self.prompt.kernels * engine.arrival.start_seconds
-        prompt = self.prompt.seconds(engine) + started
+        prompt = np.asarray(ahead(self.prompt.seconds(engine), started))
         if self.runs[0].prefill is not None:
             return pool_times(self._pools(loop, prompt, engine), engine)
         steps = LoopSteps(
             decode=decode,
             mixed=self.mixed.seconds(engine),
             prompt=prompt,
-            full=np.maximum(self.full.seconds(engine), prompt),
+            full=ahead(self.full.seconds(engine), started),
         )
         looped = loop_times(loop, steps, engine, equal)
         alone = np.array([run.kind == "step" for run in self.runs])
@@ -258,6 +264,7 @@ def loop_of(runs: Sequence[ServingRun], shape: ServeShape) -> ClosedLoop:
         queue_interval=np.array([float(r.queue_interval) for r in runs]),
         waves=np.array([r.waves for r in runs]),
         held_steps=np.array([float(r.held_steps) for r in runs]),
+        cold=np.array([float(r.cold) for r in runs]),
     )
 
 

@@ -32,7 +32,7 @@ from shardwise.plans.engine_memory import EngineMemory, engine_memory, seen_byte
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
 from shardwise.roofline import Estimate, price
 from shardwise.roofline.bounds import Bounds
-from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
+from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, ahead, load_engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import MemoryTimeline, Quantity, Work
 
@@ -162,18 +162,19 @@ class Server:
 
     def lag(self, *, pools: bool = False) -> Lag:
         """What the engine adds to a time to the first token: its way in and out; beside others the
-        steps until it looks at a request, of which half a one is waited for anyhow; the start of a
-        prompt's kernels; and between two pools what it needs beside moving the cache."""
+        steps until it looks at a request, of which half a one is waited for anyhow; what the host
+        takes to start a prompt's kernels beyond the device's own seconds; and between two pools
+        what it needs beside moving the cache."""
         arrival = self.request.engine.arrival
         handover = float(arrival.handover_seconds) if pools else 0.0
         each = float(arrival.beside_seconds) / 1000, float(arrival.start_seconds)
-        beside, start = self._started(*each)
+        device, beside, host = self._started(*each)
         return Lag(
             seconds=float(arrival.request_seconds) + handover + self._through_stages(),
             per_token=TOKEN_SECONDS if arrival.sources else 0.0,
             steps=max(float(arrival.poll_steps) - 0.5, 0.0),
             beside=beside,
-            start=start,
+            start=ahead(device, host) - device,
         )
 
     def _through_stages(self) -> float:
@@ -193,10 +194,10 @@ class Server:
         return float(np.max((1 - 1 / np.asarray(stages, float)) * whole))
 
     def _started(self, *each: float) -> list[Quantity]:
-        """Seconds in which the host starts the kernels of a prompt, `each` for one: their number is
-        what their launch adds to a price."""
+        """Seconds of a prompt on the device, and in which the host starts its kernels, `each` for
+        one: their number is what their launch adds to a price."""
         if not any(each):
-            return [0.0 for _ in each]
+            return [0.0, *(0.0 for _ in each)]
         work, stack = prefill_work(self.request.cfg, self.shape()), self.request.engine.stack
 
         def taken(more: float) -> Quantity:
@@ -204,7 +205,7 @@ class Server:
             return price(work, self.piece.chip, self.placement, stack=slower).expected
 
         now = taken(0.0)
-        return [taken(one) - now if one else 0.0 for one in each]
+        return [now, *(taken(one) - now if one else 0.0 for one in each)]
 
     def _phase(self, work: Work, sequences: Quantity) -> Phase:
         """A priced step, with what the engine spends on each of its running sequences."""

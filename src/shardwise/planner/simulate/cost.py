@@ -150,8 +150,8 @@ class GuessingCost:
 class Lag(NamedTuple):
     """By what a first token comes later than the steps of a server say, as its software was
     measured to: seconds, more for each token of the prompt, and while the server answers others
-    further ones (`beside`) and steps in which a request is not looked at. In `start` seconds the
-    host starts the kernels of a prompt."""
+    further ones (`beside`) and steps in which a request is not looked at. A prompt takes `start`
+    seconds longer than its device, as the host starts its kernels."""
 
     seconds: float = 0.0
     per_token: float = 0.0
