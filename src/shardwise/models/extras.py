@@ -1,4 +1,4 @@
-"""Tensors that a class has beside those of its mixers and MLPs, by the `extras` of its row."""
+"""TensorRows that a class has beside those of its mixers and MLPs, by the `extras` of its row."""
 
 from collections.abc import Mapping
 from dataclasses import replace

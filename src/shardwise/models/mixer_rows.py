@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from shardwise.models.parameter import LayerPlace, Parameter, Tensors
+from shardwise.models.parameter import LayerPlace, Parameter, TensorRows
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -59,7 +59,7 @@ _PARTS = {
 
 def extra_rows(p: LayerPlace, extras: tuple[Extra, ...]) -> list[Parameter]:
     """The tensors that a class has of its own."""
-    t = Tensors.at(p, "other")
+    t = TensorRows.at(p, "other")
     for x in extras:
         if x.role != "state":
             part = _PARTS.get(x.name.partition(".")[0], "other")
@@ -70,7 +70,7 @@ def extra_rows(p: LayerPlace, extras: tuple[Extra, ...]) -> list[Parameter]:
 
 
 def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
-    t = Tensors.at(
+    t = TensorRows.at(
         *(p, ATTENTION),
         D=p.d_model * a.input_copies,
         N=a.heads,
@@ -117,7 +117,7 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     return t.rows
 
 
-def _block_indexer(t: Tensors, x: Indexer) -> None:
+def _block_indexer(t: TensorRows, x: Indexer) -> None:
     """Queries and one key from the stream, both normed; its heads have no weights (MiniMax-M3)."""
     t = t.of(J=x.heads, I=x.head_dim)
     t.matmul("indexer.q", "DJI")
@@ -127,7 +127,7 @@ def _block_indexer(t: Tensors, x: Indexer) -> None:
 
 
 def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
-    t = Tensors.at(
+    t = TensorRows.at(
         *(p, ATTENTION),
         N=a.heads,
         H=a.head_dim,
@@ -164,7 +164,7 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
     return t.rows
 
 
-def _token_indexer(t: Tensors, x: Indexer, source: str) -> None:
+def _token_indexer(t: TensorRows, x: Indexer, source: str) -> None:
     """One key per token, normed with LayerNorm; queries from the query latent (DeepSeek-V3.2)."""
     t = t.of(J=x.heads, I=x.head_dim)
     t.matmul("indexer.q", f"{source}JI")
@@ -174,7 +174,7 @@ def _token_indexer(t: Tensors, x: Indexer, source: str) -> None:
 
 
 def _compressed(p: LayerPlace, a: CompressedAttention) -> list[Parameter]:
-    t = Tensors.at(
+    t = TensorRows.at(
         *(p, ATTENTION),
         N=a.heads,
         K=1,
@@ -204,7 +204,7 @@ def _compressed(p: LayerPlace, a: CompressedAttention) -> list[Parameter]:
     return t.rows
 
 
-def _compressor(t: Tensors, name: str, width: int, ratio: int, entries: int) -> None:
+def _compressor(t: TensorRows, name: str, width: int, ratio: int, entries: int) -> None:
     """Pools `ratio` tokens into one entry; `entries` is 2 where neighbours overlap."""
     t = t.of(C=entries * width, r=ratio, H=width)
     t.matmul(f"{name}.kv", "DC")
@@ -215,7 +215,7 @@ def _compressor(t: Tensors, name: str, width: int, ratio: int, entries: int) -> 
 
 def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
     sizes = {"N": m.heads, "H": m.head_dim, "K": m.groups, "Z": m.state, "W": m.conv_width}
-    t = Tensors.at(p, LINEAR, **sizes)
+    t = TensorRows.at(p, LINEAR, **sizes)
     for name, out in (("z", "NH"), ("x", "NH"), ("b", "KZ"), ("c", "KZ"), ("dt", "N")):
         t.matmul(f"mamba.{name}", f"D{out}")
         t.bias(f"mamba.{name}.bias", out, m.proj_bias)
@@ -233,7 +233,7 @@ def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
 
 def _selective_scan(p: LayerPlace, m: SelectiveScan) -> list[Parameter]:
     """Two D x N inputs, N to step, B and C, and the step back to N; each channel is a head."""
-    t = Tensors.at(p, LINEAR, N=m.width, C=m.step_rank, Z=m.state, W=m.conv_width)
+    t = TensorRows.at(p, LINEAR, N=m.width, C=m.step_rank, Z=m.state, W=m.conv_width)
     for name in ("z", "x"):
         t.matmul(f"scan.{name}", "DN")
         t.bias(f"scan.{name}.bias", "N", m.proj_bias)
@@ -252,7 +252,7 @@ def _selective_scan(p: LayerPlace, m: SelectiveScan) -> list[Parameter]:
 
 
 def _delta(p: LayerPlace, m: DeltaNet) -> list[Parameter]:
-    t = Tensors.at(
+    t = TensorRows.at(
         *(p, LINEAR),
         N=m.value_heads,
         K=m.key_heads,
@@ -282,7 +282,7 @@ def _delta(p: LayerPlace, m: DeltaNet) -> list[Parameter]:
 
 
 def _lightning(p: LayerPlace, m: Lightning) -> list[Parameter]:
-    t = Tensors.at(p, LINEAR, N=m.heads, H=m.head_dim)
+    t = TensorRows.at(p, LINEAR, N=m.heads, H=m.head_dim)
     for name in ("q", "k", "v", "gate"):
         t.matmul(f"lightning.{name}", "DNH")
     t.norm("lightning.norm", "NH")
@@ -292,7 +292,7 @@ def _lightning(p: LayerPlace, m: Lightning) -> list[Parameter]:
 
 def _short_conv(p: LayerPlace, m: ShortConv) -> list[Parameter]:
     """Gates before and after the convolution and its input: three width x D projections."""
-    t = Tensors.at(p, LINEAR, F=m.width, W=m.conv_width)
+    t = TensorRows.at(p, LINEAR, F=m.width, W=m.conv_width)
     for name in ("gate_in", "gate_out", "x"):
         t.matmul(f"conv.{name}", "DF")
         t.bias(f"conv.{name}.bias", "F", m.bias)

@@ -80,7 +80,7 @@ class LayerPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class TensorRows:
     """Writes rows of one component at a place, each dim by its letter, whose size is said once: the
     rows so far are `rows`. A tensor that a model has only sometimes is one `when`."""
 
@@ -90,13 +90,13 @@ class Tensors:
     rows: list[Parameter] = field(default_factory=list)
 
     @classmethod
-    def at(cls, place: LayerPlace, component: str, **sizes: int | None) -> "Tensors":
+    def at(cls, place: LayerPlace, component: str, **sizes: int | None) -> "TensorRows":
         """Letters with their sizes; D is that of the place unless given. A letter without a size is
         of no tensor that there is."""
         known = {letter: size or 0 for letter, size in sizes.items()}
         return cls(place, component, {"D": place.d_model, **known})
 
-    def of(self, component: str = "", **sizes: int) -> "Tensors":
+    def of(self, component: str = "", **sizes: int) -> "TensorRows":
         """The same rows, those that follow of another component, or with other sizes."""
         return replace(self, component=component or self.component, sizes={**self.sizes, **sizes})
 

@@ -19,7 +19,7 @@ from math import isqrt
 
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.mixer_rows import extra_rows, mixer_rows
-from shardwise.models.parameter import LayerPlace, Parameter, Tensors
+from shardwise.models.parameter import LayerPlace, Parameter, TensorRows
 from shardwise.models.specs import Layer, Mlp, Moe
 
 _TOWER_LETTERS = "abcdefgh"
@@ -47,7 +47,7 @@ def first_matmuls(cfg: ModelConfig) -> tuple[str, ...]:
 
 
 def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
-    """Tensors that a checkpoint holds and the forward pass reads, but no gradient trains.
+    """TensorRows that a checkpoint holds and the forward pass reads, but no gradient trains.
 
     They are in no count: the bias that balances DeepSeek-V3's experts, one per expert.
     """
@@ -57,7 +57,7 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
     for index, (layer, count) in enumerate(cfg.layer_groups()):
         if isinstance(layer.mlp, Moe):
             place = LayerPlace(d_model=cfg.d_model, group=index, layers=count)
-            t = Tensors.at(place, "router", E=layer.mlp.experts)
+            t = TensorRows.at(place, "router", E=layer.mlp.experts)
             t.bias("router.correction", "E")
             rows += t.rows
     return tuple(rows)
@@ -72,7 +72,7 @@ def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
 
 
 def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
-    t = Tensors.at(p, "other", q=layer.laurel_rank, G=layer.norm_gate_rank)
+    t = TensorRows.at(p, "other", q=layer.laurel_rank, G=layer.norm_gate_rank)
     for mixer in (layer.mixer, layer.beside):
         t.rows.extend([] if mixer is None else mixer_rows(p, mixer))
     if isinstance(layer.mlp, Mlp):
@@ -104,7 +104,7 @@ def _block_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     return t.rows
 
 
-def _mlp(t: Tensors, m: Mlp, name: str) -> None:
+def _mlp(t: TensorRows, m: Mlp, name: str) -> None:
     t = t.of(F=m.d_ff, c=m.activation_scalars)
     ins = ("gate", "up") if m.gated else ("up",)
     for part in ins:
@@ -117,7 +117,7 @@ def _mlp(t: Tensors, m: Mlp, name: str) -> None:
     t.scale(f"{name}.activation", "c", m.activation_scalars)
 
 
-def _moe(t: Tensors, m: Moe) -> None:
+def _moe(t: TensorRows, m: Moe) -> None:
     scored = m.choices + m.shared_experts * m.scores_shared
     t = t.of(E=m.experts, F=m.d_ff, R=m.router_dim, A=m.latent_dim, k=2 * isqrt(m.experts))
     router, latent, routed = t.of("router"), t.of("moe_latent"), t.of("routed_experts")
@@ -145,14 +145,14 @@ def _moe(t: Tensors, m: Moe) -> None:
         _mlp(t.of("mlp_dense"), m.dense, "mlp")
 
 
-def _per_layer_input(t: Tensors, width: int) -> None:
+def _per_layer_input(t: TensorRows, width: int) -> None:
     t = t.of(Y=width)
     t.matmul("per_layer.gate", "DY")
     t.matmul("per_layer.out", "YD")
     t.add("norm", "per_layer.norm", "D")
 
 
-def _hyper(t: Tensors, name: str, layer: Layer) -> None:
+def _hyper(t: TensorRows, name: str, layer: Layer) -> None:
     """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
     streams, mixing = layer.streams, layer.streams_mixed
     t = t.of(s=streams, m=(2 + streams * mixing) * streams, c=2 + mixing)
@@ -161,7 +161,7 @@ def _hyper(t: Tensors, name: str, layer: Layer) -> None:
     t.scale(f"{name}.scale", "c")
 
 
-def _altup(t: Tensors, streams: int) -> None:
+def _altup(t: TensorRows, streams: int) -> None:
     """AltUp: from the active stream the weights by which the layer's input is predicted of all s
     streams, and from its output those by which all are corrected. One router serves both."""
     t = t.of(s=streams)
@@ -176,7 +176,7 @@ def _altup(t: Tensors, streams: int) -> None:
 def _embedding(cfg: ModelConfig) -> list[Parameter]:
     p = LayerPlace(d_model=cfg.d_model)
     altup, layered = cfg.streams > 1 and cfg.mixing == "altup", cfg.per_layer_input
-    t = Tensors.at(
+    t = TensorRows.at(
         *(p, "other"),
         V=cfg.embedding_rows,
         M=cfg.embedding_dim,
@@ -202,7 +202,7 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
 
 
 def _head(cfg: ModelConfig) -> list[Parameter]:
-    t = Tensors.at(
+    t = TensorRows.at(
         LayerPlace(d_model=cfg.d_model), "other", V=cfg.vocabulary, M=cfg.embedding_dim, c=1
     )
     width, several = _embedding_width(cfg), cfg.streams > 1

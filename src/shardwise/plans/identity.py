@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from shardwise.models import ModelConfig
+from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
 
 
@@ -27,7 +28,8 @@ def is_of(known: str, cfg: ModelConfig) -> bool:
 
 def former_hash(cfg: ModelConfig) -> str:
     """The hash in plans and checkpoints that were written when it was made of `repr`."""
-    return _short(_LATER.sub("", repr(_hashed(cfg))))
+    written = _COMPONENT.sub(r"\1, dtype_role='\2'", repr(_hashed(cfg)))
+    return _short(_LATER.sub("", written))
 
 
 _LATER = re.compile(
@@ -40,6 +42,8 @@ _LATER = re.compile(
     "|, out_bias=None, norm=True"
 )
 """Fields of layers that the former hash left out."""
+_COMPONENT = re.compile(r"(component='(\w+)', role=.*?active=Fraction\(\d+, \d+\))")
+"""Where a row of parameters said its component once more, as both hashes still have it."""
 
 
 def _hashed(cfg: ModelConfig) -> tuple[Any, ...]:
@@ -51,7 +55,9 @@ def _given(value: Any) -> str | dict[str, Any]:
     if isinstance(value, Fraction):
         return str(value)
     values = {f.name: (getattr(value, f.name), f.default) for f in fields(value)}
-    return {"": type(value).__name__} | {k: v for k, (v, usual) in values.items() if v != usual}
+    again = {"dtype_role": value.component} if isinstance(value, Parameter) else {}
+    given = {k: v for k, (v, usual) in values.items() if v != usual}
+    return {"": type(value).__name__} | given | again
 
 
 def _short(text: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import openai
 import pytest
 from tests.apps.server.made import TEMPLATE, folder_of, nothing_is_held, replica_of
+from tests.runtime.engine import mock
 
 from shardwise.apps.server.run import running
 from shardwise.commands.run.serving import ServeModelRequest
 from shardwise.errors import BadRequest
-from shardwise.runtime.engine import mock
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.runtime.text.reasoning import reasoning_format
 

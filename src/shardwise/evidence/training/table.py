@@ -51,7 +51,6 @@ SPELT: Mapping[str, str] = {
     "dropping": "capacity",
     **dict.fromkeys(OPTIM_WORDS["adam"], "adam"),
     **dict.fromkeys(OPTIM_WORDS["adam8bit"], "adam8bit"),
-    **{f"interleaved{name}": "interleaved" for name in ("1f1b", "-1f1b", "_1f1b")},
     "allgather": "all_gather",
     **{name: f"fa{name[-1]}" for name in ("flash_attention_2", "flash_attention_3")},
     **{name: f"fa{name[-1]}" for name in ("flashattention-2", "flashattention-3")},

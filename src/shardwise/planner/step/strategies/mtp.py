@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.parameter import LayerPlace, Tensors
+from shardwise.models.parameter import LayerPlace, TensorRows
 from shardwise.models.parameters import layer_rows
 from shardwise.models.specs import Layer
 
@@ -23,9 +23,9 @@ def last_layer(cfg: ModelConfig) -> Layer:
 
 
 def mtp_rows(cfg: ModelConfig, modules: int) -> tuple[Parameter, ...]:
-    """Tensors of all modules; they belong to the end of the model, not to a layer group."""
+    """TensorRows of all modules; they belong to the end of the model, not to a layer group."""
     place = LayerPlace(d_model=cfg.d_model)
-    t = Tensors.at(place, "mtp", C=2 * cfg.d_model)
+    t = TensorRows.at(place, "mtp", C=2 * cfg.d_model)
     t.norm("norm.stream", "D")
     t.norm("norm.embedding", "D")
     t.matmul("projection", "CD")
