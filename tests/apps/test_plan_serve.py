@@ -158,7 +158,7 @@ def test_prices_of_a_provider_and_of_the_spot_market():
     spot = found(*SMALL, *RATE, "--spot")["result"]
     assert spot["price"]["kind"] == "spot"
     assert spot["usd_per_hour"] < found(*SMALL, *RATE)["result"]["usd_per_hour"]
-    with pytest.raises(BadRequest, match="unknown provider of 'h100'"):
+    with pytest.raises(BadRequest, match="'h100' has no price on demand of it"):
         run(*SMALL, "--provider", "nobody")
     with pytest.raises(BadRequest, match="leave out --provider and --spot"):
         run(*SMALL, "--spot", "--price", "h100=2")

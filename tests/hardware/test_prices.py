@@ -98,7 +98,7 @@ def test_a_provider_and_the_spot_market_can_be_chosen():
     cheapest = listed_price("h100", spot=True)
     assert cheapest.kind == "spot"
     assert cheapest.usd_per_chip_hour < listed_price("h100").usd_per_chip_hour
-    with pytest.raises(BadRequest, match=r"unknown provider 'nobody'.*of 'h100' is listed of aws"):
+    with pytest.raises(BadRequest, match=r"unknown provider 'nobody'.*'h100' has no price"):
         listed_price("h100", "nobody")
     with pytest.raises(BadRequest, match="no spot price of 'h200'"):
         listed_price("h200", spot=True)

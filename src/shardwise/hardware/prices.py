@@ -155,8 +155,7 @@ def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) 
     if provider is None:
         return min(map(_fresh, found.values()), key=lambda price: price.usd_per_chip_hour)
     if provider not in found:
-        listed = f"a {kind} of '{chip}' is listed of {', '.join(found)}"
-        raise unknown("provider", provider, found, listed)
+        raise unknown("provider", provider, found, f"'{chip}' has no {kind} of it")
     return _fresh(found[provider])
 
 

@@ -159,7 +159,7 @@ def test_the_tokenizer_comes_along(tmp_path):
     run.data.write_text("words and other words " * 200)
     seen = []
     train(run, note=seen.append)
-    assert any(note.startswith("800 tokens in 1 documents") for note in seen)
+    assert any(note.startswith("800 tokens in 1 document:") for note in seen)
     assert (out / "tokenizer.json").read_text() == (folder / "tokenizer.json").read_text()
 
 

@@ -20,6 +20,7 @@ from shardwise.boundary.typed import first_mistake
 from shardwise.errors import BadRequest, unknown
 from shardwise.plans.adapters import Quantized
 from shardwise.plans.libraries import Library
+from shardwise.plans.software.torchtitan import TORCHTITAN
 from shardwise.plans.software.trainer import OPTIM_WORDS
 from shardwise.plans.stacks import AttentionKernel, Gathers, Overlapped, PublishedStack, Reduces
 
@@ -51,6 +52,7 @@ SPELT: Mapping[str, str] = {
     "dropping": "capacity",
     **dict.fromkeys(OPTIM_WORDS["adam"], "adam"),
     **dict.fromkeys(OPTIM_WORDS["adam8bit"], "adam8bit"),
+    **{theirs.lower(): ours for ours, theirs in TORCHTITAN.words["pipeline_schedule"].items()},
     "allgather": "all_gather",
     **{name: f"fa{name[-1]}" for name in ("flash_attention_2", "flash_attention_3")},
     **{name: f"fa{name[-1]}" for name in ("flashattention-2", "flashattention-3")},

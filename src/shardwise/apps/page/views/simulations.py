@@ -1,9 +1,8 @@
 """Machines to watch: the simulators of `book figure`, which the page plays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, powers, slider
@@ -51,14 +50,12 @@ def _calls(figure_id: str, state: ViewState) -> list[VerbCall]:
     return [VerbCall(verb="book_figure", given=(figure_id,), keywords={"sets": sets})]
 
 
-def _draw(
-    says: Callable[[Any, Mapping[str, float]], str], state: ViewState, answers: Sequence[Answer]
-) -> Drawn:
+def _draw(says: Callable[..., str], state: ViewState, answers: Sequence[Answer]) -> Drawn:
     found = answers[0]
     assert isinstance(found, SimulationAnswer)
     units = {**dict.fromkeys(SHARES, "share"), **found.units}
     return Drawn(
-        says=says(state, found.readings),
+        says=says(state, **found.readings),
         key=[
             KeyFigure(label=said, value=found.readings[name], unit=units.get(name, ""))
             for name, said in HEADED.items()
@@ -156,45 +153,51 @@ def _share(value: float) -> str:
     return f"{sig(100 * value)} %"
 
 
-def _systolic(state: SystolicState, read: Mapping[str, float]) -> str:
+def _systolic(state: SystolicState, *, cycles: float, utilisation: float, **_: float) -> str:
     array = f"{state.side} x {state.side}"
     return (
-        f"An array of {array} takes {many(round(read['cycles']), 'cycle')} to multiply "
+        f"An array of {array} takes {many(round(cycles), 'cycle')} to multiply "
         f"{state.rows} x {state.inner} by {state.inner} x {state.columns}, "
-        f"{_share(read['utilisation'])} of its peak."
+        f"{_share(utilisation)} of its peak."
     )
 
 
-def _hbm(state: HbmState, read: Mapping[str, float]) -> str:
+def _hbm(
+    state: HbmState, *, seconds: float, compute_busy: float, bytes_busy: float, **_: float
+) -> str:
     return (
         f"On {state.chip} {format_bytes(state.read)} and {format_flops(state.flops)} in "
-        f"{many(state.chunks, 'chunk')} take {format_seconds(read['seconds'])}: compute is busy "
-        f"{_share(read['compute_busy'])} of the time, memory {_share(read['bytes_busy'])}."
+        f"{many(state.chunks, 'chunk')} take {format_seconds(seconds)}: compute is busy "
+        f"{_share(compute_busy)} of the time, memory {_share(bytes_busy)}."
     )
 
 
-def _collective(state: CollectiveState, read: Mapping[str, float]) -> str:
+def _collective(
+    state: CollectiveState, *, seconds: float, rounds: float, busiest_link_bytes: float, **_: float
+) -> str:
     return (
         f"{KINDS[state.kind]} of {format_bytes(state.bytes)} over {state.shape} devices "
-        f"({state.network}) takes {format_seconds(read['seconds'])} in "
-        f"{many(round(read['rounds']), 'round')}; the busiest link carries "
-        f"{format_bytes(read['busiest_link_bytes'])}."
+        f"({state.network}) takes {format_seconds(seconds)} in "
+        f"{many(round(rounds), 'round')}; the busiest link carries "
+        f"{format_bytes(busiest_link_bytes)}."
     )
 
 
-def _pipeline(state: PipelineState, read: Mapping[str, float]) -> str:
+def _pipeline(state: PipelineState, *, bubble: float, most_in_flight: float, **_: float) -> str:
     return (
         f"Schedule {state.schedule} on {many(state.stages, 'stage')} idles "
-        f"{_share(read['bubble'])} of the time with {state.microbatches} microbatches, and keeps "
-        f"at most {sig(read['most_in_flight'])} of them at once."
+        f"{_share(bubble)} of the time with {state.microbatches} microbatches, and keeps "
+        f"at most {sig(most_in_flight)} of them at once."
     )
 
 
-def _batching(state: BatchingState, read: Mapping[str, float]) -> str:
+def _batching(
+    state: BatchingState, *, seconds: float, tokens_per_second: float, mean_ttft: float, **_: float
+) -> str:
     return (
         f"{many(state.requests, 'request')} in {many(state.slots, 'slot')} ({state.policy}) take "
-        f"{format_seconds(read['seconds'])}, {sig(read['tokens_per_second'])} tokens a second; the "
-        f"first token comes after {format_seconds(read['mean_ttft'])} in the mean."
+        f"{format_seconds(seconds)}, {sig(tokens_per_second)} tokens a second; the "
+        f"first token comes after {format_seconds(mean_ttft)} in the mean."
     )
 
 
@@ -203,7 +206,7 @@ def _view(
     title: str,
     about: str,
     state: type[ViewState],
-    says: Callable[[Any, Mapping[str, float]], str],
+    says: Callable[..., str],
     crossed: tuple[str, ...] = (),
 ) -> PageView[ViewState]:
     """A simulator; `says` makes a sentence to quote of its state and readings."""
