@@ -90,11 +90,11 @@ def _range_text(answer: ServeAnswer, result: PricedServer) -> str:
     """How far the engine's times per token were off."""
     if result.tpot_interval is None:
         return ""
-    low, high = map(format_seconds, result.tpot_interval)
+    between = format_seconds_between(*result.tpot_interval)
     chip = answer.piece.chip.id
     if not load_engine(result.engine).knows(chip):
-        return f" ({low} to {high}: no run on {chip} is known)"
-    return f" (8 of 10 runs of {result.engine}: {low} to {high})"
+        return f" ({between}: no run on {chip} is known)"
+    return f" (8 of 10 runs of {result.engine}: {between})"
 
 
 def serve_detail(answer: ServeAnswer, result: PricedServer) -> Page:
