@@ -25,7 +25,7 @@ from shardwise.hardware.boxes import boxes
 from shardwise.models import ModelConfig
 from shardwise.planner.serve.count import step_work
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device
-from shardwise.planner.serve.server import compute_dtypes, place_mesh, usable_bytes
+from shardwise.planner.serve.server import compute_dtypes, place_mesh
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
@@ -161,7 +161,7 @@ def fitting(table: ServingTable) -> ServingTable:
     kept, left_out, first = set[str](), dict(table.left_out), dict(table.first)
     for run, *others in grouped(table.runs, _alike).values():
         weights = weight_bytes_per_device(run.cfg, _shape(run))
-        room = usable_bytes(run.piece)
+        room = run.piece.chip.usable_bytes_per_device
         if weights <= room:
             kept |= {r.id for r in (run, *others)}
             continue
@@ -317,6 +317,8 @@ def most_running(run: ServingRun, shape: ServeShape) -> Quantity:
     does not say fewer."""
     mean = int(run.input_length + run.output_length / 2)
     one = replace(shape, batch=1.0, input_length=mean, output_length=0)
-    free = run.memory_share * usable_bytes(run.piece) - weight_bytes_per_device(run.cfg, one)
+    free = run.memory_share * run.piece.chip.usable_bytes_per_device - weight_bytes_per_device(
+        run.cfg, one
+    )
     fits = np.maximum(np.floor(free / kv_bytes_per_device(run.cfg, one)), 1.0)
     return np.minimum(fits * run.data, run.most_running)

@@ -103,7 +103,7 @@ class Server:
     @property
     def usable_bytes(self) -> float:
         """HBM bytes of one device that a program can use."""
-        return usable_bytes(self.piece)
+        return self.piece.chip.usable_bytes_per_device
 
     @property
     def engine_memory(self) -> EngineMemory | None:
@@ -361,11 +361,6 @@ def servers(
         if len(server):
             found.append(server)
     return found
-
-
-def usable_bytes(piece: Slice) -> float:
-    """HBM bytes per JAX device that a program can use."""
-    return piece.chip.usable_bytes_per_device
 
 
 def compute_dtypes(chip: Chip) -> Mapping[str, str]:

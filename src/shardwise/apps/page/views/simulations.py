@@ -12,6 +12,7 @@ from shardwise.apps.page.views.chips import TORI
 from shardwise.book.simulators.collective import NETWORKS
 from shardwise.boundary.records import plain
 from shardwise.commands.base.answer import Answer
+from shardwise.commands.base.layout import percent
 from shardwise.commands.tables.book_figure import SimulationAnswer
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.scheduling.policies import POLICIES
@@ -149,16 +150,12 @@ class BatchingState(ViewState):
     chunk: int = slider("Chunk", powers(6, 12), 512, unit="tokens")
 
 
-def _share(value: float) -> str:
-    return f"{sig(100 * value)} %"
-
-
 def _systolic(state: SystolicState, *, cycles: float, utilisation: float, **_: float) -> str:
     array = f"{state.side} x {state.side}"
     return (
         f"An array of {array} takes {many(round(cycles), 'cycle')} to multiply "
         f"{state.rows} x {state.inner} by {state.inner} x {state.columns}, "
-        f"{_share(utilisation)} of its peak."
+        f"{percent(utilisation)} of its peak."
     )
 
 
@@ -168,7 +165,7 @@ def _hbm(
     return (
         f"On {state.chip} {format_bytes(state.read)} and {format_flops(state.flops)} in "
         f"{many(state.chunks, 'chunk')} take {format_seconds(seconds)}: compute is busy "
-        f"{_share(compute_busy)} of the time, memory {_share(bytes_busy)}."
+        f"{percent(compute_busy)} of the time, memory {percent(bytes_busy)}."
     )
 
 
@@ -186,7 +183,7 @@ def _collective(
 def _pipeline(state: PipelineState, *, bubble: float, most_in_flight: float, **_: float) -> str:
     return (
         f"Schedule {state.schedule} on {many(state.stages, 'stage')} idles "
-        f"{_share(bubble)} of the time with {state.microbatches} microbatches, and keeps "
+        f"{percent(bubble)} of the time with {state.microbatches} microbatches, and keeps "
         f"at most {sig(most_in_flight)} of them at once."
     )
 
