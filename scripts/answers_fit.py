@@ -5,8 +5,9 @@ docs/lab/answers_fit.json, and its lines in docs/accuracy.md.
 
 Jobs are drawn by a seed: model, TPU slice, tokens per chip and length. Of their default answers
 those whose predicted peak is at least `NEAR` of usable memory are kept, `COUNT` in all, and
-compiled by libtpu for a slice that is not here (5 to 150 CPU seconds each). A plan that stands in
-the JSON is not compiled again.
+compiled by libtpu for a slice that is not here (5 to 150 CPU seconds each). Answers with pipeline
+stages are left out: their step is many programs (`runtime/programs/train.py`), none of which is
+compiled alone. A plan that stands in the JSON is not compiled again.
 """
 
 import argparse
@@ -44,6 +45,8 @@ def answers() -> Iterator[tuple[str, TrainPlan]]:
         if found is None or found.result["peak_bytes_per_chip"] < NEAR * _usable(found):
             continue
         plan = found.planning.best.plan
+        if plan.degree("stage") > 1:
+            continue
         sizes = f"{plan.global_batch_sequences} x {plan.sequence_length}"
         name = f"{plan.model} on {plan.slice}, {mesh_text(plan.mesh)}, {plan.remat}, {sizes}"
         if name not in names:
@@ -90,7 +93,7 @@ def told(rows: list[dict[str, Any]]) -> str:
     misses = "; ".join(row["name"] for row in done if not row["fits"])
     failed = [row for row in rows if "fits" not in row]
     said = (
-        f"Of {len(done)} answers for our trainer, drawn by a seed, whose predicted peak is at "
+        f"Of {len(done)} answers without stages, drawn by a seed, whose predicted peak is at "
         f"least {NEAR:.0%} of usable memory, {sum(row['fits'] for row in done)} fit when libtpu "
         f"compiles them (`scripts/answers_fit.py`); the fullest takes {short[-1]:.0%}"
     )

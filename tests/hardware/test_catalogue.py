@@ -53,6 +53,7 @@ def test_kinds_of_network():
     assert kinds["v5p"] is kinds["trn2"] is Torus
     assert kinds["h100"] is kinds["gb200"] is Switched
     assert kinds["mi300x"] is kinds["gaudi3"] is FullMesh
+    assert kinds["ascend910b2"] is kinds["ascend910b3"] is FullMesh
     assert kinds["gh200"] is kinds["cpu"] is Alone
     assert kinds["l4"] is Switched
     assert load_chip("mi300x").network.pair_oneway == 6.4e10
@@ -116,6 +117,14 @@ def test_loading_one_chip_is_quick():
         ("NVIDIA GeForce RTX 3090", "rtx3090"),
         ("NVIDIA A100 80GB PCIe", "a100-pcie"),
         ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA A800-SXM4-80GB", "a800"),
+        ("A800 80GB PCIe", "a800-pcie"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+        ("RTX A6000", "a6000"),
+        ("Tesla V100-SXM2-16GB", "v100-16gb"),
+        ("Ascend910B2", "ascend910b2"),
+        ("Ascend 910B", "ascend910b3"),
+        ("910C", "ascend910c"),
     ],
 )
 def test_aliases(name, chip):

@@ -12,6 +12,7 @@ from shardwise.models.activations import (
     book_activation_bytes,
     recompute_flops_per_token,
     saved_activations,
+    saved_scores,
 )
 from shardwise.models.flops import flops_by_op
 from shardwise.models.remat import REMAT_POLICIES, remat_row
@@ -57,6 +58,16 @@ def test_statistics_stay_in_f32():
     cfg = load_model("llama-3-70b")
     bf16, fp8 = (activation_bytes(cfg, "none", dtype=d) for d in ("bf16", "fp8"))
     assert 2 * fp8 - bf16 == 4 * 80 * (64 + 2)
+
+
+def test_scores_that_are_written_out_keep_a_wide_softmax_twice():
+    """PyTorch's softmax under autocast: 4 bytes, and 2 for the product with the values."""
+    layer = load_model("llama-3-8b").groups[0]
+    (narrow,) = saved_scores(layer, 1024.0)
+    assert narrow.bytes_per_token(2) == 2 * 32 * 1024
+    wide = saved_scores(layer, 1024.0, wide=True)
+    assert sum(a.bytes_per_token(2) for a in wide) == 6 * 32 * 1024
+    assert all(a.sharded for a in wide)
 
 
 def test_tensor_cuts_heads_and_d_ff_only():

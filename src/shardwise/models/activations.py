@@ -6,7 +6,7 @@ statistic, no T x S scores). Which of them a policy keeps is in its row (`remat.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.models.config import ModelConfig
@@ -370,10 +370,15 @@ def _activated(name: str, width: float, gated: bool) -> list[Activation]:
     ]
 
 
-def saved_scores(layer: Layer, context: float) -> tuple[Activation, ...]:
+def saved_scores(layer: Layer, context: float, *, wide: bool = False) -> tuple[Activation, ...]:
     """What attention keeps on top where it writes its T x S scores to memory: the probabilities, in
-    16 bits, S per head and token (arXiv 2205.05198, section 4.1, without dropout)."""
+    16 bits, S per head and token (arXiv 2205.05198, section 4.1, without dropout). A `wide` softmax
+    keeps its result in f32, too."""
     mixer = layer.attention
     if mixer is None:
         return ()
-    return (_kept("attention", "attention probabilities", mixer.heads * context, "N"),)
+    width = mixer.heads * context
+    narrow = _kept("attention", "attention probabilities", width, "N")
+    if not wide:
+        return (narrow,)
+    return (narrow, replace(narrow, name="attention probabilities, f32", f32=True))

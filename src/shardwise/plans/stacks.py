@@ -49,7 +49,8 @@ class StackRow:
     the sum of the earlier ones until all are there. `keeps_gathered`: inputs that tensor gathers
     are kept whole for the weight gradients, rather than in pieces and gathered again.
     `fuses_mlp`: an MLP's activation, gate and experts' weights are one kernel that keeps its inputs
-    alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `loss_in_place`:
+    alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `wide_softmax`:
+    where attention writes its scores, op by op, their softmax is in f32. `loss_in_place`:
     the loss turns the f32 logits into their gradient where they lie. `loss_copies`: f32 arrays of
     the size of the logits that the loss makes besides where the vocabulary is cut over tensor.
     `buckets`: gradients of several layers are summed over their copies at once.
@@ -79,6 +80,7 @@ class StackRow:
     keeps_gathered: bool = False
     fuses_mlp: bool = False
     keeps_quantised: bool = False
+    wide_softmax: bool = False
     loss_in_place: bool = False
     loss_copies: int = 0
     buckets: bool = False
@@ -136,10 +138,13 @@ STACK_ROWS = (
     ),
     # PyTorch's non-reentrant checkpoint stops early. Its pipeline stages gather weights and reduce
     # gradients once a step (torch/distributed/pipelining/stage.py). Its sharded loss sums an
-    # exponential and an update in f32 (torch/distributed/tensor/parallel/loss.py).
+    # exponential and an update in f32 (torch/distributed/tensor/parallel/loss.py). Autocast runs a
+    # softmax in f32 (torch.amp, "CUDA Ops that can autocast to float32"), and so do LitGPT's
+    # `F.softmax(scores, dim=-1, dtype=torch.float)` and transformers' `eager_attention_forward`.
     StackRow(
         name="fsdp",
         attention_kernel="sdpa",
+        wide_softmax=True,
         loss_copies=1,
         piped_gather="per_step",
         piped_reduce="per_step",

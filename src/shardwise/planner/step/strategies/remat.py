@@ -41,7 +41,8 @@ def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple
     if shape.quantises_kept:
         saved += tuple(replace(a, name=f"{CORE}, quantised", fed=True) for a in saved if _core(a))
     if shape.attention_kernel == "scores":
-        saved += saved_scores(layer, float(shape.sequence_length))
+        wide = shape.stack_row.wide_softmax and shape.tapes
+        saved += saved_scores(layer, float(shape.sequence_length), wide=wide)
     if shape.library_row.f32_norms:
         saved = in_f32(cfg, layer, saved, shape)
     if shape.library_row.whole_qkv:
