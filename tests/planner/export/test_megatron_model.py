@@ -126,3 +126,31 @@ def test_layers_of_stages(flags, layers, chunks):
     text = HEAD + BATCH + shape + "--pipeline-model-parallel-size 8 " + flags
     plan = parse_export(text, "megatron", piece=parse_slice("4*h100:8"))
     assert (plan.layers_per_stage, plan.virtual_stages) == (layers, chunks)
+
+
+HYBRID = (
+    "--hidden-size 8192 --num-attention-heads 64 --group-query-attention --num-query-groups 8 "
+    "--ffn-hidden-size 32768 --kv-channels 128 --mamba-state-dim 256 --squared-relu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights "
+)
+NEMOTRON_H = "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-"
+
+
+@pytest.mark.parametrize("flag", ["--hybrid-layer-pattern", "--hybrid-override-pattern"])
+def test_a_pattern_of_layers_is_a_model(flag: str):
+    assert model_of(f"{HYBRID} {flag} {NEMOTRON_H}") == "nemotron-h-56b"
+    built = load_model(model_of(f"{HYBRID} --vocab-size 32000 {flag} M-M*M-/M*"))
+    mixers = [type(built.layer(at).mixer).__name__ for at in range(built.layers)]
+    assert mixers == ["Mamba", "NoneType", "Mamba", "Attention", "Mamba", "NoneType"]
+
+
+def test_shares_of_layers_are_a_pattern():
+    """As Megatron-LM's own `pattern_from_ratios` spreads them (hybrid_layer_allocation.py)."""
+    shares = "--num-layers 12 --hybrid-attention-ratio 0.17 --hybrid-mlp-ratio 0.5 "
+    built = load_model(model_of(HYBRID + shares + "--vocab-size 32000"))
+    kinds = [(built.layer(at).mixer, built.layer(at).mlp) for at in range(built.layers)]
+    words = ["-" if mixer is None else type(mixer).__name__[0] for mixer, _ in kinds]
+    assert (words.count("A"), words.count("-"), words.count("M")) == (2, 6, 4)
+    assert words[0] == "M"
+    with pytest.raises(BadRequest, match="--hybrid-mlp-ratio 0.9, of 12 layers"):
+        model_of(HYBRID + shares.replace("0.5", "0.9"))

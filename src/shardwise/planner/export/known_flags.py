@@ -23,7 +23,9 @@ from shardwise.planner.export import (
     torchtitan_read,
 )
 from shardwise.planner.export.maxtext import written
-from shardwise.planner.export.megatron_shape import vocabulary
+from shardwise.planner.export.megatron_effect import same_without
+from shardwise.planner.export.megatron_hybrid import PATTERN
+from shardwise.planner.export.megatron_shape import WINDOWED, vocabulary, with_sinks
 from shardwise.planner.export.megatron_yaml import RECIPES, idle_keys, recipe_of
 from shardwise.planner.export.notes import NOTE, heading
 from shardwise.planner.export.script import launch_of, script_of
@@ -169,7 +171,7 @@ _NEAR: Mapping[str, Callable[[str], list[str]]] = {
 def _not_read(text: str, target: str) -> list[str]:
     """Known keys that say something and are not read, each with its value; and those without effect
     on a plan, as one remark."""
-    given, known = values_in(text, target), _known(target)
+    given, known, same = values_in(text, target), _known(target), list[str]()
     if target == torchtitan_read.TARGET:
         other = torchtitan_read.not_understood(text)
         known = known | {k for k in given if k.partition(".")[0] not in _sections(known)}
@@ -182,6 +184,9 @@ def _not_read(text: str, target: str) -> list[str]:
         idle += [k for k, value in given.items() if str(value) in usual.get(k, ())]
         if target == megatron_read.TARGET:
             idle += idle_keys(text)
+            idle += [k for k in _OF_HYBRIDS if k in given] if PATTERN in given else []
+            same = same_without(text, read)
+            read = read if with_sinks(megatron_read.parsed(text)) else [*{*read} - {*WINDOWED}]
         if target == maxtext_read.TARGET:
             if jax_trainers.flags_of(text) is not None:
                 idle += [k for k in given if jax_trainers.IDLE.match(k)]
@@ -190,8 +195,6 @@ def _not_read(text: str, target: str) -> list[str]:
             model = maxtext_read.own_models().get(str(given.get("model_name")), {})
             idle += [k for k, value in given.items() if k in model and written(model[k]) == value]
         degrees = re.compile(r"(ici|dcn)_\w+_parallelism|--nproc-per-node|--nnodes")
-        if "--vocab-size" in given and "--tokenizer-type" in given:
-            idle.append("--tokenizer-type")
         done = {
             *read,
             *idle,
@@ -205,9 +208,14 @@ def _not_read(text: str, target: str) -> list[str]:
         for key, value in other.items()
         if key in known
     ]
-    own = heading("training", target)[0] in text  # where each key is one of ours
-    without = "" if own else ", ".join(sorted(set(idle)))
-    return [*said, *([Remark(f"without effect on a plan: {without}")] if without else [])]
+    if heading("training", target)[0] in text:  # where each key is one of ours
+        return said
+    about = {"without effect on a plan": {*idle}, "the plan is the same without": {*same} - {*idle}}
+    return [*said, *(Remark(f"{k}: {', '.join(sorted(v))}") for k, v in about.items() if v)]
+
+
+_OF_HYBRIDS = ("--spec", "--is-hybrid-model", "--squared-relu")
+"""What Megatron's arguments say beside a pattern of layers, which says it, too."""
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from math import lcm, prod
 
 from shardwise.errors import BadRequest, Gives, Lacking
@@ -9,6 +10,8 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.megatron_former import of_today
+from shardwise.planner.export.megatron_hybrid import PATTERN, with_layers
+from shardwise.planner.export.megatron_shape import is_gated
 from shardwise.planner.export.megatron_yaml import around, is_override, overrides_of, recipe_of
 from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
@@ -22,7 +25,11 @@ TARGET = "megatron"
 def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the arguments say; `devices` is how many there are where torchrun's words do
     not say it."""
-    given = parsed(text)
+    return fields_of(parsed(text), devices)
+
+
+def fields_of(given: Flags, devices: int | None) -> Fields:
+    """As `read`, of the flags of a text."""
     if REFUSED in given:
         raise BadRequest(given.given[REFUSED])
     for flag in ("--tuner-type", "--train-type"):
@@ -136,8 +143,19 @@ def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces. Those
     of its launcher are torchrun's. Of a YAML recipe, its keys. Programs around Megatron write
     flags with underscores, and `section.key=value`."""
+    own = as_spelt(text)
+    return of_spelt(own)
+
+
+def of_spelt(own: Flags) -> Flags:
+    """The arguments as Megatron-LM of today would have them said."""
+    return replace(own, given=with_layers(of_today(own.given)))
+
+
+def as_spelt(text: str) -> Flags:
+    """As `parsed`, former spellings as they stand."""
     if (recipe := recipe_of(text)) is not None:
-        return Flags(TARGET, of_today(recipe))
+        return Flags(TARGET, recipe)
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
@@ -154,12 +172,14 @@ def parsed(text: str) -> Flags:
         elif flag and not (given[flag] and word[:1] == "$" and launch and word[1:] in launch.unset):
             given[flag] = f"{given[flag]} {word}".strip()  # one without a value is none (told)
     own = around(given) if flat or any(map(is_override, arguments)) else given
-    return Flags(TARGET, of_today(own), launch.unset if launch else ())
+    return Flags(TARGET, own, launch.unset if launch else ())
 
 
 def _expert_tensor(given: Flags, tensor: int) -> int:
     """How often an expert's matrices are cut: as others where nobody says it, and not at all in
     the recipes of Megatron-Bridge, all of which say 1 (src/megatron/bridge/recipes)."""
+    if "--num-experts" not in given and given.count("--expert-model-parallel-size", "1") == 1:
+        return tensor  # which a dense model has no use for
     named = any(flag in given for flag in ("--recipe", "--model-recipe-name"))
     return given.count("--expert-tensor-parallel-size", "1" if named else str(tensor))
 
@@ -170,8 +190,6 @@ def _read_mesh(given: Flags, world: int) -> Fields:
     context = given.count("--context-parallel-size", "1")
     ep = given.count("--expert-model-parallel-size", "1")
     etp = _expert_tensor(given, tensor)
-    if ep == 1 and "--num-experts" not in given:
-        etp = tensor  # which a dense model has no use for
     spans = etp == 1 and tensor > 1
     expert = whole(TARGET, "EP over the tensor axis", ep / tensor) if spans else ep
     if not spans and etp != tensor:
@@ -205,7 +223,9 @@ def _read_zero(given: Flags, stored: bool) -> int:
 
 
 def _strategy(given: Flags) -> str:
-    """What Megatron-FSDP stores in pieces; "" where it does not run."""
+    """What Megatron-FSDP, or PyTorch's, stores in pieces; "" where neither runs."""
+    if "--use-torch-fsdp2" in given:
+        return PIECES
     if "--use-megatron-fsdp" not in given:
         return ""
     return given.get("--data-parallel-sharding-strategy", PIECES)
@@ -341,6 +361,21 @@ def read_nearly(given: Flags) -> list[str]:
             f"--recompute-method block recomputes {layers} layers of each stage and keeps the "
             "others whole; read as all of them, which takes less memory and more time"
         )
+    if "--use-torch-fsdp2" in given:
+        said.append(
+            "--use-torch-fsdp2 is read as --use-megatron-fsdp, which sends and stores alike"
+        )
+    said += [
+        f"{flag}: the batch grows; a step is read at its largest, --global-batch-size"
+        for flag in ("--rampup-batch-size", "--step-batch-size-schedule")
+        if flag in given
+    ]
+    square = given.given.get("--exp-avg-sq-dtype", moments := given.get("--exp-avg-dtype", "fp32"))
+    if square != moments:
+        said.append(f"--exp-avg-sq-dtype {square}: both moments are read as {moments}")
+    built = "--num-experts" in given and "--num-layers" in given and PATTERN not in given
+    if built and not is_gated(given):
+        said.append("neither --swiglu nor --quick-geglu is given: experts are read as with a gate")
     modules = given.given.get("--recompute-modules", "").split()
     if few := [module for module in modules if module in _few(given)]:
         said.append(f"--recompute-modules {' '.join(few)}: read as kept, as it holds little")
@@ -360,6 +395,8 @@ def _read_dtypes(given: Flags) -> Fields:
         scaled = recipe in ("tensorwise", "blockwise")  # by the tensor as it is, or by blocks
         compute = "fp8" if scaled else given.word("--fp8-recipe", RECIPES, "delayed")
         param = compute if "--fp8-param-gather" in given else kind
+    if "--fp4-format" in given:
+        compute = given.word("--fp4-recipe", {"nvfp4": "nvfp4"}, "nvfp4")
     moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")
     return {
         "dtypes.param": param,

@@ -22,8 +22,8 @@ TOKENIZERS = {
 """Entries of the vocabularies that a tokenizer's type fixes."""
 _ENTRIES = str(TOKENIZERS["Llama2Tokenizer"])
 """The vocabulary of an example where no argument says one."""
-_UNBUILT = (
-    *("--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model", "--spec"),
+UNBUILT = (
+    *("--is-hybrid-model", "--spec"),
     *("--experimental-attention-variant", "--linear-attention-type", "--window-size"),
     *("--heterogeneous-layers-config-path", "--encoder-num-layers"),
 )
@@ -35,7 +35,7 @@ def shape_of(given: Flags) -> Shape:
     layers, hidden = given.count("--num-layers"), given.count("--hidden-size")
     heads = given.count("--num-attention-heads")
     grouped = "--group-query-attention" in given and "--num-query-groups" in given
-    gated, latent = _gated(given), "--multi-latent-attention" in given
+    gated, latent = is_gated(given), "--multi-latent-attention" in given
     wide = given.count("--ffn-hidden-size", str(_usual_ffn(hidden, gated=gated)))
     experts = given.number("--num-experts", "0")
     dense = _dense_layers(given, layers) if experts else layers
@@ -73,7 +73,8 @@ def shape_of(given: Flags) -> Shape:
     return shape
 
 
-def _gated(given: Flags) -> bool:
+def is_gated(given: Flags) -> bool:
+    """Whether MLPs have a gate."""
     return "--swiglu" in given or "--quick-geglu" in given
 
 
@@ -120,11 +121,20 @@ _PADDED = 1024
 """More entries than this no padding adds: 128 times a usual tensor parallelism of 8."""
 
 
+WINDOWED = ("--window-size", "--window-attn-skip-freq", "--softmax-type")
+"""Arguments of attention that are read together, of models with sinks (`with_sinks`)."""
+
+
+def with_sinks(given: Flags) -> bool:
+    """Whether the flags say experts and learnt sinks of attention, as GPT-OSS has them."""
+    return "--num-experts" in given and given.given.get("--softmax-type") == "learnable"
+
+
 def config_of(given: Flags) -> str:
     """The model that the flags describe, as `load_model` reads one that is written out. Raises
     Lacking for what no flag says, BadRequest for a flag of a model that is not so described."""
-    sinks = "--num-experts" in given and given.get("--softmax-type", "") == "learnable"
-    for flag in _UNBUILT:
+    sinks = with_sinks(given)
+    for flag in UNBUILT:
         if flag in given and not (sinks and flag == "--window-size"):
             raise Lacking(
                 f"megatron: {flag} is a model's that its other flags do not describe",

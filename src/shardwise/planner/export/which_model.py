@@ -19,6 +19,7 @@ from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model
 from shardwise.planner.export.flags import Flags, arguments_of
 from shardwise.planner.export.jax_trainers import HUB
 from shardwise.planner.export.maxtext import written
+from shardwise.planner.export.megatron_hybrid import PATTERN, hybrid_model
 from shardwise.planner.export.megatron_shape import config_of, same_shape, shape_of
 from shardwise.planner.export.megatron_yaml import RECIPES
 from shardwise.planner.export.torchtitan_read import said_model
@@ -105,7 +106,13 @@ one shape."""
 def of_megatron(text: str) -> str | None:
     """The model of Megatron's arguments: one of the zoo with their shape, else one that is built of
     it; None where they do not say the shape."""
-    given = megatron_read.parsed(text)
+    return megatron_named(megatron_read.parsed(text))
+
+
+def megatron_named(given: Flags) -> str | None:
+    """As `of_megatron`, of the arguments."""
+    if PATTERN in given and "--hidden-size" in given:
+        return hybrid_model(given)
     if any(flag not in given for flag in MEGATRON_SHAPE[:3]):
         return _of_recipe(given)
     shape, found = shape_of(given), None

@@ -1,0 +1,56 @@
+"""No argument of Megatron-LM is passed over: with it the plan is another one, or a line names it."""
+
+import json
+from random import Random
+
+import pytest
+from tests.tiers import spread
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
+from shardwise.planner.export import parse_export
+from shardwise.planner.export.known_flags import known_flags, unread_notes
+from shardwise.plans import TrainPlan
+
+DENSE = (
+    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+    "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+    "--swiglu --disable-bias-linear --untie-embeddings-and-output-weights --micro-batch-size 1 "
+    "--global-batch-size 64 --seq-length 8192 --vocab-size 128256 --bf16 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel "
+    "--use-distributed-optimizer "
+)
+EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
+ON = parse_slice("2*h100:8")
+FLAGS = [flag for flag in known_flags()["megatron"]["flags"] if flag.startswith("--")]
+DRAWN = Random(30).sample(FLAGS, len(FLAGS))
+PARTS = [DRAWN[at::40] for at in range(40)]
+
+
+def read(text: str) -> tuple[TrainPlan | str, str]:
+    """The plan or why there is none, and what is said beside it."""
+    try:
+        return parse_export(text, "megatron", piece=ON), json.dumps(unread_notes(text, "megatron"))
+    except BadRequest as error:
+        return str(error), ""
+
+
+@pytest.mark.parametrize("flags", spread(PARTS, 1, 1))
+def test_an_argument_changes_the_plan_or_is_named(flags: list[str]):
+    for base in (DENSE, DENSE + EXPERTS):
+        plain, _ = read(base)
+        assert isinstance(plain, TrainPlan)
+        for flag in (flag for flag in flags if flag not in base):
+            for word in ("", "2", "other"):
+                plan, said = read(f"{base} {flag} {word}".strip())
+                assert plan != plain or flag in said, f"{flag} {word}".strip()
+
+
+FORMER = ["--use-flash-attn", "--batch-size 4", "--cp-comm-type a2a", "--window-size 128,0"]
+
+
+@pytest.mark.parametrize("more", [*FORMER, "--tokenizer-type GPT2BPETokenizer", "--fp16"])
+def test_what_holds_without_an_argument_is_named(more: str):
+    plan, said = read(DENSE + more)
+    assert plan == read(DENSE)[0]
+    assert more.split()[0] in said
