@@ -147,20 +147,23 @@ def _made_of(e: Evidence, c: Computation, found: Instruction) -> Iterator[OpRow]
 def _alike_after(
     e: Evidence, c: Computation, found: Instruction, axes: frozenset[str]
 ) -> list[OpRow] | None:
-    """The products that read a value or what follows from it, all the same on each device; None
-    where one needs it whole to compute something of its own, or it goes on elsewhere."""
+    """The products that read a value or what follows from it, all the same on each device, or a
+    piece of it; None where one needs it whole to compute something of its own, or it goes on
+    elsewhere."""
     rows: list[OpRow] = []
     waiting, seen = [found], {found.name}
     while waiting:
         i = waiting.pop()
         for reader in e.users(c, i.name):
-            own = axes <= e.spread.facts(c.name, reader.name)
-            if reader.name in seen or (reader.opcode == "dynamic-slice" and own):
+            if reader.name in seen:
                 continue
             seen.add(reader.name)
-            row = e.named.get((c.name, reader.name))
-            alike = not axes & e.spread.facts(c.name, reader.name)
-            if reader is c.root or not alike or row is None or len(seen) > FARTHEST:
+            row, own = e.named.get((c.name, reader.name)), e.spread.facts(c.name, reader.name)
+            if reader.opcode == "dynamic-slice" and axes & own:
+                pieces = e.rows_of(c, (user.name for user in e.users(c, reader.name)))
+                rows += [r for r in pieces if r.flops]
+                continue
+            if reader is c.root or axes & own or row is None or len(seen) > FARTHEST:
                 return None
             rows += [row] if row.flops else []
             waiting += [] if row.flops else [reader]
