@@ -7,6 +7,7 @@ from math import prod
 
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule
+from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_larger import handed, product_behind
 from shardwise.profiler.explain.rules_masks import of_size
@@ -22,6 +23,9 @@ from shardwise.work import Matmul, grouped
 FAR = 2
 """How many times as large as both whole operands together a sum is, from which it is told: then
 another cut is better even where both are exchanged for it."""
+
+
+ADDS = frozenset({"add", "parameter", "convert", "bitcast", "reshape", "transpose", "copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def partial_sums(e: Evidence) -> Iterator[Finding]:
             what=(
                 f"{format_bytes(size)} of partial sums per step are added up over {over}, "
                 f"{first.result / _given(e, first):.2g} times as much as both operands together: "
-                f"{_notation(axes, 'L')} cuts the dim that is summed over"
+                f"{_notation(first, 'L')} cuts the dim that is summed over"
             ),
             remedy=(
                 f"cut heads, the batch or another dim that is not summed over: {after}. Where a "
@@ -92,7 +96,17 @@ def _partial(e: Evidence, row: OpRow) -> PartialSum | None:
     readers = [r for r in e.rows_of(c, (i.name for i in followed[1:])) if not r.op.op.collective]
     one = PartialSum(row, wire.axes, product, dims, width, readers)
     far = one.result >= FAR * _given(e, one) and prod(given.dims) == one.result
-    return one if far and _cuts(e, one) and not _leaves(e, c, row, followed) else None
+    needed = _leaves(e, c, row, followed) or any(_adds_sums(e, c, i) for i in followed[1:])
+    return one if far and _cuts(e, one) and not needed else None
+
+
+def _adds_sums(e: Evidence, c: Computation, found: Instruction) -> bool:
+    """Whether an op does nothing but add sums over devices up, which are one sum: of what goes back
+    through queries, keys and values, say, of which keys alone are narrow."""
+    if any(i.opcode not in ADDS for _, i in inside(e.module, c, found)):
+        return False
+    given = (handed(c, name) for name in found.operands)
+    return sum(i is not None and i.opcode.startswith("all-reduce") for i in given) > 1
 
 
 def _leaves(e: Evidence, c: Computation, row: OpRow, followed: Sequence[Instruction]) -> bool:
@@ -124,7 +138,7 @@ def _cuts(e: Evidence, one: PartialSum) -> list[str]:
     """The dims along which the devices could share the product: I of the batch, J and K of the
     rows and columns."""
     sizes = {"I": one.dims.batch, "J": one.dims.m, "K": one.dims.n}
-    return [name for name, size in sizes.items() if float(size) % e.degree(one.axes) == 0]
+    return [name for name, size in sizes.items() if not float(size) % e.degree(one.axes)]
 
 
 def _way(e: Evidence, one: PartialSum) -> tuple[float, str]:
@@ -140,17 +154,18 @@ def _way(e: Evidence, one: PartialSum) -> tuple[float, str]:
         )
 
     cut = min(_cuts(e, one), key=seconds)
-    return seconds(cut), _notation(one.axes, cut)
+    return seconds(cut), _notation(one, cut)
 
 
-def _notation(axes: tuple[str, ...], cut: str) -> str:
-    """A product of batches whose dim is cut, with its partial sums where it is summed over."""
+def _notation(one: PartialSum, cut: str) -> str:
+    """The product with a dim that is cut, and partial sums where that is summed over."""
+    batch = "I" if one.dims.batch != 1 else ""
 
     def array(name: str, letters: str) -> Layout:
-        dims = tuple(Dim(x, axes if x == cut else ()) for x in letters)
-        return Layout(name=name, dims=dims, unreduced=axes if (name, cut) == ("C", "L") else ())
+        dims = tuple(Dim(x, one.axes if x == cut else ()) for x in batch + letters)
+        return Layout(name=name, dims=dims, unreduced=one.axes if cut + name == "LC" else ())
 
-    return f"{array('A', 'IJL')} * {array('B', 'IKL')} -> {array('C', 'IJK')}"
+    return f"{array('A', 'JL')} * {array('B', 'KL')} -> {array('C', 'JK')}"
 
 
 RULES: Sequence[Rule] = (partial_sums,)

@@ -46,7 +46,8 @@ def duplicated_work(e: Evidence) -> Iterator[Finding]:
             remedy=(
                 f"cut the batch, the tokens or a width over {over}: in the arguments' shardings, "
                 "or with a constraint on what the product reads"
-            ),
+            )
+            + (f"; a constraint that leaves {over} out asks for these gathers" if given else ""),
         )
 
 
