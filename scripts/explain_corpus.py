@@ -30,7 +30,7 @@ ROWS: dict[str, Any] = {
     for name, row in tomllib.loads((CORPUS / "corpus.toml").read_text()).items()
     if "compiled" not in row  # elsewhere
 }
-MORE = ("attention", "training", "serving", "exchanges", "apart")
+MORE = ("attention", "training", "serving", "exchanges", "apart", "wholes")
 BUFFERS = 20
 
 

@@ -21,3 +21,5 @@ class Finding(Record):
     """What to write instead; lines after the first are code."""
     frees: float = 0.0
     """Bytes per device that the remedy frees, of a mistake that costs memory; else 0."""
+    at_most: bool = False
+    """Whether `seconds` are the most that the remedy saves, as the compiler may use up a part."""

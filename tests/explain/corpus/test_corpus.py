@@ -184,6 +184,26 @@ def test_what_goes_there_and_back_is_not_told_again_at_the_edge():
     assert [f.rule for f in explained("there_and_back", "fault").findings] == ["ping-pong"]
 
 
+def test_sums_of_scores_are_told_in_the_notation_with_a_cut_that_needs_none():
+    (found,) = explained("summed_scores", "fault").findings
+    assert "8 times as much as both operands together" in found.what
+    assert "A[I, J, L_tensor] * B[I, K, L_tensor] -> C[I, J, K]{U_tensor}" in found.what
+    assert "A[I_tensor, J, L] * B[I_tensor, K, L] -> C[I_tensor, J, K]" in found.remedy
+
+
+def test_a_whole_result_is_told_with_the_layout_of_the_argument_that_it_is_like():
+    (found,) = explained("given_back_whole", "fault").findings
+    assert "hand it back as 'w' lies, w[I, J_tensor]: out_shardings of jax.jit" in found.remedy
+
+
+def test_what_a_compiler_may_use_up_is_said_to_be_the_most():
+    told = {name: explained(name, "fault").findings[0] for name in ("summed_wide", "gathered_wide")}
+    assert {name: f.at_most for name, f in told.items()} == {
+        "summed_wide": True,
+        "gathered_wide": False,
+    }
+
+
 def test_rows_of_zeros_are_told_by_their_share():
     (found,) = explained("all_experts", "fault").findings
     assert "at most 12 % of the rows are filled" in found.what

@@ -126,6 +126,27 @@ def test_half_of_the_corpus_is_named_without_a_compile_and_no_twin():
     assert not any(clean)
 
 
+def test_a_constraint_to_a_whole_array_is_told_by_its_own_line():
+    with gzip.open(DATA / "corpus.json.gz", "rt") as file:
+        texts = json.load(file)
+    program = (DATA.parents[1] / "corpus/wholes.py").read_text().splitlines()
+    line = 1 + next(n for n, words in enumerate(program) if "lay(logits, " in words)
+    row = CORPUS["constrained_whole"]
+    piece, mesh = parse_slice(row["on"]), Mesh.parse(row["mesh"])
+    fault, twin = (
+        explain_program(texts[f"constrained_whole.{kind}"], piece, mesh, partitioned=True)
+        for kind in ("fault", "twin")
+    )
+    (found,) = fault.findings
+    assert (found.rule, found.where) == (
+        "whole by a constraint",
+        f"tests/explain/corpus/wholes.py:{line}",
+    )
+    saved = fault.timeline.expected - twin.timeline.expected
+    assert found.seconds == pytest.approx(saved, rel=0.15)
+    assert twin.findings == ()
+
+
 def test_options_for_the_chips_compiler_are_refused():
     import shardwise as sw
 

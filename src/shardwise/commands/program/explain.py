@@ -308,10 +308,12 @@ def _findings(r: ExplainedProgram) -> Page:
     for f in r.findings:
         cost = f"{format_bytes(f.frees)} of memory" if f.frees else ""
         if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:
-            cost += f"{' and ' if cost else ''}{format_seconds(f.seconds)} per step"
+            most = "at most " if f.at_most else ""
+            cost += f"{' and ' if cost else ''}{most}{format_seconds(f.seconds)} per step"
         yield wrapped(f"{f.rule}, {cost}: {f.what}", 0, 2)
         left = format_seconds(max(r.step_seconds.expected - f.seconds, 0.0))
-        yield f"  at {_short(f.where)}" + (f"; {left} without it" if f.seconds else "")
+        told = f.seconds and not f.at_most
+        yield f"  at {_short(f.where)}" + (f"; {left} without it" if told else "")
         said, *code = f.remedy.split("\n")
         yield wrapped(said, 2)
         yield from (f"    {line}" for line in code)

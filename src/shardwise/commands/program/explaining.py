@@ -1,5 +1,6 @@
 """Explain a compiled program; compile a function of this process."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,13 +199,17 @@ def _placed(rows: Iterable[P]) -> list[P]:
     return [replace(row, where=seen(row.where)) for row in rows]
 
 
+PLACE = re.compile(r"/[^\s:]+:\d+")
+"""A line of a file by its whole path."""
+
+
 def placed(found: Finding) -> PlacedFinding:
     """A finding with the paths of its files as they are seen from here."""
     return PlacedFinding.of(
         found,
         microseconds=found.seconds * 1e6,
         where=seen(found.where),
-        what=found.what.replace(f"{Path.cwd()}/", ""),
+        what=PLACE.sub(lambda place: seen(place[0]), found.what),
     )
 
 

@@ -71,9 +71,10 @@ def _cost(program: PlanProgram, e: Explanation) -> Iterator[str]:
     step, first = e.timeline.expected, next(iter(e.findings), None)
     where = first.where if first else e.lines[0].where
     seconds = first.seconds if first else e.lines[0].seconds
+    most = "at most " if first and first.at_most else ""
     yield (
-        f"### {first.rule if first else 'Dearest line'}: {format_seconds(seconds)} of a step of "
-        f"{format_seconds(step)} on {program.compiled.slice}"
+        f"### {first.rule if first else 'Dearest line'}: {most}{format_seconds(seconds)} of a "
+        f"step of {format_seconds(step)} on {program.compiled.slice}"
     )
     yield ""
     yield first.what if first else "No known fault: this line takes most of the step."

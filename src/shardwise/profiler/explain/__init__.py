@@ -9,7 +9,8 @@ part of), `rules_reshard.py` (layouts that no one collective reaches), `rules_tw
 done again, or for nothing), `rules_again.py` (what is exchanged again), `rules_wire.py` (what
 crosses the network wider or smaller than it is read), `rules_larger.py` (what is made larger or
 more often than it is read), `rules_kept.py` (what is kept, joined and handed back),
-`rules_serial.py` (what runs row after row), `rules_apart.py` (what each device could compute alone)
+`rules_serial.py` (what runs row after row), `rules_partial.py` (sums over devices of what
+is cut along its summed dim), `rules_apart.py` (what each device could compute alone)
 and `rules_masks.py` (scores that a mask throws away, by `positions.py`). `flow.py` carries facts of
 values through the program for them, `lineage.py` says which, `layouts.py` what only moves;
 `barriers.py` takes out what stands between a value and its readers. `partitioned.py` says what can
@@ -32,6 +33,7 @@ from shardwise.profiler.explain import (
     rules_masks,
     rules_memory,
     rules_network,
+    rules_partial,
     rules_reshard,
     rules_serial,
     rules_twice,
@@ -62,6 +64,7 @@ __all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 RULES = (
     *rules_memory.RULES,
     *rules_network.RULES,
+    *rules_partial.RULES,
     *rules_reshard.RULES,
     *rules_compute.RULES,
     *rules_cache.RULES,

@@ -2,8 +2,11 @@
 of, which they are elementwise functions of, whether they are ones and zeros, and which rows of each
 group are kept."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
+
+import numpy as np
 
 from shardwise.profiler.explain.flow import NOTHING, Facts, Flow
 from shardwise.profiler.hlo.groups import mesh_axes, read_groups
@@ -37,16 +40,37 @@ def spread(module: Module, mesh: Mesh, cuts: Mapping[int, frozenset[str]]) -> Fl
     """
     every = frozenset(axis for axis in mesh if mesh[axis] > 1)
 
-    def rules(_: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
+    def rules(c: Computation, found: Instruction, given: Sequence[Facts]) -> Facts:
         axes = NOTHING.union(*given)
         if found.opcode in OWN:
             return every
+        if found.opcode == "dynamic-slice" and (table := _by_device(c, found, mesh)) is not None:
+            return table
         if rule(found.opcode) != "collective":
             return axes
         return _exchanged(found, axes, module.devices, mesh)
 
     count = len(module.computation(module.entry).parameters)
     return Flow(module, rules, [cuts.get(at, every) for at in range(count)])
+
+
+def _by_device(c: Computation, found: Instruction, mesh: Mesh) -> Facts | None:
+    """The axes over which a number differs that each device takes of a constant table by its own
+    number, in the order of the mesh; None of other values."""
+    table, place = (_before(c, name, TAKEN) for name in found.operands[:2])
+    if table is None or place is None or (table.opcode, place.opcode) != ("constant", PLACE):
+        return None
+    numbers = _NUMBER.findall(table.literal)
+    if len(numbers) != mesh.size:
+        return None
+    lying = np.array(numbers, dtype=np.int64).reshape(tuple(mesh.values()))
+    return frozenset(a for i, a in enumerate(mesh) if np.any(np.diff(lying, axis=i)))
+
+
+TAKEN = ("bitcast", "reshape", "copy", "copy-start", "copy-done", "convert")
+"""Opcodes through which a table and the number of a device are handed to where it is read."""
+PLACE = "partition-id"
+_NUMBER = re.compile(r"-?\d+")
 
 
 def _exchanged(found: Instruction, axes: Facts, devices: int, mesh: Mesh) -> Facts:

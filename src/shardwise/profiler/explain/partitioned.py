@@ -19,6 +19,7 @@ from shardwise.profiler.explain import (
     rules_masks,
     rules_memory,
     rules_network,
+    rules_partial,
     rules_reshard,
     rules_twice,
     rules_wire,
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     rules_network.gathered_weights,
     rules_network.axis_order,
     rules_network.callbacks,
+    rules_partial.partial_sums,
     rules_reshard.gathered_to_cut,
     rules_reshard.uneven_cuts,
     rules_compute.wide_matmuls,
@@ -53,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     rules_cache.gathered_caches,
     rules_cache.cut_by_tokens,
     rules_cache.replicated_caches,
+    rules_twice.constraints_to_whole,
     rules_twice.duplicated_work,
     rules_twice.ping_pong,
     rules_twice.one_hot,
@@ -68,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     rules_wire.gathered_to_reduce,
     rules_wire.small_exchanges,
     rules_wire.resharded_at_the_edge,
+    rules_wire.whole_results,
     rules_wire.tables_cut_by_rows,
 )
 """What can be said without fusions, layouts and a schedule; gathers of one array may yet be one."""

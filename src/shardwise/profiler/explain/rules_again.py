@@ -9,7 +9,7 @@ from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.lineage import largest_bytes
 from shardwise.profiler.explain.rules_larger import handed
 from shardwise.profiler.explain.rules_twice import pointwise
-from shardwise.profiler.explain.tables import spent
+from shardwise.profiler.explain.tables import spent, users_place
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 from shardwise.profiler.timeline import OpRow
@@ -31,8 +31,8 @@ def gathered_twice(e: Evidence) -> Iterator[Finding]:
     first = {r.op.op.id: pairs[0][0] for pairs in same.values() for r, _ in pairs[1:]}
     for where, group in by_source(e, again).items():
         size, axes = moved(group)
-        before = e.where(first[group[0].op.op.id].op)
-        before = "the same line" if before == where else before
+        before = users_place(e, e.where(first[group[0].op.op.id].op))
+        before = "the same line" if before == users_place(e, where) else before
         yield Finding(
             rule="gathered twice",
             seconds=sum(r.exposed for r in group),

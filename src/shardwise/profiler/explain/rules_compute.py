@@ -13,6 +13,7 @@ from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_cache import gathered_copies
 from shardwise.profiler.explain.rules_kept import joins
 from shardwise.profiler.explain.rules_larger import handed, masking, sorting
+from shardwise.profiler.explain.rules_partial import sums_of_parts
 from shardwise.profiler.explain.rules_reshard import cuts_anew
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
@@ -22,6 +23,12 @@ from shardwise.roofline.price import HBM, MATH
 from shardwise.units import format_bytes, format_flops
 
 WIDE = ("f32", "f64")
+MAY_LOSE = (
+    "half of that wait is counted, and casts, or products that the compiler cuts into pieces to "
+    "hide narrow sums behind them, may use it up"
+)
+"""So libtpu 0.0.42 compiles 12 layers of 1024 x 4096 whose sums become bf16 (v5e:2x4, fsdp=8): it
+waits 2.8 ms less of 5.6 ms, and computes 2.8 ms more than 4.3 ms."""
 
 
 def wide_matmuls(e: Evidence) -> Iterator[Finding]:
@@ -32,7 +39,7 @@ def wide_matmuls(e: Evidence) -> Iterator[Finding]:
     )
     for where, group in by_source(e, rows).items():
         flops = sum(r.flops * r.count for r in group)
-        passes = max(r.op.passes for r in group)
+        passes, sent = max(r.op.passes for r in group), any(r.op.op.id in waits for r in group)
         yield Finding(
             rule="wide matmul",
             seconds=sum(_saved(e, r) + waits.get(r.op.op.id, 0.0) / 2 for r in group),
@@ -40,8 +47,9 @@ def wide_matmuls(e: Evidence) -> Iterator[Finding]:
             what=(
                 f"{format_flops(flops)} per step multiply float32"
                 + (f" in {passes} passes of bf16 each" if passes > 1 else "")
-                + (", and sums of float32 are exchanged" if group[0].op.op.id in waits else "")
+                + (f", and sums of float32 are exchanged: {MAY_LOSE}" if sent else "")
             ),
+            at_most=sent,
             remedy=(
                 "multiply in bf16 and add up in float32 (preferred_element_type), and leave the "
                 "precision at its default; a constant or an operand of float32 widens what "
@@ -206,7 +214,9 @@ def narrow_products(e: Evidence) -> Iterator[Finding]:
     """Products with a dim far below the others: the matrix unit multiplies mostly nothing, or
     memory holds what a few terms add up to."""
     costs = {r.op.op.id: cost for r in e.timeline.rows if r.flops and (cost := _for_few(e, r))}
+    told = {one.product.op.op.id for one in sums_of_parts(e)}
     rows = [r for r in e.timeline.rows if r.op.op.id in costs or _filled(e, r) >= TIMES]
+    rows = [r for r in rows if r.op.op.id not in told]
     for where, group in by_source(e, rows).items():
         few = [r for r in group if r.op.op.id in costs]
         wide = [r for r in group if r.op.op.id not in costs]

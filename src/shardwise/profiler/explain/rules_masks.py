@@ -10,13 +10,12 @@ from shardwise.profiler.explain.rules_larger import TOKENS
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
-from shardwise.profiler.timeline import OpRow
 from shardwise.units import format_flops
 
 FEW, BLOCKS = 0.25, 2
 """The share of scores that a mask keeps up to which it is worth a word (causal ones keep half), and
 how many times these scores blocks of a window's width compute."""
-FARTHEST = 30
+FARTHEST = 100
 """Ops that are followed from scores."""
 
 
@@ -28,7 +27,7 @@ def masked_scores(e: Evidence) -> Iterator[Finding]:
         found = c.names[row.op.name]
         if not row.flops or row.op.op.id in told or not _scores(found):
             continue
-        rows = _of_size(e, c, found)
+        rows = e.rows_of(c, (i.name for i in of_size(e, c, found)))
         kept = next((k for r in rows if (k := _kept(e, c, c.names[r.op.name])) is not None), 1.0)
         told |= {r.op.op.id for r in rows}
         if kept > FEW:
@@ -54,19 +53,19 @@ def _scores(found: Instruction) -> bool:
     return any(len(a.dims) > 2 and min(a.dims[-2:]) >= TOKENS for a in arrays(found.shape))
 
 
-def _of_size(e: Evidence, c: Computation, found: Instruction) -> list[OpRow]:
-    """The op that makes scores, and those that read arrays of as many numbers which follow."""
-    size, rows, seen, waiting = elements(found), [], {found.name}, [found]
+def of_size(e: Evidence, c: Computation, found: Instruction) -> list[Instruction]:
+    """A value, and what reads it or arrays of as many numbers which follow from it."""
+    size, followed, seen, waiting = elements(found), [], {found.name}, [found]
     while waiting and len(seen) < FARTHEST:
         i = waiting.pop(0)
-        rows += e.rows_of(c, [i.name])
+        followed.append(i)
         if elements(i) != size:
             continue
         for user in e.users(c, i.name):
             if user.name not in seen:
                 seen.add(user.name)
                 waiting.append(user)
-    return rows
+    return followed
 
 
 def _kept(e: Evidence, c: Computation, found: Instruction) -> float | None:

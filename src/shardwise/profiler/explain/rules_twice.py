@@ -2,6 +2,7 @@
 backward pass, or for ones and zeros."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -24,32 +25,150 @@ FARTHEST = 100
 
 def duplicated_work(e: Evidence) -> Iterator[Finding]:
     """Products whose operands are the same on all devices of an axis: each multiplies it all."""
-    products = [(r, _same(e, r)) for r in e.timeline.rows if r.flops]
+    told = {r.op.op.id for one in whole_by_constraints(e) for r in one.rows}
+    products = [(r, _same(e, r)) for r in e.timeline.rows if r.flops and r.op.op.id not in told]
     found = grouped(
         (pair for pair in products if pair[1]), lambda pair: (e.where(pair[0].op), pair[1])
     )
     for (where, axes), pairs in found.items():
         rows, n = [row for row, _ in pairs], e.degree(axes)
-        over = " and ".join(axes)
+        over, given = " and ".join(axes), list(_computed_for(e, rows))
         yield Finding(
             rule="duplicated work",
-            seconds=(sum(r.per_step for r in rows) + _summed_after(e, rows)) * (1 - 1 / n),
+            seconds=(sum(r.per_step for r in rows) + _summed_after(e, rows)) * (1 - 1 / n)
+            + sum(map(spent, given)),
             where=where,
             what=(
                 f"{format_flops(sum(r.flops * r.count for r in rows))} per step multiply the same "
                 f"numbers on all {n} devices of {over}"
-            ),
+            )
+            + (f", and {format_bytes(moved(given)[0])} are gathered for it" if given else ""),
             remedy=(
                 f"cut the batch, the tokens or a width over {over}: in the arguments' shardings, "
                 "or with a constraint on what the product reads"
-            ),
+            )
+            + (f"; a constraint that leaves {over} out asks for these gathers" if given else ""),
         )
+
+
+def _computed_for(e: Evidence, rows: list[OpRow]) -> Iterator[OpRow]:
+    """The gathers of what was computed, and not stored, for products that are alike."""
+    found = {g.op.op.id: (g, _same(e, r)) for r in rows for g in gathered_for(e, r)}
+    for g, axes in found.values():
+        if not e.pieces_of(g.op.computation, g.op.name) and {*moved([g])[1]} <= {*axes}:
+            yield g
 
 
 def _summed_after(e: Evidence, rows: list[OpRow]) -> float:
     """Seconds that compute waits for the sums of what products give."""
     found = {reader.op.op.id: reader for r in rows for reader in e.readers_of(r)}
     return sum(r.exposed for r in found.values() if r.op.op.collective is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeByConstraint:
+    """An array that a constraint at a line asks for whole over some axes: the gathers and the
+    products, alike on all devices, that make it or read it."""
+
+    where: str
+    axes: tuple[str, ...]
+    rows: tuple[OpRow, ...]
+
+
+def constraints_to_whole(e: Evidence) -> Iterator[Finding]:
+    """Constraints that ask for an array whole, of which what follows takes pieces, or computes the
+    same on every device."""
+    for where, same in grouped(whole_by_constraints(e), lambda one: one.where).items():
+        rows = {r.op.op.id: r for one in same for r in one.rows}.values()
+        gathers = [r for r in rows if r.op.op.collective is not None]
+        alike = [(r, 1 - 1 / e.degree(_same(e, r))) for r in rows if r.flops]
+        axes = tuple(a for a in e.mesh if any(a in one.axes for one in same))
+        over, flops = " and ".join(axes), sum(r.flops * r.count for r, _ in alike)
+        yield Finding(
+            rule="whole by a constraint",
+            seconds=sum(map(spent, gathers)) + sum(r.per_step * part for r, part in alike),
+            where=where,
+            what=(
+                f"a constraint asks for an array whole over {over}, of which each device then "
+                f"reads a piece or computes the same: {format_bytes(moved(gathers)[0])} per step "
+                f"are gathered for it, and {format_flops(flops)} multiplied alike"
+            ),
+            remedy=(
+                f"leave it cut: name the axes that cut it in the constraint's P(...), {over} among "
+                "them, or take the constraint away"
+            ),
+        )
+
+
+def whole_by_constraints(e: Evidence) -> list[WholeByConstraint]:
+    """The constraints that make whole what is not needed so."""
+    found = (
+        _whole_by(e, c, i)
+        for c in e.module.computations.values()
+        for i in c.instructions
+        if i.op_name.endswith("/sharding_constraint")
+    )
+    return [one for one in found if one is not None]
+
+
+def _whole_by(e: Evidence, c: Computation, found: Instruction) -> WholeByConstraint | None:
+    axes = frozenset(_over(e)) - e.spread.facts(c.name, found.name)
+    after = _alike_after(e, c, found, axes) if axes else None
+    if after is None:
+        return None
+    rows = tuple(r for r in (*_made_of(e, c, found), *after) if _whole(e, r, axes))
+    over = tuple(a for a in _over(e) if a in axes)
+    return WholeByConstraint(e.line_of(found), over, rows) if rows else None
+
+
+def _whole(e: Evidence, row: OpRow, axes: frozenset[str]) -> bool:
+    """Whether it gathers over some axes alone, or multiplies the same on all devices of some."""
+    if row.op.op.collective is not None:
+        return {*moved([row])[1]} <= axes
+    return bool(axes.intersection(_same(e, row)))
+
+
+def _made_of(e: Evidence, c: Computation, found: Instruction) -> Iterator[OpRow]:
+    """The gathers and the products that a value comes of number by number, and gathers for these
+    products."""
+    waiting, seen = [found], {found.name}
+    while waiting and len(seen) < FARTHEST:
+        i = waiting.pop()
+        row = e.named.get((c.name, i.name))
+        if row is not None and row.flops:
+            yield from (row, *gathered_for(e, row))
+        elif row is not None and row.op.op.collective is not None:
+            yield from (row,) if row.op.op.collective.kind == "all_gather" else ()
+        elif pointwise(e, i):
+            names = [n for n in i.operands if n in c.names and n not in seen]
+            seen |= {*names}
+            waiting += [c.names[n] for n in names]
+
+
+def _alike_after(
+    e: Evidence, c: Computation, found: Instruction, axes: frozenset[str]
+) -> list[OpRow] | None:
+    """The products that read a value or what follows from it, all the same on each device, or a
+    piece of it; None where one needs it whole to compute something of its own, or it goes on
+    elsewhere."""
+    rows: list[OpRow] = []
+    waiting, seen = [found], {found.name}
+    while waiting:
+        i = waiting.pop()
+        for reader in e.users(c, i.name):
+            if reader.name in seen:
+                continue
+            seen.add(reader.name)
+            row, own = e.named.get((c.name, reader.name)), e.spread.facts(c.name, reader.name)
+            if reader.opcode == "dynamic-slice" and axes & own:
+                pieces = e.rows_of(c, (user.name for user in e.users(c, reader.name)))
+                rows += [r for r in pieces if r.flops]
+                continue
+            if reader is c.root or axes & own or row is None or len(seen) > FARTHEST:
+                return None
+            rows += [row] if row.flops else []
+            waiting += [] if row.flops else [reader]
+    return rows
 
 
 def duplicated_rest(e: Evidence) -> Iterator[Finding]:
@@ -342,6 +461,7 @@ def _comes_of(computation: Computation, name: str, operand: str) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
+    constraints_to_whole,
     duplicated_work,
     duplicated_rest,
     ping_pong,

@@ -5,13 +5,13 @@ only the edge of the program asks for."""
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from shardwise.profiler.explain.evidence import Evidence
+from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source, moved
 from shardwise.profiler.explain.flow import inside
 from shardwise.profiler.explain.layouts import only_leaves, steps
 from shardwise.profiler.explain.lineage import elements
 from shardwise.profiler.explain.rules_larger import handed
-from shardwise.profiler.explain.rules_twice import pointwise, round_trips
+from shardwise.profiler.explain.rules_twice import pointwise, round_trips, whole_by_constraints
 from shardwise.profiler.explain.tables import spent
 from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import Array, arrays
@@ -29,13 +29,15 @@ FARTHEST = 500
 
 def wide_exchanges(e: Evidence) -> Iterator[Finding]:
     """Exchanges of numbers that all their readers make narrower."""
-    rows = [(r, _narrower(e, r)) for r in e.collectives(*SUMS)]
+    told = {r.op.op.id for one in whole_by_constraints(e) for r in one.rows}
+    rows = [(r, _narrower(e, r)) for r in e.collectives(*SUMS) if r.op.op.id not in told]
     share = {r.op.op.id: part for r, part in rows if part < 1}
     for where, group in by_source(e, (r for r, part in rows if part < 1)).items():
         size, axes = moved(group)
         yield Finding(
             rule="wide exchange",
             seconds=sum(_without(e, r, share[r.op.op.id]) for r in group),
+            at_most=any(_sums(r) for r in group),
             where=where,
             what=(
                 f"{format_bytes(size)} per step cross {' and '.join(axes)} in a wider dtype than "
@@ -46,6 +48,12 @@ def wide_exchanges(e: Evidence) -> Iterator[Finding]:
                 "(jax.lax.optimization_barrier around the cast, where XLA moves it behind)"
             ),
         )
+
+
+def _sums(row: OpRow) -> bool:
+    """Whether it adds up: the compiler may cut the product before a narrow sum into pieces."""
+    wire = row.op.op.collective
+    return wire is not None and wire.kind != "all_gather"
 
 
 def _without(e: Evidence, row: OpRow, part: float) -> float:
@@ -159,7 +167,7 @@ def small_exchanges(e: Evidence) -> Iterator[Finding]:
     """Exchanges that take a start and little else, one after the other, none of which needs
     another."""
     rows = [r for r in e.collectives(*SUMS) if e.small(r) and r.exposed]
-    for (name, kind, axes), group in grouped(rows, _like).items():
+    for (name, kind, axes), group in grouped(rows, _kind).items():
         free = _independent(e, name, group)
         if len(free) < MANY:
             continue
@@ -180,7 +188,7 @@ def small_exchanges(e: Evidence) -> Iterator[Finding]:
         )
 
 
-def _like(row: OpRow) -> tuple[str, str, tuple[str, ...]]:
+def _kind(row: OpRow) -> tuple[str, str, tuple[str, ...]]:
     wire = row.op.op.collective
     assert wire is not None
     return row.op.computation, wire.kind, wire.axes
@@ -236,6 +244,45 @@ def resharded_at_the_edge(e: Evidence) -> Iterator[Finding]:
                 "the dim that the computation cuts, for the next step as well"
             ),
         )
+
+
+def whole_results(e: Evidence) -> Iterator[Finding]:
+    """Results that are gathered as they leave the program, though an argument that is as large and
+    of the same dtype is cut over the same axes."""
+    rows = {r.op.op.id: a for r in e.collectives("all_gather") if (a := _like(e, r)) is not None}
+    for where, group in by_source(e, (e.rows[key] for key in rows)).items():
+        size, axes = moved(group)
+        copies = {c.op.op.id: c for r in group for c in copies_beside(e, r)}
+        like = rows[group[0].op.op.id]
+        yield Finding(
+            rule="whole results",
+            seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} only to "
+                f"leave the step whole on every device, though '{like.name}' comes in cut"
+            ),
+            remedy=(
+                f"hand it back as '{like.name}' lies, {like.layout}: out_shardings of jax.jit, "
+                "jax.tree.map(lambda x: x.sharding, state) for a whole state, or a constraint on "
+                "what is returned; the next step takes it as it is, and it can be donated"
+            ),
+        )
+
+
+def _like(e: Evidence, row: OpRow) -> Argument | None:
+    """The argument that lies as the pieces of a result which the partitioner gathers at the end."""
+    (computation, found), wire = e.located(row.op), row.op.op.collective
+    if found is None or wire is None or computation.name != e.module.entry or e.small(row):
+        return None
+    if found.op_name.endswith("/all_gather") or not only_leaves(computation, found.name):
+        return None
+    made = {(a.dims, a.dtype) for a in arrays(found.shape)}
+    for a in e.arguments:
+        whole = tuple(d * e.degree(cut) for d, cut in zip(a.dims, a.cuts, strict=True))
+        if (whole, a.dtype) in made and set(wire.axes) <= a.axes:
+            return a
+    return None
 
 
 def _at_edge(e: Evidence, row: OpRow) -> bool:
@@ -305,5 +352,6 @@ RULES: Sequence[Rule] = (
     gathered_to_reduce,
     small_exchanges,
     resharded_at_the_edge,
+    whole_results,
     tables_cut_by_rows,
 )
