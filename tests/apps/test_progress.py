@@ -25,9 +25,18 @@ def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
     assert terminal.getvalue() == line.format(0, 2) + line.format(0, 3) + line.format(2, 3) + "\n"
 
 
-def test_without_a_terminal_nobody_is_told(monkeypatch):
-    monkeypatch.setattr(output.sys, "stderr", io.StringIO())
-    assert output.progress_line("searching") is None
+def test_a_log_has_a_line_every_fifteen_seconds(monkeypatch):
+    now, log = [0.0], io.StringIO()
+    monkeypatch.setattr(output.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(output.sys, "stderr", log)
+    show = output.progress_line("simulating", "runs")
+    assert show is not None
+    for seconds in (2.5, 14.9, 15.5, 29.0, 31.0):
+        now[0] = seconds
+        show(int(seconds), 0)
+    now[0] = 32.0
+    show(40, 40, 0.0)
+    assert log.getvalue() == "simulating: 15 runs, 16 s\nsimulating: 31 runs, 31 s\n"
 
 
 def test_quiet_draws_nothing(monkeypatch):

@@ -13,6 +13,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,13 @@ def drawn(folder: Path, sample: int | None = None) -> list[tuple[str, str, str]]
 
 def faults(folder: Path, view: str, key: str, name: str) -> Iterator[str]:
     """What a state's file says otherwise than its commands."""
-    stored = unpacked(folder / "grid" / view / f"{name}.json.gz")
+    stored, coarse = unpacked(folder / "grid" / view / f"{name}.json.gz"), _is_coarse(folder)
     row = VIEWS[view]
     try:
         state = state_of(row.state, dict(one.split("=", 1) for one in key.split("&") if one))
-        said = finite(plain(row.document(state, fine=True)))[0]
-        results = [call.answer().result for call in row.made(state, fine=True)]
+        said = finite(plain(row.settled(state, coarse)))[0]
+        quick = coarse and row.quick is not None and bool(row.quick(state))
+        results = [call.answer().result for call in row.made(state, not quick, quick)]
     except ShardwiseError as error:
         said, results = {"error": str(error)}, []
     if json.loads(json.dumps(said)) != stored:
@@ -56,6 +58,12 @@ def faults(folder: Path, view: str, key: str, name: str) -> Iterator[str]:
             if mark["kind"] in ("line", "dot", "bar", "range"):
                 for value in {*numbers([mark["x"], mark["x2"], mark["y"]])} - known:
                     yield f"{view}?{key}: {figure['id']} draws {value}, which no command says"
+
+
+@cache
+def _is_coarse(folder: Path) -> bool:
+    """Whether the site's answers are quick ones."""
+    return unpacked(folder / INDEX)["coarse"]
 
 
 def numbers(value: Any) -> Iterator[float]:

@@ -193,6 +193,9 @@ def _rich_table(found: TextTable) -> None:
 
 _PATIENCE = 2.0
 _PAUSE = 0.1
+_LOGGED = 15.0
+"""Seconds between two lines of a log (ours)."""
+_CLEARS = "\x1b[K"
 
 
 class ProgressLine(Protocol):
@@ -202,25 +205,33 @@ class ProgressLine(Protocol):
 
 
 def progress_line(what: str, of: str = "parts of the slice") -> ProgressLine | None:
-    """A callback that draws the line, or None: nobody watches."""
-    if not sys.stderr.isatty() or wanted("quiet"):
+    """A callback that draws the line on a terminal, and writes one every `_LOGGED` seconds where
+    stderr is a log; None where nobody wants it."""
+    if wanted("quiet"):
         return None
-    started = time.perf_counter()
+    terminal, started = sys.stderr.isatty(), time.perf_counter()
     drawn = 0.0
 
     def show(done: int, total: int, left: float | None = None, /) -> None:
         nonlocal drawn
-        seconds = time.perf_counter() - started
-        if seconds < _PATIENCE or (seconds < drawn + _PAUSE and done != total):
+        seconds, whole = time.perf_counter() - started, terminal and done == total
+        if seconds < _PATIENCE or (
+            seconds < drawn + (_PAUSE if terminal else _LOGGED) and not whole
+        ):
             return
         drawn = seconds
-        end = "\n" if done == total else ""
         many = f"{done} of {total}" if total else f"{done}"
-        then = "" if left is None else f", about {left:.0f} s left\x1b[K"
-        sys.stderr.write(f"\r{what}: {many} {of}, {seconds:.0f} s{then}{end}")
-        sys.stderr.flush()
+        then = "" if left is None else f", about {left:.0f} s left{_CLEARS * terminal}"
+        _write_line(f"{what}: {many} {of}, {seconds:.0f} s{then}", terminal, whole)
 
     return show
+
+
+def _write_line(line: str, terminal: bool, whole: bool) -> None:
+    """Over the line before on a terminal, which what is `whole` leaves; below it in a log."""
+    sys.stderr.write(f"\r{line}" if terminal else f"{line}\n")
+    sys.stderr.write("\n" if whole else "")
+    sys.stderr.flush()
 
 
 @contextmanager

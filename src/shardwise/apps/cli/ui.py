@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwise.apps.page.run import PageRequest
 
 OF_A_SERVER = {"port": "--port", "opens": "--open", "at": "--at"}
-OF_A_SITE = {"models": "--model", "chips": "--on", "views": "--view"}
+OF_A_SITE = {"models": "--model", "chips": "--on", "views": "--view", "coarse": "--coarse"}
 
 
 @command("ui")
@@ -63,7 +63,7 @@ def _serve(asked: "PageRequest") -> None:
 def _write(asked: "PageRequest", folder: Path) -> None:
     from shardwise.apps.page.site import check_site, cores, seconds_left, write_site
 
-    check_site(folder)
+    check_site(folder, asked.coarse)
     grid = asked.grid()
     states = grid.states()
     minutes = ceil(seconds_left(folder, grid, states) / 60)

@@ -34,12 +34,15 @@ class GridState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteGrid:
-    """Models, chips and views of a site, and the seconds that an answer takes by view."""
+    """Models, chips and views of a site, and the seconds that an answer takes by view; of a
+    `coarse` site those of answers that are quick."""
 
     models: Sequence[str]
     chips: Sequence[str]
     views: Sequence[str] = tuple(VIEWS)
     seconds: Mapping[str, float]
+    coarse_seconds: Mapping[str, float]
+    coarse: bool = False
 
     def states(self) -> list[GridState]:
         """Each state once, those that take long last."""
@@ -48,7 +51,8 @@ class SiteGrid:
 
     def seconds_of(self, states: Iterable[GridState]) -> float:
         """What they take on one core, about."""
-        return sum(self.seconds.get(one.view, USUAL_SECONDS) for one in states)
+        each = {**self.seconds, **(self.coarse_seconds if self.coarse else {})}
+        return sum(each.get(one.view, USUAL_SECONDS) for one in states)
 
     def _of(self, view: PageView[Any]) -> Iterator[GridState]:
         """Controls that are crossed with each other, then each of the others alone."""

@@ -19,7 +19,7 @@ from shardwise.apps.web.connection import ConnectionLimits, bounded, most_connec
 from shardwise.apps.web.pace import RefusalPace
 from shardwise.boundary import Command
 from shardwise.boundary.options import option
-from shardwise.commands.base.inputs import Words
+from shardwise.commands.base.inputs import COARSE_ANSWER, Words
 from shardwise.commands.base.inputs import words as texts
 from shardwise.errors import BadRequest, check_known
 
@@ -67,6 +67,8 @@ class PageRequest(Command):
         group="Files",
     )
 
+    coarse: bool = option(COARSE_ANSWER)
+
     def state(self) -> str:
         """What follows the page's address: nothing, or # and the state. Raises BadRequest."""
         if self.at is None:
@@ -80,7 +82,8 @@ class PageRequest(Command):
 
     def grid(self) -> SiteGrid:
         """Models, chips and views of a site. Raises BadRequest."""
-        return site_grid(texts(self.models), texts(self.chips), texts(self.views))
+        grid = site_grid(texts(self.models), texts(self.chips), texts(self.views))
+        return replace(grid, coarse=self.coarse)
 
 
 def listener(host: str, port: int) -> socket:

@@ -2,7 +2,8 @@
 
 DIR/index.html is the page of `shardwise ui` and says where the grid lies. grid/index.json.gz has
 the views and the file of each state, and grid/VIEW/NAME.json.gz what `shardwise ui` answers there
-once its search is done. A run that was stopped goes on where it stopped.
+once its search is done, or of a coarse site its quick answer. A run that was stopped goes on where
+it stopped.
 """
 
 import gzip
@@ -63,6 +64,7 @@ class SiteIndex:
     """The views of a site; of each the names of its files by the states' keys."""
 
     made_by: str
+    coarse: bool
     views: Sequence[ViewHeading]
     states: Mapping[str, Mapping[str, str]]
 
@@ -72,14 +74,22 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def check_site(folder: Path) -> None:
+def check_site(folder: Path, coarse: bool = False) -> None:
     """Raise BadRequest for a folder that cannot hold the site, or holds something else."""
     if not (folder / INDEX).exists():
         check_folder(folder, FLAG)
-    elif _read(folder / INDEX).get("made_by") != _made_by():
+        return
+    index = _read(folder / INDEX)
+    if index.get("made_by") != _made_by():
         raise BadRequest(
             f"{FLAG} '{folder}' holds a site of another version of shardwise; name another folder, "
             "or delete that one"
+        )
+    if index["coarse"] != coarse:
+        has, other = ("coarse", "leave out") if coarse else ("full", "give")
+        raise BadRequest(
+            f"{FLAG} '{folder}' holds a site whose answers are not {has}; {other} --coarse as "
+            "before, or name another folder"
         )
 
 
@@ -119,7 +129,7 @@ def _write_all(
     missing = own = [one for one in states if not _file(folder, one).exists()]
     whole, began = grid.seconds_of(own), time.monotonic()
     try:
-        for _ in _made(own, folder, grid.views):
+        for _ in _made(own, folder, grid):
             missing = [one for one in missing if not _file(folder, one).exists()]
             if told is not None:
                 ahead, took = grid.seconds_of(missing), time.monotonic() - began
@@ -130,19 +140,19 @@ def _write_all(
         _write_index(folder, grid, [one for one in states if _file(folder, one).exists()])
 
 
-def _made(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> Iterator[None]:
+def _made(states: Sequence[GridState], folder: Path, grid: SiteGrid) -> Iterator[None]:
     """Writes the states, and those of other views that they lead to, a beat at a time; on all cores
     where they are many."""
     workers = min(cores(), len(states) // ALONE)
     if workers < 2:
         for part in _parts(states):
-            yield from _make(part, folder, views)
+            yield from _make(part, folder, grid)
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         waiting, running = _parts(states), set[Future[None]]()
         while True:
             for part in waiting:
-                running.add(pool.submit(_make_all, part, folder, views))
+                running.add(pool.submit(_make_all, part, folder, grid))
                 if len(running) > workers:
                     break
             if not running:
@@ -162,29 +172,29 @@ def _parts(states: Sequence[GridState]) -> Iterator[Sequence[GridState]]:
             yield part
 
 
-def _make_all(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> None:
-    for _ in _make(states, folder, views):
+def _make_all(states: Sequence[GridState], folder: Path, grid: SiteGrid) -> None:
+    for _ in _make(states, folder, grid):
         pass
 
 
-def _make(states: Sequence[GridState], folder: Path, views: Sequence[str]) -> Iterator[None]:
+def _make(states: Sequence[GridState], folder: Path, grid: SiteGrid) -> Iterator[None]:
     """Writes each state, and at once those that it leads to and that are not there: they have
     searches and runs in common."""
     for one in states:
-        data = answer_file(one)
+        data = answer_file(one, grid.coarse)
         write_bytes(_file(folder, one), data, option=FLAG)
         yield
         for to in _links(data):
-            if to.view != one.view and to.view in views and not _file(folder, to).exists():
-                write_bytes(_file(folder, to), answer_file(to), option=FLAG)
+            if to.view != one.view and to.view in grid.views and not _file(folder, to).exists():
+                write_bytes(_file(folder, to), answer_file(to, grid.coarse), option=FLAG)
 
 
-def answer_file(state: GridState) -> bytes:
-    """What `shardwise ui` answers for the state with a search's result, packed."""
+def answer_file(state: GridState, coarse: bool = False) -> bytes:
+    """What `shardwise ui` answers for the state with a search's result, or a quick one, packed."""
     view = VIEWS[state.view]
     try:
         with plans_kept(_PLANS):
-            document = view.document(state_of(view.state, dict(state.words)), fine=True)
+            document = view.settled(state_of(view.state, dict(state.words)), coarse)
         said = finite(plain(document))[0]
     except ShardwiseError as error:
         said = {"error": str(error)}
@@ -211,7 +221,7 @@ def _write_index(folder: Path, grid: SiteGrid, states: Sequence[GridState]) -> N
     for one in states:
         found[one.view][one.key] = _name(one)
     heads = [VIEWS[name].heading() for name in found]
-    index = SiteIndex(made_by=_made_by(), views=heads, states=found)
+    index = SiteIndex(made_by=_made_by(), coarse=grid.coarse, views=heads, states=found)
     write_bytes(folder / INDEX, _packed(plain(index)), option=FLAG)
 
 

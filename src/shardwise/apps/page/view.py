@@ -1,7 +1,7 @@
 """A view: a name, controls, the calls that a state makes, and how their answers are drawn."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -143,6 +143,16 @@ class PageView(Generic[S]):
             growths=GROWTHS if self.sheet else (),
             traced=self.trace is not None,
         )
+
+    def settled(self, state: S, coarse: bool = False) -> ShownView:
+        """The answer that nothing refines: that of the slow calls, or where `coarse` of the quick
+        ones, if there are some. Raises BadRequest where a verb refuses it."""
+        if not (coarse and self.quick is not None and self.quick(state)):
+            return self.document(state, fine=True)
+        calls = self.made(state, quick=True)
+        commands = [call.shell() for call in calls]
+        found = self.document(state, quick=True)
+        return replace(found, refines="", commands=commands, python=_snippet(calls))
 
     def heading(self) -> ViewHeading:
         """What the page needs before it asks."""

@@ -1,7 +1,7 @@
 """Why no servers are found: what is too large, too slow or too few chips, and what would help."""
 
 from dataclasses import replace
-from math import inf, prod
+from math import inf, isfinite, prod
 
 import numpy as np
 
@@ -20,17 +20,32 @@ from shardwise.units import format_gib, format_seconds, many
 
 def nothing_found(searched: FleetSearch) -> NoFeasiblePlan:
     """The refusal of a search without an answer, with the nearest miss."""
+    return NoFeasiblePlan(_beyond_context(searched.request) + _refusal(searched))
+
+
+def _beyond_context(request: ServeRequest) -> str:
+    """What is to be said first where requests are longer than the model says it can read."""
+    cfg, tokens = request.cfg, request.input_length + request.output_length
+    if cfg.max_context is None or tokens <= cfg.max_context:
+        return ""
+    return (
+        f"requests of {tokens:,} tokens are longer than the {cfg.max_context:,} that {cfg.name} "
+        "was made for (max_position_embeddings): use shorter ones; "
+    )
+
+
+def _refusal(searched: FleetSearch) -> str:
     request = searched.request
     if not searched.grids:
-        return NoFeasiblePlan(_nowhere(request))
+        return _nowhere(request)
     if request.max_chips < inf and request.rate:
         free = replace(searched, request=replace(request, max_chips=inf), grids=_free(searched))
         best = free.best
         if best.meets(request.within):
-            return NoFeasiblePlan(_too_few(request, best))
+            return _too_few(request, best)
     best = searched.best
     said = _missed(best, request.goal) or "keeps them in closed form, but not when simulated"
-    return NoFeasiblePlan(
+    return (
         f"no servers of {best.piece.chip.id} keep the targets for {request.cfg.name}; the "
         f"nearest, on {best.piece} ({mesh_text(best.server.mesh)}), {said}: "
         "allow more time, or use shorter prompts or another chip"
@@ -164,6 +179,8 @@ def _missed(fleet: Fleet, goal: Objectives) -> str:
     )
     missed = [
         f"has {name} {format_seconds(got)} for {format_seconds(limit)}"
+        if isfinite(got)
+        else f"has no steady {name}, as more comes than it answers"
         for name, got, limit in pairs
         if got > limit
     ]

@@ -13,7 +13,7 @@ from shardwise.commands.plan_train.chips_beside import ChipsBeside
 from shardwise.commands.plan_train.swept_result import ChipPlan
 from shardwise.plans.train import mesh_text
 from shardwise.results.run import WholeRun
-from shardwise.results.sensitivity import ChangedInput
+from shardwise.results.sensitivity import ChangedInput, strongest
 from shardwise.results.served import ServedPlan
 
 BESIDE = "h100 b200"
@@ -36,8 +36,16 @@ def named(own: str, beside: str) -> str:
     return ",".join([own, *others]) if others else ""
 
 
-def changes(found: Sequence[ChangedInput]) -> TableData:
-    """What one changed input does to the answer, that which weighs most first."""
+def strongest_line(found: Sequence[ChangedInput] | None) -> list[str]:
+    """The line of the inputs that weigh most; none of a quick answer."""
+    return [strongest(found)] if found else []
+
+
+def changes(found: Sequence[ChangedInput] | None) -> list[TableData]:
+    """What one changed input does to the answer, that which weighs most first; none of a quick
+    answer."""
+    if not found:
+        return []
     timed = any(one.time is not None for one in found)
     rows = [
         [one.name, f"x {one.by:.3g}", *([_times(one.time)] if timed else []), _times(one.cost)]
@@ -45,7 +53,7 @@ def changes(found: Sequence[ChangedInput]) -> TableData:
     ]
     header = ("input", "changed", *(["time of a token"] if timed else []), "cost")
     title = "What would change it (the same plan, priced again)"
-    return TableData(title=title, header=header, rows=rows)
+    return [TableData(title=title, header=header, rows=rows)]
 
 
 def change_figure(found: Sequence[ChangedInput]) -> FigureData | None:

@@ -26,12 +26,12 @@ from shardwise.apps.page.views.decision import (
     changes,
     named,
     serve_rows,
+    strongest_line,
 )
 from shardwise.commands.base.answer import Answer
 from shardwise.commands.plan_serve.serve import ServePlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import kv_bytes_per_token, load_model, params_total, zoo_names
-from shardwise.results.sensitivity import strongest
 from shardwise.roofline.bounds import Bounds
 from shardwise.units import format_seconds, format_usd, many, parse_count, sig
 
@@ -160,9 +160,9 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
             *([replace(changed, wide=True)] if changed else []),
             *figures,
         ],
-        tables=[others(found), changes(found.sensitivity or ()), _plan(found)],
+        tables=[others(found), *changes(found.sensitivity), _plan(found)],
         lines=[
-            strongest(found.sensitivity or ()),
+            *strongest_line(found.sensitivity),
             (
                 "What is served holds its targets in a simulation of the load; ideal decode below "
                 "leaves out prompts, waiting and the software's own time."

@@ -32,6 +32,7 @@ from shardwise.apps.page.views.decision import (
     chips_table,
     days_figure,
     named,
+    strongest_line,
     train_rows,
 )
 from shardwise.book.figures import Series
@@ -42,7 +43,6 @@ from shardwise.commands.plan_train.train import TrainPlanned
 from shardwise.commands.tables.book_figure import FigureAnswer
 from shardwise.models import load_model, zoo_names
 from shardwise.results.run import WholeRun
-from shardwise.results.sensitivity import strongest
 from shardwise.units import format_count, format_gib, format_seconds, format_usd, many, sig
 
 FIGURE = "fig.5.math_comms"
@@ -186,12 +186,12 @@ def _draw(state: TrainViewState, answers: Sequence[Answer]) -> Drawn:
         tables=[
             *([_run(found.run)] if found.run else []),
             *([chips_table(beside)] if beside else []),
-            changes(found.sensitivity or ()),
+            *changes(found.sensitivity),
             _plan(found),
             facts("Seconds by resource", resources, dict.fromkeys(resources, "s")),
             TableData(title="Why", header=("reason",), rows=[[one] for one in found.why]),
         ],
-        lines=[*plan_lines(found), *bound, strongest(found.sensitivity or ())],
+        lines=[*plan_lines(found), *bound, *strongest_line(found.sensitivity)],
         **SOURCE,
     )
 
