@@ -98,8 +98,8 @@ class _Bench:
                 break
             wanted = times * self.least / max(once, 1e-6)
             times = min(MOST_REPEATS, max(2 * times, round(wanted * 1.2)))
-        rounds = 3 if once > self.least * 5 else 5
-        return statistics.median(run() for _ in range(rounds)) / times
+        more = 2 if once > self.least * 5 else 4
+        return statistics.median([once, *(run() for _ in range(more))]) / times
 
     def program(
         self, op: Callable[..., Any], shapes: Sequence[Any], times: int

@@ -231,16 +231,16 @@ def args(mesh):
 def test_this_machine_is_measured_with_its_links_and_all_that_asks_for_them_answers(
     tmp_path, monkeypatch, capsys
 ):
-    """Eight CPU devices by XLA_FLAGS and short programs: noisy figures, but every one of them, so
-    that plan, explain and profile on four or all of them lack none."""
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    """Four CPU devices by XLA_FLAGS and short programs: noisy figures, but every one of them, so
+    that plan, explain and profile on two or all of them lack none."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     made = calibrate_machine("here", program_seconds=0.001)
     measured = {row.what for row in made.times.rows}
     assert measured == {"matmul", "memory", "elementwise", "attention", "overhead", *KINDS}
     assert all(row.seconds > 0 for row in made.times.rows)
     assert made.times.reference_seconds > 0
-    assert made.times.devices == 8
+    assert made.times.devices == 4
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.toml").write_text(made.text)
     chip = Hardware(files=["here.toml"]).chip("here")
@@ -254,13 +254,13 @@ def test_this_machine_is_measured_with_its_links_and_all_that_asks_for_them_answ
     function = ["own_step:step", "--args", "own_step:args", "--hw", "here.toml"]
     plan = ["plan", "train", "--model", "llama-3.2-1b", "--batch", "8seq", "--seq", "128"]
     plan += ["--hw", "here.toml", "--dtype", "f32", "--optimizer", "sgd", "--for", "any"]
-    result = document(capsys, *plan, "--on", "here:8")["result"]
+    result = document(capsys, *plan, "--on", "here:4")["result"]
     assert result["step_seconds"]["expected"] > 0
-    whole = [*function, "--on", "here:8", "--mesh", "data=4,tensor=2"]
+    whole = [*function, "--on", "here:4", "--mesh", "data=2,tensor=2"]
     result = document(capsys, "explain", *whole, "--quick")["result"]
     assert [c["kind"] for c in result["collectives"]] == ["all_reduce"]
     assert result["exposed_communication"] > 0
-    half = [*function, "--on", "here:4", "--mesh", "data=2,tensor=2", "--cpu-devices", "4"]
+    half = [*function, "--on", "here:2", "--mesh", "data=1,tensor=2", "--cpu-devices", "2"]
     result = document(capsys, "profile", *half)["result"]
     assert result["step_seconds"]["compiled"]["expected"] > 0
 
