@@ -92,7 +92,7 @@ source_file="mine.py" source_line=5}
   zero = s32[] constant(0)
   LAST
 }
-""".replace("\\\n", "")
+"""
 PIECE = (
     "piece = bf16[4096,2048] dynamic-slice(whole, zero, at), dynamic_slice_sizes={4096,2048}\n"
     "  ROOT out = bf16[4096,2048] negate(piece)"
