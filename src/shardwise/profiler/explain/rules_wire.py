@@ -253,15 +253,15 @@ def whole_results(e: Evidence) -> Iterator[Finding]:
     for where, group in by_source(e, (e.rows[key] for key in rows)).items():
         size, axes = moved(group)
         copies = {c.op.op.id: c for r in group for c in copies_beside(e, r)}
-        like, *others = dict.fromkeys(rows[r.op.op.id] for r in group)
+        like = rows[group[0].op.op.id]
         yield Finding(
             rule="whole results",
             seconds=sum(r.exposed for r in group) + sum(map(spent, copies.values())),
             where=where,
             what=(
                 f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} only to "
-                f"leave the step whole on every device, though '{like.name}'"
-                f"{f' and {len(others)} more come' if others else ' comes'} in cut"
+                f"leave the step whole on every device ({len(group)} gathers), though "
+                f"'{like.name}' comes in cut"
             ),
             remedy=(
                 f"hand it back as '{like.name}' lies, {like.layout}: out_shardings of jax.jit, "
