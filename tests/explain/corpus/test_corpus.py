@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.commands.program.explaining import placed as seen_from_here
 from shardwise.hardware import parse_slice
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.explain import explain_program
+from shardwise.roofline.finding import Finding
 from shardwise.sharding import Mesh
 
 HERE = Path(__file__).parent
@@ -140,6 +142,18 @@ def test_what_one_line_gathers_twice_is_not_told_by_a_path():
     text = hlo.replace(f" line={lines[0]} ", f" line={lines[1]} ")
     (same,) = explain_program(text, parse_slice(on), mesh).findings
     assert same.what.endswith("that the same line has gathered before")
+
+
+def test_a_line_is_spelled_one_way_in_all_that_is_told_of_it():
+    """As it is seen from here, or from the folder of installed packages."""
+    for path, near in (
+        (f"{Path.cwd()}/model/lm.py:18", "model/lm.py:18"),
+        ("/v/lib/python3/site-packages/llm/lm.py:18", "llm/lm.py:18"),
+    ):
+        what = f"8 MB per step are gathered over data that {path} has gathered before"
+        told = seen_from_here(Finding(rule="", seconds=1.0, where=path, what=what, remedy=""))
+        assert told.where == near
+        assert told.what == what.replace(path, near)
 
 
 def test_lines_of_a_package_that_is_named_are_the_users():

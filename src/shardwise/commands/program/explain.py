@@ -322,8 +322,8 @@ def _findings(r: ExplainedProgram) -> Page:
         if wait := r.longest_wait:
             yield wrapped(
                 f"It waits {format_seconds(wait.exposed)} at {_short(wait.where)}, bound by "
-                f"{wait.bound_by}: what these layouts cost; a larger batch or another mesh may "
-                "wait less."
+                f"{wait.bound_by}: what these layouts cost; another cut of what is exchanged, a "
+                "larger batch or another mesh may wait less."
             )
 
 

@@ -101,24 +101,25 @@ def constraints_to_whole(e: Evidence) -> Iterator[Finding]:
 
 
 def whole_by_constraints(e: Evidence) -> list[WholeByConstraint]:
-    """The constraints that make whole what is not needed so."""
-    found = (
-        _whole_by(e, c, i)
+    """The constraints that make whole what is not needed so, in either pass: what goes back through
+    one that is needed is asked for whole, too."""
+    asked = [
+        (c, i, axes)
         for c in e.module.computations.values()
         for i in c.instructions
         if i.op_name.endswith("/sharding_constraint")
-    )
-    return [one for one in found if one is not None]
-
-
-def _whole_by(e: Evidence, c: Computation, found: Instruction) -> WholeByConstraint | None:
-    axes = frozenset(_over(e)) - e.spread.facts(c.name, found.name)
-    after = _alike_after(e, c, found, axes) if axes else None
-    if after is None:
-        return None
-    rows = tuple(r for r in (*_made_of(e, c, found), *after) if _whole(e, r, axes))
-    over = tuple(a for a in _over(e) if a in axes)
-    return WholeByConstraint(e.line_of(found), over, rows) if rows else None
+        and (axes := frozenset(_over(e)) - e.spread.facts(c.name, i.name))
+    ]
+    after = [_alike_after(e, *one) for one in asked]
+    frames = [e.module.sources(i) for _, i, _ in asked]
+    needed = {at for at, rows in zip(frames, after, strict=True) if rows is None}
+    found: list[WholeByConstraint] = []
+    for (c, i, axes), rows, at in zip(asked, after, frames, strict=True):
+        made = (*_made_of(e, c, i), *(rows or ())) if at not in needed else ()
+        if alike := tuple(r for r in made if _whole(e, r, axes)):
+            over = tuple(a for a in _over(e) if a in axes)
+            found.append(WholeByConstraint(e.line_of(i), over, alike))
+    return found
 
 
 def _whole(e: Evidence, row: OpRow, axes: frozenset[str]) -> bool:

@@ -260,7 +260,8 @@ def whole_results(e: Evidence) -> Iterator[Finding]:
             where=where,
             what=(
                 f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} only to "
-                f"leave the step whole on every device, though '{like.name}' comes in cut"
+                f"leave the step whole on every device ({len(group)} gathers), though "
+                f"'{like.name}' comes in cut"
             ),
             remedy=(
                 f"hand it back as '{like.name}' lies, {like.layout}: out_shardings of jax.jit, "
