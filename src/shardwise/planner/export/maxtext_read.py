@@ -46,14 +46,18 @@ def own_models() -> Mapping[str, Mapping[str, Any]]:
 def given_flags(text: str) -> Flags:
     """The flags of a command, or the keys of a YAML file, with those of its `model_name`, where
     MaxText has a file of that name."""
-    given = own_flags(text)
+    return with_model(own_flags(text), unset_in(text))
+
+
+def with_model(given: Mapping[str, str], unset: tuple[str, ...] = ()) -> Flags:
+    """As `given_flags`, of what a text says itself."""
     model = own_models().get(given.get("model_name", ""), {})
     found = {k: written(v) for k, v in model.items()} | given
     found |= _scaled(found)
     each, layers = LAYERS_EACH.get(found.get("decoder_block", "")), "base_num_decoder_layers"
     if each and found.get(layers, "").isdigit():
         found[layers] = str(each * int(found[layers]))
-    return Flags(TARGET, found, unset_in(text))
+    return Flags(TARGET, found, unset)
 
 
 BASE = {
@@ -128,7 +132,11 @@ def own_flags(text: str) -> dict[str, str]:
 def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the flags say; BadRequest where they contradict each other. `devices` is how
     many there are, where the file does not say it."""
-    given = given_flags(text)
+    return fields_of(given_flags(text), devices)
+
+
+def fields_of(given: Flags, devices: int | None) -> Fields:
+    """As `read`, of the flags of a text and of its model."""
     if REFUSED in given:
         raise BadRequest(given.given[REFUSED])
     said: Fields = {"software": TARGET, "stack": MAXTEXT.stack}
@@ -206,7 +214,8 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
     mesh = {
         "replica": degree("dcn", "data"),
         "data": degree("ici", "data"),
-        **{axis: both[AXES[axis]] for axis in ("fsdp", "expert", "context", "stage")},
+        **{axis: both[AXES[axis]] for axis in ("expert", "context", "stage")},
+        "fsdp": both["fsdp"] * both[_TRANSPOSED],
         "tensor": both["tensor"] * both["tensor_sequence"],
     }
     return {
@@ -216,7 +225,11 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
     }
 
 
-_WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence")
+_TRANSPOSED = "fsdp_transpose"
+"""The axis that stores parameters in pieces of their other dim."""
+_WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence", _TRANSPOSED)
+DEGREES = tuple(f"{net}_{word}_parallelism" for net in ("ici", "dcn") for word in _WORDS)
+"""The degrees that are read."""
 _FILL = -1
 """The degree that MaxText replaces by the devices that the others leave."""
 _USUAL = {("ici", "fsdp"): _FILL, ("dcn", "data"): _FILL}
