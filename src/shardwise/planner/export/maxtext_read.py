@@ -15,12 +15,12 @@ from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, arguments_of, launched, unset_in
-from shardwise.planner.export.hardware import slice_fields
+from shardwise.planner.export.hardware import slice_fields, slice_of_type
 from shardwise.planner.export.jax_trainers import BATCH, flags_of
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, mesh_of, whole
-from shardwise.planner.export.script import script_of
+from shardwise.planner.export.script import SLICES, TPU_TYPE, script_of
 from shardwise.plans.software.maxtext import (
     DTYPES,
     FUSED,
@@ -52,7 +52,7 @@ def given_flags(text: str) -> Flags:
 def with_model(given: Mapping[str, str], unset: tuple[str, ...] = ()) -> Flags:
     """As `given_flags`, of what a text says itself."""
     model = own_models().get(given.get("model_name", ""), {})
-    found = {k: written(v) for k, v in model.items()} | given
+    found = {**{k: written(v) for k, v in model.items()}, **given}
     found |= _scaled(found)
     each, layers = LAYERS_EACH.get(found.get("decoder_block", "")), "base_num_decoder_layers"
     if each and found.get(layers, "").isdigit():
@@ -122,11 +122,23 @@ def own_flags(text: str) -> dict[str, str]:
     keys = re.search(r"^[a-z_0-9]+:( |$)", plain, re.M) and not script_of(text)
     if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not keys:
         words = arguments_of(TARGET, text)
-        return dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
+        said = dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
+        return _machines(text) | said
     table = parse_yaml(plain, f"{TARGET}: the file")
     if not isinstance(table, dict) or not table:
         raise BadRequest(f"{TARGET}: the file holds no flag; write key=value words, or YAML")
     return {str(k): written(v) for k, v in table.items()}
+
+
+def _machines(text: str) -> dict[str, str]:
+    """The slices on which XPK starts the command, as MaxText's flags have them."""
+    launch = launched(TARGET, text)
+    kind = launch.environment.get(TPU_TYPE, "") if launch else ""
+    if launch is None or not kind or "$" in kind:
+        return {}
+    slices = launch.environment.get(SLICES, "1")
+    piece = str(slice_of_type(kind, 1))
+    return {"compile_topology": piece, "compile_topology_num_slices": slices}
 
 
 def read(text: str, devices: int | None = None) -> Fields:
