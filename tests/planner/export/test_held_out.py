@@ -150,3 +150,24 @@ def test_a_toml_of_prime_rl_is_of_fsdp():
     assert any("model.ac.mode = 'selective'" in line for line in unread_notes(whole, "trl"))
     with pytest.raises(BadRequest, match="whose step has passes that no plan counts"):
         parse_export(f"{PRIME}[orchestrator]\ngroup_size = 16\n", "trl")
+
+
+BRIDGE = (
+    "python scripts/performance/setup_experiment.py --account a --partition p --gpu h100 "
+    "--num_gpus 64 --model_family_name llama --model_recipe_name llama3_8b --compute_dtype bf16 "
+    "--tensor_model_parallel_size 2 --micro_batch_size 1 --global_batch_size 128 --seq_length 8192"
+)
+SHORT = (
+    "python scripts/performance/setup_experiment.py -a a -p p -g h100 -ng 64 -m llama "
+    "-mr llama3_8b -c bf16 -tp 2 -mb 1 -gb 128 -sl 8192"
+)
+
+
+@pytest.mark.parametrize("text", [BRIDGE, SHORT])
+def test_the_slice_of_bridges_launcher_follows_from_its_gpus(text: str):
+    plan = parse_export(text, "megatron")
+    assert (plan.slice, plan.model) == ("8*h100:8", "llama-3-8b")
+    assert (plan.mesh, plan.microbatches) == ({"data": 32, "tensor": 2}, 4)
+    assert not any("--gpu" in line for line in unread_notes(text, "megatron"))
+    on = parse_export(text, "megatron", piece=parse_slice("b200:64"))
+    assert on.slice == "8*b200:8"

@@ -256,6 +256,13 @@ _OF_SHELL = {"PWD", "HOME", "USER", "HOSTNAME"}
 """Variables that every shell has: of a folder's name, most often."""
 
 
+_OF_LAUNCHES = re.compile(
+    r"--(model-family|account|partition|time-limit|container|custom-|log-dir|hf-token|nemo-home|wandb"
+    r"|dryrun|enable-(vboost|nsys)|lock-gpu|peak-mem|pytorch-prof|record-mem|gpus-per-node|task|data$)"
+)
+"""Flags of Megatron-Bridge's scripts/performance about where and how a job is started."""
+
+
 def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
     values = values_in(text, target)
@@ -265,8 +272,10 @@ def _unknown_flags(text: str, target: str) -> list[str]:
     for name in sorted(_given(target, text) - known):
         if target == torchtitan_read.TARGET and is_idle(name, values[name]):
             continue
-        if target == megatron_read.TARGET and name in RECIPES:
+        if target == megatron_read.TARGET and name in (*RECIPES, megatron_read.GPU):
             continue  # which is read
+        if RECIPES[1] in values and _OF_LAUNCHES.match(name):
+            continue
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):
             continue  # a model's or the data's own, of which there is no list
         near = get_close_matches(name, known, n=1, cutoff=0.7)
