@@ -73,3 +73,10 @@ def test_what_is_stored_in_pieces_of_the_other_dim_is_of_maxtexts_mesh():
     text = "model_name: llama3-8b\nper_device_batch_size: 1\nici_fsdp_transpose_parallelism: 4\n"
     plan = parse_export(text, "maxtext", piece=parse_slice("v5p:4x4x8"))
     assert plan.mesh == {"fsdp": 128}
+
+
+def test_former_arguments_without_effect_are_no_slips_of_the_pen():
+    lines = unread_notes(f"{DENSE} --data-impl mmap --layernorm-epsilon 1e-5", "megatron")
+    (about,) = [line for line in lines if "--data-impl" in line]
+    assert about.startswith("without effect on a plan: ")
+    assert any("--data-imp'" in line for line in unread_notes(f"{DENSE} --data-imp x", "megatron"))

@@ -185,6 +185,7 @@ def _not_read(text: str, target: str) -> list[str]:
         idle += [k for k, value in given.items() if str(value) in usual.get(k, ())]
         if target == megatron_read.TARGET:
             idle += idle_keys(text)
+            idle += [k for k in given if k not in known and re.match(row["former"], k)]
             idle += [k for k in _OF_HYBRIDS if k in given] if PATTERN in given else []
             read = read if with_sinks(megatron_read.parsed(text)) else [*{*read} - {*WINDOWED}]
         if target == maxtext_read.TARGET:
@@ -274,6 +275,8 @@ def _unknown_flags(text: str, target: str) -> list[str]:
             continue
         if target == megatron_read.TARGET and name in (*RECIPES, megatron_read.GPU):
             continue  # which is read
+        if target == megatron_read.TARGET and re.match(_keys()[target]["former"], name):
+            continue
         if RECIPES[1] in values and _OF_LAUNCHES.match(name):
             continue
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):
