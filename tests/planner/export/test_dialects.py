@@ -92,7 +92,22 @@ spec:
       --hidden_width=4096, --num_layers=32, --num_heads=32, --vocab_size=128256,
       --train_batch_size=1, --sharding_strategy=full, --offload_activations=1]
 """
+PRIME = """max_steps = 20
+[deployment]
+num_train_gpus = 2
+[model]
+name = "Qwen/Qwen3-1.7B"
+[model.lora]
+rank = 8
+[data]
+seq_len = 1024
+batch_size = 64
+micro_batch_size = 1
+[optim]
+lr = 1e-5
+"""
 FILES = {
+    "prime_rl": (PRIME, "h100:2", (64, 1024, 32, 8, "none", "block")),
     "foundry": (FOUNDRY, "8*h100:8", (1024, 2048, 2, 0, "none", "block")),
     "olmo": (OLMO, "8*h100:8", (2048, 2048, 16, 0, "none", "none")),
     "xtuner": (XTUNER, "h100:8", (64, 2048, 16, 64, "nf4", "block")),

@@ -1,4 +1,4 @@
-"""No argument of Megatron-LM is passed over: with it the plan is another one, or a line names it."""
+"""No argument of Megatron-LM is passed over: with it the plan is another, or a line names it."""
 
 import json
 from random import Random
@@ -24,7 +24,7 @@ EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
 ON = parse_slice("2*h100:8")
 FLAGS = [flag for flag in known_flags()["megatron"]["flags"] if flag.startswith("--")]
 DRAWN = Random(30).sample(FLAGS, len(FLAGS))
-PARTS = [DRAWN[at::40] for at in range(40)]
+PARTS = [DRAWN[at::200] for at in range(200)]
 
 
 def read(text: str) -> tuple[TrainPlan | str, str]:
@@ -41,7 +41,7 @@ def test_an_argument_changes_the_plan_or_is_named(flags: list[str]):
         plain, _ = read(base)
         assert isinstance(plain, TrainPlan)
         for flag in (flag for flag in flags if flag not in base):
-            for word in ("", "2", "other"):
+            for word in ("", "2"):
                 plan, said = read(f"{base} {flag} {word}".strip())
                 assert plan != plain or flag in said, f"{flag} {word}".strip()
 
@@ -54,3 +54,29 @@ def test_what_holds_without_an_argument_is_named(more: str):
     plan, said = read(DENSE + more)
     assert plan == read(DENSE)[0]
     assert more.split()[0] in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("context: device", "the plan is the same without: context"),
+        ("dcn_sequence_parallelism: 2", "dcn_sequence_parallelism = '2' is not understood"),
+        ("ici_tensor_parallelism: 1", "without effect on a plan: ici_tensor_parallelism"),
+    ],
+)
+def test_so_it_is_with_keys_of_maxtext(more: str, said: str):
+    text = "model_name: llama3-8b\nper_device_batch_size: 1\nici_fsdp_parallelism: 128\n"
+    assert any(said in str(line) for line in unread_notes(text + more, "maxtext"))
+
+
+def test_what_is_stored_in_pieces_of_the_other_dim_is_of_maxtexts_mesh():
+    text = "model_name: llama3-8b\nper_device_batch_size: 1\nici_fsdp_transpose_parallelism: 4\n"
+    plan = parse_export(text, "maxtext", piece=parse_slice("v5p:4x4x8"))
+    assert plan.mesh == {"fsdp": 128}
+
+
+def test_former_arguments_without_effect_are_no_slips_of_the_pen():
+    lines = unread_notes(f"{DENSE} --data-impl mmap --layernorm-epsilon 1e-5", "megatron")
+    (about,) = [line for line in lines if "--data-impl" in line]
+    assert about.startswith("without effect on a plan: ")
+    assert any("--data-imp'" in line for line in unread_notes(f"{DENSE} --data-imp x", "megatron"))

@@ -152,5 +152,5 @@ def test_shares_of_layers_are_a_pattern():
     words = ["-" if mixer is None else type(mixer).__name__[0] for mixer, _ in kinds]
     assert (words.count("A"), words.count("-"), words.count("M")) == (2, 6, 4)
     assert words[0] == "M"
-    with pytest.raises(BadRequest, match="--hybrid-mlp-ratio 0.9, of 12 layers"):
+    with pytest.raises(BadRequest, match=r"--hybrid-mlp-ratio 0\.9, of 12 layers"):
         model_of(HYBRID + shares.replace("0.5", "0.9"))

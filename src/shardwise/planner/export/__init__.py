@@ -7,9 +7,10 @@ three `maxtext_model.py` and `megatron_model.py` write what describes the model,
 recipes, `nanotron.py` and `neox.py` those of two programs like it, `nemo_python.py` NeMo's in
 Python, `torchtitan_python.py` TorchTitan's, `interpolation.py` what a YAML takes of its own keys,
 `megatron_former.py` and `torchtitan_keys.py` names of before, `jax_trainers.py` EasyLM and
-levanter), `which_model.py` says for which model, `megatron_shape.py` builds one of its numbers;
-`trainer/` has transformers' Trainer: TRL, axolotl, accelerate and DeepSpeed; `known_flags.py` tells
-whose file one is and which of its words nobody knows. A ServePlan goes through `serving.py` to
+levanter), `which_model.py` says for which model, `megatron_shape.py` and `megatron_hybrid.py` build
+one of its numbers, `effect.py` says which keys change nothing where they stand; `trainer/` has
+transformers' Trainer: TRL, axolotl, accelerate and DeepSpeed; `known_flags.py` tells whose file one
+is and which of its words nobody knows. A ServePlan goes through `serving.py` to
 `vllm.py`, `sglang.py` and `trtllm.py`, each a `server_program.py` as our own `own_server.py`; the
 three share `server_flags.py`; `server_command.py` finds a server's command in what anybody wrote;
 `slurm_server.py` starts them as jobs; `one_host.py` starts several on one host,

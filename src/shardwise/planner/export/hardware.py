@@ -5,11 +5,14 @@ a name is used only where it reads back as the same slice.
 """
 
 import math
+import re
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
-from shardwise.hardware.cloud_names import cloud_names
+from shardwise.hardware.cloud_names import cloud_names, families
 from shardwise.plans import MESH_AXES, TrainPlan
+
+_TOPOLOGY = re.compile(r"(?P<family>[a-z0-9]+)-(?P<shape>\d+(?:x\d+)+)")
 
 
 def is_tpu(piece: Slice) -> bool:
@@ -35,6 +38,14 @@ def _means(name: str, piece: Slice) -> bool:
 def slice_fields(piece: Slice) -> dict[str, object]:
     """The fields of a plan that uses the whole of a slice."""
     return {"slice": str(piece), "slices": piece.count, "box": list(piece.shape)}
+
+
+def slice_of_type(text: str, count: int) -> Slice:
+    """The slices that XPK's `--tpu-type` stands for."""
+    match = _TOPOLOGY.fullmatch(text)
+    if match and match["family"] in families():
+        text = f"{families()[match['family']].chip}:{match['shape']}"
+    return parse_slice(f"{count}*{text}" if count > 1 else text)
 
 
 def outer_degrees(plan: TrainPlan) -> dict[str, int]:

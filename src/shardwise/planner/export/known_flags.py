@@ -22,8 +22,8 @@ from shardwise.planner.export import (
     megatron_read,
     torchtitan_read,
 )
+from shardwise.planner.export.effect import same_without
 from shardwise.planner.export.maxtext import written
-from shardwise.planner.export.megatron_effect import same_without
 from shardwise.planner.export.megatron_hybrid import PATTERN
 from shardwise.planner.export.megatron_shape import WINDOWED, vocabulary, with_sinks
 from shardwise.planner.export.megatron_yaml import RECIPES, idle_keys, recipe_of
@@ -171,12 +171,13 @@ _NEAR: Mapping[str, Callable[[str], list[str]]] = {
 def _not_read(text: str, target: str) -> list[str]:
     """Known keys that say something and are not read, each with its value; and those without effect
     on a plan, as one remark."""
-    given, known, same = values_in(text, target), _known(target), list[str]()
+    given, known = values_in(text, target), _known(target)
     if target == torchtitan_read.TARGET:
         other = torchtitan_read.not_understood(text)
         known = known | {k for k in given if k.partition(".")[0] not in _sections(known)}
         idle = [key for key, value in given.items() if is_idle(key, value)]
         idle += torchtitan_read.without_effect(given)
+        read = [*torchtitan_read.READ - {"module", "flavor"}]
     else:
         row = _keys()[target]
         read, usual = row["read"].split(), row["usual"]
@@ -184,8 +185,8 @@ def _not_read(text: str, target: str) -> list[str]:
         idle += [k for k, value in given.items() if str(value) in usual.get(k, ())]
         if target == megatron_read.TARGET:
             idle += idle_keys(text)
+            idle += [k for k in given if k not in known and re.match(row["former"], k)]
             idle += [k for k in _OF_HYBRIDS if k in given] if PATTERN in given else []
-            same = same_without(text, read)
             read = read if with_sinks(megatron_read.parsed(text)) else [*{*read} - {*WINDOWED}]
         if target == maxtext_read.TARGET:
             if jax_trainers.flags_of(text) is not None:
@@ -194,14 +195,10 @@ def _not_read(text: str, target: str) -> list[str]:
             idle += ["capacity_factor"] if dropless else []
             model = maxtext_read.own_models().get(str(given.get("model_name")), {})
             idle += [k for k, value in given.items() if k in model and written(model[k]) == value]
-        degrees = re.compile(r"(ici|dcn)_\w+_parallelism|--nproc-per-node|--nnodes")
-        done = {
-            *read,
-            *idle,
-            jax_trainers.BATCH,
-            jax_trainers.HUB,
-            *filter(degrees.fullmatch, given),
-        }
+        degrees = re.compile(r"(ici|dcn)_\w+_parallelism")
+        read += [*maxtext_read.DEGREES, "--nproc-per-node", "--nnodes"]
+        idle += [k for k, value in given.items() if degrees.fullmatch(k) and value == "1"]
+        done = {*read, *idle, jax_trainers.BATCH, jax_trainers.HUB}
         other = {k: value for k, value in given.items() if k not in done}
     said = [
         f"{key}{'' if value == '' else f' = {shown(value)}'} is not understood, and was not read"
@@ -210,7 +207,8 @@ def _not_read(text: str, target: str) -> list[str]:
     ]
     if heading("training", target)[0] in text:  # where each key is one of ours
         return said
-    about = {"without effect on a plan": {*idle}, "the plan is the same without": {*same} - {*idle}}
+    same = {*same_without(text, target, read)} - {*idle}
+    about = {"without effect on a plan": {*idle}, "the plan is the same without": same}
     return [*said, *(Remark(f"{k}: {', '.join(sorted(v))}") for k, v in about.items() if v)]
 
 
@@ -259,6 +257,13 @@ _OF_SHELL = {"PWD", "HOME", "USER", "HOSTNAME"}
 """Variables that every shell has: of a folder's name, most often."""
 
 
+_OF_LAUNCHES = re.compile(
+    r"--(model-family|account|partition|time-limit|container|custom-|log-dir|hf-token|nemo-home|wandb"
+    r"|dryrun|enable-(vboost|nsys)|lock-gpu|peak-mem|pytorch-prof|record-mem|gpus-per-node|task|data$)"
+)
+"""Flags of Megatron-Bridge's scripts/performance about where and how a job is started."""
+
+
 def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
     values = values_in(text, target)
@@ -268,8 +273,12 @@ def _unknown_flags(text: str, target: str) -> list[str]:
     for name in sorted(_given(target, text) - known):
         if target == torchtitan_read.TARGET and is_idle(name, values[name]):
             continue
-        if target == megatron_read.TARGET and name in RECIPES:
+        if target == megatron_read.TARGET and name in (*RECIPES, megatron_read.GPU):
             continue  # which is read
+        if target == megatron_read.TARGET and re.match(_keys()[target]["former"], name):
+            continue
+        if RECIPES[1] in values and _OF_LAUNCHES.match(name):
+            continue
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):
             continue  # a model's or the data's own, of which there is no list
         near = get_close_matches(name, known, n=1, cutoff=0.7)

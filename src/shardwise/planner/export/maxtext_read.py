@@ -15,12 +15,12 @@ from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest, Gives, Lacking, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, arguments_of, launched, unset_in
-from shardwise.planner.export.hardware import slice_fields
+from shardwise.planner.export.hardware import slice_fields, slice_of_type
 from shardwise.planner.export.jax_trainers import BATCH, flags_of
 from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, mesh_of, whole
-from shardwise.planner.export.script import script_of
+from shardwise.planner.export.script import SLICES, TPU_TYPE, script_of
 from shardwise.plans.software.maxtext import (
     DTYPES,
     FUSED,
@@ -46,14 +46,18 @@ def own_models() -> Mapping[str, Mapping[str, Any]]:
 def given_flags(text: str) -> Flags:
     """The flags of a command, or the keys of a YAML file, with those of its `model_name`, where
     MaxText has a file of that name."""
-    given = own_flags(text)
+    return with_model(own_flags(text), unset_in(text))
+
+
+def with_model(given: Mapping[str, str], unset: tuple[str, ...] = ()) -> Flags:
+    """As `given_flags`, of what a text says itself."""
     model = own_models().get(given.get("model_name", ""), {})
-    found = {k: written(v) for k, v in model.items()} | given
+    found = {**{k: written(v) for k, v in model.items()}, **given}
     found |= _scaled(found)
     each, layers = LAYERS_EACH.get(found.get("decoder_block", "")), "base_num_decoder_layers"
     if each and found.get(layers, "").isdigit():
         found[layers] = str(each * int(found[layers]))
-    return Flags(TARGET, found, unset_in(text))
+    return Flags(TARGET, found, unset)
 
 
 BASE = {
@@ -118,17 +122,33 @@ def own_flags(text: str) -> dict[str, str]:
     keys = re.search(r"^[a-z_0-9]+:( |$)", plain, re.M) and not script_of(text)
     if re.search(r"(^|\s)[a-z_0-9]+=", plain) and not keys:
         words = arguments_of(TARGET, text)
-        return dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
+        said = dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
+        return _machines(text) | said
     table = parse_yaml(plain, f"{TARGET}: the file")
     if not isinstance(table, dict) or not table:
         raise BadRequest(f"{TARGET}: the file holds no flag; write key=value words, or YAML")
     return {str(k): written(v) for k, v in table.items()}
 
 
+def _machines(text: str) -> dict[str, str]:
+    """The slices on which XPK starts the command, as MaxText's flags have them."""
+    launch = launched(TARGET, text)
+    kind = launch.environment.get(TPU_TYPE, "") if launch else ""
+    if launch is None or not kind or "$" in kind:
+        return {}
+    slices = launch.environment.get(SLICES, "1")
+    piece = str(slice_of_type(kind, 1))
+    return {"compile_topology": piece, "compile_topology_num_slices": slices}
+
+
 def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the flags say; BadRequest where they contradict each other. `devices` is how
     many there are, where the file does not say it."""
-    given = given_flags(text)
+    return fields_of(given_flags(text), devices)
+
+
+def fields_of(given: Flags, devices: int | None) -> Fields:
+    """As `read`, of the flags of a text and of its model."""
     if REFUSED in given:
         raise BadRequest(given.given[REFUSED])
     said: Fields = {"software": TARGET, "stack": MAXTEXT.stack}
@@ -206,7 +226,8 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
     mesh = {
         "replica": degree("dcn", "data"),
         "data": degree("ici", "data"),
-        **{axis: both[AXES[axis]] for axis in ("fsdp", "expert", "context", "stage")},
+        **{axis: both[AXES[axis]] for axis in ("expert", "context", "stage")},
+        "fsdp": both["fsdp"] * both[_TRANSPOSED],
         "tensor": both["tensor"] * both["tensor_sequence"],
     }
     return {
@@ -216,7 +237,11 @@ def _read_mesh(given: Flags, devices: int | None) -> Fields:
     }
 
 
-_WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence")
+_TRANSPOSED = "fsdp_transpose"
+"""The axis that stores parameters in pieces of their other dim."""
+_WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence", _TRANSPOSED)
+DEGREES = tuple(f"{net}_{word}_parallelism" for net in ("ici", "dcn") for word in _WORDS)
+"""The degrees that are read."""
 _FILL = -1
 """The degree that MaxText replaces by the devices that the others leave."""
 _USUAL = {("ici", "fsdp"): _FILL, ("dcn", "data"): _FILL}

@@ -6,13 +6,22 @@ from dataclasses import replace
 from math import lcm, prod
 
 from shardwise.errors import BadRequest, Gives, Lacking
+from shardwise.hardware import parse_slice
+from shardwise.hardware.catalogue import chip_ids
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export.flags import Flags, arguments_of, launched
+from shardwise.planner.export.hardware import slice_fields
 from shardwise.planner.export.megatron import ITERATION, PIECES, WHOLE, WORDS
 from shardwise.planner.export.megatron_former import of_today
 from shardwise.planner.export.megatron_hybrid import PATTERN, with_layers
 from shardwise.planner.export.megatron_shape import is_gated
-from shardwise.planner.export.megatron_yaml import around, is_override, overrides_of, recipe_of
+from shardwise.planner.export.megatron_yaml import (
+    around,
+    in_full,
+    is_override,
+    overrides_of,
+    recipe_of,
+)
 from shardwise.planner.export.neox import REFUSED
 from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
 from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES, WHOLE_MODULES
@@ -20,6 +29,8 @@ from shardwise.plans.stacks import OVERLAPPED, stack_row
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "megatron"
+GPU = "--gpu"
+"""Megatron-Bridge's flag of a chip (scripts/performance)."""
 
 
 def read(text: str, devices: int | None = None) -> Fields:
@@ -50,7 +61,7 @@ def fields_of(given: Flags, devices: int | None) -> Fields:
         "lora_rank": 0,
         "frozen": [],
     }
-    said |= _read_overlap(given, said)
+    said |= _read_overlap(given, said) | _machines(given)
     if "--no-gradient-accumulation-fusion" in given:
         said["gradient_accumulation"] = "separate"
     if "context" in said["mesh"]:
@@ -63,6 +74,13 @@ def fields_of(given: Flags, devices: int | None) -> Fields:
             said["expert_capacity"] = given.number(capacity, kind=float)
         said |= _read_dispatcher(given, ragged=said["expert_dispatch"] == "ragged")
     return said
+
+
+def _machines(given: Flags) -> Fields:
+    """The slice of Megatron-Bridge's `--gpu` and how many there are, where both are known."""
+    kind, many = given.given.get(GPU, ""), given.given.get("--nproc-per-node", "")
+    known = kind.lower() in chip_ids() and many.isdigit() and "--nnodes" not in given
+    return slice_fields(parse_slice(f"{kind.lower()}:{many}")) if known else {}
 
 
 def _read_overlap(given: Flags, said: Fields) -> Fields:
@@ -147,6 +165,10 @@ def parsed(text: str) -> Flags:
     return of_spelt(own)
 
 
+_FLAT = ("--micro_batch_size", "--global_batch_size", "--model_recipe_name")
+"""Flags by which a program is known that writes underscores."""
+
+
 def of_spelt(own: Flags) -> Flags:
     """The arguments as Megatron-LM of today would have them said."""
     return replace(own, given=with_layers(of_today(own.given)))
@@ -159,8 +181,8 @@ def as_spelt(text: str) -> Flags:
     launch = launched(TARGET, text)
     counts = {"--nnodes": launch.nodes, "--nproc-per-node": launch.each} if launch else {}
     given = {name: value for name, value in counts.items() if value}
-    flag, arguments = "", arguments_of(TARGET, text)
-    flat = any(word.startswith(("--micro_batch_size", "--global_batch_size")) for word in arguments)
+    flag, arguments = "", in_full(arguments_of(TARGET, text))
+    flat = any(word.startswith(_FLAT) for word in arguments)
     given |= overrides_of(arguments)
     for word in arguments:
         if is_override(word):

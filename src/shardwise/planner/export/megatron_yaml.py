@@ -140,6 +140,39 @@ def overrides_of(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def in_full(words: Sequence[str]) -> list[str]:
+    """The words of Megatron-Bridge's scripts/performance, of which flags may be short; of any other
+    program as they are.
+
+    >>> in_full(["-mr", "llama3_8b", "-g", "h100"]), in_full(["-g", "1"])
+    (['--model_recipe_name', 'llama3_8b', '--gpu', 'h100'], ['-g', '1'])
+    """
+    own = any(word in ("-mr", "--model_recipe_name") for word in words)
+    return [_SHORT.get(word, word) for word in words] if own else [*words]
+
+
+_SHORT: Mapping[str, str] = {
+    "-m": "--model_family_name",
+    "-mr": "--model_recipe_name",
+    "-ng": "--num_gpus",
+    "-gn": "--gpus_per_node",
+    "-g": "--gpu",
+    "-c": "--compute_dtype",
+    "-ms": "--train_iters",
+    "-gb": "--global_batch_size",
+    "-mb": "--micro_batch_size",
+    "-sl": "--seq_length",
+    "-tp": "--tensor_model_parallel_size",
+    "-pp": "--pipeline_model_parallel_size",
+    "-ep": "--expert_model_parallel_size",
+    "-cp": "--context_parallel_size",
+    "-et": "--expert_tensor_parallel_size",
+    "-vp": "--virtual_pipeline_model_parallel_size",
+    "-rl": "--recompute_num_layers",
+}
+"""Its argument_parser.py, August 2026."""
+
+
 def around(given: Mapping[str, str]) -> dict[str, str]:
     """The arguments of programs that start Megatron by a recipe's name, whose own flags are called
     otherwise (scripts/performance of Megatron-Bridge)."""

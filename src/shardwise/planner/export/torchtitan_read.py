@@ -75,8 +75,12 @@ def given_values(text: str) -> dict[str, Any]:
 def read(text: str, devices: int | None = None) -> Fields:
     """The fields that a text says; BadRequest where they make no plan. `devices` is how many there
     are, where a degree of -1 takes what the others leave."""
-    given = {**DEFAULTS, **given_values(text)}
-    devices = devices or processes_of(text)
+    return fields_of(given_values(text), devices or processes_of(text))
+
+
+def fields_of(said_by: Mapping[str, Any], devices: int | None) -> Fields:
+    """As `read`, of what a text says."""
+    given = {**DEFAULTS, **said_by}
     stages = _degree(given, "pipeline_parallel_degree")
     mesh = _mesh(given, devices)
     said: Fields = {
@@ -139,7 +143,7 @@ def not_understood(text: str) -> dict[str, Any]:
     return {
         key: value
         for key, value in given_values(text).items()
-        if not (key in _READ or key.startswith(_READ_PARTS) or is_idle(key, value))
+        if not (key in READ or key.startswith(_READ_PARTS) or is_idle(key, value))
     }
 
 
@@ -157,7 +161,7 @@ _DEGREES = tuple(
     f"parallelism.{name}_parallel_degree"
     for name in ("pipeline", "data_parallel_replicate", "context", "tensor", "expert")
 )
-_READ = frozenset(
+READ = frozenset(
     (
         *(*DEFAULTS, *_DEGREES, "parallelism.data_parallel_replicate_degree"),
         *("module", "flavor", "model.converters", "training.enable_cpu_offload"),
@@ -166,11 +170,9 @@ _READ = frozenset(
         *("activation_checkpoint.selective_ac_option", "activation_checkpoint.mode"),
     )
 )
-_READ_PARTS = (
-    "converter.",
-    "parallelism.pipeline_parallel_first",
-    "parallelism.pipeline_parallel_last",
-)
+OF_ENDS = ("parallelism.pipeline_parallel_first", "parallelism.pipeline_parallel_last")
+"""How keys begin that say how many layers the first stage and the last have less."""
+_READ_PARTS = ("converter.", *OF_ENDS)
 
 
 def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:

@@ -10,21 +10,24 @@ import shlex
 from dataclasses import replace
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware import Slice
 from shardwise.hardware.cloud_names import families
 from shardwise.hardware.shapes import shape_text
 from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext, maxtext_read
 from shardwise.planner.export.flags import Flags, words_of
-from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields
+from shardwise.planner.export.hardware import (
+    is_tpu,
+    safe_names,
+    slice_fields,
+    slice_of_type,
+)
 from shardwise.planner.export.notes import Fields
 from shardwise.plans import TrainPlan
 from shardwise.plans.software import Obstacle
 
 TARGET = "xpk"
 LOST = maxtext.LOST
-
-_TOPOLOGY = re.compile(r"(?P<family>[a-z0-9]+)-(?P<shape>\d+(?:x\d+)+)")
 
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -65,14 +68,6 @@ def tpu_type(piece: Slice) -> str:
         return names[0]
     family = next(name for name, rule in families().items() if rule.chip == piece.chip.id)
     return f"{family}-{shape_text(tuple(sorted(piece.shape)))}"
-
-
-def slice_of_type(text: str, count: int) -> Slice:
-    """The slices that a `--tpu-type` stands for."""
-    match = _TOPOLOGY.fullmatch(text)
-    if match and match["family"] in families():
-        text = f"{families()[match['family']].chip}:{match['shape']}"
-    return parse_slice(f"{count}*{text}" if count > 1 else text)
 
 
 def read(text: str, devices: int | None = None) -> Fields:

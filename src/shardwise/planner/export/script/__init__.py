@@ -10,5 +10,6 @@ the text cannot say (a variable of the caller, a command's output) stays as `$NA
 
 from shardwise.planner.export.script.launchers import Launch, launch_of, written_by
 from shardwise.planner.export.script.manifest import script_of
+from shardwise.planner.export.script.run import SLICES, TPU_TYPE
 
-__all__ = ["Launch", "launch_of", "script_of", "written_by"]
+__all__ = ["SLICES", "TPU_TYPE", "Launch", "launch_of", "script_of", "written_by"]

@@ -22,10 +22,17 @@ class Launch:
     each: str = ""
     unset: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables, and XPK's `--tpu-type` and `--num-slices` under these names."""
     options: tuple[str, ...] = ()
     """The launcher's own words."""
     others: int = 0
     """How many more programs the script starts."""
+
+    @property
+    def origin(self) -> frozenset[str]:
+        """As `words`, without the name of a file of Python, which anybody may give it."""
+        own = self.program.rpartition("/")[0] if self.program.endswith(".py") else self.program
+        return frozenset(re.split(r"[\W_]+", own.lower())) - {""}
 
     @property
     def words(self) -> frozenset[str]:

@@ -38,6 +38,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[(\w*)\])?(\+)?=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _COMMAND = re.compile(r"--command=(?=.*\s)", re.DOTALL)
 """Where xpk and gcloud are given what their machines run."""
+TPU_TYPE, SLICES = "--tpu-type", "--num-slices"
+"""Of XPK: the machines that run the command, which stand among its variables."""
 _MOST_STEPS = 20_000
 _STARTS = ("echo", "printf", "cat", "source", ".", "alias", "trap")
 """Commands that print or read the words of others."""
@@ -52,6 +54,17 @@ Started = tuple[list[str], dict[str, Value]]
 def _bare(word: str) -> str:
     """A file's name without its folder."""
     return word.rpartition("/")[2]
+
+
+def _option(words: list[str], name: str) -> str:
+    """The value of an option, as `--name value` or `--name=value`; "" where it is not given."""
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    found = (
+        after if word == name else word.partition("=")[2]
+        for word, after in pairs
+        if word.partition("=")[0] == name
+    )
+    return next(found, "")
 
 
 class _Leaves(Exception):
@@ -309,7 +322,13 @@ class ScriptRun:
         for word, after in zip(words, [*words[1:], ""], strict=True):
             held = f"--command={after}" if word == "--command" else word
             if _COMMAND.match(held):
-                return self.nested(as_written(_COMMAND.sub("", held)))
+                many = len(self.started)
+                self.nested(as_written(_COMMAND.sub("", held)))
+                told = {
+                    name: value for name in (TPU_TYPE, SLICES) if (value := _option(words, name))
+                }
+                self.started[many:] = [(w, v | told) for w, v in self.started[many:]]
+                return None
         self.started.append((words, self.scope.values | before))
         for word in words:
             if _bare(word).endswith(FILES_OF_KEYS):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shardwise.boundary import parse_json, parse_yaml
+from shardwise.boundary import parse_json, parse_toml, parse_yaml
 from shardwise.errors import BadRequest, shown
 from shardwise.models.zoo import of_hub, zoo_names
 from shardwise.planner.export.flags import launched
@@ -61,7 +61,7 @@ class Given:
         self, values: Mapping[str, Any], launch: Launch | None = None, target: str = "trl"
     ) -> None:
         said = {k: v for k, v in values.items() if v is not None and v != ""}
-        self.dialect = dialect_of(said, launch.words if launch is not None else ())
+        self.dialect = dialect_of(said, launch.origin if launch is not None else ())
         told = translated(said, self.dialect)
         self.values, self.spelt, self.silent = told.values, told.spelt, frozenset(told.silent)
         self.row = told.dialect
@@ -178,10 +178,12 @@ def given_of(text: str, target: str = "trl", *, whole: bool = True) -> Given:
 
 
 def _table(text: str, target: str) -> Mapping[str, Any] | None:
-    """The keys of a YAML or JSON text; None for one that is neither."""
+    """The keys of a YAML, TOML or JSON text; None for one that is none of these."""
     plain = text.strip()
     if script_of(text):
         return None
+    if (table := _sections_of(text, target)) is not None:
+        return table
     if plain.startswith("{"):
         found = parse_json(plain, f"{target}: the file")
     elif re.search(r"^[\w.]+:(\s|$)", plain, re.MULTILINE) and not re.search(
@@ -193,6 +195,16 @@ def _table(text: str, target: str) -> Mapping[str, Any] | None:
     if not isinstance(found, Mapping):
         raise BadRequest(f"{target}: the file is no mapping of keys to values")
     return {str(key): value for key, value in interpolated(found).items()}
+
+
+def _sections_of(text: str, target: str) -> Mapping[str, Any] | None:
+    """The keys of a TOML text; None for any other, as a script that writes one."""
+    if re.search(r"^\[[a-z_.]+\]\s*(#.*)?$", text, re.MULTILINE) is None:
+        return None
+    try:
+        return parse_toml(text, f"{target}: the file")
+    except BadRequest:
+        return None
 
 
 def _keys_of(text: str, target: str) -> dict[str, Any]:
