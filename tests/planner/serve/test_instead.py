@@ -18,7 +18,7 @@ def test_chips_that_cannot_be_cheapest_are_not_searched(monkeypatch):
     monkeypatch.setattr(instead, "search_fleets", counted)
     rows, few = instead._on_others(planned.serving, CHIPS), list(searched)
     for row in rows:
-        assert row.usd_per_hour >= instead._least_usd(planned.serving, load_chip(row.name))
+        assert (row.usd_per_hour or 0) >= instead._least_usd(planned.serving, load_chip(row.name))
     searched.clear()
     monkeypatch.setattr(instead, "_least_usd", lambda serving, chip: 0.0)
     assert instead._on_others(planned.serving, CHIPS) == rows
