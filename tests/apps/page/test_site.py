@@ -4,6 +4,7 @@ it cannot be."""
 import gzip
 import json
 import random
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -139,6 +140,25 @@ def test_the_command_says_how_long_it_takes_first(capsys, tmp_path):
     assert "48 states of 1 view: about 1 minute on " in err
     assert "48 states in " in out
     assert f"python -m http.server --directory {tmp_path / 'site'}" in out
+
+
+def test_a_coarse_site_has_quick_answers_of_planners(tmp_path):
+    grid = replace(site_grid(views=["serving", "hbm"]), coarse=True)
+    asked = {"model": "llama-3.2-1b", "on": "h100", "chips": "1", "output": "32"}
+    states = chosen({"serving": asked, "hbm": FEW["hbm"]})
+    write_site(tmp_path, grid, states, None)
+    ((_, name),) = packed(tmp_path / "grid/index.json.gz")["states"]["serving"].items()
+    said = packed(tmp_path / f"grid/serving/{name}.json.gz")
+    assert said["refines"] == "", "nothing is to come"
+    assert any("--coarse" in one for one in said["warnings"])
+    assert "--coarse" in said["commands"][-1]
+    assert not any(
+        "change" in line for line in (*said["lines"], *(t["title"] for t in said["tables"]))
+    )
+    assert [fault for one in drawn(tmp_path) for fault in faults(tmp_path, *one)] == []
+    check_site(tmp_path, coarse=True)
+    with pytest.raises(BadRequest, match=r"are not full; give --coarse as before, or name another"):
+        check_site(tmp_path)
 
 
 @pytest.mark.slow

@@ -7,12 +7,14 @@ targets; nothing here was simulated. Each names the options of the command that 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import ceil, inf
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice
 from shardwise.planner.serve.choices import candidate_slices, parts_of, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, ranked, search_fleets, trade_off
+from shardwise.planner.serve.memory import stored_bytes
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
@@ -211,18 +213,38 @@ _LESS = 0.98
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     """The cheapest on the other chips that compute in the same dtypes, for the same load; cards
-    without peer-to-peer are suggested to those who have such cards."""
-    found: list[Alternative] = []
-    own = serving.served.piece.chip
+    without peer-to-peer are suggested to those who have such cards. Chips are searched from that
+    whose weights alone cost least, up to those that by this cannot be among the cheapest."""
+    found: list[tuple[float, int, Alternative]] = []
+    own, rate = serving.served.piece.chip, serving.served.rate
     wanted = {dtypes.compute for dtypes in serving.request.dtypes}
-    for chip in filter(serving.request.software.runs_on, others):
-        if not wanted <= {*chip.peak_flops} or (chip.through_host and not own.through_host):
-            continue
+    alike = [
+        chip
+        for chip in filter(serving.request.software.runs_on, others)
+        if wanted <= {*chip.peak_flops} and (own.through_host or not chip.through_host)
+    ]
+    order = sorted((_least_usd(serving, chip), place) for place, chip in enumerate(alike))
+    for least, place in order:
+        chip = alike[place]
+        if len(found) >= _OTHER_CHIPS and least > sorted(found)[_OTHER_CHIPS - 1][0]:
+            break
         request = serving.request.on(candidate_slices(chip))
-        free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
-        found += _searched(serving, free, chip.id, "", _anywhere(serving, chip).strip())
-    priced = [row for row in found if row.usd_per_million is not None]
-    return sorted(priced, key=lambda row: row.usd_per_million or inf)[:_OTHER_CHIPS]
+        free = replace(request, fill=False, max_chips=inf, rate=rate)
+        option = _anywhere(serving, chip).strip()
+        for row in _searched(serving, free, chip.id, "", option):
+            if row.usd_per_hour is not None:
+                found.append((row.usd_per_hour, place, row))
+    return [row for _, _, row in sorted(found)[:_OTHER_CHIPS]]
+
+
+def _least_usd(serving: Serving, chip: Chip) -> float:
+    """Dollars per hour of chips that hold the weights and no more; endless without a price."""
+    memory = max(chip.hbm_bytes or 0.0, chip.hbm_usable_bytes or 0.0)
+    if chip.price is None or not memory:
+        return inf if chip.price is None else chip.price.usd_per_chip_hour
+    request = serving.request
+    weights = min(map(partial(stored_bytes, request.cfg), request.dtypes))
+    return ceil(weights / memory) * chip.price.usd_per_chip_hour
 
 
 def _dtypes_text(small: ServeDtypes, request: ServeRequest) -> str:

@@ -27,7 +27,7 @@ from shardwise.planner.serve.attention import (
 from shardwise.planner.serve.engine_memory import beside, padded_layers
 from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
-from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
 
@@ -78,6 +78,20 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
         if held:
             total = total + size * shape.held_share(row)
     return total
+
+
+def stored_bytes(cfg: ModelConfig, dtypes: ServeDtypes) -> float:
+    """Bytes of all weights once: what the devices of a server hold at least."""
+    shape = ServeShape(
+        degrees={},
+        batch=1,
+        input_length=1,
+        output_length=1,
+        prefill_chunk=1,
+        kv_sharding="heads",
+        dtypes=dtypes,
+    )
+    return float(weight_bytes_per_device(cfg, shape))
 
 
 _MXFP4_DEPTH = 256
