@@ -94,9 +94,11 @@ def pytest_runtest_makereport(item, call):
 def pytest_collection_modifyitems(config, items):
     """Tests marked `torch` run where torch and transformers are installed; CI has them. Those
     marked `long` run where -m names them. --sample and --part run a part of what is left, the same
-    for every worker."""
+    for every worker. Tests of the whole tree, among which are long ones, come first: at the end a
+    worker would wait for the other's."""
     config.collected = {item.nodeid: {mark.name for mark in item.iter_markers()} for item in items}
     yield
+    items.sort(key=lambda item: item.path.parent != HERE)
     if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
         _leave_out(config, items, [item for item in items if "torch" in item.keywords])
     if config.option.markexpr and "long" not in config.option.markexpr:
@@ -213,6 +215,15 @@ def answers_kept(monkeypatch):
     from tests.searched import keep
 
     keep(monkeypatch)
+
+
+@pytest.fixture
+def scores_kept(monkeypatch):
+    """A test that names it prices a published run once for all of these in one process: the whole
+    table takes 15 seconds."""
+    from tests.searched import keep_scores
+
+    keep_scores(monkeypatch)
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ def keep(monkeypatch):
         monkeypatch.setattr(target, name, kept)
 
 
+def keep_scores(monkeypatch):
+    """Have published runs priced once in this process, for whoever validates them."""
+    (kept,) = (kept for kept in _kept_answers() if kept[1] == "_scored")
+    monkeypatch.setattr(*kept)
+
+
 def leave_rows_out(monkeypatch):
     """Have `plan serve` answer without the rows of what else would serve."""
     from shardwise.commands.plan_serve.serve import ServePlanRequest

@@ -54,9 +54,15 @@ def runs(groups):
     return [run for group in groups for run in group.runs]
 
 
+@pytest.fixture(scope="module")
+def whole(groups, runs):
+    """The fit of all of them."""
+    return fit_engines(stacked(groups), begin(runs))
+
+
 @pytest.mark.slow
-def test_constants_are_found_again(groups, runs):
-    found = fit_engines(stacked(groups), begin(runs)).engines()
+def test_constants_are_found_again(whole):
+    found = whole.engines()
     for family, values in TRUE.items():
         for name, value in zip(ENGINE_CONSTANTS, values, strict=True):
             # The priors pull a little, in what few runs tell.
@@ -77,9 +83,8 @@ def test_without_any_run_all_have_their_priors(groups, runs):
 
 
 @pytest.mark.slow
-def test_what_is_written_can_be_read(groups, runs):
+def test_what_is_written_can_be_read(groups, runs, whole):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={})
-    whole = fit_engines(stacked(groups), begin(runs))
     rows = fit_serving.price_with(groups, whole.engines(), runs)
     parts = stacked(groups)
     left = [fit_serving.left_out(parts, groups, runs, what) for what in ("chip", "model")]

@@ -75,6 +75,7 @@ def test_figures(capsys, figure_id):
     ],
     ids=" ".join,
 )
+@pytest.mark.usefixtures("scores_kept")
 def test_tables(capsys, words):
     document(capsys, *words)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.golden_answers.test_time_parts import check as check_parts
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -18,8 +19,19 @@ PLAN = {"mesh": {"fsdp": 8}, "zero": 1, "step_seconds": {"expected": 2.0}, "peak
 
 
 @pytest.mark.slow
-def test_sixty_answers_over_all_kinds_are_those_of_before(capsys):
+@pytest.mark.usefixtures("scores_kept")
+def test_sixty_answers_over_all_kinds_are_those_of_before(capsys, monkeypatch):
+    """And the parts of those that were searched add up."""
+    asked, answers = [], golden.answers
+
+    def heard(rows, *how):
+        for row, (said, seconds) in zip(rows, answers(rows, *how), strict=True):
+            asked.append((row, said))
+            yield said, seconds
+
+    monkeypatch.setattr(golden, "answers", heard)
     assert golden.check(ANSWERS, sample=60, jobs=1) == 0, capsys.readouterr().out
+    assert check_parts(pair for pair in asked if pair[0]["kind"] in ("train", "serve")) >= 10
 
 
 def test_the_file_holds_hundreds_of_requests_few_of_them_refused():

@@ -77,7 +77,9 @@ def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
     return tuple(load_chip(chip_id, constants=constants) for chip_id in chip_ids())
 
 
-def _read(chip_id: str) -> dict[str, Any]:
+@cache
+def _read(chip_id: str) -> Mapping[str, Any]:
+    """A chip's own record, which others are laid on and nobody changes."""
     record = read_toml(DATA / f"{chip_id}.toml", "the chip")
     return _with_generation(record, record)
 

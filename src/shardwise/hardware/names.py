@@ -51,11 +51,19 @@ def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None
             return chip_id
     if key in _ids():
         return key
-    known = aliases()
-    meant = {known[alias] for alias in known if _squeezed(alias) == _squeezed(key)}
+    known, meant = aliases(), _by_squeezed().get(_squeezed(key), ())
     if key not in known and len(meant) != 1:
         raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
-    return known.get(key) or meant.pop()
+    return known.get(key) or next(iter(meant))
+
+
+@cache
+def _by_squeezed() -> Mapping[str, set[str]]:
+    """Ids by what is left of their spellings without what people put between words."""
+    table: dict[str, set[str]] = defaultdict(set)
+    for alias, chip_id in aliases().items():
+        table[_squeezed(alias)].add(chip_id)
+    return dict(table)
 
 
 def _squeezed(name: str) -> str:

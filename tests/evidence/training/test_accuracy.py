@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from tests.searched import keep_scores
 
 from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
@@ -49,7 +50,9 @@ NANOTRON = (
 
 @pytest.fixture(scope="module")
 def everything() -> Validation:
-    return validate(read_table(PUBLISHED).rows)
+    with pytest.MonkeyPatch.context() as patch:
+        keep_scores(patch)
+        return validate(read_table(PUBLISHED).rows)
 
 
 B200 = "chip: b200"
@@ -240,6 +243,7 @@ def test_sources(found, source):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("scores_kept")
 def test_the_fit_is_better_than_chip_rates_alone(found):
     alone = validate(read_table(PUBLISHED).rows, efficiency="roofline")
     assert found.summary.median_abs_error < 0.5 * alone.summary.median_abs_error
