@@ -13,6 +13,7 @@ folder, or taken from FOLDER/OWNER+NAME.
 - SemiAnalysisAI/InferenceX is the benchmark that made most of them: of every day's
   nvidia-master.yaml the entries of the same software, chip, precision, lengths and concurrency. An
   entry tells degrees, servers and guesses per step; the benchmark's scripts tell
+  how many sequences a server that decodes takes at most (`max_num_seqs` of two pools),
   that lengths lie between 0.8 and 1 of the stated ones, the cache's dtype, three guesses (two by
   SGLang on DeepSeek, one by TensorRT-LLM with attention cut by the batch) on single servers, and
   how many steps SGLang takes from one look at its queue to the next.
@@ -97,12 +98,14 @@ class Servers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """An entry of the benchmark's list; `guesses` is None where it guesses an unstated number."""
+    """An entry of the benchmark's list; `guesses` is None where it guesses an unstated number.
+    `running` are the most sequences of a server that decodes, None where they are not told."""
 
     image: str
     guesses: int | None
     prefill: Servers | None
     decode: Servers
+    running: int | None = None
 
 
 Key = tuple[str, str, str, str, int, int, int, bool]
@@ -196,6 +199,7 @@ def entries(entry: Mapping) -> Iterable[tuple[Key, Recipe]]:
                 guesses=guesses_of(space, software, model),
                 prefill=servers(space["prefill"]) if "prefill" in space else None,
                 decode=servers(space.get("decode", space)),
+                running=running_of(space),
             )
             for load in loads(space):
                 apart = recipe.prefill is not None
@@ -230,10 +234,42 @@ def guesses_of(space: Mapping, software: str, model: str) -> int | None:
         return 2 if model == "deepseek-v3" else 3
     if "prefill" not in space:
         return 1 if space.get("dp-attn") else 3
-    settings = [*space["prefill"].get("additional-settings", ())]
-    settings += space["decode"].get("additional-settings", ())
-    told = re.findall(r"mtp(\d)", " ".join(s for s in settings if "CONFIG_FILE" in s))
+    settings = settings_of(space["prefill"]) + settings_of(space["decode"])
+    told = re.findall(r"mtp(\d)", " ".join(settings))
     return int(told[-1]) if told else None
+
+
+def running_of(space: Mapping) -> int | None:
+    """The most sequences of a server that decodes, as TensorRT-LLM's recipes tell `max_batch_size`,
+    which is of each part of the batch: in a setting, or in the name of the recipe's file."""
+    settings = " ".join(
+        settings_of(space.get("prefill", {})) + settings_of(space.get("decode", {}))
+    )
+    told = re.findall(r"(?:batch|DECODE_MAX_BATCH_SIZE=)(\d+)", settings)
+    return int(told[-1]) * servers(space["decode"]).data if told else None
+
+
+def settings_of(pool: Mapping) -> list[str]:
+    """What a recipe sets of a pool."""
+    return [str(s) for s in pool.get("additional-settings", ())]
+
+
+def told_running(row: Row, fits: Iterable[Recipe]) -> Row:
+    """`max_num_seqs` of a row of two pools, where its recipes have one value."""
+    if row["workers"] in ("", "0"):
+        return {}
+    names = ("drafts", "workers", "tensor", "data")
+    pools = ("prefill_workers", "prefill_tensor", "prefill_data")
+    mine = [int(row[name] or 0) for name in (*names, *pools)]
+    found = {recipe.running for recipe in fits if placed(recipe) == mine}
+    told = found.pop() if len(found) == 1 else None
+    return {"max_num_seqs": str(told)} if told else {}
+
+
+def placed(recipe: Recipe) -> list[int | None]:
+    """The guesses of a recipe, and the servers and degrees of its pools."""
+    pools = [pool for pool in (recipe.decode, recipe.prefill) if pool is not None]
+    return [recipe.guesses, *(n for p in pools for n in (p.workers, p.tensor, p.data))]
 
 
 def converted(
@@ -259,6 +295,7 @@ def converted(
             source = stated.get(name)
             if not is_dump(source):
                 settle(row, fits, dumped.get(figures(row)), measured[same(row)])
+            row |= told_running(row, fits)
             told_of = origin(source) if source else ""
             done.append(row | benchmark_columns(row, told_of, is_benchmark(source)))
         except BadRequest as error:

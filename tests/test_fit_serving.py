@@ -144,6 +144,28 @@ def test_a_benchmark_was_cold_until_it_sent_requests_before_its_own(day, benchma
     assert benchmark_columns(row, f"measured={day}T00:00:00Z", benchmark)["cold"] == cold
 
 
+@pytest.mark.parametrize(
+    ("setting", "by_batch", "running"),
+    [
+        ("CONFIG_FILE=recipes/1k1k/mtp/ctx1_gen4_tep8_batch8_eplb0_mtp3.yaml", False, 8),
+        ("CONFIG_FILE=recipes/1k1k/stp/ctx1_gen1_dep8_batch128_eplb0_mtp0.yaml", True, 1024),
+        ("DECODE_MAX_BATCH_SIZE=32", True, 256),
+        ("CONFIG_FILE=recipes/1k1k/low-latency.yaml", True, None),
+    ],
+)
+def test_a_recipe_of_two_pools_tells_how_many_sequences_a_server_takes(setting, by_batch, running):
+    pool = {"tp": 8, "dp-attn": by_batch}
+    space = {"prefill": {"tp": 4, "additional-settings": [setting]}, "decode": pool}
+    assert serving_rows.running_of(space) == running
+
+
+def test_servers_that_decode_have_places_in_most_rows_of_two_pools():
+    rows = [row for row in read_csv(PUBLISHED_SERVING) if row["workers"] not in ("", "0")]
+    told = [row for row in rows if row["max_num_seqs"]]
+    assert len(told) >= 0.6 * len(rows)
+    assert {row["engine"] for row in told} == {"trtllm"}
+
+
 def test_a_run_that_a_recipe_tells_is_not_told_again_with_defaults():
     row = dict.fromkeys(EXPLICIT, "1") | {"ttft_ms": "338.336", "tpot_ms": "6.333"}
     told = row | {"converted_from": "the recipe", "drafts": "3", "kv": "fp8"}

@@ -16,7 +16,7 @@ from shardwise.evidence.serving.runs import ServingRun
 from shardwise.roofline.engines import OTHER_FAMILIES, FirstTokenClass, first_token_class
 
 LEAST_RUNS, LEAST_MODELS, SHARE = 30, 4, 0.8
-TAILS = tuple(round(0.2 - 0.0025 * i, 4) for i in range(79))
+TAILS = tuple(round(0.35 - 0.0025 * i, 4) for i in range(139))
 """Tails that a range may leave out on either side, the widest first."""
 OTHER_CLASS = FirstTokenClass(OTHER_FAMILIES, False, False)
 """Software of no known family: where no run is of it, ranges are those of all engines."""

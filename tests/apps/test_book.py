@@ -11,6 +11,7 @@ from tests.apps.commands import run
 import shardwise as sw
 import shardwise.book
 from shardwise.book.figure_index import figure_ids
+from shardwise.commands.base.layout import WIDTH
 from shardwise.commands.tables.book_quiz import BookQuiz, BookQuizChecked
 from shardwise.plans.named import audit_names, plan_path
 
@@ -156,6 +157,15 @@ def test_show_with_other_numbers(capsys):
     assert found["agrees"] is None
     several = result(capsys, "book", "show", "table.7.mha.kv", "--set", "batch=2,4")
     assert several["answer"] == [13.4e9, 26.8e9]
+
+
+def test_other_inputs_than_the_question_states_are_named(capsys):
+    _, out, _ = run(capsys, "book", "show", "1.1.3", "--set", "peak=1e14")
+    assert "of other inputs than the question above states: peak" in out
+    assert "(latest edition), of its own inputs" in out
+    _, out, _ = run(capsys, "book", "show", "1.1.3")
+    assert "inputs than" not in out
+    assert "own inputs" not in out
 
 
 def test_where_each_input_comes_from(capsys):
@@ -352,6 +362,12 @@ def test_a_quiz_asks_checks_and_explains(capsys):
     code, out, _ = run(capsys, "book", "quiz", "1.1.3", "--answer", "300")
     assert code == 0
     assert "wrong  300; it is 240.244" in out
+
+
+def test_the_tables_of_a_quiz_are_as_narrow_as_a_page(capsys):
+    code, out, _ = run(capsys, "book", "quiz", "gpu.quiz4.q4", "--answer", "1")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= WIDTH
 
 
 def test_a_quiz_at_a_terminal_asks(capsys, monkeypatch):

@@ -18,6 +18,18 @@ def test_brief_is_the_first_lines(capsys):
     assert "more:" not in out
 
 
+@pytest.mark.usefixtures("rows_left_out")
+@pytest.mark.parametrize("asked", [["--on", "h100:1"], ["--on", "h100", "--rate", "5"]])
+def test_brief_of_a_served_model_fits_a_terminal(capsys, asked):
+    """24 lines of 80 columns, of which the command takes one."""
+    words = ["--model", "llama-3.2-1b", "--input", "512", "--output", "64", *asked]
+    _, out, _ = run(capsys, "plan", "serve", *words, "--brief")
+    lines = out.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("  cost ") for line in lines)
+
+
 def test_quiet_has_no_hints_and_no_warnings(capsys):
     config = ("model", "diff", "llama-3-8b", "llama-3-70b")
     assert "note: " in run(capsys, *config)[2]

@@ -12,6 +12,7 @@ from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.roofline import price
 from shardwise.roofline.engines import (
     ARRIVAL_CONSTANTS,
+    BYTE_READS,
     COMPILED_ENGINE_CONSTANTS,
     DISPATCH_SECONDS,
     ENGINE_CONSTANTS,
@@ -77,6 +78,16 @@ def test_the_experts_of_a_layer_are_one_kernel_and_a_collective_is_one_too():
     assert added == pytest.approx(3e-3)
     added = seconds(slow, *LOOP) - seconds(IDEAL_ENGINE, *LOOP)
     assert added == pytest.approx(6e-3)
+
+
+@pytest.mark.parametrize("size", [2.0, 1.0, 0.5625])
+def test_weights_of_a_byte_are_read_more_slowly(size):
+    """Others are as before; 128 experts of [4096, 4096] are bound by memory."""
+    weights = Matmul(m=1, k=4096, n=4096, batch=128, weight_bytes=size)
+    read = replace(EXPERTS, flops={"bf16": 1e6}, hbm_bytes=128 * 4096**2 * size, matmul=weights)
+    slower = replace(IDEAL_ENGINE, byte_reads=BYTE_READS)
+    times = seconds(IDEAL_ENGINE, read) / seconds(slower, read)
+    assert times == pytest.approx(BYTE_READS if size == 1 else 1.0)
 
 
 def test_hops_scale_the_latency_alone():

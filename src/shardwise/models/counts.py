@@ -43,9 +43,13 @@ def weight_bytes(cfg: ModelConfig, dtype: str | None = None) -> float:
     """Bytes of the stored weights: all in `dtype`, or as the checkpoint stores each component."""
     if dtype is not None:
         return params_total(cfg) * dtype_bytes(dtype)
-    return sum(p.params * dtype_bytes(weight_dtype(cfg, p.component)) for p in parameters(cfg))
+    return sum(
+        p.params * dtype_bytes(weight_dtype(cfg, p.component, p.name)) for p in parameters(cfg)
+    )
 
 
-def weight_dtype(cfg: ModelConfig, component: str) -> str:
-    """The dtype that rows of one component are stored in."""
+def weight_dtype(cfg: ModelConfig, component: str, name: str = "") -> str:
+    """The dtype that rows of one component are stored in, or the one of that name."""
+    if name and name in cfg.weight_dtypes:
+        return cfg.weight_dtypes[name]
     return cfg.weight_dtypes.get(component, cfg.weight_dtypes.get("", "bf16"))

@@ -109,6 +109,13 @@ tokens: DeepGEMM's README of April 2025 has 0.72 and 0.74 for 256 tokens in each
 their routing, alone, have less still (aiconfigurator 0.12, tables moe_perf: 0.3 in the median).
 """
 
+BYTE_READS = 0.83
+"""Rate at which products of few rows read weights of a byte a number over that of bf16: the median
+of TensorRT-LLM 1.3 and SGLang 0.5.14 on six chips, fp8 in blocks of 128, at most 16 rows, weights
+of 64 MB and more (0.80 to 0.84 on Blackwell, 0.86 to 0.92 on Hopper; aiconfigurator 0.12, tables
+gemm_perf).
+"""
+
 AHEAD_POWER = 3.0
 """How sharply a prompt takes the longer of the device's time and the host's; see `ahead`."""
 
@@ -175,6 +182,7 @@ class EngineConstants:
     passes: Quantity = 1.0
     dispatch_seconds: Quantity = 0.0
     experts: Quantity = 1.0
+    byte_reads: Quantity = 1.0
     whole_sums: Mapping[str, int] | None = None
     family: str = ""
 
@@ -204,6 +212,7 @@ class EngineConstants:
             narrow=self.narrow,
             products=self.products,
             experts=self.experts,
+            byte_reads=self.byte_reads,
             exchanges=self.exchanges,
             whole_sums=self.whole_sums,
         )
@@ -366,6 +375,7 @@ def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:
         arrival=_arrival(name, record.get("arrival")),
         dispatch_seconds=DISPATCH_SECONDS,
         experts=EXPERT_RATE,
+        byte_reads=BYTE_READS,
         **values,
     )
 

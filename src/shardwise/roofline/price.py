@@ -280,7 +280,9 @@ def _streams(op: Op, stack: Stack) -> Quantity:
     """The share of the memory's rate at which a product reads its operands."""
     if op.matmul is None:
         return 1.0
-    return stack.streams * (stack.narrow if op.matmul.weight_bytes < 2 else 1.0)
+    size = op.matmul.weight_bytes
+    bytes_alone = stack.byte_reads if size == 1 else 1.0
+    return stack.streams * (stack.narrow if size < 2 else 1.0) * bytes_alone
 
 
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:

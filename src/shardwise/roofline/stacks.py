@@ -62,7 +62,8 @@ class Stack:
     engine (`engines.py`) launches the experts of a layer as one `grouped` kernel and its
     collectives as kernels too, exchanges tokens with experts in `dispatch_seconds` beside their
     bytes, and pays `hops` of the latency that the communication library shows; its products read
-    weights at `streams` of the memory's rate, those of a byte a number at `narrow` of that. XLA for
+    weights at `streams` of the memory's rate, those narrower than two bytes at `narrow` of that and
+    those of a byte at `byte_reads`. XLA for
     TPUs scatters sums over one mesh axis after the other, and sums whole what is to be scattered
     over one of all devices of a slice, from `whole_sums` of them on, by generation
     (`data/whole_sums.toml`); None: over all axes at once.
@@ -83,6 +84,7 @@ class Stack:
     grouped: bool = False
     products: Quantity = 1.0
     experts: Quantity = 1.0
+    byte_reads: Quantity = 1.0
     streams: Quantity = 1.0
     narrow: Quantity = 1.0
     tiles: Quantity = 1.0

@@ -75,7 +75,8 @@ def test_quantized_weights_are_those_of_the_linear_layers():
     assert weight_dtype(cfg, "lm_head") == "bf16"
     latent = only(**MIXTURE, dtype_weights="fp4").cfg
     assert weight_dtype(latent, "routed_experts") == "nvfp4"
-    assert weight_dtype(latent, "attention") == "bf16"
+    assert weight_dtype(latent, "attention", "attention.q_up") == "bf16"
+    assert weight_dtype(latent, "attention", "attention.o") == "nvfp4"
     assert only(model="openai/gpt-oss-120b", dtype_weights="fp8").cfg.weight_dtypes == (
         only(model="openai/gpt-oss-120b", dtype_weights="fp4").cfg.weight_dtypes
     )

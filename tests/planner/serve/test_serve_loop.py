@@ -188,6 +188,19 @@ def test_two_pools_go_round_at_the_rate_of_the_slower():
     assert found.tpot < many.tpot
 
 
+def test_a_request_waits_for_a_place_of_a_server_that_decodes():
+    """128 requests and 2 x 32 places: each waits as long as an answer takes, and no server holds
+    more sequences than it has places."""
+    free = pools(1000.0)
+    few = replace(free, loop=replace(free.loop, most_running=np.array([32.0])))
+    found = pool_times(few, IDEAL_ENGINE)
+    assert found.tpot == pytest.approx(0.0132, rel=0.01)
+    assert found.ttft == pytest.approx(500 * found.tpot, rel=0.01)
+    handing = replace(IDEAL_ENGINE, arrival=Arrival(handover_seconds=0.5))
+    handed = pool_times(few, handing)
+    assert handed.ttft == pytest.approx(500 * handed.tpot + 2 * 0.5, rel=0.01)
+
+
 def test_where_servers_of_their_own_prefill_the_first_wave_waits_for_its_prompts():
     engine = replace(IDEAL_ENGINE, prefill_wait=0.9, arrival=Arrival(pool_wait=0.05))
     waits, none = (pool_times(pools(1.0), e) for e in (engine, IDEAL_ENGINE))

@@ -8,6 +8,7 @@ what else is good to know.
 """
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -114,11 +115,34 @@ def print_answer(
 
 
 def _headline(page: Iterable[Part]) -> Iterator[Part]:
-    """The page up to its first empty line."""
+    """The page up to its first empty line, for a terminal of 80 columns: without the tables below
+    its facts."""
+    told = False
     for part in page:
         if not str(part) or str(part).startswith("\n"):
             return
-        yield part
+        if not (told and isinstance(part, TextTable)):
+            yield _narrow(part)
+        told = told or isinstance(part, Facts)
+
+
+def _narrow(part: Part) -> Part:
+    """A part in `NARROW` columns: facts and long lines wrapped, two ends of a line beside each
+    other."""
+    if isinstance(part, Facts):
+        return replace(part, width=NARROW)
+    return "\n".join(map(_narrow_line, part.split("\n"))) if isinstance(part, str) else part
+
+
+def _narrow_line(line: str) -> str:
+    if len(line) <= NARROW:
+        return line
+    at = len(line) - len(line.lstrip())
+    return wrapped(re.sub("  +", "; ", line.strip()), at, at + 2, NARROW)
+
+
+NARROW = 80
+"""Columns of the first lines of an answer alone, as a terminal has them when it is opened."""
 
 
 def _asked(answer: "Answer", out: Outputs) -> Iterator[Part]:

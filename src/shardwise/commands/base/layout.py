@@ -38,6 +38,7 @@ class Facts:
 
     rows: Sequence[Fact]
     indent: int = 2
+    width: int = WIDTH
 
     def lines(self) -> list[tuple[str, str, Tone]]:
         """Each printed line as its label, padded, and its text with the tone of its fact."""
@@ -45,7 +46,7 @@ class Facts:
         margin, found = self.indent + labels + 2, []
         for row in self.rows:
             label = " " * self.indent + row.label.ljust(labels) + "  "
-            for text in wrapped(row.text, width=WIDTH - margin).split("\n"):
+            for text in wrapped(row.text, width=self.width - margin).split("\n"):
                 found.append((label, text, row.tone))
                 label = " " * margin
         return found

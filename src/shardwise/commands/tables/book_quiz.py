@@ -11,7 +11,7 @@ from shardwise.boundary import Command
 from shardwise.boundary.options import option, place
 from shardwise.boundary.records import Record, hidden
 from shardwise.commands.base.answer import Answer, Page, Row
-from shardwise.commands.base.layout import Fact, Facts, next_step, wrapped
+from shardwise.commands.base.layout import WIDTH, Fact, Facts, next_step, wrapped
 from shardwise.commands.base.request import Progress, verb
 from shardwise.commands.tables.book_show import (
     Numbers,
@@ -124,7 +124,7 @@ class Question(Record):
     def question(self) -> Page:
         """What is asked, and its inputs."""
         yield wrapped(f"{self.id} ({self.source}): {self.asks}")
-        yield inputs_table(self.inputs)
+        yield inputs_table(self.inputs).within(WIDTH)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -171,7 +171,7 @@ class BookQuizChecked(Answer, Question):
         """The question and its inputs, the verdict and the steps."""
         yield from self.question()
         yield Facts([*self._verdicts(), *([Fact("note", self.note)] if self.note else [])])
-        yield steps_table(self.found.steps)
+        yield steps_table(self.found.steps).within(WIDTH)
 
     def _verdicts(self) -> list[Fact]:
         return [

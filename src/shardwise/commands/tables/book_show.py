@@ -328,6 +328,9 @@ def _facts(found: BookAnswer) -> list[Fact]:
     verdict = _verdict(found, printed)
     tone = {True: "good", False: "bad" if erratum(asked) else "tight", None: ""}[verdict]
     facts = [Fact("answer", said(found.values, asked.unit))]
+    if found.changed:
+        names = ", ".join(found.changed)
+        facts.append(Fact("", f"of other inputs than the question above states: {names}"))
     if looked_up(asked):
         facts.append(Fact("", "looked up: a measurement that the book prints, which no rule gives"))
     if printed is None:
@@ -335,7 +338,8 @@ def _facts(found: BookAnswer) -> list[Fact]:
     else:
         differs = f", off by {max(off_by(found.values, printed), 1e-3):.1%}".replace("%", " %")
         said_so = {True: ", which agrees", False: differs, None: ""}[verdict]
-        text = f"{_numbers_text(printed)} ({found.edition} edition){said_so}"
+        own = ", of its own inputs" if found.changed else ""
+        text = f"{_numbers_text(printed)} ({found.edition} edition){own}{said_so}"
         facts.append(Fact("book", text, tone))  # type: ignore[arg-type]
     if found.edition == "latest" and asked.first is not None:
         facts.append(Fact("", f"{_numbers_text(asked.first)} in the first edition"))

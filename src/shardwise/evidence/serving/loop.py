@@ -32,9 +32,12 @@ Where no request came before, this wave also waits for the first programs (`prog
 Requests beyond n queue for their turn.
 
 Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
-at the rate X that the slower pool allows:
+at the rate X that the slower pool allows. One that decodes keeps a place for each of its sequences,
+from their handover on; a request waits for one before its first token is sent, so 1.5 requests in
+flight for a place wait for half an answer:
 
-    X = min(c / (P + handover + s D + O TPOT), rate of prefill),  n = X O TPOT per server
+    X = min(c / (P + handover + s D + O TPOT), rate of prefill,
+            places / (handover + O TPOT)),  n = X O TPOT per server
     TTFT = c / X - O TPOT + pool_wait c / rate
 """
 
@@ -302,9 +305,9 @@ def pool_times(pools: PoolTimes, engine: EngineConstants) -> LoopTimes:
     tokens = np.maximum(loop.output_length - 1, 1.0)
     running = loop.running
     for _ in range(_ROUNDS):
-        _, _, held, _ = _round(pools, polls, before, rate, tokens, running)
+        _, _, held, _ = _round(pools, polls, before, rate, tokens, running, engine)
         running = (running + held) / 2
-    tpot, goes, _, polled = _round(pools, polls, before, rate, tokens, running)
+    tpot, goes, _, polled = _round(pools, polls, before, rate, tokens, running, engine)
     first = np.maximum(flying / goes - tokens * tpot, before + polled)
     return LoopTimes(ttft=first + arrival.pool_wait * flying / rate, tpot=tpot)
 
@@ -316,12 +319,17 @@ def _round(
     rate: Quantity,
     tokens: Quantity,
     running: Quantity,
+    engine: EngineConstants,
 ) -> tuple[Quantity, Quantity, Quantity, Quantity]:
     """TPOT, requests per second, sequences of a server, and seconds polled, at some sequences."""
     loop = pools.loop
     step = pools.decode(running)
     tpot, polled = step / loop.yields, polls * step
     flying = loop.concurrency * pools.servers
-    goes = np.minimum(flying / (before + polled + tokens * tpot), rate)
+    admitted = pools.servers * loop.most_running / (engine.arrival.handover_seconds + tokens * tpot)
+    goes = np.minimum(
+        np.minimum(flying / (before + polled + tokens * tpot), rate),
+        admitted,
+    )
     held = np.minimum(goes * tokens * tpot / pools.servers, loop.most_running)
     return tpot, goes, np.maximum(held, 1e-3), polled

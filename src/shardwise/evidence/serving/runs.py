@@ -7,7 +7,8 @@ run has a reason and is counted. What a row leaves open:
 - `kv` empty: what the engine takes by default. TensorRT-LLM keeps the cache in fp8 where the
   checkpoint is quantized (`kv_cache_quant_algo`), vLLM and SGLang in bf16 ("auto").
 - fp8 and fp4 weights name the linear layers; embeddings, router and head stay bf16. An fp4 model
-  with latent attention keeps its attention in bf16 (nvidia/DeepSeek-R1-FP4), and gpt-oss is what
+  with latent attention keeps its attention in bf16 except what makes its output
+  (nvidia/DeepSeek-R1-0528-FP4-v2, which the public benchmark serves), and gpt-oss is what
   its checkpoint says, whatever the row calls it.
 - A configuration published twice with the same figures is one run; one published with times more
   than 5 % apart differs in something that no column names, so both are left out.
@@ -407,6 +408,7 @@ def with_weights(cfg: ModelConfig, weights: str) -> ModelConfig:
     latent = any(isinstance(layer.mixer, LatentAttention) for layer in cfg.groups)
     kept = ("attention",) if stored == "nvfp4" and latent else ()
     dtypes = {component: stored for component in _LINEAR if component not in kept}
+    dtypes |= dict.fromkeys(("attention.o",) if kept else (), stored)
     return replace(cfg, weight_dtypes={"": "bf16", **dtypes})
 
 

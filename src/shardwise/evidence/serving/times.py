@@ -30,6 +30,7 @@ from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import (
+    BYTE_READS,
     DISPATCH_SECONDS,
     EXPERT_RATE,
     IDEAL_ENGINE,
@@ -40,7 +41,13 @@ from shardwise.scheduling.step import StepShape
 from shardwise.units import format_gib
 from shardwise.work import Quantity, grouped
 
-_ALONE = replace(IDEAL_ENGINE, hops=0.0, dispatch_seconds=DISPATCH_SECONDS, experts=EXPERT_RATE)
+_ALONE = replace(
+    IDEAL_ENGINE,
+    hops=0.0,
+    dispatch_seconds=DISPATCH_SECONDS,
+    experts=EXPERT_RATE,
+    byte_reads=BYTE_READS,
+)
 _PROBES = (_ALONE, replace(_ALONE, kernel_seconds=1e-6), replace(_ALONE, hops=1.0))
 
 _SHARES = (1.0, 0.7, 0.4, 0.15)

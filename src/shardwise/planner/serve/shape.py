@@ -125,7 +125,7 @@ class ServeShape:
     def stored(self, cfg: ModelConfig, row: Parameter) -> str:
         """The dtype that a parameter is stored in."""
         if self.dtypes.weights == CHECKPOINT:
-            return weight_dtype(cfg, row.component)
+            return weight_dtype(cfg, row.component, row.name)
         return self.dtypes.weights
 
     def as_stored(self, cfg: ModelConfig, row: Parameter, seen: LayerShape) -> LayerShape:
