@@ -1,10 +1,12 @@
 """No argument of Megatron-LM is passed over: with it the plan is another, or a line names it."""
 
 import json
-from random import Random
+from functools import cache
 
 import pytest
-from tests.tiers import spread
+from hypothesis import assume
+from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
@@ -23,8 +25,7 @@ DENSE = (
 EXPERTS = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 2 "
 ON = parse_slice("2*h100:8")
 FLAGS = [flag for flag in known_flags()["megatron"]["flags"] if flag.startswith("--")]
-DRAWN = Random(30).sample(FLAGS, len(FLAGS))
-PARTS = [DRAWN[at::200] for at in range(200)]
+BASES = (DENSE, DENSE + EXPERTS)
 
 
 def read(text: str) -> tuple[TrainPlan | str, str]:
@@ -35,15 +36,19 @@ def read(text: str) -> tuple[TrainPlan | str, str]:
         return str(error), ""
 
 
-@pytest.mark.parametrize("flags", spread(PARTS, 1, 1))
-def test_an_argument_changes_the_plan_or_is_named(flags: list[str]):
-    for base in (DENSE, DENSE + EXPERTS):
-        plain, _ = read(base)
-        assert isinstance(plain, TrainPlan)
-        for flag in (flag for flag in flags if flag not in base):
-            for word in ("", "2"):
-                plan, said = read(f"{base} {flag} {word}".strip())
-                assert plan != plain or flag in said, f"{flag} {word}".strip()
+@cache
+def plain(base: str) -> TrainPlan | str:
+    return read(base)[0]
+
+
+@on_drawn(
+    60, base=st.sampled_from(BASES), flag=st.sampled_from(FLAGS), word=st.sampled_from(["", "2"])
+)
+def test_an_argument_changes_the_plan_or_is_named(base: str, flag: str, word: str):
+    assume(flag not in base)
+    plan, said = read(f"{base} {flag} {word}".strip())
+    assert isinstance(plain(base), TrainPlan)
+    assert plan != plain(base) or flag in said
 
 
 FORMER = ["--use-flash-attn", "--batch-size 4", "--cp-comm-type a2a", "--window-size 128,0"]

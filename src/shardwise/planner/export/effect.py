@@ -91,7 +91,12 @@ def _of_maxtext(text: str, among: Collection[str]) -> Reader:
     )
 
 
-_OF_MODEL = frozenset((*MAXTEXT_SHAPE, *maxtext_read.BASE, "model_name", "logits_via_embedding"))
+_OF_MODEL = frozenset(
+    (
+        *(*MAXTEXT_SHAPE, *maxtext_read.BASE),
+        *("model_name", "logits_via_embedding", "global_parameter_scale"),
+    )
+)
 """MaxText's keys by which a model is found."""
 
 
