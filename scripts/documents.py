@@ -177,6 +177,7 @@ def answered(row: Row, plans: Mapping[str, Any], view: str, url: str) -> dict[st
         there = {path for path in folder.rglob("*") if path.is_file()}
         with program_of(row.get("program", "")):
             code, out, err = run(words, row)
+        err = golden.unhurried(err)
         new = sorted(p for p in folder.rglob("*") if p.is_file() and p not in there)
         files = {str(p.relative_to(folder)): content(p) for p in new if not hidden(p, folder)}
     import shardwise

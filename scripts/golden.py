@@ -28,6 +28,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -169,7 +170,15 @@ def run(words: Sequence[str]) -> tuple[int, str, str]:
             main(list(words))
         except SystemExit as done:
             code = done.code or 0
-    return int(code), out.getvalue(), err.getvalue()
+    return int(code), out.getvalue(), unhurried(err.getvalue())
+
+
+_PROGRESS = re.compile(r"^[a-z]+: \d+( of \d+)? [a-z ]+, \d+ s(, about \d+ s left)?\n", re.M)
+
+
+def unhurried(err: str) -> str:
+    """Stderr without the lines of progress that a command writes on a slow machine."""
+    return _PROGRESS.sub("", err)
 
 
 def varied(plan: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
 
 def test_a_log_has_a_line_every_fifteen_seconds(monkeypatch):
     now, log = [0.0], io.StringIO()
+    monkeypatch.setattr(output, "_LOGGED", 15.0)
     monkeypatch.setattr(output.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(output.sys, "stderr", log)
     show = output.progress_line("simulating", "runs")

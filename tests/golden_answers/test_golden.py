@@ -66,3 +66,8 @@ def test_equals_of_a_ranking_may_swap_and_others_may_not():
     moved = {**other, "peak": 6e9}
     lines = list(golden.differences(before, {"runners_up": [moved, PLAN, slower]}))
     assert lines == ["runners_up[1].peak: 5000000000.0 -> 6000000000.0 (x 1.2)"]
+
+
+def test_lines_of_progress_are_left_out():
+    slow = "simulating: 10 runs, 16 s\nwriting: 2 of 9 states, 31 s, about 3 s left\n"
+    assert golden.unhurried(f"warning: one\n{slow}error: two\n") == "warning: one\nerror: two\n"

@@ -79,13 +79,12 @@ def check_site(folder: Path, coarse: bool = False) -> None:
     if not (folder / INDEX).exists():
         check_folder(folder, FLAG)
         return
-    index = _read(folder / INDEX)
-    if index.get("made_by") != _made_by():
+    if _read(folder / INDEX).get("made_by") != _made_by():
         raise BadRequest(
             f"{FLAG} '{folder}' holds a site of another version of shardwise; name another folder, "
             "or delete that one"
         )
-    if index["coarse"] != coarse:
+    if _index(folder).coarse != coarse:
         has, other = ("coarse", "leave out") if coarse else ("full", "give")
         raise BadRequest(
             f"{FLAG} '{folder}' holds a site whose answers are not {has}; {other} --coarse as "
