@@ -93,12 +93,13 @@ def search(request, keep, progress=None, *, exhaustive=False):
 
 
 def scored_once(scored):
-    """`_scored` of a published run, which prices its plan, once for each process."""
+    """`_scored` of a published run, which prices its plan, once for each process, in whichever
+    line of a file it stands."""
     kept = {}
 
     @wraps(scored)
     def once(run, efficiency):
-        asked = repr(run), efficiency
+        asked = repr(replace(run, line=None)), efficiency
         if asked not in kept:
             kept[asked] = scored(run, efficiency)
         return replace(kept[asked], run=run)
