@@ -196,10 +196,12 @@ _MOST_SWING = 100.0
 
 
 def slow_step(load: Steady, step: Quantity, slope: Quantity) -> tuple[Quantity, Quantity]:
-    """A mean step at the percentile, and `swing`, where one more sequence adds `slope` to it."""
+    """A mean step at the percentile, and `swing`, where one more sequence adds `slope` to it. A
+    request meets as many others as run in the mean, and is one more (Wolff 1982)."""
     stiff = np.clip(1 - load.running * slope / step, 1 / _MOST_SWING, 1.0)
     spread = np.sqrt((1 - stiff / 3) * load.running / stiff)
-    return step + load.z * spread * slope, 1 / stiff
+    own = np.minimum(load.running, 1.0)  # a decode step has one at least
+    return step + (own + load.z * spread) * slope, 1 / stiff
 
 
 def waiting(
