@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import fit_serving  # noqa: E402
 import serving_rows  # noqa: E402
 from fit.benchmark_flags import benchmark_columns  # noqa: E402
+from fit.benchmark_recipes import running_of  # noqa: E402
 from fit.rates import read_csv  # noqa: E402
 from fit.serving import PRIORS, begin, fit_engines, stacked  # noqa: E402
 
@@ -156,7 +157,7 @@ def test_a_benchmark_was_cold_until_it_sent_requests_before_its_own(day, benchma
 def test_a_recipe_of_two_pools_tells_how_many_sequences_a_server_takes(setting, by_batch, running):
     pool = {"tp": 8, "dp-attn": by_batch}
     space = {"prefill": {"tp": 4, "additional-settings": [setting]}, "decode": pool}
-    assert serving_rows.running_of(space) == running
+    assert running_of(space) == running
 
 
 def test_servers_that_decode_have_places_in_most_rows_of_two_pools():
