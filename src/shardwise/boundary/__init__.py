@@ -23,7 +23,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shardwise.boundary.archives import read_packed
+    from shardwise.boundary.archives import read_packed, unpacked
     from shardwise.boundary.commands import Command, command_of, spelt
     from shardwise.boundary.documents import (
         finite,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _HOMES = {
     name: file
     for file, names in {
-        "archives": ("read_packed",),
+        "archives": ("read_packed", "unpacked"),
         "commands": ("Command", "command_of", "spelt"),
         "documents": (
             "finite",
@@ -98,6 +98,7 @@ __all__ = [
     "read_yaml",
     "spelt",
     "to_json",
+    "unpacked",
     "whole",
     "write_bytes",
     "write_table",
@@ -107,6 +108,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name on first use (PEP 562)."""
+    ("unpacked",)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -17,7 +17,11 @@ def read_packed(path: Path, what: str, *, most: int = TABLE_BYTES, remedy: str =
 
     Raises BadRequest for what cannot be read, is damaged or cut off, or unpacks to over `most`.
     """
-    data = read_bytes(path, what, most=most, remedy=remedy)
+    return unpacked(read_bytes(path, what, most=most, remedy=remedy), path, what, most=most)
+
+
+def unpacked(data: bytes, path: Path, what: str, *, most: int = TABLE_BYTES) -> bytes:
+    """As `read_packed`, of the bytes that were read."""
     if path.suffix != ".gz" and not data.startswith(b"\x1f\x8b"):
         return data
     found, rest, members = bytearray(), data, 0

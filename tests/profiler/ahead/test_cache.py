@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from shardwise.profiler.ahead import cache as kept
 from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of
 
 
@@ -32,6 +33,22 @@ def test_a_damaged_entry_is_no_entry(cache):
     (cache.entry("k") / "hlo.txt.gz").write_bytes(b"no gzip")
     assert cache.load("k") is None
     assert not cache.has("k")
+
+
+def test_what_changes_after_its_checksum_changes_nothing(cache, monkeypatch):
+    """Another process writes another program's bytes in between."""
+    cache.store("k", {"name": "k"}, "HloModule k\n")
+    cache.store("other", {"name": "other"}, "HloModule other\n")
+    check = kept._sums
+
+    def changed(files, key):
+        found = check(files, key)
+        for name in ("record.json", "hlo.txt.gz"):
+            shutil.copy(cache.entry("other") / name, cache.entry("k") / name)
+        return found
+
+    monkeypatch.setattr(kept, "_sums", changed)
+    assert cache.load("k") == ({"name": "k"}, "HloModule k\n")
 
 
 def test_the_entries_used_longest_ago_go_first(cache):

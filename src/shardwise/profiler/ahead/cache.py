@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from shardwise.boundary import read_packed
+from shardwise.boundary import unpacked
 from shardwise.errors import BadRequest
 
 FORMAT = 3
@@ -104,7 +104,7 @@ class CompileCache:
             made.mkdir()
             try:
                 write_entry(made, record, hlo)
-                (made / "sha256").write_text(_sums(made, key), encoding="ascii")
+                (made / "sha256").write_text(_sums(_files(made), key), encoding="ascii")
                 _remove(self.entry(key))
                 os.rename(made, self.entry(key))
             finally:
@@ -185,27 +185,37 @@ def write_entry(folder: Path, record: Mapping[str, Any], hlo: str) -> None:
 
 def read_entry(folder: Path) -> tuple[dict[str, Any], str]:
     """What `write_entry` wrote."""
-    record = json.loads(_bytes_of(folder / "record.json", MOST_RECORD))
-    if not isinstance(record, dict):
-        raise ValueError(f"'{folder}/record.json' is no mapping")
-    text = read_packed(folder / "hlo.txt.gz", "the text of an entry", most=MOST_TEXT)
-    return record, text.decode("utf-8")
+    return _decoded(_files(folder), folder)
 
 
 def _read_checked(folder: Path, key: str) -> tuple[dict[str, Any], str]:
-    """What `store` wrote, if its checksums still hold; nothing is unpacked before they do."""
-    if _bytes_of(folder / "sha256", 1024).decode("ascii") != _sums(folder, key):
+    """What `store` wrote, if its checksums still hold. Each file is read once, and nothing is
+    unpacked before its checksum holds: what changes after that changes nothing here."""
+    files = _files(folder)
+    if _bytes_of(folder / "sha256", 1024).decode("ascii") != _sums(files, key):
         raise ValueError(f"'{folder}' is not what was stored")
-    return read_entry(folder)
+    return _decoded(files, folder)
 
 
-def _sums(folder: Path, key: str) -> str:
+_FILES: Mapping[str, int] = {"record.json": MOST_RECORD, "hlo.txt.gz": MOST_TEXT}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """The bytes of an entry's two files."""
+    return {name: _bytes_of(folder / name, most) for name, most in _FILES.items()}
+
+
+def _decoded(files: Mapping[str, bytes], folder: Path) -> tuple[dict[str, Any], str]:
+    record = json.loads(files["record.json"])
+    if not isinstance(record, dict):
+        raise ValueError(f"'{folder}/record.json' is no mapping")
+    packed, path = files["hlo.txt.gz"], folder / "hlo.txt.gz"
+    return record, unpacked(packed, path, "the text of an entry", most=MOST_TEXT).decode("utf-8")
+
+
+def _sums(files: Mapping[str, bytes], key: str) -> str:
     """The checksums of an entry's files as `sha256sum` writes them, below the key."""
-    limits = {"record.json": MOST_RECORD, "hlo.txt.gz": MOST_TEXT}
-    lines = [
-        f"{hashlib.sha256(_bytes_of(folder / name, most)).hexdigest()}  {name}\n"
-        for name, most in limits.items()
-    ]
+    lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
     return "".join([f"# {key}\n", *lines])
 
 
