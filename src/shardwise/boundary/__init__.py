@@ -108,7 +108,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a name on first use (PEP 562)."""
-    ("unpacked",)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
