@@ -23,9 +23,8 @@ from shardwise.work import Matmul, grouped
 FAR = 2
 """How many times as large as both whole operands together a sum is, from which it is told: then
 another cut is better even where both are exchanged for it."""
-
-
 ADDS = frozenset({"add", "parameter", "convert", "bitcast", "reshape", "transpose", "copy"})
+"""Opcodes of an op that only adds up."""
 
 
 @dataclass(frozen=True, slots=True)
