@@ -138,6 +138,14 @@ def test_fsdp_gathers_parameters_twice_and_scatters_gradients_once():
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(PARAMS * 2)
 
 
+@pytest.mark.parametrize("choices, moved", [({}, 24), ({"fused_loss": True}, 6)])
+def test_a_fused_loss_of_pytorch_reads_what_the_head_wrote(choices, moved):
+    """In 16 bits: once forward, and backward once more, where the gradient is written."""
+    shape = step(choices={"stack": "fsdp", **choices})
+    losses = [op for op in train_work(dense(), shape).ops if "logits.softmax" in op.id]
+    assert sum(op.hbm_bytes * op.count for op in losses) == pytest.approx(moved * TOKENS * V)
+
+
 def test_the_head_of_a_pipeline_is_gathered_for_each_of_its_passes():
     """The last stage alone is counted: its layers and the head, for 4 microbatches."""
     wires = over(train_work(dense(), step(fsdp=2, stage=2, microbatches=4.0)), "fsdp")

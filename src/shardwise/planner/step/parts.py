@@ -280,8 +280,11 @@ def _made_again(head: Sequence[Op], shape: TrainShape) -> list[Op]:
 
 def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
     """Final norm, logits and loss. Softmax in f32: logits are read and cast, the maximum and the
-    sum are taken, probabilities are written; the gradient reads them and writes its own."""
+    sum are taken, probabilities are written; the gradient reads them and writes its own. A fused
+    loss of PyTorch's reads what the product wrote, and then reads it and writes the gradient."""
     inner = shape.layer_shape
+    fused = shape.eager and shape.fuses_loss
+    moved = dtype_bytes(inner.activations) if fused else 2 * 4.0
     width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
     logits = cfg.vocabulary / shape.degree("tensor") * shape.tokens
     heads = [r for r in rows if r.role == "matmul" and not r.name.startswith(PREFIX)]
@@ -292,7 +295,7 @@ def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> lis
         make_op("final.norm", "norms", "elementwise", hbm_bytes=4 * width),
         *gather,
         *(matmul_op(r, inner) for r in heads),
-        make_op("logits.softmax", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
+        make_op("logits.softmax", "lm_head", "elementwise", hbm_bytes=moved * logits),
     ]
 
 
