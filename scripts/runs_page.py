@@ -34,7 +34,7 @@ PAGE = """# The table of measured training runs
 
 Made by `python scripts/runs_page.py > docs/runs.md`; the JSON Schema of a row is
 `docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
-plan and compares the step times: use it with the logs of your own cluster. The 772 published runs
+plan and compares the step times: use it with the logs of your own cluster. The 838 published runs
 that come with shardwise are one (`src/shardwise/evidence/training/data/training_runs.csv`).
 
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
