@@ -67,7 +67,6 @@ def keys_of(cls: type) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, at any depth."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -199,7 +198,6 @@ def begun_plans(
 
 
 def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
-    """The plan of a file that has all keys."""
     from pydantic import TypeAdapter, ValidationError
 
     rest = _renewed(data, origin)

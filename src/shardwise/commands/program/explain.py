@@ -170,7 +170,6 @@ class ExplainRequest(ProgramRequest):
         return issue_text(program, e, target, str(self.args), other)
 
     def _before(self, watch: Any) -> KeptProgram | None:
-        """The program of `against`."""
         if self.against is None or isinstance(self.against, ProgramExplained):
             return self.against and self.against.kept
         if is_kept(self.against):
@@ -304,7 +303,6 @@ def _causes(r: ExplainedProgram) -> TextTable:
 
 
 def _findings(r: ExplainedProgram) -> Page:
-    """Each mistake with its cost and remedy."""
     for f in r.findings:
         cost = f"{format_bytes(f.frees)} of memory" if f.frees else ""
         if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:
