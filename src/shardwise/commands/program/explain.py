@@ -229,16 +229,20 @@ def _explained_page(r: ExplainedProgram) -> Page:
         0,
         2,
     )
-    yield ""
-    yield from _findings(r)
-    if isinstance(r, ProgramExplained) and r.tried is not None:
-        yield from tried_page(r.tried, _short)
+    yield from _mistakes(r)
     yield ""
     yield _causes(r)
     yield ""
     yield _seconds("by component", r.components)
     yield ""
     yield _seconds("by source line", r.lines)
+
+
+def _mistakes(r: ExplainedProgram) -> Page:
+    yield ""
+    yield from _findings(r)
+    if isinstance(r, ProgramExplained) and r.tried is not None:
+        yield from tried_page(r.tried, _short)
 
 
 def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]) -> Page:
@@ -251,10 +255,7 @@ def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]
         2,
     )
     yield wrapped(UNKNOWN, 2)
-    yield ""
-    yield from _findings(r)
-    if isinstance(r, ProgramExplained) and r.tried is not None:
-        yield from tried_page(r.tried, _short)
+    yield from _mistakes(r)
     if collectives:
         yield ""
         yield _line_collectives(collectives)
