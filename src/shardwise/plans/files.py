@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
-from shardwise.boundary.records import plain
+from shardwise.boundary.records import flat, plain
 from shardwise.boundary.typed import Mistake, first_mistake
 from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
@@ -74,13 +74,7 @@ def _plain(value: Any) -> Any:
 
 def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """Every choice by its dotted path."""
-    flat: dict[str, Any] = {}
-    for key, value in plan_dict(plan).items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
+    return flat(plan_dict(plan), ".")
 
 
 def read_values(
