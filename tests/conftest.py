@@ -23,7 +23,6 @@ import tomllib
 import zlib
 from collections import Counter
 from itertools import cycle
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -207,14 +206,6 @@ def _many(maps):
 
 
 _eighth = cycle([False] * 7 + [True])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_lines_of_progress():
-    """A log has none in tests, which compare stderr on machines however slow."""
-    from shardwise.apps.cli import output
-
-    output._LOGGED = inf
 
 
 @pytest.fixture

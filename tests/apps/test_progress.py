@@ -27,9 +27,9 @@ def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
 
 def test_a_log_has_a_line_every_fifteen_seconds(monkeypatch):
     now, log = [0.0], io.StringIO()
-    monkeypatch.setattr(output, "_LOGGED", 15.0)
     monkeypatch.setattr(output.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(output.sys, "stderr", log)
+    monkeypatch.setattr(output.sys, "__stderr__", log)
     show = output.progress_line("simulating", "runs")
     assert show is not None
     for seconds in (2.5, 14.9, 15.5, 29.0, 31.0):
@@ -38,6 +38,11 @@ def test_a_log_has_a_line_every_fifteen_seconds(monkeypatch):
     now[0] = 32.0
     show(40, 40, 0.0)
     assert log.getvalue() == "simulating: 15 runs, 16 s\nsimulating: 31 runs, 31 s\n"
+
+
+def test_stderr_that_a_caller_keeps_has_no_lines(monkeypatch):
+    monkeypatch.setattr(output.sys, "stderr", io.StringIO())
+    assert output.progress_line("simulating", "runs") is None
 
 
 def test_quiet_draws_nothing(monkeypatch):

@@ -134,7 +134,6 @@ def _float(name: str, value: Any) -> float:
 
 
 def _quantity(name: str, value: Any) -> Quantity:
-    """A number, or an array of them."""
     if not isinstance(value, list | tuple | np.ndarray):
         return _float(name, value)
     items = value.tolist() if isinstance(value, np.ndarray) else value

@@ -290,5 +290,4 @@ def _check_keys(node: Any, what: str) -> None:
 
 
 def _line(text: str) -> str:
-    """A reason on one line."""
     return " ".join(text.split())[:200]

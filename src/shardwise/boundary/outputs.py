@@ -190,11 +190,16 @@ def _write_aside(path: Path, data: bytes) -> None:
 def flush_folder(folder: Path) -> None:
     """Bring a folder's names to the disk, where the system can."""
     with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        flush(folder)
+
+
+def flush(path: Path) -> None:
+    """Bring a file's data, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _mode(path: Path) -> int:
@@ -204,6 +209,14 @@ def _mode(path: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make a folder and those above it. Raises as `write_bytes`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error, option) from None
 
 
 def _unwritable(path: Path, error: Exception, option: str) -> ShardwiseError:

@@ -86,3 +86,16 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     to_list = getattr(value, "tolist", None)
     return value if to_list is None else plain(to_list())
+
+
+def flat(nested: Mapping[str, Any], between: str) -> dict[str, Any]:
+    """Values by name; those of a mapping by its name and theirs.
+
+    >>> flat({"seconds": {"lower": 1.0, "upper": 2.0}, "chips": 8}, "_")
+    {'seconds_lower': 1.0, 'seconds_upper': 2.0, 'chips': 8}
+    """
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        inner = value.items() if isinstance(value, dict) else None
+        found |= {name: value} if inner is None else {f"{name}{between}{k}": v for k, v in inner}
+    return found

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shardwise.models.reader import Reader
+from shardwise.models.reader import LIMIT, Reader
 from shardwise.models.specs import (
     Attention,
     DeltaNet,
@@ -307,3 +307,11 @@ def _shared(r: Reader, t: Traits, d_ff: int) -> tuple[int, int]:
     if t.shared == "count of a width":
         return number, number * r.size("shared_expert_intermediate_size")
     return number, number * d_ff
+
+
+def scaled_width(r: Reader, key: str, width: int) -> int:
+    """A width that the number under `key` made; BadRequest for one that no width is."""
+    if not 0 < width <= LIMIT:
+        rule = f"it makes a width of {width:,}, and a width is 1 to {LIMIT:,}"
+        raise r.error(key, r.number(key), rule)
+    return width

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
-from shardwise.models.reader import LIMIT, Reader
+from shardwise.models.reader import Reader
 from shardwise.models.specs import Attention, Layer, Mixer, Mlp, Moe
 
 
@@ -165,16 +165,8 @@ def lfm2_mlp(r: Reader, t: Traits) -> Mlp:
         unit = r.size("block_multiple_of")
         scaled = int(r.number("block_ffn_dim_multiplier") * int(2 * d_ff / 3))
         d_ff = unit * -(-scaled // unit)
-        return Mlp(d_ff=_scaled_width(r, "block_ffn_dim_multiplier", d_ff))
+        return Mlp(d_ff=blocks.scaled_width(r, "block_ffn_dim_multiplier", d_ff))
     return Mlp(d_ff=d_ff)
-
-
-def _scaled_width(r: Reader, key: str, width: int) -> int:
-    """A width that the number under `key` made; BadRequest for one that no width is."""
-    if not 0 < width <= LIMIT:
-        rule = f"it makes the MLP {width:,} wide, and a width is 1 to {LIMIT:,}"
-        raise r.error(key, r.number(key), rule)
-    return width
 
 
 def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
@@ -381,6 +373,6 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
     if ffn is not None:
         # The width is two thirds of ffn_mult times D, rounded up to a multiple of 256.
         d_ff = int(2 * ffn.number("ffn_mult") * r.size("hidden_size") / 3)
-        mlp = Mlp(d_ff=_scaled_width(ffn, "ffn_mult", 256 * math.ceil(d_ff / 256)))
+        mlp = Mlp(d_ff=blocks.scaled_width(ffn, "ffn_mult", 256 * math.ceil(d_ff / 256)))
         norms += ("mlp",)
     return Layer(mixer=mixer, mlp=mlp, norms=norms)

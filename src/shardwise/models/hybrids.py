@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardwise.models import blocks, patterns
 from shardwise.models.blocks import Traits
-from shardwise.models.reader import LIMIT, Reader
+from shardwise.models.reader import Reader
 from shardwise.models.specs import Layer, Mamba, Mixer, Mlp, Recurrence
 
 _NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
@@ -151,10 +151,7 @@ def xlstm_mlp(r: Reader, t: Traits) -> Mlp:
 def _share(r: Reader, key: str, unit: int = 1) -> int:
     """The number under `key` times D, rounded up to a multiple of `unit` (down where that is 1)."""
     width = int((r.size("hidden_size") * r.number(key) + unit - 1) // unit * unit)
-    if not 0 < width <= LIMIT:
-        rule = f"it makes a width of {width:,}, and a width is 1 to {LIMIT:,}"
-        raise r.error(key, r.number(key), rule)
-    return width
+    return blocks.scaled_width(r, key, width)
 
 
 def gated_recurrence(r: Reader, kind: str, t: Traits) -> Mixer:

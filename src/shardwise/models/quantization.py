@@ -87,7 +87,6 @@ def _stored(r: Reader) -> str:
 
 
 def _whole(value: Any) -> int:
-    """The value where it is a whole number, else 0."""
     return value if type(value) is int else 0
 
 

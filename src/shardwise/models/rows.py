@@ -38,7 +38,6 @@ def _written(table: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _over(base: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """`row` laid over `base`."""
     merged = {**base, **row}
     for key in _MERGED:
         both = base.get(key), row.get(key)

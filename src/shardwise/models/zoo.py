@@ -126,7 +126,6 @@ def written_config(text: str) -> dict[str, Any] | None:
 
 
 def _find(name_or_path: str | Path) -> Path:
-    """The file of the zoo, or the config.json, that a name or a path means."""
     text = str(name_or_path)
     if not text.strip():
         raise BadRequest(f"the model name '{text}' is empty; give a zoo name or a config.json")

@@ -2,7 +2,7 @@
 that cannot take effect, and pins that no mesh can have. Each is a BadRequest.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 
@@ -27,13 +27,7 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
     if plan.slices > piece.count:
         raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
     devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
-    if len(plan.box) != len(piece.shape) or any(
-        not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
-    ):
-        raise BadRequest(
-            f"box {'x'.join(map(str, plan.box))} is no part of {piece}; give one size per physical "
-            f"axis, at most {'x'.join(map(str, piece.shape))}"
-        )
+    check_box(plan.box, piece)
     if plan.devices != devices:
         raise BadRequest(
             f"the mesh {mesh_text(plan.mesh)} has {plan.devices:,} devices; {plan.slices} slice(s) "
@@ -41,6 +35,17 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
         )
     check_choices(plan, cfg)
+
+
+def check_box(box: Sequence[int], piece: Slice) -> None:
+    """Raise BadRequest for a box that is no part of a slice."""
+    if len(box) != len(piece.shape) or any(
+        not 1 <= used <= size for used, size in zip(box, piece.shape, strict=True)
+    ):
+        raise BadRequest(
+            f"box {'x'.join(map(str, box))} is no part of {piece}; give one size per physical "
+            f"axis, at most {'x'.join(map(str, piece.shape))}"
+        )
 
 
 def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:

@@ -76,7 +76,6 @@ def _planned(request: TrainRequest, top: int) -> TrainPlanning:
 def _request(
     row: Any, plan: TrainPlan, open_: frozenset[str], cfg: ModelConfig, piece: Slice
 ) -> TrainRequest:
-    """The search of what a plan leaves open."""
     chip = piece.chip
     pinned = {name: (getattr(plan, name),) for name in SEARCHED if name not in open_}
     said = {name: (getattr(plan, name),) for name in NUMBERS if name not in open_}

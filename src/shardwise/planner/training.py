@@ -169,7 +169,6 @@ def keep_of(top: int) -> int:
 
 
 def _nothing_fits(request: TrainRequest, report: SearchReport) -> str:
-    """The nearest miss."""
     assert report.nearest is not None
     leanest = plan_of(request, report.nearest)
     loose = request.pins and request.part is None

@@ -99,5 +99,4 @@ def engine_memory(engine: str, chip: Chip, release: str = "") -> EngineMemory | 
 
 
 def _number(release: str) -> tuple[int, ...]:
-    """A release in the order of releases."""
     return tuple(int(part) for part in re.findall(r"\d+", release)[:3])

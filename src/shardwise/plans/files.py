@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
-from shardwise.boundary.records import plain
+from shardwise.boundary.records import flat, plain
 from shardwise.boundary.typed import Mistake, first_mistake
 from shardwise.errors import BadRequest, called_here, shown, unknown
 from shardwise.hardware import Slice, parse_slice
@@ -67,7 +67,6 @@ def keys_of(cls: type) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, at any depth."""
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return list(value) if isinstance(value, tuple) else value
@@ -75,13 +74,7 @@ def _plain(value: Any) -> Any:
 
 def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """Every choice by its dotted path."""
-    flat: dict[str, Any] = {}
-    for key, value in plan_dict(plan).items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
+    return flat(plan_dict(plan), ".")
 
 
 def read_values(
@@ -199,7 +192,6 @@ def begun_plans(
 
 
 def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
-    """The plan of a file that has all keys."""
     from pydantic import TypeAdapter, ValidationError
 
     rest = _renewed(data, origin)

@@ -67,5 +67,4 @@ def plan_schema(kind: str) -> dict[str, Any]:
 
 
 def _described(properties: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The keys, each with what it means."""
     return {key: {**said, "description": ABOUT[key]} for key, said in properties.items()}

@@ -9,6 +9,6 @@ schedule. `trace/` captures and reads profiles,
 `micro/` measures the devices here. Nothing is predicted here. Read `child.py` first.
 """
 
-from shardwise.profiler.child import QUICK_COMPILE, need_jax, need_libtpu, run_function, run_source
+from shardwise.profiler.child import QUICK_COMPILE, need_libtpu, run_function, run_source
 
 __all__ = ["QUICK_COMPILE", "need_jax", "need_libtpu", "run_function", "run_source"]

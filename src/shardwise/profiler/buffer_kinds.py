@@ -132,7 +132,6 @@ def _readings(array: Array, layers: frozenset[int]) -> Iterator[tuple[int, Shape
 
 
 def _array(text: str) -> Array | None:
-    """The shape of a buffer, if it is one array."""
     if not text or text.startswith("("):
         return None
     found = list(arrays(read_shape(text)))

@@ -122,8 +122,6 @@ _OWN_NAMES = frozenset({"jax", "jnp", "lax", "np", "os", "P", "mesh"})
 
 
 class _Writer:
-    """The text of one lowered program."""
-
     def __init__(self, program: Program) -> None:
         self.program = program
         self.mesh: Mesh = program.mesh

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runtime.trainer.made import make_text
 from shardwise.errors import BadRequest
-from shardwise.runtime.trainer import Bytes, Corpus, Feed, corpus_of, disk, tokenizer_of
+from shardwise.runtime.trainer import Bytes, Corpus, Feed, corpus_of, tokenizer_of
 from shardwise.runtime.trainer.data import place
 
 
@@ -184,7 +184,7 @@ def test_a_process_waits_for_tokens_that_are_whole(tmp_path):
 def test_tokens_are_on_the_disk_before_they_appear(tmp_path, monkeypatch):
     forced = []
     monkeypatch.setattr(
-        disk.os, "fsync", lambda handle: forced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        os, "fsync", lambda handle: forced.append(os.readlink(f"/proc/self/fd/{handle}"))
     )
     corpus_of(make_text(tmp_path), Bytes(), tmp_path / "cache")
     assert [name.rpartition("/")[2] for name in forced] == [

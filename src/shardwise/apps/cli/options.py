@@ -230,7 +230,6 @@ def _made(name: str, row: Option, about: str = "") -> click.Parameter:
 
 
 def _type(row: Option) -> click.ParamType | None:
-    """The type of its words."""
     if row.values:
         return Word(row.values)
     bounds: dict[str, Any] = {"least": row.least, "above": row.above, "most": row.most}

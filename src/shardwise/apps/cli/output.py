@@ -230,10 +230,10 @@ class ProgressLine(Protocol):
 
 def progress_line(what: str, of: str = "parts of the slice") -> ProgressLine | None:
     """A callback that draws the line on a terminal, and writes one every `_LOGGED` seconds where
-    stderr is a log; None where nobody wants it."""
-    if wanted("quiet"):
-        return None
+    stderr is a log: the process's own. None where nobody wants it, or a caller keeps stderr."""
     terminal, started = sys.stderr.isatty(), time.perf_counter()
+    if wanted("quiet") or not (terminal or sys.stderr is sys.__stderr__):
+        return None
     drawn = 0.0
 
     def show(done: int, total: int, left: float | None = None, /) -> None:

@@ -129,7 +129,6 @@ async def _answer(request: Request) -> Response:
 
 
 async def _sheet(request: Request) -> Response:
-    """Rows of the decision sheet for one growth."""
     growth = request.path_params.get("growth", "")
 
     def rows(view: PageView[Any], state: ViewState, fine: str) -> DecisionRows:

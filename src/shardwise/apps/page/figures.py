@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.book.figures import Series
+from shardwise.commands.tables.book_figure import Scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,10 @@ class FigureAxis:
     log: bool = False
     names: tuple[str, ...] = ()
     bare: bool = False
+
+
+MEMORY = FigureAxis(label="memory", unit="bytes")
+TIME = FigureAxis(label="time", unit="s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +84,33 @@ def lines(found: Iterable[Series], dashed: Sequence[str] = ()) -> list[Mark]:
     """A line of each series of a figure; points that a logarithmic axis cannot have are left out
     by the page."""
     return [
-        Mark(
-            kind="line",
-            label=one.label,
-            x=one.x,
-            y=one.y,
-            dashed=one.label in dashed,
-        )
+        Mark(kind="line", label=one.label, x=one.x, y=one.y, dashed=one.label in dashed)
         for one in found
     ]
+
+
+def axis_of(scale: Scale) -> FigureAxis:
+    """An axis of a figure of the book."""
+    return FigureAxis(label=scale.label, unit=scale.unit, log=scale.log)
+
+
+def stacked(
+    id: str,
+    title: str,
+    x: FigureAxis,
+    row: str,
+    parts: Mapping[str, float],
+    beside: Sequence[Mark] = (),
+) -> FigureData:
+    """Parts one after the other in one bar, and marks beside it."""
+    bars = [Mark(kind="bar", label=part, x=[size], y=[row]) for part, size in parts.items()]
+    axis = FigureAxis(names=(row,))
+    return FigureData(id=id, title=title, x=x, y=axis, marks=[*bars, *beside])
+
+
+def cell(value: Any, unknown: str = "") -> Any:
+    """A value in a table: numbers stay numbers."""
+    return value if isinstance(value, int | float) else unknown if value is None else str(value)
 
 
 def facts(

@@ -270,7 +270,6 @@ class ResponseWriter:
             self._tell(f"response.{part['type']}.delta", **more)
 
     def _call(self, call: Mapping[str, Any]) -> None:
-        """More of a call."""
         function = call["function"]
         if "id" in call:
             name = function["name"]

@@ -12,14 +12,12 @@ from shardwise.book.simulators.batching import batching
 from shardwise.book.simulators.collective import collective
 from shardwise.book.simulators.copies import hbm
 from shardwise.book.simulators.pipeline import pipeline
-from shardwise.book.simulators.simulation import Animation, Arrow, Cell, Curve, Frame, kinds_of
+from shardwise.book.simulators.simulation import Animation, Cell, Frame, kinds_of
 from shardwise.book.simulators.systolic import systolic
 
 __all__ = [
     "Animation",
-    "Arrow",
     "Cell",
-    "Curve",
     "Frame",
     "batching",
     "collective",

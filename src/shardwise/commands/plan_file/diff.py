@@ -94,7 +94,6 @@ _TIMES = ("ttft", "tpot", "e2e")
 
 
 def _bounds(result: PricedPlan | PricedServer) -> dict[str, str]:
-    """What bounds the step, or each phase."""
     if isinstance(result, PricedPlan):
         return {"step": result.bound_by}
     return {"prefill": result.bound_by.prefill, "decode": result.bound_by.decode}

@@ -106,7 +106,6 @@ class ExportRequest(Command):
 
 
 def _tokens(given: int | str | None, option: str) -> int | None:
-    """The tokens that an option says."""
     return None if given is None else whole_number(given, option, least=1)
 
 

@@ -177,7 +177,6 @@ def _none(compiled: Sequence[Candidate]) -> ShardwiseError:
 
 
 def _steps_text(candidate: Candidate) -> str:
-    """The times of its steps."""
     steps = [(p.phase, _seconds(p)) for p in candidate.programs]
     return ", ".join(f"{phase} {format_seconds(found[1])}" for phase, found in steps if found)
 
@@ -210,7 +209,6 @@ def _row(one: HeldCandidate, best: bool) -> CompiledServer:
 
 
 def _pair(candidate: Candidate, phase: str) -> BothWays:
-    """Seconds of a phase, predicted and compiled."""
     found = next((_seconds(p) for p in candidate.programs if p.phase == phase), None)
     predicted, compiled = found or (None, None)
     return BothWays(predicted=predicted, compiled=compiled)
@@ -222,7 +220,6 @@ def _predicted_bytes(candidate: Candidate) -> float | None:
 
 
 def _shown(one: HeldCandidate, best: bool) -> list[str]:
-    """A row of the page."""
     row = _row(one, best)
 
     def cell(both: BothWays, text: Callable[[float], str]) -> str:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from shardwise.boundary import Command, command_of, spelt
 from shardwise.boundary.options import option, switch
-from shardwise.boundary.records import Record, hidden, part, plain
+from shardwise.boundary.records import Record, flat, hidden, part, plain
 from shardwise.commands.base.answer import Answer, Page, Resolved, Row, TextTable
 from shardwise.commands.base.inputs import (
     COARSE_ANSWER,
@@ -301,7 +301,7 @@ class ServePlanned(Answer, ServedPlan):
         """The chips where several were asked for, else the answer and what else would serve."""
         several = len(self.chips_compared) > 1
         rows: Sequence[Record] = self.chips_compared if several else self.instead
-        return list(map(_flat, rows))
+        return [flat(plain(row), "_") for row in rows]
 
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
@@ -353,17 +353,6 @@ def _sensitivity(serving: Serving) -> list[ChangedInput]:
 
 
 plan_serve = verb("plan_serve", ServePlanRequest)
-
-
-def _flat(row: Record) -> Row:
-    """A result as one line: times and prices of one number each."""
-    flat: dict[str, Any] = {}
-    for name, value in plain(row).items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}_{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def _front(rows: Sequence[OtherServers]) -> TextTable:

@@ -159,7 +159,6 @@ class SimulateRequest(Load, Command):
 
 
 def _target(seconds: float) -> str | None:
-    """A target as an option has it; None for none."""
     return None if seconds == inf else f"{seconds:g}s"
 
 
@@ -343,7 +342,6 @@ FOLLOWING = ["start-up (counted)", "always", "asks for more at", "servers", "mos
 
 
 def _following_row(fleet: FollowingFleet) -> list[str]:
-    """A fleet that follows the load, as a row."""
     fixed = fleet.fewest_servers == fleet.most_servers
     return [
         format_seconds(fleet.start_up_seconds),
@@ -364,7 +362,6 @@ def _per_second(value: float | None, of: str = "") -> str:
 
 
 def _rather(result: OverloadedFigures) -> str:
-    """What may hold."""
     if result.holds_about is None:
         return "no rate holds: even a request alone misses the targets"
     about = sig(result.holds_about)

@@ -392,7 +392,6 @@ def _check_pools(prefill: Chip, decode: Chip) -> None:
 
 
 def _for_chip(name: str, chip: Chip) -> list[ServingSoftware]:
-    """The rows of a name that run on a chip."""
     found = serving_software(name)
     rows = [row for row in found if row.runs_on(chip)]
     if not rows:

@@ -140,7 +140,6 @@ def _compiled_first(planning: TrainPlanning) -> tuple[TrainAnswer, ...]:
 
 
 def _compiled(answer: TrainAnswer, compiling: Compiling) -> Candidate:
-    """One plan's step."""
     return compiling.candidate(answer, answer.plan, [(answer.plan, "train")])
 
 
@@ -160,7 +159,6 @@ def _row(candidate: Candidate, best: bool) -> PlanAsCompiled:
 
 
 def _shown(candidate: Candidate, best: bool) -> list[str]:
-    """A row of the page."""
     answer, program = candidate.answer, candidate.program
     size = "-"
     if program is not None:

@@ -40,7 +40,6 @@ class BesideRequest(DatedRun):
                     )
 
     def _offered(self, place: str) -> tuple[Slice, ...]:
-        """The slices of a place to choose from."""
         found = self.choices.hardware.target(place)
         if isinstance(found, Spelling):
             return (found.slice,)

@@ -297,7 +297,6 @@ class TrainPlanRequest(TrainChoices, Command):
         return published_plan(str(self.against), piece, self.hardware)
 
     def _days(self, run: RunLength | None) -> float | None:
-        """The deadline, if there is one."""
         if self.days is None:
             return None
         if run is None or self.mfu:

@@ -171,7 +171,6 @@ def _left_out(planning: TrainPlanning) -> Iterator[str]:
 
 
 def _bubble_text(answer: TrainAnswer) -> str:
-    """The pipeline, where there is one."""
     stages, plan = answer.plan.degree("stage"), answer.plan
     if stages == 1:
         return ""

@@ -78,7 +78,6 @@ def _pool(replicas: int, plan: ServePlan, piece: Slice) -> str:
 
 
 def _guesses(plan: ServePlan) -> list[Fact]:
-    """Guessed tokens of a plan that has some."""
     found = speculation_of(plan.scheduling)
     if found is None:
         return []

@@ -87,7 +87,6 @@ def _kinds_text(plan: TrainPlan) -> str:
 
 
 def _runs_in(answer: TrainAnswer, result: PricedPlan, runs_in: str) -> Fact:
-    """The program that runs the plan."""
     none = "no program in particular (--for any)"
     if result.adapters and answer.plan.library == TRANSFORMERS:
         taken = target_for(answer.plan, answer.cfg, answer.piece)

@@ -233,7 +233,6 @@ def _step(program: PlanProgram, measured: MeasuredProgram | None) -> Iterator[Co
 def _seconds(
     priced: Priced, program: PlanProgram, measured: MeasuredProgram | None
 ) -> Iterator[ComparedFigure]:
-    """Seconds by op class."""
     _, estimate = said_of(priced, program.phase)
     rows = program.timeline.rows if program.timeline else ()
     sides = (

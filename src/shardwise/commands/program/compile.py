@@ -137,7 +137,6 @@ SHARED = ("outputs", "aliased")
 
 
 def _figures(r: ProgramResult, most: int) -> TextTable:
-    """Memory, FLOPs, time and the collectives that move most."""
     said = r.peak_bytes.predicted is not None or r.flops.predicted is not None
     rows = [
         ["peak memory", *_two(r.peak_bytes.predicted, r.peak_bytes.compiled, format_gib)],

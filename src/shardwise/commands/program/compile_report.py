@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import finite, to_json, write_table, write_text
+from shardwise.boundary.outputs import make_folder
 from shardwise.commands.program.compiling import PlanProgram, short_source
 from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events
@@ -58,12 +59,7 @@ def write_report(
     followed: Sequence[Followed] = (),
 ) -> list[str]:
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadRequest(
-            f"cannot write to '{folder}': {error.strerror}; give another --out"
-        ) from None
+    make_folder(folder, "--out")
     write_text(folder / "compile.json", to_json(finite(doc)[0]), option="--out")
     names = ["compile.json"]
     if plan is not None:

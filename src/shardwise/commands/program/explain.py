@@ -170,7 +170,6 @@ class ExplainRequest(ProgramRequest):
         return issue_text(program, e, target, str(self.args), other)
 
     def _before(self, watch: Any) -> KeptProgram | None:
-        """The program of `against`."""
         if self.against is None or isinstance(self.against, ProgramExplained):
             return self.against and self.against.kept
         if is_kept(self.against):
@@ -230,16 +229,20 @@ def _explained_page(r: ExplainedProgram) -> Page:
         0,
         2,
     )
-    yield ""
-    yield from _findings(r)
-    if isinstance(r, ProgramExplained) and r.tried is not None:
-        yield from tried_page(r.tried, _short)
+    yield from _mistakes(r)
     yield ""
     yield _causes(r)
     yield ""
     yield _seconds("by component", r.components)
     yield ""
     yield _seconds("by source line", r.lines)
+
+
+def _mistakes(r: ExplainedProgram) -> Page:
+    yield ""
+    yield from _findings(r)
+    if isinstance(r, ProgramExplained) and r.tried is not None:
+        yield from tried_page(r.tried, _short)
 
 
 def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]) -> Page:
@@ -252,10 +255,7 @@ def _partitioned_page(r: ExplainedProgram, collectives: Sequence[LineCollective]
         2,
     )
     yield wrapped(UNKNOWN, 2)
-    yield ""
-    yield from _findings(r)
-    if isinstance(r, ProgramExplained) and r.tried is not None:
-        yield from tried_page(r.tried, _short)
+    yield from _mistakes(r)
     if collectives:
         yield ""
         yield _line_collectives(collectives)
@@ -304,7 +304,6 @@ def _causes(r: ExplainedProgram) -> TextTable:
 
 
 def _findings(r: ExplainedProgram) -> Page:
-    """Each mistake with its cost and remedy."""
     for f in r.findings:
         cost = f"{format_bytes(f.frees)} of memory" if f.frees else ""
         if not f.frees or f.seconds >= WORTH * r.step_seconds.expected:

@@ -104,7 +104,6 @@ def _versions(program: PlanProgram) -> Iterator[str]:
 
 
 def _script(program: PlanProgram, target: CompileTarget, args: str) -> Iterator[str]:
-    """The program that shows it."""
     function, mesh = program.phase, dict(program.compiled.mesh)
     sources = {text.partition(":")[0]: "" for text in (function, args)}
     for module in sources:

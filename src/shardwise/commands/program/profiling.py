@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from shardwise.boundary import finite, to_json, write_table, write_text
+from shardwise.boundary.outputs import make_folder
 from shardwise.commands.base.inputs import Hardware
 from shardwise.commands.pricing.plans import Priced, price_plan
 from shardwise.commands.program.compiling import (
@@ -480,10 +481,7 @@ OPS = ("op", "class", "scope", "source", "count", "events", "seconds", "of_roofl
 
 def write_profile(folder: Path, p: Profiled, doc: Mapping[str, object]) -> list[str]:
     """Keep the document, a table of all ops and the compiled text beside the capture's files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadRequest(f"cannot write '{folder}': {error.strerror}; give another --out") from None
+    make_folder(folder, "--out")
     write_text(folder / "profile.json", to_json(finite(doc)[0]), option="--out")
     write_text(folder / "program.hlo.txt", p.hlo, option="--out")
     least = p.least or {}

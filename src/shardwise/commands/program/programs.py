@@ -154,7 +154,6 @@ class ProgramRequest(Command):
     def _saved(
         self, saved: SavedProgram, phases: Sequence[str], watch: Any, stages: Path | None
     ) -> Programs:
-        """A program that exists, on the slice."""
         if self.on is None:
             raise BadRequest(f"{saved.origin} names no chip; give --on SLICE, which it is for")
         if self.sets or phases or self.args is not None:

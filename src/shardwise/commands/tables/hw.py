@@ -228,7 +228,6 @@ hw_show = verb("hw_show", ChipRequest)
 
 
 def _paths(*chips: Chip) -> list[str]:
-    """The paths of all numbers of the chips, table by table."""
     paths = dict.fromkeys(path for chip in chips for path in chip.numbers())
     tables = list(dict.fromkeys(path.partition(".")[0] for path in paths))
     return sorted(paths, key=lambda path: tables.index(path.partition(".")[0]))

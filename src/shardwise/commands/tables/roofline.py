@@ -132,7 +132,6 @@ class RooflineRequest(ChipWords, Command):
                 )
 
     def _op(self) -> OpRoofline:
-        """Attention, a collective or a copy."""
         seconds = None if self.measured is None else parse_seconds(self.measured, "--measured")
         if self.collective is not None:
             found = collective_roofline(self.collective, self.hardware.slice(self.on).slice)
@@ -186,7 +185,6 @@ class RooflineRequest(ChipWords, Command):
         )
 
     def _reached(self, roof: MatmulRoofline, chip: Chip, level: str) -> Reached | None:
-        """How good the measured time is."""
         if self.measured is None:
             return None
         if self.batch is not None:

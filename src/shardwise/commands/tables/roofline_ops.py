@@ -232,7 +232,6 @@ def _answer(t: OpTime, rest: Rest, *, title: str, moved: float, chip: Chip) -> O
 
 
 def _sources(chip: Chip, *paths: str, rest: Rest) -> Mapping[str, object]:
-    """The numbers that were used, with their sources."""
     numbers = chip.numbers()
     used = {p: {"value": numbers[p], "source": chip.sources.get(p)} for p in paths if p in numbers}
     own = {rest.constant: {"value": rest.value, "source": rest.source}} if rest.constant else {}

@@ -348,7 +348,6 @@ def _headline(told: TrainingRuns) -> dict[str, Summary]:
 
 
 def _checks(told: TrainingRuns) -> Page:
-    """Ranges and memory."""
     coverage, memory = told.coverage, told.memory
     rows = [["runs inside their 80 % range", share_text(coverage.all)]]
     rows += [[f"  {k} ({one.n})", share_text(one.inside)] for k, one in coverage.by_class.items()]
@@ -453,7 +452,6 @@ def _serving_details(found: ServingValidation) -> Page:
 
 
 def _left_out_rows(found: ServingValidation) -> Page:
-    """Each reason for which rows are left out."""
     for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
         first = found.table.first.get(reason)
         yield f"left out: {number:,} rows: {reason}" + (f" (first: {first})" if first else "")

@@ -256,7 +256,6 @@ def _per_chip(piece: Slice) -> int:
 
 
 def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:
-    """The model that the text describes."""
     name = exporter.model(text)
     if name is None:
         raise Lacking(

@@ -41,7 +41,6 @@ def _from_server(programs: Collection[ServerProgram], words: Sequence[str]) -> l
 
 
 def _named(programs: Collection[ServerProgram], words: Sequence[str]) -> bool:
-    """Whether the first words are those of a server."""
     begin = " ".join(words[:2])
     marks = (mark for program in programs for mark in program.marks)
     return any(begin == mark or begin.startswith(f"{mark} ") for mark in marks)

@@ -260,7 +260,6 @@ def _program_of(name: str) -> ServerProgram:
 
 
 def _in_slurm(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
-    """A batch script that starts the servers of a plan."""
     target, name = slurm_server.TARGET, plan.engine
     if name not in PROGRAMS:
         rule = f"it starts {', '.join(program.title for program in PROGRAMS.values())}"

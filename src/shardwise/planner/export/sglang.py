@@ -67,7 +67,6 @@ def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
 
 
 def _on_tpus(pool: ServerPool) -> Iterator[Obstacle]:
-    """What sglang-jax has no flag for."""
     plan, wanted = pool.plan, pool.plan.scheduling
     if plan.degree("data") * plan.degree("expert") > 1:
         rule = "sglang-jax is exported with tensor alone"
@@ -125,7 +124,6 @@ def hosts(pool: ServerPool, words: HostWords) -> list[str]:
 
 
 def _switches(pool: ServerPool) -> dict[str, Any]:
-    """Flags that are there or not."""
     plan, wanted, found = pool.plan, pool.plan.scheduling, {}
     if wanted.policy == "chunked":
         found["--enable-mixed-chunk"] = ""

@@ -108,7 +108,6 @@ def read(text: str, devices: int | None = None) -> Fields:
 
 
 def _yaml(text: str) -> Any:
-    """The task's mapping."""
     task = parse_yaml(text, f"{TARGET}: the task")
     if not isinstance(task, dict):
         raise BadRequest(f"{TARGET}: the task is no mapping of keys to values")

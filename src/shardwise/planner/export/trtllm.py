@@ -165,7 +165,6 @@ def _table(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _guesses(said: Mapping[str, Any]) -> int:
-    """Tokens that are guessed."""
     guess = _table(said, "speculative_config")
     if guess and guess.get("decoding_type") != "NGram":
         raise BadRequest(

@@ -17,6 +17,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.hardware import Placement, Slice, parse_slice
 from shardwise.models import ModelConfig
+from shardwise.planner.checks import check_box
 from shardwise.planner.price.plan import Usage
 from shardwise.planner.serve.request import Utilisation
 from shardwise.planner.serve.server import Phase, experts_of, heads_divide, server_of
@@ -150,13 +151,7 @@ def evaluate_serve(
 
 def check_serve_plan(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> None:
     """Raise BadRequest where a plan does not suit its model or slice."""
-    if len(plan.box) != len(piece.shape) or any(
-        not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
-    ):
-        raise BadRequest(
-            f"box {'x'.join(map(str, plan.box))} is no part of {piece}; give one size per physical "
-            f"axis, at most {'x'.join(map(str, piece.shape))}"
-        )
+    check_box(plan.box, piece)
     devices = prod(plan.box) * piece.count * piece.chip.jax_devices_per_chip
     if plan.devices != devices:
         raise BadRequest(

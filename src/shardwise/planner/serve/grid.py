@@ -165,7 +165,6 @@ def steady(request: ServeRequest, running: Quantity, chunk: Quantity) -> Steady:
 
 
 def _guessing(request: ServeRequest) -> dict[str, Any]:
-    """What guesses make of a step."""
     guess = request.speculation
     if guess is None:
         return {}

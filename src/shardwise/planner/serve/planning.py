@@ -160,7 +160,6 @@ def _pins(request: ServeRequest) -> str:
 
 
 def _with(request: ServeRequest, axis: str) -> ServeRequest:
-    """The request with one of its pins."""
     return replace(request, pins={axis: request.pins[axis]})
 
 

@@ -75,7 +75,6 @@ def read_replay(path: Path, seed: int = 0) -> Replay:
 
 
 def _detailed(text: str, path: Path) -> Mapping[str, Any]:
-    """The run in a file that has its requests."""
     spread = text.lstrip()[:2] in ("{\n", "{\r")  # one run over several lines
     lines = [text] if spread else text.splitlines()
     runs = [parse_json(line, f"'{path}'") for line in lines if line.strip()]

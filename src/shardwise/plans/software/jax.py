@@ -7,7 +7,7 @@ from shardwise.models.remat import PART_OF
 from shardwise.plans.layouts import storable
 from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.software.candidates import Candidates
-from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
 
 POLICIES = {
@@ -88,9 +88,8 @@ JAX = SoftwareRow(
             "it treats parts of a kind as one",
             "name the whole kind",
         ),
-        about_choices(
+        of_choice(
             "weight_gather",
-            ("weight_gather", "storage_axes"),
             lambda c: (
                 (c.structure.weight_gather != "per_step")
                 | ~c.stored

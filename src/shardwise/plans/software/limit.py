@@ -94,3 +94,10 @@ def about_choices(
     """A limit about some structural choices on given degrees."""
     change = remedy if callable(remedy) else lambda _: remedy
     return Limit(field=field, about=about, holds=holds, rule=rule, remedy=change, ours=ours)
+
+
+def of_choice(
+    field: str, holds: Holds, rule: str, remedy: Callable[[Candidates], str] | str
+) -> Limit:
+    """A limit about one choice, and what tells whether that matters."""
+    return about_choices(field, about_of(field), holds, rule, remedy)

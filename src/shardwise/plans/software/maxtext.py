@@ -21,7 +21,7 @@ from shardwise.plans.software.features import (
     YARN,
     features,
 )
-from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.maxtext_context import CONTEXT, KV_HEADS
 from shardwise.plans.software.maxtext_models import named_model
 from shardwise.plans.software.row import SoftwareRow
@@ -165,18 +165,16 @@ MAXTEXT = SoftwareRow(
             "a job takes whole slices",
             "use the whole slice, or plan for a smaller one",
         ),
-        about_choices(
+        of_choice(
             "weight_gather",
-            ("weight_gather", "storage_axes"),
             lambda c: (
                 (c.structure.weight_gather == "per_pass") | ~c.stored | (c.degree("stage") > 1)
             ),
             "without a pipeline it gathers weights before every pass",
             "set weight_gather to per_pass",
         ),
-        about_choices(
+        of_choice(
             "zero",
-            ("zero", "storage_axes"),
             lambda c: (c.copies == 1) | (c.degree("fsdp") == 1) | (c.structure.zero == 0),
             "beside fsdp it does not shard the optimizer state over data",
             "set zero to 0",
@@ -195,9 +193,8 @@ MAXTEXT = SoftwareRow(
             "every (virtual) stage has the same layers",
             "use a number of stages that divides the layers",
         ),
-        about_choices(
+        of_choice(
             "dtypes.compute",
-            ("dtypes",),
             lambda c: (
                 (c.structure.dtypes.compute not in ONE_SCALE)
                 | (c.degree("stage") > 1)
@@ -206,23 +203,20 @@ MAXTEXT = SoftwareRow(
             "its fp8 does not accumulate gradients over microbatches",
             "set microbatches to 1, or dtypes.compute to bf16",
         ),
-        about_choices(
+        of_choice(
             "expert_dispatch",
-            ("expert_dispatch",),
             lambda c: c.structure.ragged or OTHER_EXPERTS not in features(c.cfg),
             "experts with biases drop no tokens",
             "set expert_dispatch to ragged",
         ),
-        about_choices(
+        of_choice(
             "logit_chunks",
-            ("logit_chunks",),
             _tiled,
             "its vocabulary tiles divide the tokens of a microbatch that a device has",
             "set logit_chunks to 1, or use a batch and length that divide",
         ),
-        about_choices(
+        of_choice(
             "optimizer",
-            ("optimizer",),
             lambda c: c.structure.optimizer != "muon" or decoder_block(c.cfg) in MUON_BLOCKS,
             f"its Muon knows the blocks {', '.join(MUON_BLOCKS)}",
             "set optimizer to adam",

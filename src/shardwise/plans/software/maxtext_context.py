@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise.models.specs import Attention, LatentAttention
 from shardwise.plans.software.candidates import Candidates
-from shardwise.plans.software.limit import about_choices
+from shardwise.plans.software.limit import about_choices, of_choice
 from shardwise.plans.software.shared import left_after
 from shardwise.plans.train import MESH_AXES
 
@@ -72,23 +72,20 @@ CONTEXT = (
         "ring and ulysses run in its flash kernel alone",
         "set attention_kernel to flash",
     ),
-    about_choices(
+    of_choice(
         "context_method",
-        ("context_method",),
         lambda c: _tpu(c) | _unless(c, EXCHANGE),
         "ulysses runs on TPUs alone",
         "set context_method to ring",
     ),
-    about_choices(
+    of_choice(
         "context_method",
-        ("context_method",),
         lambda c: (not _latent(c)) | _unless(c, EXCHANGE),
         "ulysses does not run latent attention",
         "set context_method to all_gather",
     ),
-    about_choices(
+    of_choice(
         "context_method",
-        ("context_method",),
         lambda c: _whole(c) | _unless(c, RING, EXCHANGE, *(() if _tpu(c) else (GATHER,))),
         "ring, ulysses and what runs on GPUs attend to all tokens before one, without sinks",
         lambda c: "set context_method to all_gather" if _tpu(c) else "use context=1",

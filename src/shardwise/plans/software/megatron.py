@@ -25,7 +25,7 @@ from shardwise.plans.software.features import (
     YARN,
     features,
 )
-from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import all_stored
 
@@ -120,16 +120,14 @@ MEGATRON = SoftwareRow(
         "wide": {(): ""},
     },
     own=(
-        about_choices(
+        of_choice(
             "storage_axes",
-            ("storage_axes",),
             lambda c: ~c.stored | all_stored(c),
             "Megatron-FSDP stores parameters in pieces over expert and context too",
             "set storage_axes to [fsdp, expert, context], or fsdp to 1",
         ),
-        about_choices(
+        of_choice(
             "zero",
-            ("zero", "storage_axes"),
             lambda c: ~c.stored | (c.copies == 1) | (c.structure.zero < 2),
             "replicas of Megatron-FSDP know no_shard (0) and optim (1)",
             "set zero to 1",
@@ -141,37 +139,32 @@ MEGATRON = SoftwareRow(
             "Megatron-FSDP runs adam and sgd",
             "set optimizer to adam",
         ),
-        about_choices(
+        of_choice(
             "remat",
-            ("remat",),
             _recomputes,
             f"it recomputes whole layers, or of {', '.join(MODULES)} (activations: of experts)",
             "set remat to block, or to none, with remat_kinds left out",
         ),
-        about_choices(
+        of_choice(
             "dtypes.param",
-            ("dtypes",),
             _parameters,
             "parameters are bf16 or f16, or fp8 in fp8 compute alone",
             "set dtypes.param to bf16",
         ),
-        about_choices(
+        of_choice(
             "dtypes.compute",
-            ("dtypes",),
             _computes,
             "it computes as parameters are stored, or in fp8 or mxfp8",
             "set dtypes.compute to bf16",
         ),
-        about_choices(
+        of_choice(
             "dtypes.master",
-            ("dtypes",),
             _master,
             "mixed precision keeps an f32 copy, and f32 none",
             lambda c: f"set dtypes.master to {'none' if _f32(c) else 'f32'}",
         ),
-        about_choices(
+        of_choice(
             "sequence_parallel",
-            ("sequence_parallel",),
             lambda c: (
                 c.structure.sequence_parallel | (c.degree("tensor") == 1) | (not c.cfg.has_experts)
             ),

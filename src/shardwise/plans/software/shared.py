@@ -5,16 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwise.plans.software.candidates import Candidates
-from shardwise.plans.software.limit import Limit, about_choices, always
+from shardwise.plans.software.limit import Limit, always, of_choice
 from shardwise.plans.train import MESH_AXES, STORAGE_AXES
 from shardwise.units import dtype_bytes
 
 
 def stores_all() -> Limit:
     """No axis that could store parameters in pieces replicates them."""
-    return about_choices(
+    return of_choice(
         "storage_axes",
-        ("storage_axes",),
         lambda c: all_stored(c),
         "it stores parameters in pieces over expert and context too",
         f"set storage_axes to [{', '.join(STORAGE_AXES)}]",
@@ -45,23 +44,20 @@ def dtype_of_store(words: Mapping[str, str]) -> tuple[Limit, ...]:
 
     known = ", ".join(words)
     return (
-        about_choices(
+        of_choice(
             "dtypes.master",
-            ("dtypes",),
             no_bits_lost,
             "it would lose parameters' bits",
             "set dtypes.master to f32",
         ),
-        about_choices(
+        of_choice(
             "dtypes.param",
-            ("dtypes",),
             lambda c: stored(c) in words,
             f"it stores weights as {known}",
             "set dtypes.master to f32",
         ),
-        about_choices(
+        of_choice(
             "dtypes.moments",
-            ("dtypes",),
             lambda c: c.structure.dtypes.moments == stored(c),
             "moments have the dtype of the stored weights",
             lambda c: f"set dtypes.moments to {stored(c)}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from shardwise.boundary import read_toml
 from shardwise.models import ModelConfig, params_total
 from shardwise.models.remat import RematKind, Saved
-from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import dtype_of_store, stores_all
 
@@ -134,16 +134,14 @@ TORCHTITAN = SoftwareRow(
             "MLP mlp_gate and mlp_out",
             "leave remat_kinds out",
         ),
-        about_choices(
+        of_choice(
             "dtypes.compute",
-            ("dtypes",),
             lambda c: c.structure.dtypes.compute != "nvfp4" or not c.cfg.has_experts,
             "its nvfp4 is of linear layers, not of experts",
             "set dtypes.compute to mxfp8",
         ),
-        about_choices(
+        of_choice(
             "gradient_reduce",
-            ("gradient_reduce", "storage_axes"),
             lambda c: (
                 ~(c.stored & (c.microbatches > 1))
                 | ((c.structure.gradient_reduce == "per_step") == (c.degree("stage") > 1))
@@ -151,18 +149,16 @@ TORCHTITAN = SoftwareRow(
             "it reduces gradients once a step under a pipeline, else after every microbatch",
             "set gradient_reduce to per_step with stages, else to per_microbatch",
         ),
-        about_choices(
+        of_choice(
             "weight_gather",
-            ("weight_gather", "storage_axes"),
             lambda c: (
                 ~c.stored | (c.degree("stage") == 1) | (c.structure.weight_gather == "per_pass")
             ),
             "its pipeline gathers weights before every pass, or once a step, which no search tries",
             "set weight_gather to per_pass",
         ),
-        about_choices(
+        of_choice(
             "expert_over_tensor",
-            ("expert_over_tensor",),
             lambda c: (
                 c.structure.expert_over_tensor | (c.degree("tensor") == 1) | (not c.cfg.has_experts)
             ),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from shardwise.plans.software.candidates import Candidates
-from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.limit import about_choices, always, of_choice
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import stores_all
 from shardwise.plans.train import Structure, TrainDtypes
@@ -138,16 +138,14 @@ TRAINER = SoftwareRow(
             "accelerate's ParallelismConfig has tensor and context parallelism beside FSDP alone",
             "use fsdp=2 or more with them, and set dtypes.master to none, or use fsdp alone",
         ),
-        about_choices(
+        of_choice(
             "sequence_parallel",
-            ("sequence_parallel",),
             lambda c: np.logical_not(c.structure.sequence_parallel) | (c.degree("tensor") == 1),
             "the tensor parallelism of transformers leaves activations whole between matmuls",
             "set sequence_parallel to false",
         ),
-        about_choices(
+        of_choice(
             "context_method",
-            ("context_method",),
             lambda c: (c.degree("context") == 1) | (c.structure.context_method in CONTEXT_WORDS),
             f"beside FSDP context parallelism is one of {', '.join(CONTEXT_METHODS)}",
             "set context_method to all_gather",
@@ -173,9 +171,8 @@ TRAINER = SoftwareRow(
             "DDP and FSDP leave each copy its whole optimizer state",
             "set zero to 0",
         ),
-        about_choices(
+        of_choice(
             "dtypes",
-            ("dtypes",),
             _dtypes_hold,
             "DeepSpeed keeps an f32 master beside parameters and gradients in 16 bits, FSDP stores "
             "all in f32, DDP all in one dtype",

@@ -172,7 +172,6 @@ def _within(folder: Path, most: int) -> list[Path]:
 
 
 def _nothing(folder: Path, names: Sequence[str]) -> str:
-    """Why a folder has no program."""
     if any(name.endswith(".hlo.pb") for name in names):
         return (
             f"'{folder}' has its programs as protocol buffers alone; dump them with "

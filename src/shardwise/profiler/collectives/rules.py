@@ -234,7 +234,6 @@ def _forms(ledger: Ledger) -> None:
 
 
 def _width(ledger: Ledger) -> None:
-    """Both lists in the dtype of the activations."""
     width = dtype_bytes(activation_dtype(ledger.plan))
     for name in ("planned", "compiled"):
         lines: list[Line] = getattr(ledger, name)

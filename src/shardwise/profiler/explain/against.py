@@ -71,7 +71,6 @@ def paired(before: Mapping[str, str], after: Mapping[str, str]) -> Pairs:
 
 
 def _ordered(lines: Mapping[str, str], taken: set[str]) -> list[str]:
-    """Places in the order of their files and lines."""
 
     def place(where: str) -> tuple[str, int]:
         file, _, line = where.rpartition(":")

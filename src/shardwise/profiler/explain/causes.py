@@ -170,7 +170,6 @@ def _parts(e: Evidence, row: OpRow) -> Iterator[tuple[str, float]]:
 
 
 def _wait(row: OpRow) -> str:
-    """What the compute stream waits for."""
     wire = row.op.op.collective
     if wire is not None:
         short = ": latency" if row.bound_by == "latency" else ""

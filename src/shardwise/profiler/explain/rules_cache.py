@@ -71,7 +71,6 @@ memory from which it is worth a word (a feeling)."""
 
 
 def _whole_copies(e: Evidence, a: Argument) -> Iterator[OpRow]:
-    """The copies of all of an argument."""
     for row in e.timeline.rows:
         _, found = e.located(row.op)
         if row.op.op.op_class != "copy" or found is None:

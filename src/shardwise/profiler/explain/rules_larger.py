@@ -450,7 +450,6 @@ def _repeated(
 
 
 def _copies(e: Evidence, row: OpRow, numbers: set[int]) -> bool:
-    """Whether an op copies all of an argument."""
     own = row.op.op.op_class == "copy" and row.op.op.stream == "compute"
     return own and bool(numbers & e.pieces_of(row.op.computation, row.op.name))
 

@@ -229,7 +229,6 @@ def _layout(
 
 
 def _told(steps: Sequence[ShardStep], cost: float) -> str:
-    """The steps in the notation, and as constraints."""
     between = [str(step.output) for step in steps[:-1]]
     way = " -> ".join((str(steps[0].inputs[0]), *between, str(steps[-1].output)))
     code = [

@@ -452,7 +452,6 @@ def _inside(e: Evidence, fusion: Instruction, outer: Computation, name: str) -> 
 
 
 def _comes_of(computation: Computation, name: str, operand: str) -> bool:
-    """Whether an operand is a value, handed on as it is."""
     found = computation.find(operand)
     while found is not None and found.name != name:
         if found.opcode not in HANDS_ON and not found.opcode.endswith("-done"):

@@ -17,47 +17,35 @@ from shardwise.profiler.hlo.collectives import (
     on_mesh,
     read_collectives,
 )
-from shardwise.profiler.hlo.door import read_hlo, read_module
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.dots import read_matmuls
-from shardwise.profiler.hlo.groups import MeshAxes, mesh_axes, read_groups, read_pairs, recover_mesh
+from shardwise.profiler.hlo.groups import mesh_axes, read_groups, read_pairs, recover_mesh
 from shardwise.profiler.hlo.loops import trip_counts
-from shardwise.profiler.hlo.rules import Rule, rule
-from shardwise.profiler.hlo.scopes import phase_of, scope_of
-from shardwise.profiler.hlo.shapes import Array, MemoryLayout, arrays, read_shape
-from shardwise.profiler.hlo.sources import Source
-from shardwise.profiler.hlo.text import Computation, Instruction, Module
-from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait, module_work
+from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.shapes import MemoryLayout, arrays, read_shape
+from shardwise.profiler.hlo.text import Instruction, Module
+from shardwise.profiler.hlo.work import HloOp, Nested, Wait, module_work
 
 __all__ = [
-    "Array",
-    "Block",
     "CompiledCollective",
-    "Computation",
     "HloOp",
-    "HloWork",
     "Instruction",
     "MemoryLayout",
-    "MeshAxes",
     "Module",
     "Nested",
-    "Rule",
-    "Source",
     "Wait",
     "arrays",
     "at_dtype",
     "mesh_axes",
     "module_work",
     "on_mesh",
-    "phase_of",
     "read_collectives",
     "read_groups",
-    "read_hlo",
     "read_matmuls",
     "read_module",
     "read_pairs",
     "read_shape",
     "recover_mesh",
     "rule",
-    "scope_of",
     "trip_counts",
 ]

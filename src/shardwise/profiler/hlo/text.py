@@ -221,8 +221,6 @@ def parse_module(text: str, what: str) -> Module:
 
 
 class _Text:
-    """Text, read line by line."""
-
     def __init__(self, text: str, what: str) -> None:
         self.what = what
         self.lines = [line.removesuffix("\r") for line in text.split("\n")]

@@ -159,7 +159,6 @@ _WORDS = re.compile(r"[/()]+")
 
 
 def _instruction(module: Module, item: HloOp) -> str:
-    """An instruction without its metadata."""
     found = module.computation(item.computation).find(item.name)
     if found is None:
         return f"%{item.name}"

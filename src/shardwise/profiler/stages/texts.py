@@ -70,7 +70,6 @@ def _same_line(file: str, line: int, key: OpKey) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The code of a line and its comment."""
     code, mark, comment = line.partition("# ")
     return code, comment.strip() if mark else ""
 

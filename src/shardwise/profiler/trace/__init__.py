@@ -7,15 +7,13 @@ kernels of CUDA graphs apart; `job.py` runs inside a child: it runs a program so
 captures it. Nothing is predicted here. Read `events.py` first.
 """
 
-from shardwise.profiler.trace.events import Capture, TraceOp, trace_of
-from shardwise.profiler.trace.match import MeasuredOp, MeasuredProgram, measure
+from shardwise.profiler.trace.events import Capture, trace_of
+from shardwise.profiler.trace.match import MeasuredProgram, measure
 from shardwise.profiler.trace.read import read_trace
 
 __all__ = [
     "Capture",
-    "MeasuredOp",
     "MeasuredProgram",
-    "TraceOp",
     "measure",
     "read_trace",
     "trace_of",

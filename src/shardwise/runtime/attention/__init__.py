@@ -18,7 +18,7 @@ from shardwise.runtime.attention.best import attention_on, best_attention, cudnn
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
-from shardwise.runtime.attention.scoring import Kernel, Scaled, Scoring, visible
+from shardwise.runtime.attention.scoring import Kernel, Scaled, Scoring
 from shardwise.runtime.attention.ulysses import ulysses_attention
 from shardwise.runtime.attention.zigzag import from_zigzag, to_zigzag, zigzag_order
 
@@ -36,6 +36,5 @@ __all__ = [
     "ring_attention",
     "to_zigzag",
     "ulysses_attention",
-    "visible",
     "zigzag_order",
 ]

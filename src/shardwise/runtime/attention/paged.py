@@ -36,7 +36,7 @@ from shardwise.runtime.attention.paged_triton import (
     triton_serves,
 )
 from shardwise.runtime.attention.ragged import RaggedRows, ragged_attention
-from shardwise.runtime.attention.scoring import Scoring, capped
+from shardwise.runtime.attention.scoring import Scoring, capped, visible_places
 from shardwise.runtime.cache_entry import from_held
 from shardwise.runtime.precision import wide
 
@@ -440,10 +440,4 @@ def _blocks(positions_RQ: jax.Array, span: int, s: Scoring) -> tuple[jax.Array, 
 
 def _seen(positions_RQ: jax.Array, places_S: jax.Array, s: Scoring) -> jax.Array:
     """Which places each token sees, [R, Q, S]."""
-    q_RQ1, k_S = positions_RQ[..., None], places_S[None, None]
-    seen = k_S <= q_RQ1
-    if s.window is not None:
-        seen &= q_RQ1 - k_S < s.window
-    if s.chunk is not None:
-        seen &= q_RQ1 // s.chunk == k_S // s.chunk
-    return seen
+    return visible_places(positions_RQ[..., None], places_S[None, None], s)

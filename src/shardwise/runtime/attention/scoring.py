@@ -67,15 +67,20 @@ class Scoring:
 
 def visible(s: Scoring) -> jax.Array:
     """Which keys each query sees, [B, T, S]."""
-    q_BT1, k_B1S = s.q_positions_BT[:, :, None], s.k_positions_BS[:, None, :]
-    seen_BTS = k_B1S <= q_BT1
-    if s.window is not None:
-        seen_BTS &= q_BT1 - k_B1S < s.window
-    if s.chunk is not None:
-        seen_BTS &= q_BT1 // s.chunk == k_B1S // s.chunk
+    seen_BTS = visible_places(s.q_positions_BT[:, :, None], s.k_positions_BS[:, None, :], s)
     if s.q_segments_BT is not None and s.k_segments_BS is not None:
         seen_BTS &= s.q_segments_BT[:, :, None] == s.k_segments_BS[:, None, :]
     return seen_BTS
+
+
+def visible_places(q: jax.Array, k: jax.Array, s: Scoring) -> jax.Array:
+    """Whether a query at place q sees a key at place k, segments aside."""
+    seen = k <= q
+    if s.window is not None:
+        seen &= q - k < s.window
+    if s.chunk is not None:
+        seen &= q // s.chunk == k // s.chunk
+    return seen
 
 
 def capped(scores: jax.Array, cap: float | None) -> jax.Array:

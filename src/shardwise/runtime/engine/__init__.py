@@ -13,8 +13,8 @@ executor, without a scheduler. Not here: HTTP (`apps/server/`), text (`runtime/t
 of what a step runs (`scheduling/`), its predicted time (`planner/serve`). Read `core.py` first.
 """
 
-from shardwise.runtime.engine.core import Engine, StepRecord
-from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling, TokenLogprobs
+from shardwise.runtime.engine.core import Engine
+from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling
 from shardwise.runtime.engine.slot_engine import Prefix, SlotEngine
 
 __all__ = [
@@ -24,6 +24,4 @@ __all__ = [
     "Prefix",
     "Sampling",
     "SlotEngine",
-    "StepRecord",
-    "TokenLogprobs",
 ]

@@ -76,7 +76,6 @@ def by_draft(count: int, end_ids: frozenset[int]) -> Guesser:
 
 
 def _past(generation: Generation) -> PastTokens:
-    """All that is known of a sequence."""
     if generation.past is None:
         generation.past = PastTokens(generation.prompt)
     known = len(generation.past.tokens) - len(generation.prompt)
@@ -317,7 +316,6 @@ class Engine:
         return False
 
     def _read(self, replica: EngineReplica) -> list[Generation]:
-        """The tokens of the step under way, if there is one."""
         step, replica.under_way = replica.under_way, None
         return self._tokens_of(replica, step) if step is not None else []
 

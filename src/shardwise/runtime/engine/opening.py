@@ -344,7 +344,6 @@ class _Opening:
 def _check_guesses(
     settings: EngineSettings, cfg: ModelConfig, groups: Sequence[CacheGroup], hosts: Any
 ) -> None:
-    """Raise BadRequest for guesses that this engine cannot check."""
     if settings.draft is not None and not settings.scheduling.guesses:
         raise BadRequest("a draft model makes guesses; say how many of a step (--guesses 3)")
     if not settings.scheduling.guesses:
@@ -384,7 +383,6 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
 
 
 def _check_hosts(settings: EngineSettings, devices: int) -> None:
-    """Raise BadRequest for what is not served by several hosts."""
     if settings.replicas > 1 or settings.prefill_replicas:
         raise BadRequest(
             "several hosts serve one replica; start replicas and prefill pools as servers of "

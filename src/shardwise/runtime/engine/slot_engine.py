@@ -167,6 +167,5 @@ class SlotEngine:
         )
 
     def _pages(self, group: int, slot: int, generation: Generation) -> list[int]:
-        """The pages of what is cached."""
         used = -(-(generation.known - 1) // self._page_size)
         return self._table_GRM[group, slot, :used].tolist()

@@ -63,7 +63,6 @@ def options_for(setup: Setup) -> Options:
 
 
 def _matmuls(setup: Setup) -> tuple[Callable[..., Any], ...]:
-    """The hooks `into` and `out_of`."""
     if not setup.axes:
         return row_products, row_product
     if setup.explicit_sums:

@@ -150,7 +150,6 @@ class CallReader:
         return rest.startswith(opens) or opens.startswith(rest)
 
     def _no_call(self) -> bool:
-        """What was taken for a call is text."""
         if not self._raw and self.count:
             self._left = self._left.lstrip(self._around)
         self._show(self._raw)
@@ -158,7 +157,6 @@ class CallReader:
         return True
 
     def _begin(self, name: str, rest: str, size: int, last: bool) -> bool:
-        """The arguments of a call follow."""
         if not self._raw and not self.count and name not in self._tools:
             return self._no_call()
         if self._row.tags is not None:
@@ -171,7 +169,6 @@ class CallReader:
         return self._call(name, "", self._arguments)
 
     def _call(self, name: str, arguments: str, then: Callable[[bool], bool]) -> bool:
-        """A call has begun."""
         identity = self._row.ids.format(drawn=uuid4().hex)
         self.count += 1
         self._note(CallPart(index=self.count - 1, id=identity, name=name, arguments=arguments))

@@ -7,37 +7,27 @@ and how it survives, `manifest.py` what it says of itself and `pieces.py` the pr
 whole, `hub.py` checkpoints of Hugging Face, `metrics.py` and `events.py` what is reported.
 `supervisor.py` watches over processes (`runtime/processes.py`) and says which one was lost.
 `stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training out of a folder, `disk.py`
-forces files to the disk. How long a step should take is not
+writes files that appear whole. How long a step should take is not
 computed here: it is handed in as `Expected`. Read `loop.py` first.
 """
 
-from shardwise.runtime.processes import ProcessGroup, connect
-from shardwise.runtime.text.tokenizer import Bytes, Tokenizer, tokenizer_of
+from shardwise.runtime.text.tokenizer import Bytes, tokenizer_of
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
-from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
-from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, read_metrics
-from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
-from shardwise.runtime.trainer.step import TrainProgram, program
+from shardwise.runtime.trainer.loop import TrainRun, train
+from shardwise.runtime.trainer.metrics import read_metrics
+from shardwise.runtime.trainer.optimizer import Settings, apply_updates, optimizer_of
+from shardwise.runtime.trainer.step import program
 
 __all__ = [
-    "SCHEDULES",
     "Bytes",
     "Corpus",
-    "Expected",
     "Feed",
     "Keeper",
-    "ProcessGroup",
     "Settings",
-    "StepMetrics",
-    "Tokenizer",
-    "TrainOutcome",
-    "TrainProgram",
     "TrainRun",
     "apply_updates",
-    "connect",
     "corpus_of",
-    "line_of",
     "optimizer_of",
     "program",
     "read_metrics",

@@ -20,9 +20,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from shardwise.boundary.outputs import flush
 from shardwise.errors import BadRequest, ShardwiseError, shown
 from shardwise.runtime.tensor_file import write_file
-from shardwise.runtime.trainer.disk import force, write_text
+from shardwise.runtime.trainer.disk import write_text
 from shardwise.runtime.trainer.manifest import (
     FORMAT,
     MANIFEST,
@@ -135,7 +136,7 @@ class Keeper:
         file = begun / shard_file(self.process, self.processes)
         more = metadata(step, self.identity, shards)
         write_file(file, planned(shards), shards.__getitem__, more)
-        force(file)
+        flush(file)
         about = SavedFile(name=file.name, bytes=file.stat().st_size, crc32=header_crc(file))
         write_text(begun / f"written-{self.process:05}.json", about.model_dump_json())
 
@@ -151,12 +152,12 @@ class Keeper:
         write_text(begun / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
         for said in begun.glob("written-*.json"):
             said.unlink()
-        force(begun)
+        flush(begun)
         final = self.path(step)
         if final.exists():  # of a run that went further and then was rolled back
             shutil.rmtree(final)
         begun.rename(final)
-        force(self.folder)
+        flush(self.folder)
         self._prune(step)
 
     def _prune(self, step: int) -> None:

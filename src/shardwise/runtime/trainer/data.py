@@ -22,9 +22,10 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+from shardwise.boundary.outputs import flush
 from shardwise.errors import BadRequest, Caution, ShardwiseError
 from shardwise.runtime.text.tokenizer import Tokenizer
-from shardwise.runtime.trainer.disk import force, write_text
+from shardwise.runtime.trainer.disk import write_text
 
 Batch = dict[str, jax.Array]
 COLUMNS = ("tokens", "targets", "weights", "positions", "segments")
@@ -255,11 +256,11 @@ def _tokenise(files: list[Path], tokenizer: Tokenizer, folder: Path, kind: type)
         total = starts.pop()
         about = {"starts": starts, "tokens": total, "fingerprint": fingerprint}
         write_text(begun / "corpus.json", json.dumps(about))
-        force(begun / "tokens.bin")
-        force(begun)
+        flush(begun / "tokens.bin")
+        flush(begun)
         shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
-        force(folder.parent)
+        flush(folder.parent)
     except OSError as error:
         raise ShardwiseError(
             f"cannot write the tokens of the data to '{folder}': {error.strerror}; free space or "

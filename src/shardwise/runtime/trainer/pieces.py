@@ -156,7 +156,6 @@ def flaw(shape: tuple[int, ...], boxes: Iterable[Box]) -> str | None:
 
 
 def _entries(folder: Path, manifest: Manifest, about: SavedFile) -> dict[str, Entry]:
-    """The pieces in a file, all of them read."""
     file = folder / about.name
     if (
         not file.is_file()
@@ -217,7 +216,6 @@ def _digest(identity: Mapping[str, Any]) -> str:
 
 
 def _parsed(folder: Path, name: str) -> tuple[str, tuple[int, ...]]:
-    """The array of a piece and where it begins."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise _refused(folder, f"{shown(name)} is no name of a piece (ARRAY@START,START,...)")

@@ -10,19 +10,15 @@ but `placed.py`, which makes the fabric under the axes of a placed mesh. Read `s
 """
 
 from shardwise.sharding.simulate.collectives import simulate
-from shardwise.sharding.simulate.fabric import Device, Fabric, Link
-from shardwise.sharding.simulate.frames import BlockMove, CollectiveFrames, trace_frames
+from shardwise.sharding.simulate.fabric import Fabric
+from shardwise.sharding.simulate.frames import CollectiveFrames, trace_frames
 from shardwise.sharding.simulate.placed import fabric_of, targets_of
-from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
+from shardwise.sharding.simulate.trace import CollectiveTrace
 
 __all__ = [
-    "BlockMove",
-    "BlockTransfer",
     "CollectiveFrames",
     "CollectiveTrace",
-    "Device",
     "Fabric",
-    "Link",
     "fabric_of",
     "simulate",
     "targets_of",

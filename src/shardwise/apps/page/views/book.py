@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice, entry, flag, text
-from shardwise.apps.page.figures import KeyFigure, TableData
+from shardwise.apps.page.figures import KeyFigure, TableData, cell
 from shardwise.apps.page.lectures import LECTURES
 from shardwise.apps.page.view import Drawn, PageView, ViewLink, refused
 from shardwise.book import entries
@@ -163,7 +163,7 @@ def _cell(value: Any) -> Any:
         return ", ".join(f"{name} {_number(one)}" for name, one in known.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_number, value))
-    return value if isinstance(value, int | float) else "" if value is None else str(value)
+    return cell(value)
 
 
 def _number(value: Any) -> str:

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import ViewState, choice
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, cell
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.chips import CHIPS
 from shardwise.boundary.records import values
@@ -15,6 +14,7 @@ from shardwise.commands.tables.hw import ChipList, ChipNumbers, ChipsCompared
 from shardwise.commands.tables.hw_result import ChipSummary
 from shardwise.units import format_bytes, format_rate, format_usd, sig
 
+UNKNOWN = "unknown"
 UNITS = {"bf16_flops": "FLOP/s", "fp8_flops": "FLOP/s", "int8_flops": "FLOP/s"}
 UNITS |= {"hbm_bytes": "bytes", "hbm_bandwidth": "bytes/s", "link_oneway": "bytes/s"}
 UNITS |= {"usd_per_chip_hour": "USD/h"}
@@ -96,7 +96,7 @@ def _units(shown: ChipNumbers) -> dict[str, str]:
 
 def _both(pair: ChipsCompared, units: Mapping[str, str]) -> TableData:
     rows = [
-        [name, _cell(one.first), _cell(one.second), one.ratio, units.get(name, "")]
+        [name, cell(one.first, UNKNOWN), cell(one.second, UNKNOWN), one.ratio, units.get(name, "")]
         for name, one in pair.numbers.items()
     ]
     header = ("", pair.first, f"{pair.second} ", "ratio", "unit")
@@ -125,16 +125,11 @@ def _plane(chips: Sequence[ChipSummary], state: HardwareState) -> FigureData:
 
 def _numbers(shown: ChipNumbers) -> TableData:
     rows = [
-        [name, _cell(one.value), one.source or "", one.unit] for name, one in shown.numbers.items()
+        [name, cell(one.value, UNKNOWN), one.source or "", one.unit]
+        for name, one in shown.numbers.items()
     ]
     header = ("", "value", "source", "unit")
     return TableData(title=f"Numbers of {shown.id}", header=header, rows=rows)
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return "unknown"
-    return value if isinstance(value, int | float) else str(value)
 
 
 def _prices(shown: ChipNumbers) -> TableData:

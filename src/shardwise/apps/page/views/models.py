@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, known, powers, slider
-from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData
+from shardwise.apps.page.figures import FigureAxis, FigureData, Mark, TableData, cell
 from shardwise.apps.page.view import Drawn, PageView
 from shardwise.apps.page.views.decision import called
 from shardwise.commands.base.answer import Answer
@@ -57,9 +56,9 @@ def _draw(state: ModelsState, answers: Sequence[Answer]) -> Drawn:
         for name, one in found.items()
     }
     design = dict.fromkeys(row for one in found.values() for row in one.design)
-    decided = [[row, *(_cell(one.design.get(row)) for one in found.values())] for row in design]
+    decided = [[row, *(cell(one.design.get(row)) for one in found.values())] for row in design]
     counted = [
-        [row, *(_cell(getattr(one, row)) for one in found.values()), unit]
+        [row, *(cell(getattr(one, row)) for one in found.values()), unit]
         for row, unit in COUNTED.items()
     ]
     return Drawn(
@@ -86,10 +85,6 @@ def _sentence(name: str, one: ModelFacts) -> str:
         f"{format_flops(one.forward_flops_per_token)} a token and caches "
         f"{sig(one.kv_bytes_per_token / 2**10)} KiB of it"
     )
-
-
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, int | float) else "" if value is None else str(value)
 
 
 def _bars(id: str, title: str, unit: str, found: Mapping[str, Mapping[str, float]]) -> FigureData:

@@ -118,14 +118,8 @@ def _seconds(found: Found, m: int) -> FigureData:
             marks.append(Mark(kind="line", label=f"{label}, {chip}", x=sizes, y=y, dashed=True))
         y = [row.seconds.expected for row in rows]
         marks.append(Mark(kind="line", label=f"expected, {chip}", x=sizes, y=y))
-    marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
-    return FigureData(
-        id="seconds",
-        title="Seconds against the batch, dims padded to the chip's tile",
-        x=FigureAxis(label="batch M", unit="tokens", log=True),
-        y=FigureAxis(label="time", unit="s", log=True),
-        marks=marks,
-    )
+    title = "Seconds against the batch, dims padded to the chip's tile"
+    return _by_batch("seconds", title, FigureAxis(label="time", unit="s", log=True), marks, m)
 
 
 def _padded(found: Found, tiles: Mapping[str, str], m: int) -> FigureData:
@@ -138,14 +132,15 @@ def _padded(found: Found, tiles: Mapping[str, str], m: int) -> FigureData:
     rows = next(iter(found.values())).rows or ()
     x, y = [row.m for row in rows], [row.flops for row in rows]
     marks.append(Mark(kind="line", label="asked for", x=x, y=y, dashed=True))
-    marks.append(Mark(kind="rule", label=f"M = {m}", x=[m]))
-    return FigureData(
-        id="padded",
-        title="FLOPs of whole tiles against the batch",
-        x=FigureAxis(label="batch M", unit="tokens", log=True),
-        y=FigureAxis(label="work", unit="FLOP", log=True),
-        marks=marks,
-    )
+    title = "FLOPs of whole tiles against the batch"
+    return _by_batch("padded", title, FigureAxis(label="work", unit="FLOP", log=True), marks, m)
+
+
+def _by_batch(id: str, title: str, y: FigureAxis, marks: list[Mark], m: int) -> FigureData:
+    """Curves over the batch, with that of the product."""
+    x = FigureAxis(label="batch M", unit="tokens", log=True)
+    asked = Mark(kind="rule", label=f"M = {m}", x=[m])
+    return FigureData(id=id, title=title, x=x, y=y, marks=[*marks, asked])
 
 
 def _figures(one: MatmulAnswer) -> dict[str, object]:

@@ -9,13 +9,17 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
 from shardwise.apps.page.figures import (
+    MEMORY,
+    TIME,
     FigureAxis,
     FigureData,
     KeyFigure,
     Mark,
     TableData,
+    axis_of,
     facts,
     lines,
+    stacked,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView
 from shardwise.apps.page.views.chips import ALL_CHIPS, overlay, prices, slice_name
@@ -156,7 +160,7 @@ def _draw(state: ServingState, answers: Sequence[Answer]) -> Drawn:
         figures=[
             *fronts(found),
             where(found),
-            _stacked("memory", "Memory of a chip", "memory", "bytes", "chip", held),
+            stacked("memory", "Memory of a chip", MEMORY, "chip", held),
             *([replace(changed, wide=True)] if changed else []),
             *figures,
         ],
@@ -217,7 +221,7 @@ def _of_servers(seconds: Bounds) -> str:
 def where(found: ServePlanned) -> FigureData:
     """The parts of a decode step, one after the other."""
     title = "Where a decode step's time goes"
-    return _stacked("where", title, "time", "s", "step", found.where_it_goes)
+    return stacked("where", title, TIME, "step", found.where_it_goes)
 
 
 def cheapest(found: ServePlanned) -> str:
@@ -291,26 +295,12 @@ def fronts(found: ServePlanned) -> list[FigureData]:
 
 def _curves(found: Answer, before: str) -> FigureData:
     assert isinstance(found, FigureAnswer)
-    x, y = found.x, found.y
     return FigureData(
         id=found.id,
         title=f"{before}{found.title}",
-        x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
-        y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
+        x=axis_of(found.x),
+        y=axis_of(found.y),
         marks=lines(found.series),
-    )
-
-
-def _stacked(
-    id: str, title: str, label: str, unit: str, row: str, parts: Mapping[str, float]
-) -> FigureData:
-    """Parts one after the other in one bar."""
-    return FigureData(
-        id=id,
-        title=title,
-        x=FigureAxis(label=label, unit=unit),
-        y=FigureAxis(names=(row,)),
-        marks=[Mark(kind="bar", label=part, x=[size], y=[row]) for part, size in parts.items()],
     )
 
 

@@ -115,7 +115,6 @@ def _maps(answers: Sequence[Answer]) -> list[FigureData]:
 
 
 def _holders(found: ShardedArray) -> dict[Block, list[str]]:
-    """The devices of every block."""
     holders: dict[Block, list[str]] = {}
     for one in found.devices:
         holders.setdefault(tuple(one.block), []).append("".join(map(str, one.at)))

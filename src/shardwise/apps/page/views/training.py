@@ -11,13 +11,17 @@ from typing import Any
 from shardwise.apps.page.call import VerbCall
 from shardwise.apps.page.controls import PASTE, ViewState, choice, entry, known, powers, slider
 from shardwise.apps.page.figures import (
+    MEMORY,
+    TIME,
     FigureAxis,
     FigureData,
     KeyFigure,
     Mark,
     TableData,
+    axis_of,
     facts,
     lines,
+    stacked,
 )
 from shardwise.apps.page.view import DecisionRows, Drawn, PageView, refused
 from shardwise.apps.page.views.chips import ALL_CHIPS, TORI, overlay, prices, slice_name
@@ -230,7 +234,6 @@ SOURCE: Any = {
 
 def _curves(found: Answer, batch: int) -> FigureData:
     assert isinstance(found, FigureAnswer)
-    x, y = found.x, found.y
     series = [replace(one, label=_strategy(one.label)) for one in found.series]
     marks = lines(series, dashed=("math",))
     crossed = [
@@ -241,8 +244,8 @@ def _curves(found: Answer, batch: int) -> FigureData:
     return FigureData(
         id=found.id,
         title=found.title,
-        x=FigureAxis(label=x.label, unit=x.unit, log=x.log),
-        y=FigureAxis(label=y.label, unit=y.unit, log=y.log),
+        x=axis_of(found.x),
+        y=axis_of(found.y),
         marks=[*marks, *crossed, Mark(kind="rule", label=f"your batch, {batch:,}", x=[batch])],
     )
 
@@ -310,31 +313,15 @@ def _run_figures(run: WholeRun | None) -> list[KeyFigure]:
 def memory(found: TrainPlanned) -> FigureData:
     """What the fullest chip holds, beside what can be used."""
     usable = found.usable_bytes_per_chip
-    marks = [
-        Mark(kind="bar", label=kind, x=[size], y=["peak"])
-        for kind, size in found.memory_by_kind.items()
-    ]
-    return FigureData(
-        id="memory",
-        title="Memory of the fullest chip",
-        x=FigureAxis(label="memory", unit="bytes"),
-        y=FigureAxis(names=("peak",)),
-        marks=[*marks, Mark(kind="rule", label=f"usable, {format_gib(usable)}", x=[usable])],
-    )
+    limit = Mark(kind="rule", label=f"usable, {format_gib(usable)}", x=[usable])
+    title = "Memory of the fullest chip"
+    return stacked("memory", title, MEMORY, "peak", found.memory_by_kind, [limit])
 
 
 def where(found: TrainPlanned) -> FigureData:
     """The parts of a step, one after the other."""
-    return FigureData(
-        id="where",
-        title=f"Where the step's {format_seconds(found.step_seconds.expected)} go",
-        x=FigureAxis(label="time", unit="s"),
-        y=FigureAxis(names=("step",)),
-        marks=[
-            Mark(kind="bar", label=part, x=[seconds], y=["step"])
-            for part, seconds in found.where_it_goes.items()
-        ],
-    )
+    title = f"Where the step's {format_seconds(found.step_seconds.expected)} go"
+    return stacked("where", title, TIME, "step", found.where_it_goes)
 
 
 def _others(found: TrainPlanned) -> FigureData:

@@ -114,7 +114,6 @@ def _sentence(errors: Summary, what: str) -> str:
 
 
 def _key(errors: Summary) -> list[KeyFigure]:
-    """Runs and their errors."""
     return [
         KeyFigure(label="runs", value=errors.n),
         KeyFigure(label="median error", value=errors.median_abs_error, unit="share"),

@@ -88,7 +88,6 @@ def _accelerators(pool: ServerPool) -> str:
 
 
 def _obstacles(plan: ServePlan, piece: Slice) -> Iterator[Obstacle]:
-    """What a service cannot be."""
     if plan.prefill_replicas:
         yield Obstacle(
             field="prefill_replicas",

@@ -44,7 +44,6 @@ def checked_pools(
 
 
 def _unpublished(program: ServerProgram, pool: ServerPool) -> Iterator[Obstacle]:
-    """A server that nobody publishes for the chips."""
     if program.image(pool.piece) is None:
         rule = f"no {program.title} is published for {pool.piece.chip.name}"
         yield Obstacle(

@@ -188,7 +188,6 @@ def _quantized(plan: TrainPlan) -> dict[str, Any]:
 
 
 def _accelerate(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
-    """The config of `accelerate launch`."""
     count, each = nodes(plan, piece)
     mixed, _ = _dtypes(plan)
     kinds = {"deepspeed": "DEEPSPEED", "fsdp": "FSDP", "ddp": "MULTI_GPU"}
