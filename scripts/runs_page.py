@@ -52,7 +52,7 @@ plans and narrows their range. The move is the mean error of similar rows, drawn
     shardwise plan train --model llama-3-8b --on 16*a100:8 --batch 1Mi --seq 4096 \\
       --for torchtitan --evidence own.csv
 
-    step      2 s (8 of 10 such runs: 1.52 to 2.53 s); 525k tokens/s, MFU 63.4 % of the bf16 peak
+    step      2 s (8 of 10 runs: 1.52 to 2.53 s); 525k tokens/s, MFU 63.4 % of the bf16 peak
     evidence  from 3 runs of own.csv: 13.8 % faster than published runs suggest; range narrowed from
               (1.71 to 3.02 s) to (1.52 to 2.53 s)
 

@@ -163,7 +163,7 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
     said = refused(capsys, [*args, "microbatches=1"], code=3)
     assert said.startswith("the plan does not fit: ")
     assert "15.8 GiB (16.9 GB) usable" in said
-    assert "too much; most of it is" in said
+    assert "too much; the largest part is" in said
     assert "more microbatches" in said
     less = ["plan", "show", path, "--set", "chip.hbm_usable_bytes=1e9"]
     assert "0.931 GiB (1 GB) usable" in refused(capsys, less, code=3)
@@ -415,7 +415,7 @@ def test_a_plan_of_an_engine_that_would_not_start_does_not_fit(tmp_path, capsys)
     plan = ENGINE_PLAN.replace("qwen3-235b-a22b", "gpt-oss-120b").replace("h100:4", "h100:1")
     plan = plan.replace("{tensor: 4}", "{}").replace("0.9.2", "0.10.1").replace("fp8", "checkpoint")
     path.write_text(plan.replace("BATCH", "1024"), encoding="utf-8")
-    assert "no request of 2,500 tokens has room in its cache" in refused(
+    assert "the cache has no room for a request of 2,500 tokens" in refused(
         capsys, ["plan", "show", path], code=3
     )
 

@@ -188,7 +188,7 @@ def test_flags_that_the_trainer_has_on_are_not_tried_and_are_named():
     assert not {"async gathers", "most of VMEM"} & {one.name for one in tried_sets("v5p")}
     assert tried_sets("v5e") == flag_sets("v5e")
     page = "\n".join(map(str, Tuning(seconds=1.0, tried=(), own=own).page()))
-    assert "shardwise train has on by itself: --xla_enable_async_all_gather=true" in page
+    assert "shardwise train already sets: --xla_enable_async_all_gather=true" in page
 
 
 def test_flags_need_a_compiled_plan(capsys):

@@ -47,7 +47,7 @@ def test_the_page_and_the_file_say_it(planned, tmp_path):
 
 
 def test_without_a_rate_there_is_nothing_to_spare():
-    with pytest.raises(BadRequest, match="give the requests per second"):
+    with pytest.raises(BadRequest, match="the requests per second"):
         sw.plan_serve("llama-3-8b", "v5e", input=1024, output=128, spare=1)
     with pytest.raises(BadRequest, match="spare is 'two'"):
         sw.plan_serve("llama-3-8b", "v5e", **ASKED, spare="two")

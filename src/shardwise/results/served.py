@@ -404,8 +404,8 @@ def served_cautions(served: Served) -> list[str]:
         said.append(f"--for {software.name}: {software.note}")
     elif not measured(plan, chip) and not plan.engine.endswith(".toml"):  # measured by its file
         said.append(
-            f"{software.title if software else plan.engine} was not measured on {chip.id}: its "
-            "times are the chip's, with what the software adds on GPUs"
+            f"{software.title if software else plan.engine} was not measured on {chip.id}: "
+            "times use the chip's rates and the software's overhead on GPUs"
         )
     if chip.price is None:
         said.append(
@@ -413,15 +413,15 @@ def served_cautions(served: Served) -> list[str]:
         )
     elif chip.price.stale():
         said.append(
-            f"the price of {chip.id} is of {chip.price.as_of}: older than half a year; choose "
+            f"the price of {chip.id} is from {chip.price.as_of}, over half a year ago; choose "
             "another with --provider, or give one with --price"
         )
     if plan.dtypes.weights != CHECKPOINT or plan.dtypes.kv != "bf16":
-        said.append("with fewer bits the model answers differently: check its quality first")
+        said.append("fewer bits change the model's answers: check its quality first")
     if served.plan.workload and served.plan.workload.trace:
         said.append(
-            "lengths are drawn from the trace and requests come at random: what prompts share, and "
-            "bursts, are left out; simulate the plan with --trace to see them"
+            "lengths are drawn from the trace and arrivals are random: shared prefixes and bursts "
+            "are left out; simulate the plan with --trace to include them"
         )
     longest = plan.input_length + plan.output_length
     return [*said, *context_warning(served.cfg, longest), *unpriced(served.cfg)]
@@ -429,14 +429,16 @@ def served_cautions(served: Served) -> list[str]:
 
 DEFINITIONS = {
     "holds": f"in {RUNS} runs of {COUNTED:,} requests: at least 95 % within all targets, with 5 % "
-    "of them to spare; at least 99 % of what comes answered; no growing wait",
-    "ttft_seconds": "from arrival to the first token, queueing included: what 90 % of requests "
-    "keep in a slow run, which 98 of 100 stay below; lower and upper hold half of published runs",
-    "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), likewise; lower and upper hold 4 of 5 "
-    "published runs",
-    "usd_per_million_tokens": "all chips for an hour over the tokens of an hour at the rate; input "
-    "and output split by what prompts lengthen a step, or by the chips of each pool",
-    "instead": "closed forms, corrected by what the simulation made of the answer's own; `option` "
-    "is what to type for a row, which simulates it",
-    "front": "the answer, and closed forms of faster plans within the targets that cost more",
+    "of them to spare; at least 99 % of requests answered; the wait does not grow",
+    "ttft_seconds": "from arrival to the first token, queueing included: 90 % of requests "
+    "are faster, in 98 of 100 runs; lower and upper hold half of published runs",
+    "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), 90 % as above; lower and upper hold 4 of "
+    "5 published runs",
+    "usd_per_million_tokens": "the hourly cost of all chips over the tokens of an hour at this "
+    "load; split into input and output by the step time that prompts add, or by the chips of each "
+    "pool",
+    "instead": "closed-form estimates, scaled by simulated over closed-form throughput of the "
+    "answer; `option` is what to type to simulate a row",
+    "front": "the answer, and closed-form estimates of faster plans that keep the targets and "
+    "cost more",
 }

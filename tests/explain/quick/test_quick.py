@@ -150,7 +150,7 @@ def test_a_constraint_to_a_whole_array_is_told_by_its_own_line():
 def test_options_for_the_chips_compiler_are_refused():
     import shardwise as sw
 
-    with pytest.raises(BadRequest, match="is for the chip's compiler, which"):
+    with pytest.raises(BadRequest, match="is for the chip's compiler, and"):
         sw.explain("a:b", "a:c", on="v5e:2x4", quick=True, xla=("xla_a=1",))
 
 

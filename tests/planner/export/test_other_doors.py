@@ -460,6 +460,6 @@ def test_a_script_that_does_not_fit_names_the_command_that_changes_it(tmp_path):
     path.write_text(text)
     assert plan.model == "qwen3-32b"
     with pytest.raises(
-        NoFeasiblePlan, match=r"in the file's own words: `shardwise check .*run.sh`"
+        NoFeasiblePlan, match=r"for changes of the file itself: `shardwise check .*run.sh`"
     ):
         plan_show(path)

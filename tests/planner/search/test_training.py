@@ -107,7 +107,7 @@ def test_a_batch_too_large_is_told_apart_from_too_few_chips():
     ("model", "says"),
     [
         ("llama-3-8b", r"; pin less: .* fits, or use "),
-        ("llama-3.1-405b", r"; no plan with less pinned fits either"),
+        ("llama-3.1-405b", r"; no plan with fewer axes pinned fits either"),
     ],
 )
 def test_the_nearest_miss_says_whether_the_pin_is_what_stands_in_the_way(model, says):

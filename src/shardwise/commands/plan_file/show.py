@@ -90,7 +90,7 @@ class PlanShowRequest(HardwareWords, Command):
         "default.",
         default=False,
         kind="flag",
-        group="How much is said",
+        group="Level of detail",
         meaning="write the plan out whole, with what its file left out",
     )
     evidence: Own | None = option(OWN_RUNS)

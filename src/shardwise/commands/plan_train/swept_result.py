@@ -68,7 +68,7 @@ class SweepPlan(SweepJob):
     days: float | None
     """Days of the run; null without --tokens."""
     days_80: DaysBetween | None
-    """The days of 8 of 10 such runs."""
+    """The days of 8 of 10 runs of this kind."""
     expected_80: ExpectedRange | None
     """The 80 % range of the expected step; null with the book's constants, which derate nothing."""
     usd: float | None
