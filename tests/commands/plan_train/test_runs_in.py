@@ -112,10 +112,10 @@ def test_what_is_not_written_yet_is_not_what_a_program_cannot_run():
     lora = {"lora_rank": 8, "dtypes": LOADED, "zero": 0, "gradient_reduce": "per_microbatch"}
     plan, cfg, piece = a_plan("dense", "h100:8", {"fsdp": 8}, **lora)
     said = refusal(plan, cfg, piece, "torchtitan")
-    assert "lora_rank 8: what is written for it says 0" in said
+    assert "lora_rank 8: its export writes 0" in said
     assert "(the program may run it; it is not written yet)" in said
     said = refusal(replace(plan, lora_rank=0, optimizer="adafactor"), cfg, piece, "torchtitan")
-    assert "optimizer adafactor: it knows adam" in said
+    assert "optimizer adafactor: it supports adam" in said
     assert "not written yet" not in said
 
 
@@ -157,7 +157,7 @@ def test_a_plan_that_its_program_refuses_is_told_so(tmp_path):
     assert shown.result["runs_in"] == ""
     assert "runs in  nothing: the plan is for MaxText, which refuses it" in str(shown)
     (note,) = [w for w in shown.warnings if "which does not run it" in w]
-    assert "maxtext cannot express optimizer adafactor: it knows adam, muon, sgd" in note
+    assert "maxtext cannot express optimizer adafactor: it supports adam, muon, sgd" in note
 
 
 def test_what_megatron_is_not_given_is_no_word_about_megatron():
@@ -165,7 +165,7 @@ def test_what_megatron_is_not_given_is_no_word_about_megatron():
         sw.plan_train("nemotron-h-56b", "h100:64", batch="64seq", seq=4096, software="megatron")
     said = str(refused.value)
     assert said.startswith("shardwise cannot write this plan for Megatron-LM:")
-    assert "the flags that are written for it do not describe every part of the model" in said
+    assert "its flags in our export do not describe every part of the model" in said
     assert "whatever the plan" not in said
 
 

@@ -420,8 +420,8 @@ def test_four_sizes_of_parallelism_config_are_read_and_written(target, word, met
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"mesh": {"data": 8, "tensor": 2}}, "beside FSDP alone"),
-        ({"sequence_parallel": True}, "leaves activations whole"),
+        ({"mesh": {"data": 8, "tensor": 2}}, "only with FSDP"),
+        ({"sequence_parallel": True}, "does not shard activations"),
         ({"context_method": "ulysses"}, "context parallelism is one of all_gather, ring"),
         ({"attention_kernel": "fa2"}, "scaled_dot_product_attention alone"),
     ],

@@ -124,14 +124,14 @@ MEGATRON = SoftwareRow(
             "storage_axes",
             ("storage_axes",),
             lambda c: ~c.stored | all_stored(c),
-            "Megatron-FSDP stores parameters in pieces over expert and context too",
+            "Megatron-FSDP also shards parameters over expert and context",
             "set storage_axes to [fsdp, expert, context], or fsdp to 1",
         ),
         about_choices(
             "zero",
             ("zero", "storage_axes"),
             lambda c: ~c.stored | (c.copies == 1) | (c.structure.zero < 2),
-            "replicas of Megatron-FSDP know no_shard (0) and optim (1)",
+            "replicas of Megatron-FSDP support no_shard (0) and optim (1)",
             "set zero to 1",
         ),
         about_choices(
@@ -145,28 +145,29 @@ MEGATRON = SoftwareRow(
             "remat",
             ("remat",),
             _recomputes,
-            f"it recomputes whole layers, or of {', '.join(MODULES)} (activations: of experts)",
+            f"it recomputes whole layers, or only {', '.join(MODULES)} (activations: those of "
+            "experts)",
             "set remat to block, or to none, with remat_kinds left out",
         ),
         about_choices(
             "dtypes.param",
             ("dtypes",),
             _parameters,
-            "parameters are bf16 or f16, or fp8 in fp8 compute alone",
+            "parameters are bf16 or f16, or fp8 with fp8 compute only",
             "set dtypes.param to bf16",
         ),
         about_choices(
             "dtypes.compute",
             ("dtypes",),
             _computes,
-            "it computes as parameters are stored, or in fp8 or mxfp8",
+            "it computes in the dtype of the parameters, or in fp8 or mxfp8",
             "set dtypes.compute to bf16",
         ),
         about_choices(
             "dtypes.master",
             ("dtypes",),
             _master,
-            "mixed precision keeps an f32 copy, and f32 none",
+            "mixed precision keeps an f32 copy of the parameters; f32 keeps none",
             lambda c: f"set dtypes.master to {'none' if _f32(c) else 'f32'}",
         ),
         about_choices(
@@ -181,8 +182,8 @@ MEGATRON = SoftwareRow(
         always(
             "model",
             _one_attention,
-            "the arguments written for it describe one kind of attention",
-            "plan for a model with one",
+            "its arguments describe one kind of attention",
+            "plan for a model with one kind",
         ),
     ),
     builds=(

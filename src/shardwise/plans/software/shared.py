@@ -16,7 +16,7 @@ def stores_all() -> Limit:
         "storage_axes",
         ("storage_axes",),
         lambda c: all_stored(c),
-        "it stores parameters in pieces over expert and context too",
+        "it also shards parameters over expert and context",
         f"set storage_axes to [{', '.join(STORAGE_AXES)}]",
     )
 
@@ -49,7 +49,7 @@ def dtype_of_store(words: Mapping[str, str]) -> tuple[Limit, ...]:
             "dtypes.master",
             ("dtypes",),
             no_bits_lost,
-            "it would lose parameters' bits",
+            "without a master copy it would lose bits of the parameters",
             "set dtypes.master to f32",
         ),
         about_choices(
