@@ -35,7 +35,9 @@ def test_chips_that_the_cheapest_plan_leaves_idle_are_told_with_what_the_others_
     assert line.startswith(
         f"{result['chips_idle']} of 16 chips stay idle: --objective cost counts "
     )
-    assert f"alone, {format_usd(paid)} of the run's {format_usd(run['usd'])}; plan on " in line
+    assert (
+        f"chips in use, {format_usd(paid)} of the run's {format_usd(run['usd'])}; plan on " in line
+    )
     (line,) = (line for line in answer(*asked)["warnings"] if "stay idle" in line)
     assert "only chips in use; plan on " in line
     assert not any("stay idle" in line for line in answer(*asked[:-2])["warnings"])

@@ -315,7 +315,7 @@ def test_answers_on_another_chip(tmp_path, capsys):
     ("words", "what"),
     [
         (("--on", "h100,b200", "--decode-on", "h200"), "name one chip or slice each"),
-        (("--on", "h100", "--decode-on", "v5e"), "of nvidia and google"),
+        (("--on", "h100", "--decode-on", "v5e"), "from nvidia and google"),
         (("--on", "mi300x", "--decode-on", "mi250x"), "mi250x has no data-centre network"),
     ],
 )

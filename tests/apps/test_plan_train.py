@@ -298,7 +298,7 @@ def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(
     assert result["chips_idle"] > 0
     code, _, err = run(capsys, *BOOK, "--for", "maxtext")
     assert code == 2
-    assert "among those that MaxText runs is legal for a batch of 1024 sequences" in err
+    assert "of those that MaxText runs, is legal for a batch of 1024 sequences" in err
 
 
 def test_uneven_experts_cost_time_and_the_page_says_how_even_they_are(capsys):

@@ -203,7 +203,7 @@ def test_a_model_that_does_not_fit_exits_3_with_what_would(capsys):
     said = refused(capsys, small(model="llama-3.1-405b"), code=3)
     assert said.startswith("no plan fits v5e:4x4 = 16 chips")
     assert "GiB" in said
-    assert "too much, most of it optimizer" in said
+    assert "too much, mostly optimizer" in said
     assert said.endswith("use 2*v5e:16x16 (512 chips) or more")
     assert "\n" not in said
 

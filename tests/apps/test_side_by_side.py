@@ -217,7 +217,7 @@ Planned = partial(SimpleNamespace, plan=SimpleNamespace(software="any"))
     ("words", "said"),
     [
         (("--on", "h100,v5p"), "give --chips N, or --tokens with --days"),
-        (("--on", "h100,,v5p", "--chips", "8"), "lacks a name"),
+        (("--on", "h100,,v5p", "--chips", "8"), "has an empty name"),
         (
             ("--on", "h100,v5p", "--chips", "8", "--objective", "speed"),
             "--objective 'speed'; known: time",

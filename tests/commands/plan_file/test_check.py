@@ -262,9 +262,9 @@ def test_an_error_is_held_against_the_plan(tmp_path):
         (LLAMA2.replace("--nproc_per_node $GPUS", ""), {"on": None}, "give the slice with on"),
         (LLAMA2.replace("--vocab-size 32000", ""), {"on": "4*h100:8"}, None),
         (CORE.replace("seq_length: 4096", ""), {"on": "h100:8"}, "--seq-length is missing"),
-        ("hello: world\n", {}, "no file of a program that is known"),
-        (LLAMA2, {"from_": "vllm"}, "--from is 'vllm'; it takes maxtext"),
-        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ says how model is read; give that too"),
+        ("hello: world\n", {}, "is not known; name it with"),
+        (LLAMA2, {"from_": "vllm"}, "from_ is 'vllm'; it takes maxtext"),
+        (LLAMA2, {"as_": "LlamaForCausalLM"}, "as_ sets how model is read; give model too"),
         (LLAMA2, {"apply": 4}, "apply is 4; it must be a whole number"),
     ],
 )

@@ -68,7 +68,7 @@ def test_the_cheapest_within_a_deadline():
 def test_where_it_stops_being_worth_it_is_said():
     points = run("v5e:4x4", "v5e:16x16")
     flat = [points[0], replace(points[1], marginal=0.2)]
-    assert "past 16 chips it stops being worth it" in verdicts(flat)[0]
+    assert "beyond 16 chips scaling does not pay" in verdicts(flat)[0]
     assert "20% of the added chips' speed" in verdicts(flat)[0]
 
 

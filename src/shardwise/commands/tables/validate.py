@@ -281,7 +281,7 @@ def _own_runs(found: Validation) -> Page:
     name, among = shifts[0].name, sum(row.among for row in found.rows)
     if among:
         yield wrapped(
-            f"{among} of these runs are also in {name}; each is predicted from the others there, "
+            f"{name} also has {among} of these runs; each is predicted from the others there, "
             "without itself and its configuration, so that its error is that of a run not seen",
             hanging=2,
         )
