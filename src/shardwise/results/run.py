@@ -26,12 +26,12 @@ class DaysBetween(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeRun(Record):
-    """A training run of so many tokens; the price is per chip of the slice, used or idle."""
+    """A training run of a number of tokens; the price counts all chips, also idle ones."""
 
     tokens: float
     """Tokens of the run."""
     basis: str
-    """What its speed rests on, in words."""
+    """Basis of the speed, in words."""
     tokens_per_second: float
     """Tokens per second of the whole slice."""
     days: float

@@ -32,7 +32,7 @@ from shardwise.roofline.engines import (
 
 @dataclass(frozen=True, kw_only=True)
 class TypicalError(Record):
-    """How far published measurements of such servers lay from predictions, as shares."""
+    """Typical errors of predictions on published runs of servers of this kind, as shares."""
 
     ttft: float
     """Of the time to the first token."""
@@ -53,7 +53,7 @@ class ServerMemory(Record):
     cache_tokens: int
     """Tokens that the cache of a server holds."""
     engine: float
-    """Bytes that the engine keeps beside: context, buffers, captured graphs."""
+    """Bytes of the engine itself: context, buffers, captured graphs."""
     line_tokens: int
     """Tokens of each rank that the engine prints ("GPU KV cache size")."""
     line_requests: float
@@ -63,7 +63,7 @@ class ServerMemory(Record):
     share: float
     """Share of them that servers take."""
     sequence: SequenceCache | None = part()
-    """What a sequence keeps over all devices, of a model that keeps more than keys and values."""
+    """Cache of one sequence over all devices, for a model with more than keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +144,9 @@ class ServedPlan(Record):
     replicas: int
     """Servers that answer."""
     prefill_slice: str | None
-    """The chips of a server that only prefills; null without such servers."""
+    """The chips of a prefill server; null without prefill servers."""
     prefill_mesh: Mapping[str, int] | None
-    """Its mesh; null without such servers."""
+    """Its mesh; null without prefill servers."""
     prefill_replicas: int
     """Servers that only prefill."""
     prefill_chunk: int
@@ -193,7 +193,7 @@ class ServedPlan(Record):
     e2e_seconds: Bounds
     """Seconds of a whole request, likewise."""
     typical_error: TypicalError | None
-    """How far such predictions were off; null where the software was not measured on the chip."""
+    """Typical errors of these predictions; null if the software was not measured on the chip."""
     memory: ServerMemory
     """Memory of a device."""
     decode_step_seconds: Bounds
@@ -221,7 +221,7 @@ class OtherServers(Record):
     """Another way to serve; times are null where they are the answer's own."""
 
     name: str
-    """In what it differs."""
+    """How it differs from the answer."""
     note: str
     """What to know of it."""
     option: str

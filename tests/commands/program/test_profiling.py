@@ -219,7 +219,7 @@ def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
     assert matmul.predicted > 0
     # Six FLOPs per weight and token, attention and what is recomputed on top.
     assert matmul.flops > 0.9 * 6 * 4 * 32 / 2 * planning.best.cfg.layers * 64 * 128 * 3
-    with pytest.raises(BadRequest, match="--phase decode is none of this plan's: train"):
+    with pytest.raises(BadRequest, match="--phase decode is not a step of this plan; choose train"):
         profile_plan(planning.best.plan, Hardware(), steps=1, phase="decode", cpu_devices=2)
 
 

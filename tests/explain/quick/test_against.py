@@ -62,8 +62,8 @@ def test_what_went_and_what_it_saves(both):
     assert found.versions == ["jax fault -> twin"]
     page = "\n".join(map(str, against_page(found, str)))
     assert page.startswith("against fault: ")
-    assert "% less; jax fault -> twin" in page
-    assert "went: ping-pong" in page
+    assert "% shorter; jax fault -> twin" in page
+    assert "gone: ping-pong" in page
 
 
 def test_lines_add_up_to_what_their_seconds_differ_by(both):

@@ -43,15 +43,15 @@ class FailedStep(Record):
     source: str
     """What failed: PyTorch, or XLA's compiler or allocator."""
     wanted_bytes: float
-    """What was asked for; of a compiler what the program needs beyond the capacity."""
+    """Bytes of the failed request; from a compiler, bytes beyond the capacity."""
     held_bytes: float
-    """What was in use; of a compiler what the program needs."""
+    """Bytes in use; from a compiler, bytes that the program needs."""
     capacity_bytes: float
-    """What the device has."""
+    """Bytes of the device."""
     idle_bytes: float
-    """Of what was in use, what lay in the allocator's cache."""
+    """Bytes in use that were free in the allocator's cache."""
     likely: Sequence[str]
-    """Arrays of the plan of the size that was asked for, the likeliest first."""
+    """Arrays of the plan with the requested size, the likeliest first."""
     buffers: Sequence[FailedBuffer]
     """The largest buffers that the error lists."""
     beside: Mapping[str, float]
@@ -59,7 +59,7 @@ class FailedStep(Record):
     beside_at: str
     """The point of the step."""
     unexplained_bytes: float
-    """What was needed beyond the predicted peak; negative where that is larger."""
+    """Bytes needed beyond the predicted peak; negative if the prediction is larger."""
 
 
 def failure_in(error: str | Path) -> MemoryFailure:

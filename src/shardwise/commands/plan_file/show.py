@@ -209,7 +209,7 @@ class TrainPlanShown(PlanShown, PricedPlan):
     runs_in: str
     """The program that runs it; "" for none in particular, or where its program refuses it."""
     measured: MeasuredRun | None
-    """What its run took, where that is published."""
+    """Measured time of its run, if published."""
     audit: PlanAudit
     """The plan held against the book's rules."""
     run: WholeRun | None = part()

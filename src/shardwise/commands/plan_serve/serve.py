@@ -256,7 +256,7 @@ _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSearch(Record):
-    """How much a search of servers looked at."""
+    """Size of a search of servers."""
 
     candidates: int
     """Servers that were priced: each mesh with each number of sequences and prefill chunk."""
@@ -269,16 +269,16 @@ class ServePlanned(Answer, ServedPlan):
     """The cheapest servers that hold the load."""
 
     instead: Sequence[OtherServers]
-    """The answer and what else would serve: closed forms, corrected by what the simulation made of
-    the answer's own."""
+    """The answer and alternatives: closed-form estimates, scaled by the answer's simulated over
+    estimated throughput."""
     front: Sequence[OtherServers]
     """Closed forms of faster plans within the targets that cost more, and the answer."""
     chips_compared: Sequence[ServedPlan]
-    """The cheapest servers on each chip that was asked for."""
+    """The cheapest servers on each requested chip."""
     search: ServeSearch
-    """How much was looked at."""
+    """Size of the search."""
     compiled: CompiledServers | None = part()
-    """What the compiler makes of the first servers (--compile)."""
+    """The first servers, compiled (--compile)."""
     sensitivity: Sequence[ChangedInput] | None = part()
     """The same servers with one input changed, that which weighs most first (--sensitivity)."""
 

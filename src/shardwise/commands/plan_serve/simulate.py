@@ -174,7 +174,7 @@ def _software_of(plan: ServePlan) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LoadSimulated(Answer, WholeLoadFigures):
-    """What a plan did under a load; `least` is the share of `check`."""
+    """Figures of a plan under a load; `least` is the share of `check`."""
 
     simulated: Simulated = hidden()
     asked: SimulateRequest = hidden()
@@ -305,17 +305,17 @@ class LoadSimulated(Answer, WholeLoadFigures):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SteadySimulated(SteadyFigures, LoadSimulated):
-    """What a plan did in the steady state of a load that it holds in this run."""
+    """Figures of the steady state, under a load that holds in this run."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LargestRateSimulated(LargestRateFigures, LoadSimulated):
-    """What a plan did at the largest rate that it holds (--find-rate)."""
+    """Figures at the largest rate that the plan holds (--find-rate)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OverloadedSimulated(OverloadedFigures, LoadSimulated):
-    """What a plan did in the steady state of a load that it does not hold."""
+    """Figures of the steady state, under a load that the plan does not hold."""
 
 
 SIMULATED: Mapping[type[WholeLoadFigures], type[LoadSimulated]] = {

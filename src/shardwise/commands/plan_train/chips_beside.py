@@ -36,7 +36,7 @@ class ChipsBeside(Answer):
     chips: Sequence[ChipPlan | ChipJob]
     """Each chip, with each batch and length."""
     verdicts: Sequence[str]
-    """The one to take, what would make it another, and what is late."""
+    """The slice to take, prices at which another is cheaper, and slices that are late."""
 
     name: str = hidden()
     asked: BesideRequest = hidden()

@@ -195,7 +195,7 @@ class Swept(Answer):
     points: Sequence[SweepPlan | SweepJob]
     """Each slice with each batch and length."""
     verdicts: Sequence[str]
-    """Where more chips stop being worth it, and what is cheapest in time."""
+    """Where scaling stops paying, and the cheapest slice within the deadline."""
 
     name: str = hidden()
     jobs: tuple[SweepPoint, ...] = hidden()

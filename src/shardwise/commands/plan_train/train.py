@@ -385,11 +385,11 @@ class TrainPlanned(Answer, SearchedPlan):
     why: Sequence[str]
     """Why this plan: what bounds it, what waits, what other choices would cost."""
     compiled: CompiledPlans | None = part()
-    """What the compiler makes of the first plans (--compile)."""
+    """The first plans, compiled (--compile)."""
     book: BookSays
-    """What the book says about this batch on these chips."""
+    """Rules of the book for this batch on these chips."""
     against: AgainstPlan | None = part()
-    """The plan that was priced beside it (--against)."""
+    """The plan to compare with (--against)."""
     run: WholeRun | None = part()
     """Days and dollars of a whole run (--tokens)."""
     sensitivity: Sequence[ChangedInput] | None = part()

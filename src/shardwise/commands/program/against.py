@@ -53,11 +53,11 @@ class KeptProgram(Record):
     fits: bool
     """Whether it fits the memory."""
     texts: Mapping[str, str]
-    """What its lines say, by file:line."""
+    """Text of its source lines, by file:line."""
     hlo: str
     """Its text."""
     buffers: Sequence[Buffer]
-    """What lies in memory."""
+    """Buffers in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +73,9 @@ class ProgramAgainst(Record):
     costs: float
     """By what share this one takes longer; below 0 where it is faster."""
     versions: Sequence[str]
-    """What was not the same: versions of jax and of the compiler."""
+    """Versions of jax and of the compiler that differ."""
     places: Sequence[str]
-    """What the two are for, where it is not the same: slices, or the axes of their meshes."""
+    """Slices or mesh axes that differ."""
     lines: Sequence[LineChange]
     """Lines whose seconds differ: first what costs most more, last what saves most."""
     collectives: Sequence[CollectiveChange]

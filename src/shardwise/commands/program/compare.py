@@ -43,8 +43,8 @@ LEAST = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest(ProgramRequest):
-    """Hold a plan beside its programs, as compiled for a slice that is not here. The measured
-    seconds of a `capture` stand beside both."""
+    """Compare a plan with its compiled programs; no accelerator is needed. `capture` adds measured
+    seconds."""
 
     COMMAND: ClassVar[str] = "compare"
 
@@ -78,7 +78,7 @@ class CompareRequest(ProgramRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ProgramsCompared(Answer):
-    """Each program of a plan beside the plan; `misses` says why programs do not fit."""
+    """Each program of a plan, compared with the plan; `misses` says why programs do not fit."""
 
     programs: Sequence[Compared]
     """Each program, in the order of the phases."""

@@ -54,7 +54,7 @@ class ComparedFigure(Record):
     """One figure by its three producers."""
 
     what: str
-    """Of what it is."""
+    """Name of the row."""
     predicted: float | None
     """As planned; null where nothing is."""
     compiled: float | None

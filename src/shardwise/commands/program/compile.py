@@ -73,7 +73,7 @@ class CompileRequest(ProgramRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CompiledPrograms(Answer):
-    """Programs, each with what was predicted beside what the compiler made."""
+    """Programs, each with predicted and compiled figures."""
 
     programs: Sequence[ProgramResult]
     """Each program, in the order of the phases."""

@@ -140,7 +140,7 @@ def profile_plan(
     phases = PHASES[type(plan)]
     phase = phase or phases[0]
     if phase not in phases:
-        raise BadRequest(f"--phase {phase} is none of this plan's: {', '.join(phases)}")
+        raise BadRequest(f"--phase {phase} is not a step of this plan; choose {', '.join(phases)}")
     need_parts()
     priced = price_plan(plan, hardware)
     said = run_program(PLAN_BUILDER, {"plan": plan_dict(plan), "phase": phase}, plan.devices, **run)

@@ -27,9 +27,9 @@ _KEPT, _SHOWN = 60, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(Command):
-    """The timeline, the dearest ops with what they wait for, and memory over the step of a program
-    that was compiled before; nothing is compiled. `folder` was written by `compile --out`; without
-    one it is the sample that comes with shardwise."""
+    """The timeline, the most expensive ops with their waits, and memory over the step of a program.
+    `compile --out` wrote it to `folder`; nothing is compiled. Without a folder it reads the sample
+    that ships with shardwise."""
 
     COMMAND: ClassVar[str] = "report"
 

@@ -27,7 +27,7 @@ class TriedCure(Record):
     where: str
     """Where that is."""
     change: str
-    """What the call changes; empty where nothing of it can."""
+    """Change of the call; empty if no change helps."""
     before: float
     """Seconds of a step without it."""
     after: float

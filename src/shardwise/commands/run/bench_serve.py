@@ -177,7 +177,7 @@ class BenchServeAnswer(Answer, LoadFigures):
     num_prompts: int
     """Requests that were sent."""
     request_rate: float | Literal["inf"]
-    """Requests per second that were asked for; "inf" for all at once."""
+    """Requests per second, as given; "inf" for all at once."""
     burstiness: float
     """1 / cv^2 of the times between requests: 1 is Poisson, less comes in bursts."""
     max_concurrency: int | None

@@ -150,7 +150,7 @@ class CalibrateRequest(ChipWords, Command):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MachineAnswer(Answer, MeasuredMachine):
-    """What was measured of this machine; `texts` has that of its hardware file."""
+    """Rates measured on this machine; `texts` has its hardware file."""
 
     texts: Sequence[str] = hidden()
 
@@ -165,8 +165,8 @@ class MachineAnswer(Answer, MeasuredMachine):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerAnswer(Answer, CalibratedServer):
-    """What was fitted on a server's requests; `texts` are those of a hardware file and of the
-    engine's file."""
+    """Constants fitted on requests of a server; `texts` has a hardware file and an engine
+    file."""
 
     texts: Sequence[str] = hidden()
 

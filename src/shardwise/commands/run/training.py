@@ -34,7 +34,7 @@ MATMULS = ("plain", "one_way", "both_ways")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRunRequest(Command):
-    """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
+    """Train the model of a plan on text, on the devices here, and compare with the prediction.
 
     `plan` is the plan's file. The folder `out` has a checkpoint of every `save_every` steps and of
     the last. `coordinator`, `processes` and `process` join several, and `processes` without
@@ -215,7 +215,7 @@ class TrainedRun(Record):
     devices_are_the_plans: bool
     """Whether the devices here are the plan's."""
     hf_checkpoint: str | None
-    """The folder of the checkpoint for transformers; null where none was asked for."""
+    """The folder of the checkpoint for transformers; null without --save-hf."""
     checkpoint: str
     """The folder of the newest checkpoint."""
     metrics: str

@@ -237,7 +237,7 @@ class Listing(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceBlock(Record):
-    """What one device holds."""
+    """The block of one device."""
 
     at: Sequence[int]
     """Its place along each mesh axis."""

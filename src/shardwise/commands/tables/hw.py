@@ -187,7 +187,7 @@ class ChipNumbers(Answer):
     status: str
     """Whether it can be had; "" where that is not known."""
     core_kind: str
-    """What its cores are called."""
+    """Name of its cores."""
     network: str
     """The kind and size of its fast network."""
     aliases: Sequence[str]
@@ -199,7 +199,7 @@ class ChipNumbers(Answer):
     slices: Sequence[str]
     """Slices of it, as commands take them."""
     notes: Sequence[str]
-    """What else there is to know."""
+    """Further remarks."""
 
     chip: Chip = hidden()
 
@@ -347,12 +347,12 @@ class ChipDiffRequest(CatalogueWords, Command):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ChipsCompared(Answer):
-    """Two chips beside each other."""
+    """Two chips, compared."""
 
     first: str
     """A chip."""
     second: str
-    """The chip beside it."""
+    """The second chip."""
     numbers: Mapping[str, NumberPair]
     """Each number of theirs, by its dotted name, and their price."""
 

@@ -227,10 +227,10 @@ class ModelDiffRequest(ContextRequest):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ModelsCompared(Answer):
-    """Models beside each other."""
+    """Models, compared."""
 
     models: Sequence[str]
-    """The models, as they were asked for."""
+    """The models, as given."""
     decisions: Mapping[str, Sequence[Decision]]
     """Decisions by name, a value for each model; several distinct values of its layers in order."""
     differing: Sequence[str]

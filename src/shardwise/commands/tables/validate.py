@@ -39,11 +39,11 @@ _CONSTANTS = {"fitted": "fitted constants", "roofline": "peak chip rates, no fit
 class ValidateRequest(Command):
     """Price every run of a table of measurements on its own plan and compare times.
 
-    `path` is a CSV; without one the published runs that come with shardwise, each with its
-    citation, are taken. A training run that the constants were fitted on is predicted by constants
-    without its group, so that every error is one of a run not seen; the in-sample error stands
-    second. With `evidence` every training run is moved, one that is among them by the others.
-    `checked()` of the answer raises where the median absolute error is larger than `check`.
+    `path` is a CSV; the default is the published runs that ship with shardwise, each with its
+    citation. Constants fitted without its group predict each training run, so that every error is
+    that of an unseen run; the in-sample error comes second. `evidence` corrects every training run,
+    a run of its own table only by the others. `checked()` of the answer raises if the median
+    absolute error is larger than `check`.
     """
 
     COMMAND: ClassVar[str] = "validate"
