@@ -165,4 +165,4 @@ def test_a_step_of_7b_is_partitioned_within_fifteen_seconds_of_cpu(monkeypatch):
     assert sum(os.times()[:4]) - started < CPU_SECONDS
     have = {(c.kind, c.axes): c.bytes for c in found.collectives}
     assert have == {(c.kind, c.axes): c.bytes for c in kept().collectives}
-    assert "not known without the chip's compiler" in str(found)
+    assert "needs the chip's compiler" in str(found)
