@@ -38,7 +38,8 @@ def gathered_twice(e: Evidence) -> Iterator[Finding]:
             seconds=sum(r.exposed for r in group),
             where=where,
             what=(
-                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} that {before} has gathered before"
+                f"{format_bytes(size)} per step are gathered over {' and '.join(axes)} that "
+                f"{before} has gathered before"
             ),
             remedy=(
                 "gather once and pass the whole array to both: w = "

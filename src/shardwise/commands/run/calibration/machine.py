@@ -304,7 +304,7 @@ def hardware_text(name: str, rates: MachineRates, times: MachineTimes) -> str:
     usable = memory * UNKNOWN_USE if host else memory
     remark = f"; assumed: {UNKNOWN_USE:g} of the host's memory" if host else ""
     lines = [
-        "# Made by `shardwise calibrate`; make it again on the machine that it describes.",
+        "# Made by `shardwise calibrate`; run it again on the machine that it describes.",
         f"id = {json.dumps(name)}",
         f"name = {json.dumps(times.title)}",
         f"core_kind = {json.dumps(f'{times.kind} device')}",
